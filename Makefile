@@ -30,7 +30,7 @@ build: ## Build the release program: target/release/tsumuji
 
 lib: ## Build the C library: target/release/libtsumuji.so and .a
 	@bash scripts/setup.sh build
-	$(CARGO) rustc --release --package tsumuji-c --lib --crate-type cdylib,staticlib $(DPDK) # without the tests' rlib, which forbids LTO
+	$(CARGO) build --release --package tsumuji-c $(DPDK)
 
 headers: ## Write the C headers anew from the sources of bindings/c
 	TSUMUJI_WRITE_HEADERS=1 $(CARGO) test --quiet --package tsumuji-c --test headers

@@ -1,10 +1,10 @@
-//! `tsumuji agent`: what a launch over several hosts starts on each, to run one program there. Not for people.
+//! `tsumuji agent`: started by a launch over several hosts on each, to run one program there. Not for users.
 
 use tsumuji_node::bootstrap::serve_agent;
 
 use crate::{DONE, Outcome};
 
-/// The words after the program's name.
+/// Arguments that select this command.
 pub(crate) const WORDS: &str = "agent";
 
 /// Run one program for a launcher on another host.

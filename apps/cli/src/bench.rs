@@ -1,4 +1,4 @@
-//! `tsumuji bench`: what is measured, one file each below.
+//! `tsumuji bench`: the measurements, one file each below.
 
 mod away;
 mod between;
@@ -117,10 +117,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-/// How a command ends that was told to.
+/// Message of a command that was interrupted.
 pub(crate) const INTERRUPTED: &str = "interrupted; nothing was left behind";
 
-/// Runs what measures so that Ctrl-C ends it in good order: other processes are ended, testbeds and temporary files removed.
+/// Runs a measurement so that Ctrl-C ends it cleanly: other processes are ended, testbeds and temporary files removed.
 pub(crate) fn interruptible(measure: impl FnOnce() -> Outcome) -> Outcome {
     Interrupt::listen_for(&stop::flag())?;
     let outcome = measure();

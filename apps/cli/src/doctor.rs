@@ -1,6 +1,6 @@
-//! `tsumuji doctor`: which links work here, why others do not, and what about this machine costs speed.
+//! `tsumuji doctor`: which links work here, why others do not, and which settings of this machine cost speed.
 //!
-//! Links are tried, not guessed at: a frame must arrive. Nothing is changed; every remedy is a command for the user to run.
+//! Links are really tried: a frame must arrive. Nothing is changed; every remedy is a command for the user to run.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,23 +33,23 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found about one link.
+/// Findings about one link.
 #[derive(Debug, Serialize)]
 struct LinkReport {
     name: &'static str,
     works: bool,
-    /// What it carries, or why it does not work.
+    /// Its properties, or why it does not work.
     detail: String,
-    /// What mends it or makes it better, if anything does.
+    /// What repairs or improves it, if known.
     remedy: Option<String>,
 }
 
-/// Something about the machine that is worth knowing.
+/// A finding about the machine.
 #[derive(Debug, Serialize)]
 struct Hint {
     what: &'static str,
     found: String,
-    /// What it costs; nothing if all is well.
+    /// Its cost; `None` if all is well.
     cost: Option<String>,
     remedy: Option<String>,
 }
@@ -170,7 +170,7 @@ fn hints(virtual_machine: bool) -> Vec<Hint> {
         );
     }
     let memlock = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    // Neither shm nor udp locks memory; what does comes with raw Ethernet.
+    // Neither shm nor udp locks memory; the probes of raw Ethernet report their own needs.
     hints.push(Hint::fine(
         "memlock",
         memlock.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
@@ -245,7 +245,7 @@ fn describe(machine: &str, links: &[LinkReport], hints: &[Hint]) -> String {
 mod tests {
     use super::*;
 
-    /// The two links that need no rights carry a frame here; each link says what was found.
+    /// The two links that need no rights carry a frame here; each link has findings.
     #[test]
     fn plain_links_work() {
         let links = links();
@@ -258,7 +258,7 @@ mod tests {
         );
     }
 
-    /// A small socket buffer gets the very command that mends it; a large one gets none.
+    /// A small socket buffer gets the command that enlarges it; a large one gets none.
     #[test]
     fn remedies_for_buffers() {
         let hint = buffer_hint("net.core.rmem_max", 212_992);
@@ -273,7 +273,7 @@ mod tests {
         );
     }
 
-    /// Halt polling is only worth a word where the switch exists, and a complaint only where it is off in a guest.
+    /// Halt polling is mentioned only where the switch exists, and as a problem only where it is off in a guest.
     #[test]
     fn halt_polling() {
         assert!(halt_poll_hint(None, true).is_none());

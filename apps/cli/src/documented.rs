@@ -1,7 +1,7 @@
-//! Tests that what the documents and the help texts tell users to type is what the program takes.
+//! Tests that the program accepts the commands in the documents and the help texts.
 //!
-//! Examples (blocks marked `console` or `sh`, and those of the help) must parse as they stand; what is named in passing, `like this`,
-//! may leave out arguments, but no command or option that does not exist.
+//! Examples (blocks marked `console` or `sh`, and those of the help) must parse as they stand; commands in the text, `like this`, may leave out
+//! arguments, but must not have a command or option that does not exist.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use clap::{Command, CommandFactory, Parser};
 
 use crate::Cli;
 
-/// README, CONTRIBUTING and all of docs, with what they say.
+/// README, CONTRIBUTING and all of docs, with their contents.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut paths = vec![root.clone()];
@@ -27,7 +27,7 @@ fn documents() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// What follows the program's name in a line for a shell: without the shell's own words, comments, and what another program is told.
+/// The words behind the program's name in a shell line: without the shell's own words, comments, and another program's arguments.
 fn words(line: &str) -> Option<Vec<&str>> {
     let mut words = line.split_whitespace();
     words
@@ -37,7 +37,7 @@ fn words(line: &str) -> Option<Vec<&str>> {
     Some(words.take_while(ours).collect())
 }
 
-/// Lines for a shell, and the text of everything else.
+/// Splits a document into shell lines and the text of everything else.
 fn split(markdown: &str) -> (Vec<&str>, String) {
     let (mut shell, mut prose, mut block) = (Vec::new(), String::new(), None);
     for line in markdown.lines() {
@@ -53,7 +53,7 @@ fn split(markdown: &str) -> (Vec<&str>, String) {
     (shell, prose)
 }
 
-/// What is wrong with a command line; the program is not among its words.
+/// The parser's error for a command line; the program is not among its words.
 fn complaint(words: &[&str]) -> Option<String> {
     let line = std::iter::once(&"tsumuji").chain(words);
     Cli::try_parse_from(line)
@@ -75,7 +75,7 @@ fn unknown<'a>(command: &Command, words: &[&'a str]) -> Option<&'a str> {
             }
             at_name = false;
         } else if at_name && command.has_subcommands() {
-            // `one|another`, or a word in place of a name.
+            // `one|another`, or a placeholder.
             let stands_for_many = word == "…" || word.chars().all(char::is_uppercase);
             let mut names = word.split('|').map(|name| command.find_subcommand(name));
             match names.next().flatten() {
@@ -89,7 +89,7 @@ fn unknown<'a>(command: &Command, words: &[&'a str]) -> Option<&'a str> {
 }
 
 fn has_option(command: &Command, long: &str) -> bool {
-    // Of clap's own making.
+    // Options that clap adds.
     matches!(long, "help" | "version")
         || command
             .get_arguments()
@@ -101,7 +101,7 @@ fn all_commands(command: &Command) -> Vec<&Command> {
     std::iter::once(command).chain(subs).collect()
 }
 
-/// Every example can be typed as it stands.
+/// Every example parses as it stands.
 #[test]
 fn examples_parse() {
     let mut seen = 0;
@@ -124,7 +124,7 @@ fn examples_parse() {
     assert!(seen > 50, "only {seen} examples were found");
 }
 
-/// Commands and options that are named in the text exist.
+/// Commands and options that the text names exist.
 #[test]
 fn what_the_text_names_exists() {
     let program = Cli::command();
@@ -132,7 +132,7 @@ fn what_the_text_names_exists() {
     let mut seen = 0;
     for (path, text) in documents() {
         if path.ends_with("docs/protocol.md") {
-            continue; // what begins with our name there is bytes in frames
+            continue; // our name there begins bytes in frames
         }
         let prose = split(&text).1;
         // Between the first and the second backtick, the third and the fourth …

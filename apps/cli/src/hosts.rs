@@ -1,4 +1,4 @@
-//! What commands over several hosts share: the hosts file, the agents, and the way to node 0.
+//! Common parts of commands over several hosts: the hosts file, the agents, and the move to node 0.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use tsumuji_node::{ClusterFile, LinkSpec};
 
 use crate::agent;
 
-/// Said to the program when it is already where node 0 runs.
+/// Tells the program that it already runs in the host of node 0.
 pub(crate) const INSIDE: &str = "--inside";
 
-/// Hosts that are asked to join answer within this time, also those that a slow login lies in front of.
+/// Hosts that are asked to join answer within this time, also behind a slow login.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Reads the file, over another link where one is asked for.
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path, link: Option<&LinkSpec>) -> anyhow::Result<Clust
     })
 }
 
-/// This program, as it is found on every host.
+/// The path of this program on every host.
 pub(crate) fn program(given: Option<&PathBuf>) -> anyhow::Result<String> {
     let path = match given {
         Some(path) => path.clone(),
@@ -41,7 +41,7 @@ pub(crate) fn program(given: Option<&PathBuf>) -> anyhow::Result<String> {
     })
 }
 
-/// Who takes part, and what runs the agents.
+/// The nodes, and the program that runs the agents.
 pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
     Hosts {
         nodes: file.hosts().to_vec(),
@@ -49,7 +49,7 @@ pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
     }
 }
 
-/// Node 0 is the process itself. Where it lives behind a command, this process becomes that command, running the same again.
+/// Node 0 is this process. If it runs behind a command, this process becomes that command, which runs the same program again.
 pub(crate) fn enter_node_0(file: &ClusterFile, path: &Path) -> anyhow::Result<()> {
     let node = &file.hosts()[0];
     match &node.via {

@@ -1,4 +1,4 @@
-//! Ctrl-C and TERM: the first asks the command to end in good order, the second ends the program at once.
+//! Ctrl-C and TERM: the first asks the command to end cleanly, the second ends the program at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// Sets a flag of somebody else's.
+    /// Sets a given flag instead.
     pub(crate) fn listen_for(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // Registered first, so that it sees the flag as the signal before left it.
+            // Registered first, so that it sees the flag as the previous signal left it.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(flag))?;
             signal_hook::flag::register(signal, Arc::clone(flag))?;
         }

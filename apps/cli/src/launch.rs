@@ -15,9 +15,9 @@ use tsumuji_node::{
 use crate::interrupt::Interrupt;
 use crate::{BAD_INPUT, DONE, Outcome, hosts, metrics, output};
 
-/// Processes that are left when one has failed, or the user wants to stop, get this long to end by themselves.
+/// Grace time of the remaining processes when one has failed, or the user wants to stop.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often the user's wish to stop is looked for.
+/// How often the flag of an interrupt is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Run a program N times, each with an endpoint (`endpoint_from_env`) to all the others.
@@ -144,7 +144,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             launcher.shutdown(GRACE);
             if let Some(error) = launcher.stdout_error() {
                 output::note(error);
-                // Who prints where nothing is taken ends so: that is the consequence, and is not told twice.
+                // A process ended by SIGPIPE is a consequence of another failure, and is not reported again.
                 let consequence = |failure: &WorkerFailure| matches!(failure, WorkerFailure::Ended { exit, .. } if exit.status.signal() == Some(SIGPIPE));
                 (
                     failure.filter(|failure| !consequence(failure)),

@@ -1,4 +1,4 @@
-//! The `tsumuji` program: reads the command line and hands over to one file per command.
+//! The `tsumuji` program: parses the command line and calls one module per command.
 //!
 //! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there). With `--json`
 //! one object goes to standard output, also when a command fails; everything else goes to standard error.
@@ -68,14 +68,14 @@ enum Command {
     BenchServeGroup(bench::ServeArgs),
 }
 
-/// How a command ended, when it did not fail for bad input.
+/// How a command ended, unless it failed for bad input.
 type Outcome = anyhow::Result<ExitCode>;
 
-/// It did what was asked.
+/// The command did what was asked.
 const DONE: ExitCode = ExitCode::SUCCESS;
-/// It ran, but did not reach what was asked.
+/// The command ran, but did not reach its goal.
 const NOT_REACHED: u8 = 1;
-/// Usage, bad input, or something outside that does not work.
+/// Usage, bad input, or a failure outside of the program.
 const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     output::close(outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json)))
 }
 
-/// Says what is wrong, in one line.
+/// Prints an error in one line.
 fn fail(message: &str, wants_json: bool) -> ExitCode {
     eprintln!("tsumuji: {message}");
     if wants_json {
@@ -130,7 +130,7 @@ fn fail(message: &str, wants_json: bool) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-/// An error with those of its causes that it does not tell itself, in one line.
+/// An error with those of its causes that it does not mention itself, in one line.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -142,7 +142,7 @@ fn sentence(error: &anyhow::Error) -> String {
     text.replace('\n', " ")
 }
 
-/// The command line parser's complaint without its decorations: what is wrong and what is accepted.
+/// The command line parser's error without its decorations: what is wrong and what is accepted.
 fn one_line(complaint: &str) -> String {
     let lines = complaint.lines().map(str::trim);
     let lines = lines.take_while(|line| {
@@ -189,7 +189,7 @@ mod tests {
         check(&Cli::command());
     }
 
-    /// A cause that the error quotes is not told twice.
+    /// A cause that the error quotes is not repeated.
     #[test]
     fn causes_are_told_once() {
         let io = || std::io::Error::other("no such file");

@@ -1,4 +1,4 @@
-//! `--metrics`: to whom the nodes of a run show their counters. Shared by the commands that start nodes.
+//! `--metrics`: where the nodes of a run show their counters. Shared by the commands that start nodes.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use tsumuji_node::MetricsAt;
 use tsumuji_node::bootstrap::ENV_METRICS;
 
-/// What the user said, by option or environment; else `tsumuji top` of this host sees the nodes.
+/// The user's choice, by option or environment; by default `tsumuji top` of this host sees the nodes.
 pub(crate) fn wanted(given: Option<MetricsAt>) -> anyhow::Result<MetricsAt> {
     match (given, std::env::var_os(ENV_METRICS)) {
         (Some(at), _) => Ok(at),
@@ -19,7 +19,7 @@ pub(crate) fn wanted(given: Option<MetricsAt>) -> anyhow::Result<MetricsAt> {
     }
 }
 
-/// Tells the same to nodes that are started, on other hosts, too.
+/// Passes the choice to started nodes, also on other hosts.
 pub(crate) fn env(at: MetricsAt) -> (OsString, OsString) {
     (ENV_METRICS.into(), at.to_string().into())
 }

@@ -1,7 +1,7 @@
-//! Where results go: standard output, or a file that is either whole or not there.
+//! Output of results: to standard output, or to a file that is either whole or absent.
 //!
-//! Every command prints through here. A reader that has gone away has seen enough, and that is no failure of ours; an output that
-//! takes no more for another reason, as a full disk, is told once, in the end, and then success is none (`close`).
+//! Every command prints through this module. A reader that closes the pipe is no failure; any other error of the output, such as a full disk, is
+//! reported once, at the end, and then the command fails (`close`).
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use anyhow::{Context, bail};
 
 use crate::{DONE, NOT_REACHED};
 
-/// What standard output refused first.
+/// The first error of standard output.
 static REFUSED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
-/// Something else that was to be written is not whole, and somebody has said so.
+/// Another output is incomplete, and that was reported.
 static IS_PARTIAL: AtomicBool = AtomicBool::new(false);
 
 /// Prints the one object of `--json`.
@@ -26,12 +26,12 @@ pub(crate) fn print_json(value: &serde_json::Value) {
     print_text(&text);
 }
 
-/// Prints what people read. `false`: standard output takes nothing any more.
+/// Prints text for people. `false`: standard output takes no more.
 pub(crate) fn print_text(text: &str) -> bool {
     print_bytes(text.as_bytes())
 }
 
-/// The same of what programs have printed.
+/// Prints the output of programs.
 pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -43,7 +43,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     }
 }
 
-/// Remembers that standard output refused something.
+/// Records an error of standard output.
 pub(crate) fn note(error: std::io::Error) {
     if error.kind() != ErrorKind::BrokenPipe {
         let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,12 +51,12 @@ pub(crate) fn note(error: std::io::Error) {
     }
 }
 
-/// Remembers that something else is not whole, which was told.
+/// Records that another output is incomplete, which was reported.
 pub(crate) fn note_partial() {
     IS_PARTIAL.store(true, Ordering::Relaxed);
 }
 
-/// The exit code of a command that would end with `code`: success only if all that it had to say was written.
+/// The exit code of a command that would end with `code`: success only if all its output was written.
 pub(crate) fn close(code: ExitCode) -> ExitCode {
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut whole = !tsumuji_link::capture::has_failed() && !IS_PARTIAL.load(Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(crate) fn close(code: ExitCode) -> ExitCode {
     }
 }
 
-/// Refuses a place where no file can be made, without touching what is there now. Devices and pipes are taken as they are.
+/// Refuses a path where no file can be made, without touching a present file. Devices and pipes are accepted.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let is_stream = std::fs::metadata(path)
@@ -86,7 +86,7 @@ pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// A file that appears under its name only when it is complete; until then it is a temporary file beside it.
+/// A file that appears under its name only when it is complete; until then it is a temporary file in the same folder.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     path: PathBuf,
@@ -94,7 +94,7 @@ pub(crate) struct PendingFile {
 }
 
 impl PendingFile {
-    /// Makes sure that `path` can be written later, without touching what is there now.
+    /// Makes sure that `path` can be written later, without touching a present file.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             bail!(
@@ -140,7 +140,7 @@ impl PendingFile {
         buffered.flush().map_err(failed)?;
         drop(buffered);
         self.temporary.as_file().sync_all().map_err(failed)?;
-        // Temporary files are private; a result gets what any new file would get.
+        // Temporary files are private; a result gets the permissions of any new file.
         let mode = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(mode);
         let wanted = rustix::fs::Mode::from_raw_mode(0o666) - mode;
@@ -162,7 +162,7 @@ pub(crate) fn plain(error: &std::io::Error) -> String {
     }
 }
 
-/// `tempfile` wraps errors with the temporary name, which says nothing to a user.
+/// The inner error: `tempfile` wraps errors with the temporary name, which does not help the user.
 fn innermost(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => std::io::Error::from_raw_os_error(code).to_string(),
@@ -184,7 +184,7 @@ mod tests {
             .collect()
     }
 
-    /// A finished file replaces the old one whole and leaves nothing beside it.
+    /// A finished file replaces the old one whole and leaves no other file.
     #[test]
     fn finished_file_replaces() {
         let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert!(names(folder.path()).is_empty());
     }
 
-    /// What cannot become a file is refused up front, by the name the user gave.
+    /// Paths that cannot become a file are refused at the start, by the name that the user gave.
     #[test]
     fn impossible_places_are_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! `tsumuji paper`: the papers' experiments again, ours and MPICH beside the papers' own figures.
+//! `tsumuji paper`: repeats the papers' experiments, ours and MPICH, next to the papers' own figures.
 //!
-//! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. What the paper
-//! says in words or numbers stands beside what was found; what it does not say is not made up.
+//! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. The paper's statements, in
+//! words or numbers, are printed next to the results; values that the paper does not state are left out.
 
 use std::path::PathBuf;
 
@@ -30,12 +30,12 @@ const CABLE: &str = "100mbit";
 const MTU_BYTES: u32 = 1500;
 /// Of a ping-pong, burst and so on.
 const SMALLEST_BYTES: usize = 4;
-/// Turns, where nobody says how many.
+/// Default rounds.
 const ROUNDS: u64 = 3;
-/// What one measurement takes over cables of 100 Mbit/s: half a second by itself, and the processes' start and warm-up.
+/// Time of one measurement over cables of 100 Mbit/s: half a second by itself, and the processes' start and warm-up.
 const SECONDS_EACH: f64 = 0.75;
 const SECONDS_A_NODE: f64 = 0.05;
-/// Places of ours (as usual, and by the paper's congestion control) and of MPICH among the contenders.
+/// Indices of ours (with the default, and with the paper's congestion control) and of MPICH among the contenders.
 const OURS: usize = 0;
 const SUCI: usize = 1;
 const MPICH: usize = 2;
@@ -157,16 +157,16 @@ impl Figure {
     }
 }
 
-/// One statement of a paper, and what is found here.
+/// One statement of a paper, and the corresponding results.
 #[derive(Debug, Serialize)]
 struct Beside {
     what: String,
-    /// Of the paper's own library.
+    /// The paper's own library.
     paper: &'static str,
-    /// Of MPICH in the paper.
+    /// MPICH in the paper.
     paper_mpich: &'static str,
     ours: String,
-    /// By the paper's own congestion control.
+    /// Ours with the paper's congestion control.
     suci: String,
     mpich: String,
 }
@@ -263,7 +263,7 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
         "--largest {largest}: the smallest message has {SMALLEST_BYTES} bytes"
     );
     if args.quick && largest.is_power_of_two() {
-        sizes.push(largest); // what is left there is one of the paper's statements
+        sizes.push(largest); // one of the paper's statements is about that size
         sizes.dedup();
     }
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
@@ -277,7 +277,7 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
     })
 }
 
-/// How long it will take.
+/// The expected duration.
 fn expected(plan: &Plan, contenders: usize) -> String {
     let count = plan.sizes.len() * plan.rounds * contenders;
     let each = SECONDS_EACH + SECONDS_A_NODE * plan.nodes as f64;
@@ -343,7 +343,7 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
         .collect()
 }
 
-/// The best throughput, and where.
+/// The best throughput, and its size.
 fn peak(comparison: &Comparison, who: usize) -> Option<(usize, f64)> {
     let rows = comparison.results.iter();
     rows.filter_map(|row| Some((row.size, rate_of(row, who)?)))
@@ -357,7 +357,7 @@ fn told(peak: Option<(usize, f64)>) -> String {
     )
 }
 
-/// What is left of the best at the largest message.
+/// The part of the best throughput that is reached at the largest message.
 fn kept(comparison: &Comparison, who: usize) -> String {
     let best = peak(comparison, who).map(|(_, rate)| rate);
     let last = comparison.results.last().and_then(|row| rate_of(row, who));
@@ -388,7 +388,7 @@ fn at(comparison: &Comparison, who: usize, size: usize) -> String {
         )
 }
 
-/// How many times better than MPICH, over these sizes, by what `of` says of one.
+/// How many times better than MPICH, over these sizes, by the number that `of` returns.
 fn times(
     comparison: &Comparison,
     wanted: impl Fn(usize) -> bool,
@@ -404,7 +404,7 @@ fn times(
     )
 }
 
-/// What the paper says of a figure, beside what was found.
+/// The paper's statements on a figure, with the results.
 fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     let beside =
         |what: &str, [paper, paper_mpich]: [&'static str; 2], of: &dyn Fn(usize) -> String| {
@@ -417,7 +417,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
                 mpich: of(MPICH),
             }
         };
-    // By throughput, as the paper draws it; and by the median, which knows of no cable.
+    // By throughput, as the paper draws it; and by the median, which limited cables do not affect.
     let times_to = |most: usize| {
         move |who: usize| {
             let ratio = |row: &Row| {
@@ -549,7 +549,7 @@ mod tests {
         compare::run(&plan, &mut both, describe(), &mut |_: &str| {})
     }
 
-    /// Every figure has statements of the paper, and numbers of ours and of MPICH beside them.
+    /// Every figure has statements of the paper, and numbers of ours and of MPICH for them.
     #[test]
     fn statements_have_both_sides() {
         for figure in Figure::ALL {
@@ -561,7 +561,7 @@ mod tests {
         }
     }
 
-    /// The lines of a plot are throughputs of one node: a broadcast's are not added up.
+    /// The lines of a plot are throughputs of one node: those of a broadcast are not added up.
     #[test]
     fn lines_are_of_one_node() {
         let lines = lines(&found(Figure::SuciFig9));

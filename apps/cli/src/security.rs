@@ -1,4 +1,4 @@
-//! `--key`, `--seal` and `--open`: what commands that send over a network say about its safety.
+//! `--key`, `--seal` and `--open`: security options of commands that send over a network.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// What holds for this run; the hosts file may name a key, too. Warns once where frames will leave the host as they are.
+    /// The security of this run; the hosts file may name a key, too. Warns once if frames will leave the host unsealed.
     pub(crate) fn stated(&self, link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> Security {
         let of_file = || file.and_then(ClusterFile::key).map(PathBuf::from);
         if self.open {

@@ -1,7 +1,7 @@
-//! `tsumuji solve`: reads or makes a system, relaxes it the way that was asked for, reports, and writes the solution.
+//! `tsumuji solve`: reads or makes a system, relaxes it by the chosen method, reports, and writes the solution.
 //!
-//! The process itself is the judge (node 0); workers are this same program, started as `tsumuji worker`. Everything that can be
-//! refused is refused before a worker is started; the output file is opened up front and named only when it is whole.
+//! The process itself is the judge (node 0); workers are this same program, started as `tsumuji worker`. Everything that can be refused is
+//! refused before a worker is started; the output file is opened at the start and gets its name only when it is whole.
 
 mod distributed;
 use distributed::Cluster;
@@ -152,7 +152,7 @@ pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What is to be solved: here, or made by each worker for itself.
+/// The system to solve: in memory, or made by each worker for itself.
 enum Source {
     System(System),
     Recipe(Generate),
@@ -180,7 +180,7 @@ impl Source {
         }
     }
 
-    /// What is strongly coupled comes to one worker: the system in a better order, where there is one.
+    /// The system in an order that puts strongly coupled unknowns on one worker, if there is a better one.
     fn ordered(self, workers: usize) -> (Self, Option<Order>) {
         let Self::System(system) = self else {
             return (self, None);
@@ -249,7 +249,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     );
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     let outlook = source.outlook(&args);
-    // From here on there is something to report; until here an interrupt just ends the program.
+    // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
     eprintln!("outlook: {outlook}");
     run.outlook = Some(outlook);
@@ -302,7 +302,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if !outcome.reason.is_converged() {
         eprintln!("tsumuji: {}", outcome.reason);
     }
-    // Half a solution does not take the place of a whole one that may be there.
+    // An unfinished solution must not replace a complete one that may be there.
     let unfinished = outcome.reason == Reason::Interrupted || outcome.x.is_empty();
     if let (Some(path), false) = (&args.output, unfinished) {
         write_vector(path, &outcome.x)?;
@@ -319,7 +319,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-/// What can be refused without looking at the system.
+/// Checks that need not read the system.
 fn check(args: &Args) -> anyhow::Result<()> {
     if args.matrix.is_none() && args.generate.is_none() {
         bail!(
@@ -369,7 +369,7 @@ fn load(args: &Args) -> anyhow::Result<(Source, Vec<String>)> {
     }
 }
 
-/// How many take part: what was asked for, or one a core.
+/// Number of workers: as asked for, or one for each core.
 fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::Result<usize> {
     if let Some(cluster) = cluster {
         let workers = cluster.workers()?;

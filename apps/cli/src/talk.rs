@@ -1,7 +1,7 @@
-//! What long measurements say: lines of their tables where those belong, and on a terminal a line below that tells what is under
-//! way and how long the rest may take.
+//! Progress output of long measurements: lines of their tables, and on a terminal a line below with the present measurement and an estimate of the
+//! remaining time.
 //!
-//! That line is drawn between measurements only: nothing of ours runs beside them.
+//! That line is drawn between measurements only: nothing of ours runs during them.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tsumuji_bench::compare::{Listener, Step};
@@ -10,9 +10,9 @@ use tsumuji_bench::stats::size_name;
 
 use crate::output;
 
-/// Whoever measures talks to the user through this.
+/// Output of a measurement to the user.
 pub(crate) struct Talk {
-    /// Standard output belongs to JSON.
+    /// Standard output is reserved for JSON.
     json: bool,
     bar: ProgressBar,
 }
@@ -26,7 +26,7 @@ impl Talk {
         Self { json, bar }
     }
 
-    /// Says what the machine is, and warns where it is not quiet.
+    /// Prints the description of the machine, and a warning if it is busy.
     pub(crate) fn machine(&mut self) -> Machine {
         let machine = machine::describe();
         self.say(&format!("machine: {machine}"));

@@ -17,7 +17,7 @@ use tsumuji_testbed::{Fraction, Host, Impairment, Name, Rate, Spec, Status, Stre
 use crate::interrupt::Interrupt;
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
-/// Building fewer hosts than this takes a moment and shows no progress.
+/// Fewer hosts are built in a moment, without showing progress.
 const HOSTS_WORTH_PROGRESS: u16 = 17;
 
 /// Try several hosts on one machine: namespaces joined by a Linux bridge.
@@ -245,7 +245,7 @@ fn summary(status: &Status, testbed: &Testbed) -> String {
     )
 }
 
-/// The testbed, or an error that says how to get it.
+/// The testbed, or an error that says how to make it.
 fn find(name: &Name) -> anyhow::Result<Testbed> {
     tsumuji_testbed::check_rights()?;
     Testbed::find(name)?.ok_or_else(|| {
@@ -279,7 +279,7 @@ fn exec(args: &ExecArgs) -> Outcome {
     };
     let testbed = find(&args.which.name)?;
     let mut command = host_of(&testbed, args.host)?.command(program);
-    // Takes our place, so that signals and the exit code need no passing on.
+    // Replaces this process, so that signals and the exit code need not be passed on.
     let error = command.args(arguments).exec();
     Err(error).context("ip")
 }
@@ -292,7 +292,7 @@ fn run_all(args: &RunArgs) -> Outcome {
         if stream == Stream::Output && !args.json {
             output::print_bytes(&whole);
         } else {
-            let _ = std::io::stderr().lock().write_all(&whole); // there is nowhere to tell
+            let _ = std::io::stderr().lock().write_all(&whole); // there is nowhere to report it
         }
     };
     let exits = testbed.run_all(&args.command, &on_line, &|| interrupt.is_set())?;

@@ -1,7 +1,7 @@
 //! `tsumuji top`: the nodes that run on this machine, live.
 //!
-//! Asks every node of this user (root: of every user) for its metrics, as `--metrics` shows them, and shows differences between
-//! two looks as rates. `nodes` looks, `table` writes for people; this file keeps time, and minds the terminal.
+//! Asks every node of this user (root: of every user) for its metrics, as `--metrics` shows them, and shows differences between two readings as
+//! rates. `nodes` reads, `table` formats for people; this file keeps time, and handles the terminal.
 
 mod nodes;
 mod table;
@@ -17,7 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::{DONE, Outcome, output};
 use nodes::Look;
 
-/// How long the interrupt may go unseen where no terminal wakes us.
+/// How long an interrupt may go unnoticed without a terminal.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// Show the nodes that run on this machine: rates, losses, queues, windows, CPU.
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
 }
 
-/// Of the terminal; `None`: there is none, and lines may be as long as they are.
+/// Width of the terminal; `None`: there is none, and lines may have any length.
 fn columns() -> Option<usize> {
     let out = std::io::stdout();
     let size = out
@@ -95,7 +95,7 @@ fn columns() -> Option<usize> {
     Some(size.ws_col.into())
 }
 
-/// Over what was there, cut to what the terminal shows.
+/// The text as a page over the present screen, cut to the size of the terminal.
 fn screen(text: &str) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     let size = size.ok().filter(|size| size.ws_row > 1 && size.ws_col > 1);
@@ -109,7 +109,7 @@ fn screen(text: &str) -> String {
     page
 }
 
-/// `false`: the user wants to end.
+/// Waits for `span`; `false`: the user wants to end.
 fn wait(span: Duration, interrupt: &Interrupt, keys: bool) -> bool {
     let end = Instant::now() + span;
     let stdin = std::io::stdin();
@@ -141,11 +141,11 @@ fn wait(span: Duration, interrupt: &Interrupt, keys: bool) -> bool {
     false
 }
 
-/// A terminal that hands over keys as they are typed, until dropped.
+/// Sets the terminal to pass on keys as they are typed, until dropped.
 struct Keys(Termios);
 
 impl Keys {
-    /// `None`: there is no terminal to listen to, or it is another program's now.
+    /// `None`: there is no terminal, or another program uses it now.
     fn listen() -> Option<Self> {
         let stdin = std::io::stdin();
         let before = rustix::termios::tcgetattr(&stdin).ok()?;
@@ -173,7 +173,7 @@ impl Drop for Keys {
 mod tests {
     use super::*;
 
-    /// What makes no sense as an interval is refused.
+    /// Intervals out of range are refused.
     #[test]
     fn intervals_are_checked() {
         assert_eq!(interval("0.5"), Ok(0.5));
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A page never scrolls the terminal, and leaves nothing of the page before.
+    /// A page never scrolls the terminal, and leaves nothing of the previous page.
     #[test]
     fn pages_fit() {
         let page = screen(&"0123456789".repeat(50).repeat(3).replace("99", "9\n9"));

@@ -1,4 +1,4 @@
-//! `tsumuji tune`: measures the algorithms of collective operations here, and writes the table that programs choose by.
+//! `tsumuji tune`: measures the algorithms of collective operations, and writes the table by which programs choose.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tsumuji_node::{
 use crate::output::{self, PendingFile};
 use crate::{DONE, Outcome, hosts};
 
-/// Members get this long to end by themselves when the measurement is over, and again once they are told to.
+/// Grace time of members when the measurement is over, and again once they are told to end.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the last acknowledgements may take.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -171,7 +171,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         );
     });
     if measured.is_ok() {
-        launcher.wait_all(GRACE); // they say goodbye, as we did
+        launcher.wait_all(GRACE); // they close their sessions, as we did
     }
     launcher.shutdown(GRACE);
     let (table, measurements) = measured.context("the measurement")?;

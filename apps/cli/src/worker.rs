@@ -1,6 +1,6 @@
-//! `tsumuji worker`: what `tsumuji solve` starts, once for each worker. Not for people.
+//! `tsumuji worker`: started by `tsumuji solve` for each worker. Not for users.
 //!
-//! Everything it needs comes by messages. What goes wrong is told to the launcher, which names it to the user.
+//! All its input comes by messages. Errors are reported to the launcher, which names the worker to the user.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub(crate) fn run(_: Args) -> Outcome {
     match serve(endpoint) {
         Ok(()) => Ok(DONE),
         Err(error) => {
-            // The judge says what there is to say; a second voice would only repeat it.
+            // Told to the launcher only: the judge prints the error, and a second message would repeat it.
             report_error(&error);
             Ok(ExitCode::from(NOT_REACHED))
         }

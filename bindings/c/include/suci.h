@@ -20,10 +20,10 @@
 // An open socket: reaches every id of the address database.
 typedef struct datagram_socket datagram_socket;
 
-// Ids and where they are reached. All processes must hold the same ids.
+// Ids and their addresses. All processes must have the same ids.
 typedef struct datagram_addrdb datagram_addrdb;
 
-// What is known of the traffic with an id.
+// State of the traffic with an id.
 typedef struct datagram_flow {
   // Delay: smoothed round-trip time, in nanoseconds.
   uint64_t delay_ns;
@@ -31,11 +31,11 @@ typedef struct datagram_flow {
   uint64_t jitter_ns;
   // Bytes that the peer's input queue still has room for.
   uint64_t window;
-  // Write blocks not yet acknowledged.
+  // Number of blocks written and not acknowledged yet.
   uint64_t queue_length;
   // Their bytes.
   uint64_t queue_bytes;
-  // Packets sent again, ever.
+  // Number of packets sent again.
   uint64_t retransmitted;
 } datagram_flow;
 
@@ -43,7 +43,7 @@ typedef struct datagram_flow {
 extern "C" {
 #endif // __cplusplus
 
-// An empty address database. Free it with datagram_addrdb_free.
+// Makes an empty address database. Free it with datagram_addrdb_free.
 struct datagram_addrdb *datagram_addrdb_new(void);
 
 // Reads an address database: a line "ID ADDRESS [MAC]" for each id, # begins a comment; suci(3) lists the kinds of addresses.
@@ -53,86 +53,81 @@ struct datagram_addrdb *datagram_addrdb_read(const char *path);
 // Adds an id (0 to 65535) with its address, written as in a file. 0, or -1 (errno).
 int datagram_addrdb_add(struct datagram_addrdb *addrdb, int id, const char *address);
 
-// Frees a database; NULL is nothing. Open sockets do not need it any more.
+// Frees a database; NULL has no effect. Open sockets do not need it.
 void datagram_addrdb_free(struct datagram_addrdb *addrdb);
 
 // Opens the socket of id `myid`. myaddr: this process's address, or a link by name ("packet:eth1", "xdp:eth1", "dpdk:DEVICE", "udp"); NULL: as
 // TSUMUJI_LINK or the database says. myport: the port of addresses that state none, or 0.
 //
-// In a process of `tsumuji launch` (or with TSUMUJI_CLUSTER) the endpoint comes from the environment: addrdb may then be NULL (ids are the
-// nodes' numbers), myid may be -1 (datagram_id tells it), and address and port are not looked at.
-// NULL: it cannot be opened (errno, tsumuji_last_error).
+// In a process of `tsumuji launch` (or with TSUMUJI_CLUSTER) the endpoint comes from the environment: addrdb may then be NULL (ids are the nodes'
+// numbers), myid may be -1 (datagram_id returns it), and address and port are ignored. NULL: it cannot be opened (errno, tsumuji_last_error).
 datagram_socket *datagram(const struct datagram_addrdb *addrdb,
                           const char *myaddr,
                           int myport,
                           int myid);
 
-// Waits a moment until what was written is acknowledged, tells the peers, and frees what the socket had. 0, or -1 (errno EBADF: it was
-// closed before).
+// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno EBADF: it was closed before).
 int datagram_close(datagram_socket *sock);
 
-// Chooses to whom the following writes go. 0, or -1 (errno ENXIO: there is no such other id).
+// Sets the destination of the following writes. 0, or -1 (errno ENXIO: there is no such other id).
 int datagram_destination(datagram_socket *sock, int id);
 
 // Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
 //
-// The last of many blocks that follow each other in a fast loop may leave with the next call only: before computing for long, call
-// datagram_ready.
+// It leaves at once if window and link permit, else in a later call, or by the library's own thread while the program computes.
 int datagram_write(datagram_socket *sock,
                    const void *buf,
                    int len);
 
-// Like datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
+// As datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
 int datagram_write0(datagram_socket *sock, const void *buf, int len);
 
-// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a
-// larger buffer). datagram_from tells who sent it.
+// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a larger buffer).
+// datagram_from returns its sender.
 int datagram_read(datagram_socket *sock,
                   void *buf,
                   int len);
 
-// Like datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
+// As datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
 int datagram_read0(datagram_socket *sock, void *buf, int len);
 
-// The id that sent the block which was read last; -1 before the first (errno).
+// The id that sent the last block read; -1 (errno) if none was read.
 int datagram_from(datagram_socket *sock);
 
-// Is a block complete? Returns its size at once; else tries to assemble one for at most sec + usec, and returns 0 if that fails. -1: an
-// error (errno).
+// Whether a block is complete: returns its size, after waiting for one at most sec + usec; 0 if there is none then. -1: an error (errno).
 int datagram_ready(datagram_socket *sock,
                    int sec,
                    int usec);
 
-// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: now; 0: not yet; -1: an error (errno).
+// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: it can; 0: not yet; -1: an error (errno).
 int datagram_wait(datagram_socket *sock,
                   int sec,
                   int usec,
                   int size,
                   int id);
 
-// How many write blocks to `id` are not acknowledged; -1: an error (errno).
+// Number of blocks written to `id` and not acknowledged; -1: an error (errno).
 int datagram_queue_length(datagram_socket *sock, int id);
 
-// Looks for acknowledgements, and sends again to `id` what has to be. A peer that was given up is tried again. Returns how many packets
-// were sent again; -1: an error (errno).
+// Receives acknowledgements, and retransmits lost packets to `id`. A dead peer is tried again. Returns how many packets were sent again; -1: an
+// error (errno).
 int datagram_retransmission(datagram_socket *sock,
                             int id);
 
-// The window: from now on blocks that arrived and were not read may take so many bytes; peers wait when they do. 0, or -1 (errno).
-int datagram_set_window(datagram_socket *sock,
-                        size_t bytes);
+// Sets the window: bytes for blocks that arrived and were not read; peers wait when it is used. 0, or -1 (errno).
+int datagram_set_window(datagram_socket *sock, size_t bytes);
 
-// Slow write, done by the library: from now on blocks leave to `id` at this pace. -1: as fast as it reads; 0: as fast as it lets us; else bytes a
-// second. 0, or -1 (errno).
+// Slow write by the library: sets the pace of blocks to `id`. -1: as fast as it reads; 0: as fast as its window permits; else bytes a second.
+// Returns 0, or -1 (errno).
 int datagram_slow_write(datagram_socket *sock,
                         int id,
                         int64_t pace);
 
-// What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
+// State of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 int datagram_get_flow(datagram_socket *sock, int id, struct datagram_flow *flow, size_t size);
 
-// What `id` says of its own traffic with the id `about`: any process may read the flow of others. Asks for at most sec + usec. 1: answered;
-// 0: not yet; -1: an error (errno).
+// What `id` reports of its traffic with the id `about`: any process may read the flow of others. Waits at most sec + usec. 1: answered; 0: not yet;
+// -1: an error (errno).
 int datagram_get_remote_flow(datagram_socket *sock,
                              int id,
                              int about,
@@ -144,13 +139,13 @@ int datagram_get_remote_flow(datagram_socket *sock,
 // The socket's own id.
 int datagram_id(datagram_socket *sock);
 
-// How many ids there are, the own one included. The first `room` of them, ascending, go to ids, which may be NULL if room is 0.
+// Number of ids, the own one included. The first `room` of them, ascending, are written to ids, which may be NULL if room is 0.
 int datagram_ids(datagram_socket *sock,
                  int *ids,
                  int room);
 
-// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered by the order of their ids. It stays
-// the socket's: do not close it.
+// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered in order of ids. It belongs to the socket: do not
+// close it.
 tsumuji *datagram_handle(datagram_socket *sock);
 
 #ifdef __cplusplus

@@ -31,34 +31,34 @@
 #define TSUMUJI_VERSION_MINOR 1
 #define TSUMUJI_VERSION_PATCH 0
 
-// It worked.
+// Success.
 #define TSUMUJI_OK 0
 
-// An argument makes no sense: NULL where something is needed, a number out of range.
+// An argument is invalid: NULL where something is needed, or a number out of range.
 #define TSUMUJI_EINVAL -1
 
-// Not now: nothing has come, or the queue is full. Try again, or wait.
+// Not now: nothing has arrived, or the queue is full. Try again, or wait.
 #define TSUMUJI_EAGAIN -2
 
 // It did not happen within the given time.
 #define TSUMUJI_ETIMEDOUT -3
 
-// A message is larger than the buffer (it waits for a larger one), or than the peer takes.
+// A message is larger than the buffer (it waits for a larger one), or than the peer accepts.
 #define TSUMUJI_EMSGSIZE -4
 
 // The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_reconnect.
 #define TSUMUJI_EPEER -5
 
-// There is no such other member.
+// There is no such other node.
 #define TSUMUJI_EUNKNOWN -6
 
 // No memory for a copy of the message.
 #define TSUMUJI_ENOMEM -7
 
-// The link failed for good: close the handle.
+// The link failed permanently: close the handle.
 #define TSUMUJI_ELINK -8
 
-// The endpoint cannot be opened; the text says why, and what mends it.
+// The endpoint cannot be opened; the text says why, and what to do.
 #define TSUMUJI_EOPEN -9
 
 // The handle belongs to another thread. See tsumuji_acquire_ownership.
@@ -70,20 +70,20 @@
 // A bug in the library; the handle can only be closed.
 #define TSUMUJI_EPANIC -12
 
-// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
+// Members disagree on a collective operation, its length, root or table of algorithms, or on the congestion control.
 #define TSUMUJI_EMISMATCH -13
 
-// Messages that earlier calls took were lost with their peer, or are given up by tsumuji_close; the text says how many, to whom. Told once,
-// and the call does nothing else: send again.
+// Messages that earlier calls accepted were lost with their peer, or not delivered before tsumuji_close ended; the text says how many, to whom.
+// Reported once, by a call that does nothing else: repeat that call.
 #define TSUMUJI_ELOST -14
 
-// Messages of one channel arrive in the order sent.
+// Class: messages of one channel arrive in the order sent.
 #define TSUMUJI_ORDERED 0
 
-// Messages arrive as they are complete.
+// Class: messages arrive when they are complete.
 #define TSUMUJI_UNORDERED 1
 
-// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
+// Most urgent priority; priorities are 0 to 3, and urgent messages never wait behind others.
 #define TSUMUJI_URGENT 0
 
 // The usual priority.
@@ -92,32 +92,32 @@
 // The least urgent: bulk transfers.
 #define TSUMUJI_BULK 3
 
-// How many channel ids programs have, in each class and priority: 0 to 65279. Those above are for libraries.
+// Number of channel ids for programs, in each class and priority: 0 to 65279. Higher ids are for libraries.
 #define TSUMUJI_CHANNEL_IDS 65280
 
-// The channel that most programs use: ordered, of usual priority, with id 0.
+// The channel that most programs use: ordered, of normal priority, with id 0.
 #define TSUMUJI_DEFAULT_CHANNEL 131072
 
-// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
-// next call that polls, or for the assistant. What waits shares frames and calls of the link.
+// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the next that is sent without it, for a call that
+// polls, or for the assistant. Waiting messages share frames and calls of the link.
 #define TSUMUJI_MORE 1073741824
 
 // A wait without limit.
 #define TSUMUJI_FOREVER -1
 
-// Every peer.
+// As receiver of a datagram: every peer.
 #define TSUMUJI_ALL -1
 
-// As fast as credit and link allow.
+// Pace: as fast as credit and link allow.
 #define TSUMUJI_PACE_FREE 0
 
-// As fast as the receiver has lately answered, evenly, so that little waits there: the paper's "slow write".
+// Pace: as fast as the receiver has answered lately, evenly, so that few messages wait there: the paper's "slow write".
 #define TSUMUJI_PACE_DRAIN -1
 
 // The group of all nodes; ranks are node numbers.
 #define TSUMUJI_WORLD 0
 
-// Elements of reductions.
+// Element types of reductions: int8_t.
 #define TSUMUJI_INT8 1
 
 // uint8_t.
@@ -147,7 +147,7 @@
 // double.
 #define TSUMUJI_DOUBLE 10
 
-// How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
+// Operations on elements: the sum. Integers wrap around; of NaN and a number, minimum and maximum take the number.
 #define TSUMUJI_SUM 1
 
 // The product.
@@ -162,48 +162,48 @@
 // An endpoint as C programs hold it.
 typedef struct tsumuji tsumuji;
 
-// Who takes part, and where each is reached.
+// Table of the members and their addresses.
 typedef struct tsumuji_members tsumuji_members;
 
-// What an endpoint is told once, when it is opened.
+// Options for opening an endpoint.
 typedef struct tsumuji_options tsumuji_options;
 
-// Reaches an endpoint from any thread; tsumuji_thread_sender_new makes one.
+// A handle with which any thread reaches an endpoint; see tsumuji_thread_sender_new.
 typedef struct tsumuji_thread_sender tsumuji_thread_sender;
 
-// A message that arrived. Of a borrowed message, data is valid until tsumuji_release.
+// A message that arrived. The data of a borrowed message are valid until tsumuji_release.
 typedef struct tsumuji_message {
-  // The message; NULL where it was copied to the program's own buffer.
+  // The message; NULL if it was copied to the program's own buffer.
   const void *data;
-  // Its length.
+  // Its length in bytes.
   size_t bytes;
   // Who sent it.
   int from;
-  // The channel it came by.
+  // The channel on which it was sent.
   int channel;
-  // Of a borrowed message: its name, for tsumuji_release.
+  // Number of a borrowed message, for tsumuji_release.
   uint64_t borrow;
 } tsumuji_message;
 
-// A best-effort message, sent or received: what a board's values travel in, or whatever a program makes of it.
+// A best-effort message, sent or received.
 typedef struct tsumuji_datagram {
-  // The values.
+  // The payload.
   const void *data;
-  // Their length.
+  // Its length in bytes.
   size_t bytes;
-  // Who sent it; not looked at when sent.
+  // Who sent it; ignored when sent.
   int from;
-  // The life of the one who sent it; not looked at when sent.
+  // Incarnation of the sender; ignored when sent.
   uint32_t incarnation;
-  // Which of the program's own uses; boards use 0.
+  // Id of its channel.
   uint16_t channel_id;
   // Not used; 0.
   uint16_t reserved;
-  // What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
+  // What the values are: a newer datagram of the same channel and key replaces an older one. For group memory, the index of the first element.
   uint32_t key;
   // Period of the computation; wraps.
   uint32_t epoch;
-  // Within its epoch, which is newer; wraps. On boards, the writer's lap.
+  // Which is newer within the epoch; wraps. For group memory, the writer's lap.
   uint32_t lap;
 } tsumuji_datagram;
 
@@ -221,76 +221,75 @@ typedef struct tsumuji_flow {
   uint64_t queued_messages;
   // Their bytes.
   uint64_t queued_bytes;
-  // Frames sent again, ever.
+  // Number of frames sent again.
   uint64_t retransmitted_frames;
   // Frames that may still be sent before the peer must grant more.
   uint64_t credit_frames;
-  // Datagrams that a newer one replaced before they began to leave, ever.
+  // Number of datagrams that a newer one replaced before they began to leave.
   uint64_t superseded_datagrams;
-  // Datagrams that were dropped because their deadline had passed, ever.
+  // Number of datagrams dropped because their deadline had passed.
   uint64_t late_datagrams;
-  // Datagrams of several frames of which one was lost, ever.
+  // Number of datagrams of several frames of which one was lost.
   uint64_t lost_datagrams;
   // The other direction: frames that the peer may still send to us.
   uint64_t granted_frames;
-  // Frames that it is granted ahead at present: its share of our window.
+  // Frames granted ahead to it at present: its share of our window.
   uint64_t incoming_window_frames;
-  // Memory that its messages take here.
+  // Memory that its messages use here.
   uint64_t incoming_bytes;
   // 1: its last frame said that more wait to be sent to us.
   uint64_t incoming_backlog;
-  // 1: hello was exchanged with the peer's present life.
+  // 1: hello was exchanged with the peer's present incarnation.
   uint64_t up;
 } tsumuji_flow;
 
 // State of another node's traffic with one of its peers.
 typedef struct tsumuji_remote_flow {
-  // With whom.
+  // Number of the peer.
   uint64_t peer;
-  // As that node sees it.
+  // The traffic as that node sees it.
   struct tsumuji_flow flow;
 } tsumuji_remote_flow;
 
-// What tsumuji_poll calls, on the thread that polls; or, of a channel's own handler (tsumuji_open_channel), whichever thread drives the
-// endpoint. Only `message` must be there; the others may be NULL. No callback may use the
-// handle (TSUMUJI_EBUSY; tsumuji_reply and tsumuji_send_from send), leave by longjmp, or throw. What it is shown is valid until it
-// returns.
+// Callbacks for tsumuji_poll, on the thread that polls; for a channel's own handler (tsumuji_open_channel), on whichever thread drives the endpoint.
+// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY; use tsumuji_reply and tsumuji_send_from),
+// leave by longjmp, or throw. Its arguments are valid until it returns.
 typedef struct tsumuji_handler {
   // sizeof(tsumuji_handler).
   size_t size;
-  // Given to every callback.
+  // First argument of every callback.
   void *context;
-  // A message; it counts as consumed when the callback returns.
+  // A message arrived; it counts as consumed when the callback returns.
   void (*message)(void *context, const struct tsumuji_message *message);
-  // A datagram.
+  // A datagram arrived.
   void (*datagram)(void *context, const struct tsumuji_datagram *datagram);
   // Hello was exchanged with this peer (again, after it was dead or restarted).
   void (*peer_up)(void *context, int peer);
-  // The peer died, left or restarted; so many messages to it have failed.
+  // The peer died, left or restarted; failed_messages messages to it have failed.
   void (*peer_dead)(void *context, int peer, size_t failed_messages);
   // A message of tsumuji_send_tracked was acknowledged whole.
   void (*sent)(void *context, int peer, uint64_t id);
-  // A message sent before the peer had said how much it takes was given up; text says why.
+  // A message sent before the peer had announced its limit was dropped as too large; text says why.
   void (*refused)(void *context, int peer, uint64_t id, const char *text);
-  // An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
+  // An answer to tsumuji_ask_flows; next: the peer to ask on from, or -1.
   void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
-  // A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
+  // A tsumuji_try_send to that peer and channel that returned TSUMUJI_EAGAIN may be tried again.
   void (*writable)(void *context, int peer, int channel_id);
 } tsumuji_handler;
 
-// What waits on an opened channel.
+// State of an opened channel.
 typedef struct tsumuji_channel {
   // Messages that arrived and were not taken.
   size_t messages;
-  // What they and those that are borrowed take, with 64 bytes for each.
+  // Bytes of these and of borrowed messages, with 64 for each.
   size_t used_bytes;
-  // As tsumuji_open_channel said.
+  // Budget given to tsumuji_open_channel.
   size_t budget_bytes;
   // Peers that were told to stop sending on it, and not yet to go on.
   size_t stopped_peers;
 } tsumuji_channel;
 
-// What was counted since the endpoint was opened.
+// Counters since the endpoint was opened.
 typedef struct tsumuji_counters {
   // Frames written, of every kind.
   uint64_t sent_frames;
@@ -304,17 +303,17 @@ typedef struct tsumuji_counters {
   uint64_t retransmitted_frames;
   // Fragments thought lost whose acknowledgement came after all.
   uint64_t spurious_losses;
-  // Times that silence was probed.
+  // Number of probes of silent peers.
   uint64_t probes;
   // Messages delivered.
   uint64_t delivered_messages;
   // Frames dropped because they were damaged, not understood, not for us, or not new.
   uint64_t dropped_frames;
-  // Frames dropped because they did not come from where their source lives.
+  // Frames dropped because they did not come from the address of their source.
   uint64_t spoofed_source_frames;
-  // Datagrams dropped because nobody took them.
+  // Datagrams dropped because there was no receiver and no room.
   uint64_t dropped_datagrams;
-  // Times that the link had no free place for a frame.
+  // Times that the link had no free slot for a frame.
   uint64_t link_refusals;
   // Frames that the medium or the kernel reported dropped.
   uint64_t link_dropped_frames;
@@ -324,101 +323,101 @@ typedef struct tsumuji_counters {
   uint64_t impaired_frames;
 } tsumuji_counters;
 
-// What peers may send ahead at present, and the memory for what has arrived.
+// The window granted to peers at present, and the memory for arrived messages.
 typedef struct tsumuji_window {
   // Frames that may be granted to all peers together.
   uint64_t frames;
-  // Most that `frames` can be: what the link's receive side holds.
+  // Upper limit of `frames`: the capacity of the link's receive side.
   uint64_t frames_limit;
-  // Of these, granted and not used yet.
+  // Frames of these that are granted and not used yet.
   uint64_t granted_frames;
-  // Memory that messages which arrived and were not consumed may take.
+  // Budget for messages that arrived and were not consumed.
   uint64_t budget_bytes;
-  // Of that, taken.
+  // Bytes of it that are used.
   uint64_t budget_used_bytes;
 } tsumuji_window;
 
-// A peer that may want to send, as a policy is shown it.
+// A peer that may want to send, as a policy sees it.
 typedef struct tsumuji_sender {
-  // Who.
+  // Number of the peer.
   uint64_t peer;
   // 1: it has more to send.
   uint64_t active;
-  // 1: it serves others too, and cannot use all that it is granted.
+  // 1: it also serves other peers, and cannot use its whole grant.
   uint64_t busy;
-  // Of its last frame: 0 is the most urgent.
+  // Priority of its last frame: 0 is the most urgent.
   uint64_t priority;
-  // Of its messages that have begun to arrive: what has not.
+  // Bytes still to come of its messages that have begun to arrive.
   uint64_t remaining_bytes;
-  // Memory that its messages take here.
+  // Memory that its messages use here.
   uint64_t memory_bytes;
-  // Its frames that were used.
+  // Number of frames it has sent.
   uint64_t served_frames;
-  // Granted and not yet used.
+  // Frames granted and not used yet.
   uint64_t outstanding_frames;
-  // What the usual rules would grant ahead, or under `suci` to be sent again.
+  // Frames that the usual rules would grant ahead, or under `suci` permit to be sent again.
   uint64_t usual_frames;
-  // Frames that may be granted to all peers together, less where the path holds less.
+  // Frames that may be granted to all peers together, less if the path holds fewer.
   uint64_t pool_frames;
-  // Peers that have more to send; under `suci`, that wait for permission to send again.
+  // Number of peers that have more to send; under `suci`, that wait for permission to send again.
   uint64_t active_peers;
-  // 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
+  // 1, under `suci` only: the peer asks to send lost frames again, and the answer is how many of them it may. Otherwise the answer is how far
   // ahead it may send.
   uint64_t repairs;
-  // Frames that may be granted to all peers together: what the link's receive side holds, or tsumuji_set_window's.
+  // Frames that may be granted to all peers together: the capacity of the link's receive side, or as set by tsumuji_set_window.
   uint64_t window_frames;
-  // Granted to all peers together and not used yet; under `suci` permitted to be sent again and not come yet.
+  // Frames granted to all peers together and not used yet; under `suci`, permitted to be sent again and not arrived yet.
   uint64_t claimed_frames;
-  // Bytes that the budget for messages which arrived still holds.
+  // Free bytes of the budget for arrived messages.
   uint64_t free_bytes;
-  // Other nodes, active or not.
+  // Number of other nodes, active or not.
   uint64_t peers;
-  // When the last frame came that brought data, in nanoseconds since the handle was opened.
+  // Time of the last frame with data, in nanoseconds since the handle was opened.
   uint64_t now_ns;
 } tsumuji_sender;
 
-// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle or, while
-// that one makes no call, by the library's own (option progress), never by two at a time: it must be quick, share what it reads with the
-// program by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+// Returns how many frames may be granted ahead to this peer; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the
+// handle or, while that one makes no call, by the library's own thread (option progress), never by two at a time. It must be quick, share data with
+// the program only by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
-// Whose turn it is where memory is scarce: the active peer with the lowest answer begins the next message, or under `suci` is the first to
-// be told that there is room. Called as a tsumuji_policy is, and on the same terms.
+// Ranks peers if memory is scarce: the active peer with the lowest result begins the next message, or under `suci` is the first to be told that
+// there is room. The rules of tsumuji_policy apply.
 typedef uint64_t (*tsumuji_rank)(void *context, const struct tsumuji_sender *sender);
 
-// What collective operations have counted since the handle was opened.
+// Counters of collective operations since the handle was opened.
 typedef struct tsumuji_collective_counters {
   // Operations begun.
   uint64_t operations;
-  // Messages of no legal form, or of nobody's group.
+  // Messages of invalid form, or of an unknown group.
   uint64_t malformed;
   // Messages for operations that were over.
   uint64_t late;
-  // Messages that came before their operation was called here, and were kept.
+  // Messages that arrived before their operation was called here, and were kept.
   uint64_t early;
-  // Messages dropped because their sender went beyond its credit.
+  // Messages dropped because their sender exceeded its credit.
   uint64_t overrun;
-  // Frames broadcast by the link itself, repairs not counted.
+  // Frames broadcast by the link, without repairs.
   uint64_t native_frames;
   // Frames broadcast again.
   uint64_t native_repairs;
   // Pieces sent again reliably to one member.
   uint64_t native_resent;
-  // Transfers read where their sender had them.
+  // Transfers read in the sender's memory.
   uint64_t direct_reads;
 } tsumuji_collective_counters;
 
-// A reduction by a function of the program's own. Fields behind `function` may be left zero.
+// A reduction by a function of the program. Fields after `function` may be zero.
 typedef struct tsumuji_combine {
   // sizeof(tsumuji_combine).
   size_t size;
   // Bytes of an element, 1 to 1048576.
   size_t element_bytes;
-  // For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
-  // after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
-  // it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
+  // For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written after
+  // both were read. All are aligned as elements of that size must be. Called within calls of this library, by their thread; it must not use the
+  // handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
   void (*function)(void *context, const void *left, const void *right, void *result, size_t count);
-  // Given to every call; it must stay until the operation is over.
+  // First argument of every call; it must stay valid until the operation is over.
   void *context;
   // 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
   uint64_t ordered;
@@ -431,23 +430,23 @@ extern "C" {
 // The library's version, for example "0.1.0".
 const char *tsumuji_version(void);
 
-// What a code means, in general. Never NULL.
+// General meaning of a code. Never NULL.
 const char *tsumuji_strerror(int code);
 
-// The particular text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next
-// failure; "" before the first. Never NULL.
+// Text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next failure; "" before the first. Never
+// NULL.
 const char *tsumuji_last_error(void);
 
-// New options, all as they are by default. Free them with tsumuji_options_free.
+// Makes options with their default values. Free them with tsumuji_options_free.
 struct tsumuji_options *tsumuji_options_new(void);
 
 // Sets one option; tsumuji(3) lists them all. For example "idle" to "sleep", "budget" to "8M", "dead-after" to "2.5".
 int tsumuji_options_set(struct tsumuji_options *options, const char *name, const char *value);
 
-// Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
+// Frees options; NULL has no effect. Endpoints opened with them keep their own copy.
 void tsumuji_options_free(struct tsumuji_options *options);
 
-// A table without members. Free it with tsumuji_members_free.
+// Makes a table without members. Free it with tsumuji_members_free.
 struct tsumuji_members *tsumuji_members_new(void);
 
 // Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
@@ -456,12 +455,13 @@ int tsumuji_members_add(struct tsumuji_members *members,
                         int node,
                         const char *address);
 
-// Frees a table; NULL is nothing.
+// Frees a table; NULL has no effect.
 void tsumuji_members_free(struct tsumuji_members *members);
 
-// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
-// TSUMUJI_NODE. options may be NULL. The handle goes to *handle; close it with tsumuji_close.
-int tsumuji_open_env(const struct tsumuji_options *options, struct tsumuji **handle);
+// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and TSUMUJI_NODE. options may be
+// NULL. Writes the handle to *handle; close it with tsumuji_close.
+int tsumuji_open_env(const struct tsumuji_options *options,
+                     struct tsumuji **handle);
 
 // Opens the endpoint of node `node` of a cluster file (docs/c.md shows one).
 int tsumuji_open_cluster(const char *path, int node, const struct tsumuji_options *options, struct tsumuji **handle);
@@ -474,8 +474,8 @@ int tsumuji_open_members(const struct tsumuji_members *members,
                          const struct tsumuji_options *options,
                          struct tsumuji **handle);
 
-// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Give it to them (by fork, or over a UNIX
-// socket), and let each open its endpoint by tsumuji_open_shm. It is close-on-exec; the memory lives as long as somebody uses it.
+// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Pass it to them (by fork, or over a UNIX socket); each
+// opens its endpoint with tsumuji_open_shm. It is close-on-exec; the memory lives as long as a process uses it.
 int tsumuji_shm_create(int nodes);
 
 // Opens the endpoint of node `node` of `nodes` processes that share the memory behind `fd`. The descriptor stays the caller's.
@@ -485,19 +485,19 @@ int tsumuji_open_shm(int fd,
                      const struct tsumuji_options *options,
                      struct tsumuji **handle);
 
-// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees all that the handle had, borrowed messages included. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
-// not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
+// Closes a handle: waits at most timeout_us microseconds (negative: without limit) for acknowledgements, tells the peers that this node leaves, and
+// frees everything of the handle, borrowed messages included. NULL has no effect. TSUMUJI_ELOST: closed, but messages were lost, or not acknowledged
+// in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays open. A closed handle is TSUMUJI_EINVAL to every call.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
-// Gives the handle up, so that another thread can acquire_ownership it.
+// Ends the calling thread's ownership of the handle, so that another thread can acquire it.
 int tsumuji_release_ownership(struct tsumuji *handle);
 
-// Makes the calling thread the handle's owner, after the last owner gave it up.
+// Makes the calling thread the handle's owner, after the last owner has released it.
 int tsumuji_acquire_ownership(struct tsumuji *handle);
 
-// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
+// Reports to the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it has no effect.
 int tsumuji_report_error(const char *text);
 
 // The channel of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and an id (below TSUMUJI_CHANNEL_IDS), or a code below 0.
@@ -505,38 +505,37 @@ int tsumuji_channel_of(int class_,
                        int priority,
                        int channel_id);
 
-// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
-// window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
-// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
+// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The message leaves at once if window and
+// link permit, else later, also while the program computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with
+// TSUMUJI_MORE added to the channel of all but the last.
 int tsumuji_send(struct tsumuji *handle,
                  int to,
                  int channel,
                  const void *data,
                  size_t bytes);
 
-// Begins a batch: messages wait for each other, until they fill a call of the link or tsumuji_uncork ends the batch; calls that poll send
-// what waits, too. Batches nest.
+// Begins a batch: messages wait for each other until they fill a call of the link, or until tsumuji_uncork; calls that poll send waiting messages,
+// too. Batches nest.
 int tsumuji_cork(struct tsumuji *handle);
 
-// Ends a batch: what waits leaves.
+// Ends a batch: waiting messages are sent.
 int tsumuji_uncork(struct tsumuji *handle);
 
-// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or its owner of the channel wants nothing more for now, or
-// memory is short before something in the queue is acknowledged; tsumuji_wait_writable waits for all of them. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
+// Sends a copy, or returns TSUMUJI_EAGAIN: the queue to the peer is full, or the peer has stopped the channel, or there is no memory before a queued
+// message is acknowledged; tsumuji_wait_writable waits for all three. TSUMUJI_ENOMEM: no memory, and no message in the queue.
 int tsumuji_try_send(struct tsumuji *handle,
                      int to,
                      int channel,
                      const void *data,
                      size_t bytes);
 
-// Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
+// As tsumuji_send, and writes to *id the message's number for tsumuji_is_sent and tsumuji_wait_sent.
 int tsumuji_send_tracked(struct tsumuji *handle, int to, int channel, const void *data, size_t bytes, uint64_t *id);
 
-// Sends a message from where the program has it, without a copy. The memory must stay as it is until release(context) is called, once:
-// when the message is acknowledged or has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. One
-// of less than 4096 bytes is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not
-// NULL, the message is known by *id, as one of tsumuji_send_tracked is: memory that is released and a message that is acknowledged are two
-// things where it failed.
+// Sends a message from the program's memory, without a copy. The memory must not change until release(context) is called, once: when the message was
+// acknowledged, has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. A message of less than 4096 bytes
+// is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not NULL, *id becomes the message's
+// number, as in tsumuji_send_tracked: ask with it whether the message was acknowledged, as memory is also released on failure.
 int tsumuji_send_shared(struct tsumuji *handle,
                         int to,
                         int channel,
@@ -546,59 +545,59 @@ int tsumuji_send_shared(struct tsumuji *handle,
                         void *context,
                         uint64_t *id);
 
-// 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
+// 1: the peer has acknowledged the whole message; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with its peer.
 int tsumuji_is_sent(struct tsumuji *handle, int to, uint64_t id);
 
-// Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
+// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit).
 int tsumuji_wait_sent(struct tsumuji *handle, int to, uint64_t id, int64_t timeout_us);
 
-// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 if the time has passed.
+// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 after timeout_us.
 int tsumuji_wait_writable(struct tsumuji *handle, int to, int channel, size_t bytes, int64_t timeout_us);
 
-// Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
+// Waits until all messages to live peers are acknowledged: 1, or 0 after timeout_us.
 int tsumuji_flush(struct tsumuji *handle, int64_t timeout_us);
 
-// Messages to the peer that are not yet acknowledged.
+// Number of messages to the peer that are not acknowledged yet.
 ptrdiff_t tsumuji_queue_length(struct tsumuji *handle, int to);
 
-// Waits for a whole message on channels that nobody opened, without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+// Waits for a message on channels that nobody opened, without taking it. 1: *bytes is its length (bytes may be NULL); 0: none in timeout_us.
 int tsumuji_ready(struct tsumuji *handle,
                   size_t *bytes,
                   int64_t timeout_us);
 
-// Takes the next message on channels that nobody opened into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
-// TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+// Copies the next message on channels that nobody opened into `buffer`, and returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none arrived
+// in time. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv(struct tsumuji *handle,
                        void *buffer,
                        size_t room,
                        struct tsumuji_message *about,
                        int64_t timeout_us);
 
-// Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
+// As tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
 ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, struct tsumuji_message *about);
 
-// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
-// it is given back with tsumuji_release. At most 65,536 are borrowed at a time.
+// Borrows the next message on channels that nobody opened, without a copy. It counts against the endpoint's budget until tsumuji_release. At most
+// 65,536 messages are borrowed at a time.
 int tsumuji_recv_borrow(struct tsumuji *handle,
                         struct tsumuji_message *message,
                         int64_t timeout_us);
 
-// Gives a borrowed message back; its data must not be read any more, and becomes NULL.
+// Returns a borrowed message; its data must not be read any more, and becomes NULL.
 int tsumuji_release(struct tsumuji *handle, struct tsumuji_message *message);
 
-// Sends a datagram to one peer or to all (TSUMUJI_ALL): best effort. Where the link has no room for it now, it waits until a newer one of its
-// channel and key takes its place, or until deadline_us microseconds have passed, and then it is dropped and counted (negative: no
-// deadline; 0: it leaves now or not at all). Between tsumuji_cork and tsumuji_uncork it leaves with what else is sent, else at once. Returns
-// for how many peers it neither left nor waits. One of up to tsumuji_datagram_capacity bytes is one frame, which reaches everybody on
-// shared memory and raw Ethernet; a longer one goes to each peer by itself, as the peer's window permits.
+// Sends a datagram to one peer or to all (TSUMUJI_ALL), best effort. If the link has no room now, it waits until a newer one of its channel and key
+// replaces it, or until deadline_us microseconds have passed, when it is dropped and counted (negative: no deadline; 0: it is sent now or dropped).
+// Between tsumuji_cork and tsumuji_uncork it leaves with the batch, else at once. Returns the number of peers for which it was dropped at once. Up
+// to tsumuji_datagram_capacity bytes it is one frame, which reaches all peers on shared memory and raw Ethernet; a longer one is sent to each peer
+// separately, within its window.
 int tsumuji_send_datagram(struct tsumuji *handle,
                           int to,
                           const struct tsumuji_datagram *datagram,
                           int64_t deadline_us);
 
-// Takes the next datagram of an opened channel (-1: of those that nobody opened) that no callback was given, into `buffer`; returns its
-// length. Of those of one source, channel and key only the newest waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none came
-// in time; TSUMUJI_EAGAIN with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+// Copies the next datagram of an opened channel (-1: of channels that nobody opened), if no callback got it, into `buffer`; returns its length. Only
+// the newest of each source, channel and key waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none arrived in time; TSUMUJI_EAGAIN
+// with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv_datagram(struct tsumuji *handle,
                                 int channel_id,
                                 void *buffer,
@@ -606,59 +605,57 @@ ptrdiff_t tsumuji_recv_datagram(struct tsumuji *handle,
                                 struct tsumuji_datagram *about,
                                 int64_t timeout_us);
 
-// Longest datagram that is one frame, in bytes: on this link, and for every peer that was met so far.
+// Largest one-frame datagram in bytes, for this link and every peer met so far.
 ptrdiff_t tsumuji_datagram_capacity(struct tsumuji *handle);
 
-// 1: one frame of this link reaches everybody.
+// 1: one frame of this link reaches all peers.
 int tsumuji_broadcasts(struct tsumuji *handle);
 
-// Receives, hands over by the callbacks what comes on channels that nobody opened, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
-// turn; negative: without limit). Returns how much was done.
+// Receives, gives what arrives on channels that nobody opened to the callbacks, handles timers and sends, until something was done or timeout_us
+// microseconds have passed (0: one poll; negative: without limit). Returns how much was done.
 int tsumuji_poll(struct tsumuji *handle,
                  const struct tsumuji_handler *handler,
                  int64_t timeout_us);
 
-// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, go on sending, and carry on collectives.
-// Never waits.
+// One poll that queues what arrives for later calls: lets a computing program acknowledge, go on sending, and advance collectives. Never waits.
 // Returns how much was done.
 int tsumuji_progress(struct tsumuji *handle);
 
-// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It stays the handle's.
+// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It belongs to the handle.
 int tsumuji_fd(struct tsumuji *handle);
 
 // Asks that the next frame make the descriptor readable. 1: armed; 0: there is something to do now, so poll first.
 int tsumuji_arm_fd(struct tsumuji *handle);
 
-// Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
+// Microseconds after which an event loop must poll again; -1: when the descriptor becomes readable.
 int64_t tsumuji_until_timer(struct tsumuji *handle);
 
-// Keeps what comes on `channel_id`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
-// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
-// that calls, or the progress assistant while the program computes. What waits or is borrowed counts against budget_bytes (0: 4 MiB), beside
-// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
-// on it. What came before is its first. Its datagrams belong to it, too.
+// Opens `channel_id`, in every class and priority, with its own mailbox for tsumuji_recv_on, tsumuji_recv_borrow_on and tsumuji_poll_on; or, if
+// handler is not NULL, with callbacks, called by whichever thread drives the endpoint: a calling thread, or the progress assistant while the program
+// computes. Waiting and borrowed messages count against budget_bytes (0: 4 MiB), apart from the endpoint's own budget, so an unread channel does not
+// block others. When half is used, peers are told to stop sending on it. Messages that arrived before come first. Its datagrams belong to it, too.
 int tsumuji_open_channel(struct tsumuji *handle,
                          int channel_id,
                          size_t budget_bytes,
                          const struct tsumuji_handler *handler);
 
-// Ends what tsumuji_open_channel began; its handler is called no more. Messages that nobody took are dropped; returns how many.
+// Closes an opened channel; its handler is not called any more. Messages that were not taken are dropped; returns their number.
 int tsumuji_close_channel(struct tsumuji *handle,
                           int channel_id);
 
-// What waits on an opened channel; size: sizeof(tsumuji_channel).
+// State of an opened channel; size: sizeof(tsumuji_channel).
 int tsumuji_channel_state(struct tsumuji *handle, int channel_id, struct tsumuji_channel *state, size_t size);
 
-// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from anyone) without taking it. 1: there
-// is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from any) without taking it. 1: *bytes is its
+// length (bytes may be NULL); 0: none within timeout_us.
 int tsumuji_ready_on(struct tsumuji *handle,
                      int channel_id,
                      int from,
                      size_t *bytes,
                      int64_t timeout_us);
 
-// Takes the next message of an opened channel (-1: of those that nobody opened) from a peer (-1: from anyone), as tsumuji_recv does.
-// TSUMUJI_EAGAIN with a timeout_us of 0: there is none.
+// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EAGAIN with a timeout_us of 0: there is
+// none.
 ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           int channel_id,
                           int from,
@@ -667,39 +664,39 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           struct tsumuji_message *about,
                           int64_t timeout_us);
 
-// Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
+// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on. The message counts against the channel's budget until it is released.
 int tsumuji_recv_borrow_on(struct tsumuji *handle,
                            int channel_id,
                            int from,
                            struct tsumuji_message *message,
                            int64_t timeout_us);
 
-// As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
-// and `datagram` are called.
+// As tsumuji_poll, for a channel that was opened without a handler: messages of other channels wait for their receivers, and only `message` and
+// `datagram` are called.
 int tsumuji_poll_on(struct tsumuji *handle,
                     int channel_id,
                     const struct tsumuji_handler *handler,
                     int64_t timeout_us);
 
-// Within a callback: sends a copy to whom the message came from, by its channel, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
-// to be sent by callbacks.
+// Within a callback: sends a copy to the sender of the message, on its channel, at the end of the poll. TSUMUJI_EAGAIN: too many bytes sent by
+// callbacks wait already.
 int tsumuji_reply(const struct tsumuji_message *message,
                   const void *data,
                   size_t bytes);
 
-// Within a callback: sends a copy to any peer, by any channel, when the callback's turn ends.
+// Within a callback: sends a copy to any peer, on any channel, at the end of the poll.
 int tsumuji_send_from(const struct tsumuji_message *message, int to, int channel, const void *data, size_t bytes);
 
-// By which any thread sends messages of this endpoint, and ends its waits. To be freed; it outlives the endpoint, and says so then. NULL:
-// an error.
+// Makes an object with which any thread sends messages of this endpoint, and ends its waits. Free it with tsumuji_thread_sender_free; it may outlive
+// the endpoint. NULL: an error.
 struct tsumuji_thread_sender *tsumuji_thread_sender_new(struct tsumuji *handle);
 
-// Frees it. NULL is nothing.
+// Frees a sender. NULL has no effect.
 void tsumuji_thread_sender_free(struct tsumuji_thread_sender *sender);
 
-// Sends a copy from any thread; waits up to timeout_us microseconds (negative: without limit) while too much waits to be sent by threads,
-// and says TSUMUJI_EAGAIN then. It leaves when the endpoint is driven next; the progress assistant is woken for it. Messages of one
-// thread to one peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
+// Sends a copy from any thread. If too many bytes of threads wait already, it waits up to timeout_us microseconds (negative: without limit), and
+// then returns TSUMUJI_EAGAIN. The message leaves when the endpoint is driven next; the progress assistant is woken. Messages of one thread to one
+// peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
 int tsumuji_thread_send(const struct tsumuji_thread_sender *sender,
                         int to,
                         int channel,
@@ -707,12 +704,12 @@ int tsumuji_thread_send(const struct tsumuji_thread_sender *sender,
                         size_t bytes,
                         int64_t timeout_us);
 
-// Ends the call in which the endpoint waits for something to arrive, as if its time had passed; if there is none, the next one.
+// Ends the endpoint's present wait for an arrival, as if its time had passed; if there is none, the next one.
 int tsumuji_thread_wake(const struct tsumuji_thread_sender *sender);
 
-// Has the next message of an opened channel from a peer (-1: from anyone) put into `buffer`: the oldest that waits there, or the first that comes.
-// Posts of a channel are filled in the order in which they were made. A long message lands there as its frames come, without another
-// copy, whatever the program does meanwhile. The buffer is the library's until tsumuji_unpost or tsumuji_close; *post names it.
+// Posts `buffer` for the next message of an opened channel from a peer (-1: from any): the oldest that waits there, or the next that arrives. Posts
+// of a channel are filled in the order in which they were made. A long message is received directly into the buffer, whatever the program does
+// meanwhile. The buffer belongs to the library until tsumuji_unpost or tsumuji_close; *post becomes the post's number.
 int tsumuji_post(struct tsumuji *handle,
                  int channel_id,
                  int from,
@@ -720,49 +717,48 @@ int tsumuji_post(struct tsumuji *handle,
                  size_t room,
                  uint64_t *post);
 
-// Waits until a message has come for that buffer, or its channel was closed: 1, or 0 if timeout_us microseconds have passed (negative: without
-// limit).
+// Waits until a message has filled the buffer, or its channel was closed: 1, or 0 after timeout_us microseconds (negative: without limit).
 int tsumuji_wait_posted(struct tsumuji *handle,
                         uint64_t post,
                         int64_t timeout_us);
 
-// Ends a post: the buffer is the program's again. Returns the length of the message that lies in it; about may be NULL. TSUMUJI_EAGAIN: none
-// has come; one that was arriving there waits on its channel when it is whole. TSUMUJI_EMSGSIZE: the one that came is longer than
-// the buffer, and waits on its channel.
+// Ends a post: the buffer is the program's again. Returns the length of the message in it; about may be NULL. TSUMUJI_EAGAIN: no message has filled
+// it; one that was arriving there waits on its channel when it is complete. TSUMUJI_EMSGSIZE: a message was longer than the buffer, and waits on its
+// channel.
 ptrdiff_t tsumuji_unpost(struct tsumuji *handle,
                          uint64_t post,
                          struct tsumuji_message *about);
 
-// This node.
+// Number of this node.
 int tsumuji_me(struct tsumuji *handle);
 
-// How many nodes there are, this one included: 0 to this - 1.
+// Number of nodes, this one included: nodes are 0 to this - 1.
 int tsumuji_nodes(struct tsumuji *handle);
 
-// What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
+// Name of a node ("node 2", a host's name); NULL if there is no such node. Valid until the handle is closed.
 const char *tsumuji_name(struct tsumuji *handle, int which);
 
-// Where a node is reached ("10.0.0.2:7000", an Ethernet address, a place in shared memory); NULL if there is no such node. Valid until the
-// handle is closed.
+// Address of a node ("10.0.0.2:7000", an Ethernet address, an index in shared memory); NULL if there is no such node. Valid until the handle is
+// closed.
 const char *tsumuji_address(struct tsumuji *handle,
                             int which);
 
-// Where this node's counters are read over TCP; NULL if the option "metrics" did not ask for that. Valid until the handle is closed.
+// TCP address of this node's metrics; NULL if the option "metrics" did not ask for one. Valid until the handle is closed.
 const char *tsumuji_metrics_address(struct tsumuji *handle);
 
-// The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
+// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
 const char *tsumuji_link_name(struct tsumuji *handle);
 
-// 1: hello was exchanged with the peer's present life.
+// 1: hello was exchanged with the peer's present incarnation.
 int tsumuji_is_up(struct tsumuji *handle, int peer);
 
 // 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
 int tsumuji_is_dead(struct tsumuji *handle, int peer);
 
-// 1: the peer is not met because it runs the other congestion control; 0: as far as is known it does not.
+// 1: the peer is not met because it uses the other congestion control; 0: not as far as is known.
 int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 
-// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
+// Waits until hello was exchanged with all peers; returns the number of those still missing after timeout_us. TSUMUJI_EPEER: a peer has died or
 // left, and is not waited for; see tsumuji_reconnect.
 int tsumuji_wait_up(struct tsumuji *handle,
                     int64_t timeout_us);
@@ -773,7 +769,7 @@ int tsumuji_reconnect(struct tsumuji *handle, int peer);
 // State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);
 
-// What another node says of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+// What node `which` reports of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
 // 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
 int tsumuji_get_remote_flow(struct tsumuji *handle,
                             int which,
@@ -782,15 +778,15 @@ int tsumuji_get_remote_flow(struct tsumuji *handle,
                             size_t size,
                             int64_t timeout_us);
 
-// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
-// many as fit a frame.
+// Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
+// most `most`, and at most 32.
 int tsumuji_ask_flows(struct tsumuji *handle,
                       int which,
                       int first,
                       int most);
 
-// The same of its traffic with all its peers, in order of their numbers: the first `room` go to `flows`. Returns how many there are.
-// TSUMUJI_ETIMEDOUT: it has not told all of them. size: sizeof(tsumuji_remote_flow).
+// As tsumuji_get_remote_flow, for all peers of the node in order of their numbers: the first `room` are written to `flows`. Returns how many there
+// are. TSUMUJI_ETIMEDOUT: not all answers arrived. size: sizeof(tsumuji_remote_flow).
 int tsumuji_get_remote_flows(struct tsumuji *handle,
                              int which,
                              struct tsumuji_remote_flow *flows,
@@ -798,47 +794,44 @@ int tsumuji_get_remote_flows(struct tsumuji *handle,
                              size_t room,
                              int64_t timeout_us);
 
-// What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
+// Counters since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);
 
-// Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
+// Publishes the present counters to `tsumuji top` and other readers, as polling does ten times a second. Never waits.
 int tsumuji_publish_metrics(struct tsumuji *handle);
 
-// The windows at present; size: sizeof(tsumuji_window).
+// State of the window; size: sizeof(tsumuji_window).
 int tsumuji_get_window(struct tsumuji *handle, struct tsumuji_window *window, size_t size);
 
-// From now on so many frames are granted to all peers together, from 1 to frames_limit.
+// Sets the number of frames granted to all peers together, from 1 to frames_limit.
 int tsumuji_set_window(struct tsumuji *handle, size_t frames);
 
-// From now on no more than so many frames are granted ahead to this peer; 0: no limit of its own.
+// Sets the most frames that are granted ahead to this peer; 0: no limit of its own.
 int tsumuji_set_peer_window(struct tsumuji *handle, int peer, size_t frames);
 
-// From now on messages that arrived and were not consumed may take so many bytes; peers wait when they do.
+// Sets the budget in bytes for messages that arrived and were not consumed; peers wait when it is used.
 int tsumuji_set_budget(struct tsumuji *handle, size_t bytes);
 
-// From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
-// and no peer stops for ever. Under the congestion control `suci` it is asked for each window that is stated, and for each peer that asks
-// to send again.
+// Sets the policy that decides how much peers may send to this node; NULL: the usual rules. With any policy the receiver is not overrun, and no peer
+// stops for ever. Under the congestion control `suci` it is called for each window that is announced, and for each peer that asks to send again.
 int tsumuji_set_policy(struct tsumuji *handle,
                        tsumuji_policy policy,
                        void *context);
 
-// From now on `rank` decides, where memory is scarce, who begins the next message; NULL: whose messages take the least. With or without
-// tsumuji_set_policy. A message that its sender's others wait for goes first whatever it says.
+// Sets the rank that decides, if memory is scarce, which peer begins the next message; NULL: the one whose messages use the least memory. Works with
+// or without tsumuji_set_policy. A message for which other messages of its sender wait always goes first.
 int tsumuji_set_memory_rank(struct tsumuji *handle,
                             tsumuji_rank rank,
                             void *context);
 
-// Has the policy asked again for every peer, where its mind has changed between two frames.
+// Asks the policy again for every peer, after its decision has changed between two frames.
 int tsumuji_regrant(struct tsumuji *handle);
 
-// From now on messages leave to this peer at this pace: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or so many bytes a second.
-int tsumuji_set_pace(struct tsumuji *handle,
-                     int peer,
-                     int64_t pace);
+// Sets the pace of messages to this peer: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or bytes a second.
+int tsumuji_set_pace(struct tsumuji *handle, int peer, int64_t pace);
 
-// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
-// Several groups of the same nodes are told apart by `tag`.
+// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. All of them make the same call, other nodes none.
+// Groups of the same nodes are told apart by `tag`.
 int tsumuji_group(struct tsumuji *handle,
                   const int *nodes,
                   size_t count,
@@ -850,24 +843,24 @@ int tsumuji_group_close(struct tsumuji *handle, int group);
 // This node's rank in a group.
 int tsumuji_group_rank(struct tsumuji *handle, int group);
 
-// How many members a group has.
+// Number of members of a group.
 int tsumuji_group_size(struct tsumuji *handle, int group);
 
 // Ends when every member has called it.
 //
-// This and all operations below: all members of a group make the same calls in the same order. Where request is NULL the call waits for the
-// operation's end. Otherwise it returns at once and writes to *request by what tsumuji_test and tsumuji_wait know the operation; the
-// buffers must then stay, and be left alone, until tsumuji_wait has returned or the handle is closed.
-// TSUMUJI_EPEER: a member died, and the group cannot be used any more. TSUMUJI_EMISMATCH: a member called something else.
+// For this and all operations below: all members of a group make the same calls in the same order. If request is NULL, the call waits for the
+// operation's end. Otherwise it returns at once and writes to *request a number for tsumuji_test and tsumuji_wait; the buffers must then stay valid
+// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more.
+// TSUMUJI_EMISMATCH: a member called something else.
 int tsumuji_barrier(struct tsumuji *handle,
                     int group,
                     uint64_t *request);
 
-// What `data` holds on the root it then holds on all; of one length on all.
+// Copies the root's `data` to all members; `bytes` is the same on all.
 int tsumuji_broadcast(struct tsumuji *handle, int group, int root, void *data, size_t bytes, uint64_t *request);
 
-// Each member gets its part of the root's `send`, `bytes` long, in `receive`. counts: how long each member's part is; NULL: all `bytes`.
-// send and counts are looked at on the root only.
+// Each member receives its part of the root's `send`: `bytes` bytes, into `receive`. counts: lengths of the members' parts; NULL: `bytes` each. send
+// and counts are used on the root only.
 int tsumuji_scatter(struct tsumuji *handle,
                     int group,
                     int root,
@@ -877,8 +870,8 @@ int tsumuji_scatter(struct tsumuji *handle,
                     size_t bytes,
                     uint64_t *request);
 
-// The root gets each member's `send`, `bytes` long, one behind the other in order of ranks. counts: how long each is; NULL: all `bytes`.
-// receive and counts are looked at on the root only.
+// The root receives each member's `send` of `bytes` bytes, one behind the other in order of ranks. counts: their lengths; NULL: `bytes` each.
+// receive and counts are used on the root only.
 int tsumuji_gather(struct tsumuji *handle,
                    int group,
                    int root,
@@ -888,7 +881,7 @@ int tsumuji_gather(struct tsumuji *handle,
                    const size_t *counts,
                    uint64_t *request);
 
-// Like tsumuji_gather, and everybody gets everything. counts is looked at on all, and the same on all.
+// As tsumuji_gather, but all members receive everything. counts is used on all, and the same on all.
 int tsumuji_all_gather(struct tsumuji *handle,
                        int group,
                        const void *send,
@@ -897,7 +890,7 @@ int tsumuji_all_gather(struct tsumuji *handle,
                        const size_t *counts,
                        uint64_t *request);
 
-// Part i of this node's `send` goes to rank i, and part i of `receive` comes from there. Counts are lengths in bytes by rank; NULL: all `bytes`.
+// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each.
 int tsumuji_all_to_all(struct tsumuji *handle,
                        int group,
                        const void *send,
@@ -907,20 +900,20 @@ int tsumuji_all_to_all(struct tsumuji *handle,
                        size_t bytes,
                        uint64_t *request);
 
-// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
+// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Advances all operations.
 int tsumuji_test(struct tsumuji *handle, uint64_t request);
 
-// Waits until the operation is over, and says how it ended. Each request is waited for once.
+// Waits until the operation is over, and returns its result. Each request is waited for once.
 int tsumuji_wait(struct tsumuji *handle, uint64_t request);
 
-// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+// Has long transfers between processes of one host go through the link from now on, instead of being read in the sender's memory.
 int tsumuji_forbid_direct_reads(struct tsumuji *handle);
 
-// size: sizeof(tsumuji_collective_counters).
+// Counters of collective operations; size: sizeof(tsumuji_collective_counters).
 int tsumuji_get_collective_counters(struct tsumuji *handle, struct tsumuji_collective_counters *counters, size_t size);
 
-// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
-// (TSUMUJI_SUM ...). receive is looked at on the root only.
+// The root gets in `receive` the combination of all members' `send`: `count` elements of a type (TSUMUJI_DOUBLE ...), by an operation (TSUMUJI_SUM
+// ...). receive is used on the root only.
 int tsumuji_reduce(struct tsumuji *handle,
                    int group,
                    int root,
@@ -931,7 +924,7 @@ int tsumuji_reduce(struct tsumuji *handle,
                    int operation,
                    uint64_t *request);
 
-// tsumuji_reduce by a function of the program's own; *by is not needed any more when the call returns.
+// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned.
 int tsumuji_reduce_by(struct tsumuji *handle,
                       int group,
                       int root,
@@ -941,7 +934,7 @@ int tsumuji_reduce_by(struct tsumuji *handle,
                       const struct tsumuji_combine *by,
                       uint64_t *request);
 
-// `data` becomes on all members what the elements of all come to; the same bits on all.
+// Replaces `data` on all members by the combination of the elements of all; with the same bits on all.
 int tsumuji_all_reduce(struct tsumuji *handle,
                        int group,
                        void *data,
@@ -950,7 +943,7 @@ int tsumuji_all_reduce(struct tsumuji *handle,
                        int operation,
                        uint64_t *request);
 
-// tsumuji_all_reduce by a function of the program's own; *by is not needed any more when the call returns.
+// As tsumuji_all_reduce, by a function of the program; *by is not used after the call has returned.
 int tsumuji_all_reduce_by(struct tsumuji *handle,
                           int group,
                           void *data,

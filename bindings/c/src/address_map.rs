@@ -1,4 +1,4 @@
-//! The address database: which id is reached where, as a text file or put together by the program.
+//! The address database: ids and their addresses, from a text file or put together by the program.
 //!
 //! ```text
 //! # id  address                 Ethernet address, or its host's name in /etc/ethers
@@ -7,11 +7,11 @@
 //! 7     packet:eth1             pc7
 //! ```
 //!
-//! An address is `HOST:PORT`, `udp:HOST:PORT`, `HOST` (reached at the port that the opener states), an Ethernet address, or a link of
-//! raw Ethernet: `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE`. Ids are sparse; every process must hold the same set, because
-//! their order numbers the nodes.
+//! An address is `HOST:PORT`, `udp:HOST:PORT`, `HOST` (with the port given at opening), an Ethernet address, or a link of raw Ethernet:
+//! `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE`. Ids are sparse; every process must have the same set, because nodes are numbered in their
+//! order.
 //!
-//! The text may hold anything: its length and its lines are bounded, and what is not understood is named with its line.
+//! The text may hold anything: its length and its lines are bounded, and errors name their line.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,10 +28,10 @@ use crate::failure::Failure;
 
 /// Larger files are refused: 65,536 lines take less.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
-/// Of an address: a host's name has at most 253, a DPDK device 200.
+/// Limit of an address in bytes: a host's name has at most 253, a DPDK device 200.
 const ADDRESS_LIMIT_BYTES: usize = 300;
 
-/// Ids and where they are reached.
+/// Ids and their addresses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AddressMap {
     entries: BTreeMap<u16, Entry>,
@@ -44,26 +44,26 @@ struct Entry {
     station: Option<String>,
 }
 
-/// Which link the opener wants, whatever the database says.
+/// The link that the opener asks for, over what the database says.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Wanted {
-    /// As each entry says.
+    /// The link of each entry.
     #[default]
     Stated,
-    /// This one of raw Ethernet, for which each entry states the Ethernet address.
+    /// This link of raw Ethernet, with the Ethernet addresses in the entries.
     Raw(LinkSpec),
-    /// UDP; if given, the own address.
+    /// UDP, with the own address if given.
     Udp(Option<std::net::SocketAddr>),
 }
 
 impl Wanted {
-    /// Does this text name a link, rather than a host?
+    /// Whether this text names a link, rather than a host.
     pub(crate) fn names_link(text: &str) -> bool {
         let kind = text.split(':').next().unwrap_or_default();
         ["shm", "udp", "packet", "xdp", "dpdk"].contains(&kind)
     }
 
-    /// A link by name.
+    /// Parses the name of a link.
     pub(crate) fn read(link: &str) -> Result<Self, String> {
         let spec: LinkSpec = link.parse().map_err(|error| format!("{error}"))?;
         match spec {
@@ -106,7 +106,7 @@ impl AddressMap {
         })
     }
 
-    /// Checks a text; an error is a line, from 1, and what is wrong with it.
+    /// Parses and checks a text; an error is a line, from 1, and what is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut address_map = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -128,7 +128,7 @@ impl AddressMap {
         Ok(address_map)
     }
 
-    /// Adds one id; `address` as it stands in a file after the id.
+    /// Adds one id; `address` is written as in a file after the id.
     pub(crate) fn add(&mut self, id: i64, address: &str) -> Result<(), String> {
         let id = u16::try_from(id).map_err(|_| format!("id {id}: accepted are 0 to 65535"))?;
         let mut words = address.split_whitespace();
@@ -159,7 +159,7 @@ impl AddressMap {
         Ok(())
     }
 
-    /// States where the process itself is, in place of what the database says.
+    /// Replaces the address of this process.
     pub(crate) fn state_own(&mut self, id: u16, address: &str) -> Result<(), String> {
         let station = self.entries.remove(&id).and_then(|entry| entry.station);
         let address = match station {
@@ -169,7 +169,7 @@ impl AddressMap {
         self.add(id.into(), &address)
     }
 
-    /// Has an entry for this id.
+    /// Whether there is an entry for this id.
     pub(crate) fn has(&self, id: u16) -> bool {
         self.entries.contains_key(&id)
     }
@@ -179,7 +179,7 @@ impl AddressMap {
         self.entries.keys().copied().collect()
     }
 
-    /// Where each is reached, in order of ids; the first that cannot be, and why.
+    /// Addresses of all entries, in order of ids; the error names the first entry without a usable one.
     fn hosts(&self, wanted: &Wanted, port: Option<u16>) -> Result<Vec<HostNode>, String> {
         self.entries
             .iter()
@@ -191,7 +191,7 @@ impl AddressMap {
             .collect()
     }
 
-    /// Opens the endpoint of the process with id `me`. `port`: of addresses without one.
+    /// Opens the endpoint of the process with id `me`. `port`: for addresses without one.
     pub(crate) fn open(
         &self,
         me: u16,
@@ -219,7 +219,7 @@ impl AddressMap {
                 addr: host.addr,
             })
             .collect();
-        let me = NodeId(place as u16); // as many as there are ids of 16 bits, at most
+        let me = NodeId(place as u16); // at most as many as 16-bit ids
         Ok(endpoint_on(base, Membership { me, members }, options)?)
     }
 }
@@ -244,7 +244,7 @@ impl Entry {
             }
             return Ok(HostNode {
                 host: name,
-                // Reached there; the process itself must say by which interface.
+                // Its address as a peer; the process itself must name the interface.
                 link: LinkSpec::Packet(None),
                 addr: LinkAddr::Ether(mac),
                 interface: None::<InterfaceName>,
@@ -298,7 +298,7 @@ mod tests {
             .collect())
     }
 
-    /// Each way to write an address leads where it says; the ids' order numbers the nodes.
+    /// Each form of address is understood; nodes are numbered in order of ids.
     #[test]
     fn addresses_are_read() {
         let address_map = AddressMap::parse(
@@ -322,7 +322,7 @@ mod tests {
         assert!(error.contains("id 30: `127.0.0.1` has no port"), "{error}");
     }
 
-    /// One link for all: raw Ethernet by the stated Ethernet addresses, UDP by the stated hosts.
+    /// One link for all: raw Ethernet with the stated Ethernet addresses, UDP with the stated hosts.
     #[test]
     fn one_link_for_all() {
         let address_map = AddressMap::parse(
@@ -348,7 +348,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Any text is read or refused with one of its lines; what is read has as many ids as lines with content.
+        /// Any text is accepted, or refused with one of its lines; it gives no more ids than lines.
         #[test]
         fn any_text_is_read_or_refused(text in "([0-9 \\t\\-a-f:.#\\n]|\\PC){0,200}") {
             match AddressMap::parse(&text) {
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// What is not understood is refused with its line; nothing panics.
+    /// Invalid texts are refused with their line; nothing panics.
     #[test]
     fn unsound_texts_are_refused() {
         for (text, line, why) in [

@@ -1,8 +1,8 @@
-//! Collectives of a handle: made when first called, their groups and requests named by numbers.
+//! Collectives of a handle: made when first called; groups and requests are named by numbers.
 //!
-//! Called by `api::collectives`. Operations read and write the program's own memory (`ffi::Output`, `ffi::Input`) until they are over.
+//! Used by `api::collectives`. Operations read and write the program's own memory (`ffi::Output`, `ffi::Input`) until they are over.
 //!
-//! Invariant: once the link has failed, no operation is carried on: the program was told, and its memory may be gone.
+//! Invariant: once the link has failed, no operation is advanced: the program was told, and its memory may be gone.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -19,30 +19,30 @@ use crate::node::Node;
 pub(crate) struct CollectiveState {
     /// `None`: the link failed.
     collectives: Option<Collectives>,
-    /// By the program's number; 0 is all nodes.
+    /// Groups by the program's number; 0 is all nodes.
     groups: Vec<Group>,
     requests: HashMap<u64, Pending>,
     /// Requests made so far; 0 is never a request.
     made: u64,
 }
 
-/// An operation that was begun.
+/// An operation under way.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    /// It fills nothing.
+    /// An operation without a result.
     Barrier(Request<Vec<u8>>),
-    /// It fills memory of the program's.
+    /// An operation that fills the program's memory.
     Filled(Request<Output>),
 }
 
-/// What an operation is called on.
+/// Arguments of a function that begins an operation.
 pub(crate) struct Call<'a> {
     pub(crate) collectives: &'a mut Collectives,
     pub(crate) endpoint: &'a mut Endpoint<AnyLink>,
     pub(crate) group: Group,
     /// Members of the group.
     pub(crate) size: usize,
-    /// This node's place.
+    /// This node's rank.
     pub(crate) rank: usize,
 }
 
@@ -84,7 +84,7 @@ impl CollectiveState {
             .ok_or_else(|| Failure::invalid(format!("there is no group {group}")))
     }
 
-    /// After a failure of the link nothing may touch the program's memory again.
+    /// Passes an outcome on. After a failure of the link no operation may access the program's memory again.
     fn judged<T>(&mut self, outcome: Result<T, CollectiveError>) -> Result<T, Failure> {
         if let Err(CollectiveError::Endpoint(_) | CollectiveError::Send(_)) = outcome {
             self.collectives = None;
@@ -93,7 +93,7 @@ impl CollectiveState {
         Ok(outcome?)
     }
 
-    /// A group of these nodes; its number.
+    /// Makes a group of these nodes; returns its number.
     pub(crate) fn make_group(node: &mut Node, nodes: &[c_int], tag: u32) -> Result<c_int, Failure> {
         let members: Result<Vec<NodeId>, Failure> = nodes
             .iter()
@@ -141,7 +141,7 @@ impl CollectiveState {
         Ok(collective_state.collectives()?.counters())
     }
 
-    /// Begins an operation; its request's number.
+    /// Begins an operation; returns its request's number.
     pub(crate) fn start(
         node: &mut Node,
         group: c_int,
@@ -166,7 +166,7 @@ impl CollectiveState {
         Ok(collective_state.made)
     }
 
-    /// Is the operation over? Carries everything on.
+    /// Whether the operation is over. Advances all operations.
     pub(crate) fn test(node: &mut Node, request: u64) -> Result<bool, Failure> {
         let (collective_state, endpoint) = Self::of(node)?;
         collective_state.collectives()?;
@@ -183,7 +183,7 @@ impl CollectiveState {
         collective_state.judged(outcome)
     }
 
-    /// Waits for the operation's end, and forgets its request.
+    /// Waits for the operation's end, and removes its request.
     pub(crate) fn wait(node: &mut Node, request: u64) -> Result<(), Failure> {
         let (collective_state, endpoint) = Self::of(node)?;
         collective_state.collectives()?;
@@ -200,7 +200,7 @@ impl CollectiveState {
         collective_state.judged(outcome)
     }
 
-    /// Carries on what is under way, without waiting.
+    /// Advances all operations without waiting.
     pub(crate) fn carry_on(node: &mut Node) -> Result<usize, Failure> {
         let (collective_state, endpoint) = Self::of(node)?;
         let outcome = collective_state.collectives()?.progress(endpoint);

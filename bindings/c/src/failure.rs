@@ -1,7 +1,7 @@
-//! What went wrong in a call from C: a code, a value for `errno`, and a text that the thread can ask for.
+//! Failures of calls from C: a code, a value for `errno`, and a text that the thread can ask for.
 //!
-//! Made from the errors of the rooms below; kept by `report`. Texts of failures that are no mistakes ("not now") are static, so
-//! that a loop which meets them often does not allocate.
+//! Made from the errors of other crates; stored by `report`. Texts of failures that are no mistakes ("not now") are static, so that a loop that often
+//! meets them does not allocate.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -16,10 +16,10 @@ use crate::api::{
     TSUMUJI_ETHREAD, TSUMUJI_ETIMEDOUT, TSUMUJI_EUNKNOWN,
 };
 
-/// Bytes of a text that are kept; a longer one is cut.
+/// Limit of a stored text in bytes; a longer one is cut.
 const TEXT_LIMIT_BYTES: usize = 4096;
 
-/// A call that failed.
+/// Failure of a call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: c_int,
@@ -33,7 +33,7 @@ impl Failure {
         Self { code, errno, text }
     }
 
-    /// An argument that makes no sense.
+    /// Failure for an invalid argument.
     pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code: TSUMUJI_EINVAL,
@@ -103,9 +103,9 @@ impl Failure {
         }
     }
 
-    /// Keeps the text for this thread and sets `errno`; returns the code.
+    /// Stores the text for this thread and sets `errno`; returns the code.
     pub(crate) fn report(&self) -> c_int {
-        // A thread that is ending has no place left for the text; the code and `errno` say enough.
+        // A thread that is ending cannot store the text; code and `errno` must do.
         let _ = LAST.try_with(|last| {
             let mut last = last.borrow_mut();
             last.clear();
@@ -133,7 +133,7 @@ pub(crate) fn last_text() -> *const c_char {
     text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// What the kernel said, where it said anything.
+/// The system's error number in the chain of causes, if there is one.
 fn errno_of(error: &(dyn std::error::Error + 'static), otherwise: c_int) -> c_int {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -247,7 +247,7 @@ mod tests {
         })
     }
 
-    /// The text is that of the thread's last failure, cut where it is long, and never ends early.
+    /// The text is that of the thread's last failure, cut if it is long; zero bytes in it are replaced.
     #[test]
     fn texts_are_kept_by_thread() {
         assert_eq!(last(), "");
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(last().len(), TEXT_LIMIT_BYTES);
     }
 
-    /// Codes and `errno` follow the kind of failure, and what the kernel said where it was asked.
+    /// Codes and `errno` follow the kind of failure, or the system's error number.
     #[test]
     fn codes_follow_causes() {
         let peer = NodeId(3);

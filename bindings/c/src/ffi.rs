@@ -1,4 +1,4 @@
-//! Pointers from C, turned into what Rust can hold, and the other way round. NULL is an error wherever something is needed.
+//! Pointers from C, turned into Rust's types, and results written back. NULL is an error wherever something is needed.
 //!
 //! Each function states what the caller's pointer must be; the headers ask the same of C programs.
 #![allow(
@@ -18,10 +18,10 @@ use crate::failure::Failure;
 /// Longer than any program runs.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Longest text, its end included: one that was never ended is found before it leads far.
+/// Longest text with its terminating zero, so that one without it is not read far.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Largest structure that a program may speak of: several times the largest there is.
+/// Largest structure size that a program may give: several times the largest structure.
 const STRUCT_BYTES_MAX: usize = 4096;
 
 /// # Safety
@@ -30,7 +30,7 @@ unsafe fn unchecked<'a>(text: *const c_char, what: &'static str) -> Result<&'a [
     if text.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
-    // SAFETY: not NULL; read up to its end, which the caller promises, and not further than the limit.
+    // SAFETY: not NULL; read up to its zero byte, which the caller promises, and not further than the limit.
     let bytes = unsafe { libc::strnlen(text, TEXT_BYTES_MAX) };
     if bytes == TEXT_BYTES_MAX {
         return Err(Failure::invalid(format!(
@@ -49,7 +49,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result
         .map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
 }
 
-/// A name of a file: any bytes, as the kernel takes them.
+/// A path: any bytes, as the kernel takes them.
 ///
 /// # Safety
 /// As `text`.
@@ -63,7 +63,7 @@ pub(crate) unsafe fn path<'a>(
     }?)))
 }
 
-/// Like `text`; NULL and "" are nothing.
+/// As `text`; NULL and "" give `None`.
 ///
 /// # Safety
 /// As `text`.
@@ -93,7 +93,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, bytes: usize) -> Result<&'a 
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) })
 }
 
-/// A buffer that has room is there.
+/// Fails if a buffer of some length is NULL.
 pub(crate) fn check_buffer(buffer: *mut c_void, room: usize) -> Result<(), Failure> {
     if buffer.is_null() && room > 0 {
         return Err(Failure::invalid("the buffer is NULL"));
@@ -101,7 +101,7 @@ pub(crate) fn check_buffer(buffer: *mut c_void, room: usize) -> Result<(), Failu
     Ok(())
 }
 
-/// Copies `data` to where C wants it.
+/// Copies `data` to memory of the program.
 ///
 /// # Safety
 /// `to` is NULL, or as many bytes as `data` has can be written there, none of them part of `data`.
@@ -117,7 +117,7 @@ pub(crate) unsafe fn copy_out(data: &[u8], to: *mut c_void) -> Result<(), Failur
     Ok(())
 }
 
-/// Writes a result that is needed.
+/// Writes a required result.
 ///
 /// # Safety
 /// `to` is NULL or can be written.
@@ -125,12 +125,12 @@ pub(crate) unsafe fn put<T>(to: *mut T, what: &'static str, value: T) -> Result<
     if to.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
-    // SAFETY: not NULL; the caller promises the rest. What was there is C's, so it is not dropped.
+    // SAFETY: not NULL; the caller promises the rest. The old value is C's, so it is not dropped.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }
 
-/// Writes a result that C may not want.
+/// Writes a result unless the pointer is NULL.
 ///
 /// # Safety
 /// As `put`.
@@ -141,7 +141,7 @@ pub(crate) unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
     }
 }
 
-/// Numbers or structures of C's, copied: they need not lie as they should.
+/// Copies numbers or structures of the program, which need no alignment.
 ///
 /// # Safety
 /// `from` is NULL or `count` of them can be read there.
@@ -159,7 +159,7 @@ pub(crate) unsafe fn copied<T: Copy>(
         .collect())
 }
 
-/// Writes as much of a structure as the program knows of: one built with an older header has fewer fields.
+/// Writes as much of a structure as the program knows: one built with an older header has fewer fields.
 ///
 /// # Safety
 /// `to` is NULL or `room` bytes can be written there.
@@ -179,16 +179,16 @@ pub(crate) unsafe fn put_struct<T: Copy>(
     Ok(())
 }
 
-/// Reads a structure of which the program may know only the first part; the rest is zero.
+/// Reads a structure of which the program may know only the first fields; the others are zero.
 ///
 /// # Safety
-/// `from` is NULL or `room` bytes can be read there, and all-zero bytes are a sound `T`.
+/// `from` is NULL or `room` bytes can be read there, and all-zero bytes are a valid `T`.
 pub(crate) unsafe fn read_struct<T: Copy>(from: *const T, room: usize) -> Result<T, Failure> {
     check_struct(from.is_null(), room)?;
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let known = room.min(size_of::<T>());
-    // SAFETY: `known` bytes can be read there (promised) and written here; both are separate. Zero is a sound value for
-    // the rest, and C wrote a sound value into what it knows.
+    // SAFETY: `known` bytes can be read there (promised) and written here; the two do not overlap. Zero is valid for the rest, and C wrote valid
+    // values into the fields that it knows.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), known);
         Ok(value.assume_init())
@@ -218,7 +218,7 @@ struct Bytes<P> {
     count: usize,
 }
 
-// SAFETY: the program promised that nothing else uses the memory until the operation is over, whichever thread carries it on.
+// SAFETY: the program promised that nothing else uses the memory until the operation is over, whichever thread drives it.
 unsafe impl Send for Input {}
 // SAFETY: as above.
 unsafe impl Send for Output {}
@@ -232,7 +232,7 @@ impl Input {
         Ok(Self(Bytes { at, count }))
     }
 
-    /// Of a member that gives nothing.
+    /// For a member that sends nothing.
     pub(crate) fn nothing() -> Self {
         let at = std::ptr::null();
         Self(Bytes { at, count: 0 })
@@ -248,16 +248,16 @@ impl Output {
         Ok(Self(Bytes { at, count }))
     }
 
-    /// Of a member that gets nothing.
+    /// For a member that receives nothing.
     pub(crate) fn nothing() -> Self {
         let at = std::ptr::null_mut();
         Self(Bytes { at, count: 0 })
     }
 
-    /// An operation's memory must not be its own input.
+    /// Fails if an operation's input and output overlap.
     pub(crate) fn check_apart(&self, input: &Input) -> Result<(), Failure> {
         let (a, b) = (self.0.at as usize, input.0.at as usize);
-        let apart = a + self.0.count <= b || b + input.0.count <= a; // neither is longer than half of all addresses
+        let apart = a + self.0.count <= b || b + input.0.count <= a; // neither sum overflows: see `check_memory`
         if self.0.count == 0 || input.0.count == 0 || apart {
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl Memory for Input {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut [] // what a member gives is not written
+        &mut [] // an input is not written
     }
 }
 
@@ -296,7 +296,7 @@ impl Memory for Output {
         if self.0.count == 0 {
             return &[];
         }
-        // SAFETY: as for `Input`; nobody writes, because writing takes `&mut self`.
+        // SAFETY: as for `Input`; there are no writers, because writing takes `&mut self`.
         unsafe { std::slice::from_raw_parts(self.0.at, self.0.count) }
     }
 
@@ -321,7 +321,7 @@ impl AsMut<[u8]> for Output {
     }
 }
 
-/// Lengths of the parts of all members.
+/// Lengths of the parts of all members, and their sum.
 ///
 /// # Safety
 /// `counts` is NULL, or `size` numbers can be read there.
@@ -345,7 +345,7 @@ pub(crate) unsafe fn lengths(
 
 /// Sets C's `errno` for this thread.
 pub(crate) fn set_errno(number: c_int) {
-    // SAFETY: the C library gives the place of this thread's `errno`, which any code of this thread may write.
+    // SAFETY: the C library returns the address of this thread's `errno`, which any code of this thread may write.
     unsafe { *libc::__errno_location() = number };
 }
 

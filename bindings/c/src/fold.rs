@@ -1,17 +1,17 @@
-//! Reductions by functions of the program's own: calls back into C with elements that lie as C's must.
+//! Reductions by functions of the program: calls back into C with aligned elements.
 #![allow(unsafe_code, reason = "calls functions that C programs gave")]
 
 use std::ffi::c_void;
 
-/// What types for vector units ask for at most.
+/// Largest alignment, that of vector types.
 const ALIGN_MOST: usize = 64;
 
-/// Memory that lies as well as any type asks for.
+/// Memory aligned for any type.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line(#[allow(dead_code, reason = "reached by a pointer")] [u8; ALIGN_MOST]);
 
-/// Elements that lie askew are moved here, so many bytes at a time: fits the first-level cache.
+/// Unaligned elements are moved to a buffer in blocks of this size, which fit the first-level cache.
 const BLOCK_BYTES: usize = 4096;
 
 type Function = unsafe extern "C" fn(
@@ -22,7 +22,7 @@ type Function = unsafe extern "C" fn(
     count: usize,
 );
 
-/// A function of the program's own.
+/// A function of the program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFold {
     function: Function,
@@ -30,14 +30,14 @@ pub(crate) struct OwnFold {
     element_bytes: usize,
 }
 
-// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is.
+// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which one that is.
 unsafe impl Send for OwnFold {}
 // SAFETY: as above.
 unsafe impl Sync for OwnFold {}
 
 impl OwnFold {
     /// # Safety
-    /// The function may be called with this context and as many elements of this size as are there, until the last copy is dropped.
+    /// The function may be called with this context and any number of elements of this size, until the last copy is dropped.
     pub(crate) unsafe fn new(
         function: Function,
         context: *mut c_void,
@@ -50,12 +50,12 @@ impl OwnFold {
         }
     }
 
-    /// No type of this size asks for more: sizes are multiples of alignments.
+    /// Alignment of elements: sizes are multiples of alignments, so no type of this size needs more.
     fn align(&self) -> usize {
         1 << (self.element_bytes.trailing_zeros()).min(ALIGN_MOST.trailing_zeros())
     }
 
-    /// Both of one length, a multiple of the element's. `left`: what comes in stands left.
+    /// Folds `incoming` into `held`; both have one length, a multiple of the element's. `left`: `incoming` is the left operand.
     pub(crate) fn fold(&self, held: &mut [u8], incoming: &[u8], left: bool) {
         let askew = |at: *const u8| !at.addr().is_multiple_of(self.align());
         if !askew(held.as_ptr()) && !askew(incoming.as_ptr()) {
@@ -64,7 +64,7 @@ impl OwnFold {
         let step = (BLOCK_BYTES / self.element_bytes).max(1) * self.element_bytes;
         let lines = 2 * step.div_ceil(ALIGN_MOST);
         let mut small = [Line([0; ALIGN_MOST]); 2 * BLOCK_BYTES / ALIGN_MOST];
-        let mut large = Vec::new(); // of elements larger than a block
+        let mut large = Vec::new(); // for elements larger than a block
         let block: &mut [Line] = if lines <= small.len() {
             &mut small
         } else {
@@ -87,8 +87,8 @@ impl OwnFold {
         let (result, other) = (held.as_mut_ptr().cast::<c_void>(), incoming.as_ptr().cast());
         let own = result.cast_const();
         let (a, b) = if left { (other, own) } else { (own, other) };
-        // SAFETY: `count` elements lie at each, the caller of `new` promised the rest; `result` may be written, and is reached by
-        // raw pointers only while the function runs.
+        // SAFETY: `count` elements are at each pointer, the caller of `new` promised the rest; `result` may be written, and is reached by raw
+        // pointers only while the function runs.
         unsafe { (self.function)(self.context, a, b, result, count) }
     }
 }
@@ -102,7 +102,7 @@ fn as_bytes(lines: &mut [Line]) -> &mut [u8] {
 mod tests {
     use super::*;
 
-    /// result = 10 · left + right, of words; counts calls in the context, and sees that all lies well.
+    /// result = 10 · left + right, for 64-bit words; counts elements in the context, and checks alignment.
     unsafe extern "C" fn digits(
         context: *mut c_void,
         left: *const c_void,
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// At every address and length the function sees each element once, well aligned, and with the operands in their order.
+    /// At every address and length the function sees each element once, aligned, and with the operands in order.
     #[test]
     fn functions_see_aligned_elements() {
         let words = |count: usize, first: u64| (first..).take(count).flat_map(u64::to_le_bytes);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Counts elements in the context, and sees that all lies as vector units want it.
+    /// Counts elements in the context, and checks the alignment of vector types.
     unsafe extern "C" fn wide(
         context: *mut c_void,
         left: *const c_void,
@@ -168,7 +168,7 @@ mod tests {
         unsafe { *context.cast::<usize>() += count }
     }
 
-    /// Elements of 64 bytes lie at multiples of 64, whatever address they came to.
+    /// Elements of 64 bytes are passed at multiples of 64, from any address.
     #[test]
     fn wide_elements_lie_well() {
         for shift in [0, 8, 16, 32] {
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Sizes of elements say how they must lie.
+    /// The size of elements determines their alignment.
     #[test]
     fn alignment_follows_size() {
         for (bytes, align) in [

@@ -1,11 +1,11 @@
-//! The handles that C programs hold: which thread may use one, and what happens to a panic.
+//! Handles of C programs: which thread may use one, and what a panic does.
 //!
-//! A handle belongs to one thread, the one that opened it, until that one disowns it and another adopts it. A call from any
-//! other thread is refused before anything is touched, and so is a call from within a callback of the same handle: there is
-//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, nor can acquire_ownership them.
+//! A handle belongs to one thread, the one that opened it, until that one releases it and another acquires it. A call from any other thread is
+//! refused before anything is accessed, and so is a call from within a callback of the same handle: there is never more than one `&mut Node`. After a
+//! fork the child has copies of the handles, which no thread of it owns or can acquire.
 //!
-//! Invariants: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other; handles are never freed,
-//! only what they own, so that one which was closed is known as such.
+//! Invariants: `busy` and `node` are accessed only by the thread whose number is in `owner`; handles are never freed, only what they own, so that a
+//! closed one is recognised.
 #![allow(
     unsafe_code,
     reason = "C programs hold handles as pointers; the rule above is checked here"
@@ -19,17 +19,17 @@ use std::sync::{Mutex, Once, PoisonError};
 use crate::failure::Failure;
 use crate::node::Node;
 
-/// No thread's number.
+/// Value of `owner`: no thread.
 const NOBODY: usize = 0;
 
-/// Nor this: the handle was closed.
+/// Value of `owner`: the handle was closed.
 const CLOSED: usize = usize::MAX;
 
 /// An endpoint as C programs hold it.
 #[derive(Debug)]
 pub struct Tsumuji {
     owner: AtomicUsize,
-    /// In which process it was opened.
+    /// Forks of the process when it was opened.
     forks: usize,
     busy: Cell<bool>,
     /// `None`: closed.
@@ -46,26 +46,26 @@ thread_local! {
     static ME: Cell<usize> = const { Cell::new(NOBODY) };
 }
 
-/// Handles that were closed: kept, so that they can be told from those that were not. 32 bytes each.
+/// Closed handles, 32 bytes each: kept, so that their addresses are not used again.
 static CLOSED_ONES: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 struct Kept(
     #[expect(dead_code, reason = "keeps the memory reachable, for leak checkers")] *const Tsumuji,
 );
 
-// SAFETY: it is not followed.
+// SAFETY: the pointer is never dereferenced.
 unsafe impl Send for Kept {}
 
 static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
 
-/// How often this process is a child of `fork`.
+/// Number of `fork`s from the first process to this one.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 
-/// In a child after `fork`: its one thread is another than the parent's, and owns none of the parent's handles.
+/// Runs in a child after `fork`: its one thread gets a new number, and owns none of the parent's handles.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let _ = ME.try_with(|me| me.set(number)); // a thread that is ending owns nothing anyhow
+    let _ = ME.try_with(|me| me.set(number)); // a thread that is ending needs no number
 }
 
 fn mind_forks() {
@@ -81,9 +81,9 @@ fn mind_forks() {
     );
 }
 
-/// A number that no other thread has or had.
+/// Number of this thread, which no other thread has or had.
 fn me() -> usize {
-    // A thread that is ending and has lost its number gets a new one, and so owns nothing.
+    // A thread that is ending and has lost its number gets a new one, and so owns no handle.
     let number = ME.try_with(Cell::get).unwrap_or(NOBODY);
     if number != NOBODY {
         return number;
@@ -104,13 +104,13 @@ impl Tsumuji {
         }
     }
 
-    /// The same, given to C: it stays for good.
+    /// Makes a handle for C: it is never freed.
     pub(crate) fn give(node: Node) -> *mut Self {
         Box::into_raw(Box::new(Self::new(node)))
     }
 
     fn check_owner(&self) -> Result<(), Failure> {
-        // Relaxed: if it is our number, then this thread wrote it.
+        // Relaxed: only this thread writes its own number.
         match self.owner.load(Ordering::Relaxed) {
             owner if owner == me() => Ok(()),
             CLOSED => Err(Failure::CLOSED),
@@ -118,7 +118,7 @@ impl Tsumuji {
         }
     }
 
-    /// Runs `call` on what the handle owns, unless it may not be used now. A panic becomes a failure, and spoils the handle.
+    /// Runs `call` on the handle's node, unless it may not be used now. A panic becomes a failure, and spoils the handle.
     pub(crate) fn run<T>(
         &self,
         call: impl FnOnce(&mut Node) -> Result<T, Failure>,
@@ -128,7 +128,7 @@ impl Tsumuji {
             return Err(Failure::BUSY);
         }
         let _leave = Leave(&self.busy);
-        // SAFETY: this thread is the owner, so no other touches `node`, and the last owner's writes are seen (`acquire_ownership`). `busy` was
+        // SAFETY: this thread is the owner, so no other accesses `node`, and the last owner's writes are visible (`acquire_ownership`). `busy` was
         // not set, so no call of this thread holds a reference.
         let Some(node) = (unsafe { (*self.node.get()).as_deref_mut() }) else {
             return Err(Failure::CLOSED);
@@ -143,18 +143,18 @@ impl Tsumuji {
         result
     }
 
-    /// Gives the handle up, for another thread to acquire_ownership.
+    /// Ends this thread's ownership, so that another thread can acquire it.
     pub(crate) fn release_ownership(&self) -> Result<(), Failure> {
         self.check_owner()?;
         if self.busy.get() {
             return Err(Failure::BUSY);
         }
-        // Release: what this thread did to `node` is seen by the one that adopts.
+        // Release: makes this thread's changes of `node` visible to the thread that acquires it.
         self.owner.store(NOBODY, Ordering::Release);
         Ok(())
     }
 
-    /// Takes a handle that was given up.
+    /// Takes ownership of a released handle.
     pub(crate) fn acquire_ownership(&self) -> Result<(), Failure> {
         if self.forks != FORKS.load(Ordering::Relaxed)
             && self.owner.load(Ordering::Relaxed) != CLOSED
@@ -170,7 +170,7 @@ impl Tsumuji {
             })
     }
 
-    /// Takes what the handle owns: it is closed from now on.
+    /// Closes the handle and returns its node.
     pub(crate) fn close(&self) -> Result<Option<Box<Node>>, Failure> {
         self.check_owner()?;
         if self.busy.get() {
@@ -178,14 +178,14 @@ impl Tsumuji {
         }
         // SAFETY: this thread is the owner, and in no call: as in `run`.
         let node = unsafe { (*self.node.get()).take() };
-        self.owner.store(CLOSED, Ordering::Relaxed); // nobody looks at the rest any more
+        self.owner.store(CLOSED, Ordering::Relaxed); // the other fields are not used any more
         let mut kept = CLOSED_ONES.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(Kept(std::ptr::from_ref(self)));
         Ok(node)
     }
 }
 
-/// Clears the mark however the call ends.
+/// Clears `busy` however the call ends.
 struct Leave<'a>(&'a Cell<bool>);
 
 impl Drop for Leave<'_> {
@@ -197,7 +197,7 @@ impl Drop for Leave<'_> {
 /// Runs `call`; a panic becomes a failure.
 pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
-        std::mem::forget(payload); // dropping what was thrown might throw again
+        std::mem::forget(payload); // dropping the payload might panic again
         Err(Failure::PANICKED)
     })
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn on<T>(
     handle: *const Tsumuji,
     call: impl FnOnce(&mut Node) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // SAFETY: NULL or a handle, as the caller promises; they stay for good. It is shared by reference only: `run` keeps threads apart.
+    // SAFETY: NULL or a handle, as the caller promises; handles are never freed. It is shared by reference only: `run` keeps threads apart.
     match unsafe { handle.as_ref() } {
         Some(handle) => handle.run(call),
         None => Err(Failure::invalid("the handle is NULL")),
@@ -238,7 +238,7 @@ mod tests {
         result.map_or_else(|failure| failure.code, |_| 0)
     }
 
-    /// A panic becomes a code, and what it left behind is not used again.
+    /// A panic becomes a code, and the handle is not used again.
     #[test]
     fn panics_are_contained() {
         let handle = handle();
@@ -251,7 +251,7 @@ mod tests {
         assert!(node.expect("once").spoiled);
     }
 
-    /// What was closed says so, to every thread, whatever it is asked.
+    /// A closed handle says so, to every thread and call.
     #[test]
     fn closed_handles_are_known() {
         struct Shared(Tsumuji);
@@ -284,11 +284,11 @@ mod tests {
         assert_eq!(code(handle.run(|_| Ok(()))), 0);
     }
 
-    /// Of threads that grab a handle given up, one gets it; nobody else gets in.
+    /// Of threads that compete for a released handle, one gets it, and only that one may use it.
     #[test]
     fn one_thread_owns_a_handle() {
         struct Shared(Tsumuji);
-        // SAFETY: `run`, `release_ownership` and `acquire_ownership` are what keeps threads apart; that is tested here.
+        // SAFETY: `run`, `release_ownership` and `acquire_ownership` keep threads apart; that is tested here.
         unsafe impl Sync for Shared {}
         let shared = Shared(handle());
         let shared = &shared;

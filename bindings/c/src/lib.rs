@@ -1,12 +1,12 @@
-//! The C library: `suci.h`, the paper's names, and `tsumuji.h`, a plain API for everything else an endpoint offers.
+//! The C library: `suci.h` with the paper's calls, and `tsumuji.h`, a plain API for everything else an endpoint offers.
 //!
-//! Rooms: `suci` and `api` are what C calls, and what the headers are made from (`tests/headers.rs`); `handle` says which thread
-//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `fold` calls functions of the program's; `within` is what they may call; `failure` turns Rust's errors into codes, `errno` and a text.
-//! Without `unsafe`: `objects` (what C holds by pointer beside handles), `node` (what a handle owns), `book` (ids and addresses), `settings` (options by
-//! name), `together` (collectives of a handle).
+//! Modules: `suci` and `api` are what C calls, and the source of the headers (`tests/headers.rs`); `handle` checks which thread may use a handle, and
+//! contains panics; `ffi` turns pointers into Rust's types; `fold` calls the program's functions; `within` is what those may call; `failure` turns
+//! errors into codes, `errno` and a text. Without `unsafe`: `objects` (what C holds by pointer beside handles), `node` (what a handle owns),
+//! `address_map`, `settings` (options by name), `collective_state` (collectives of a handle).
 //!
-//! Invariants: no panic crosses into C; NULL and senseless numbers are errors, as far as a pointer shows them; no call on the
-//! way of messages allocates because C made it, nor when it only says "not now".
+//! Invariants: no panic crosses into C; NULL and impossible numbers are errors, as far as a pointer shows them; no call on the path of messages
+//! allocates for C's sake, nor when it only returns "not now".
 //!
 //! Left out on purpose: pipelines and other executors (a C program has its own loop), and the solver.
 

@@ -1,4 +1,4 @@
-//! What a handle owns: the endpoint, the messages that the program borrows, and what Suci's calls remember between each other.
+//! State of a handle: the endpoint, the messages that the program borrows, and the state of Suci's calls.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::collective_state::CollectiveState;
 use crate::failure::Failure;
 use crate::ffi::Output;
 
-/// Messages that a program may hold at a time without giving them back: a forgotten release is found before memory is gone.
+/// Most messages that a program borrows at a time: a forgotten release is found before memory is exhausted.
 const BORROWED_LIMIT: usize = 1 << 16;
 
 /// See the head of this module.
@@ -21,26 +21,26 @@ pub(crate) struct Node {
     pub(crate) collective_state: Option<Box<CollectiveState>>,
     /// The table of algorithms for collectives; `None`: as the environment says.
     pub(crate) tune: Option<std::path::PathBuf>,
-    /// What the program decides itself of who may send.
+    /// Policies of the program.
     pub(crate) policy: crate::api::Policy,
-    /// A call panicked: nothing is certain any more.
+    /// A call panicked: the state may be inconsistent.
     pub(crate) spoiled: bool,
-    /// Where the program wants messages, by number.
+    /// Posted receives, by number.
     pub(crate) posts: std::collections::HashMap<u64, Post<Output>>,
     borrowed: Vec<Option<Kept>>,
     /// Places in `borrowed` that are free.
     free: Vec<u32>,
-    /// Messages borrowed so far: part of each one's name, so that an old name is never that of another message.
+    /// Number of borrows so far: part of each one's name, so that an old name never names another message.
     borrows: u32,
-    /// What each place in `borrowed` was last given as.
+    /// Last name given for each place in `borrowed`.
     names_of_borrows: Vec<u32>,
-    /// The link's name, as C wants it.
+    /// The link's name as a C string.
     pub(crate) link_name: std::ffi::CString,
     /// Made when first asked for, and kept until the handle is closed.
     texts: std::collections::HashMap<Text, std::ffi::CString>,
 }
 
-/// What is told in words.
+/// A text that is made once and kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Text {
     Name(NodeId),
@@ -48,28 +48,28 @@ pub(crate) enum Text {
     Metrics,
 }
 
-/// What Suci's calls remember.
+/// State of Suci's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Suci {
     pub(crate) ids: Ids,
-    /// Where the next write goes.
+    /// Receiver of the next write.
     pub(crate) destination: Option<NodeId>,
-    /// Who sent the block that was read last.
+    /// Sender of the last block read.
     pub(crate) source: Option<NodeId>,
 }
 
-/// The program's numbers of the members.
+/// The program's ids of the members.
 #[derive(Debug, Default)]
 pub(crate) enum Ids {
-    /// The endpoint's own.
+    /// Node numbers.
     #[default]
     Plain,
-    /// Those of an address database, in ascending order: the place is the node.
+    /// Ids of an address database, ascending: the index is the node's number.
     Listed(Vec<u16>),
 }
 
 impl Ids {
-    /// The node that the program calls so.
+    /// The node with that id.
     pub(crate) fn node(&self, id: c_int) -> Result<NodeId, Failure> {
         let id_given = id;
         let id = u16::try_from(id).map_err(|_| Failure::unknown(id_given))?;
@@ -77,12 +77,12 @@ impl Ids {
             Self::Plain => Ok(NodeId(id)),
             Self::Listed(ids) => ids
                 .binary_search(&id)
-                .map(|place| NodeId(place as u16)) // as many as there are ids of 16 bits, at most
+                .map(|place| NodeId(place as u16)) // at most as many as 16-bit ids
                 .map_err(|_| Failure::unknown(id_given)),
         }
     }
 
-    /// What the program calls this node.
+    /// The id of that node.
     pub(crate) fn id(&self, node: NodeId) -> c_int {
         match self {
             Self::Plain => node.0.into(),
@@ -91,12 +91,12 @@ impl Ids {
     }
 }
 
-/// Whose messages a call wants.
+/// Which messages a call takes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Source {
-    /// `None`: those that nobody opened.
+    /// `None`: channels that nobody opened.
     pub(crate) channel_id: Option<u16>,
-    /// `None`: anyone's.
+    /// `None`: any peer.
     pub(crate) from: Option<NodeId>,
 }
 
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    /// Any node by the number that C gave, this one included.
+    /// A node by the number that C gave; it may be this one.
     pub(crate) fn member(&self, id: c_int) -> Result<NodeId, Failure> {
         u16::try_from(id)
             .ok()
@@ -149,7 +149,7 @@ impl Node {
             .ok_or_else(|| Failure::unknown(id))
     }
 
-    /// The next message of what C names, if it fits `room` bytes; else it stays where it is.
+    /// The next message of that source, if it fits `room` bytes; else it stays.
     pub(crate) fn recv_into(
         &mut self,
         source: Source,
@@ -174,7 +174,7 @@ impl Node {
         message.ok_or_else(|| none_within(timeout))
     }
 
-    /// The next datagram of a channel (`None`: of those that nobody opened), if it fits `room` bytes; else it stays where it is.
+    /// The next datagram of a channel (`None`: of those that nobody opened), if it fits `room` bytes; else it stays.
     pub(crate) fn recv_datagram(
         &mut self,
         channel_id: Option<u16>,
@@ -200,7 +200,7 @@ impl Node {
         Ok(())
     }
 
-    /// The next message, kept here until it is given back; its name.
+    /// Borrows the next message, which is kept here until it is released; returns its name.
     pub(crate) fn borrow(
         &mut self,
         source: Source,
@@ -216,7 +216,7 @@ impl Node {
         let place = self.free.pop().unwrap_or_else(|| {
             self.borrowed.push(None);
             self.names_of_borrows.push(0);
-            self.borrowed.len() as u32 - 1 // at most LENT_LIMIT
+            self.borrowed.len() as u32 - 1 // at most `BORROWED_LIMIT`
         });
         self.borrows = self.borrows.wrapping_add(1);
         self.names_of_borrows[place as usize] = self.borrows;
@@ -224,7 +224,7 @@ impl Node {
         Ok((borrow, self.borrowed[place as usize].insert(message)))
     }
 
-    /// Takes a borrowed message back.
+    /// Releases a borrowed message.
     pub(crate) fn release(&mut self, borrow: u64) -> Result<(), Failure> {
         let (name, place) = ((borrow >> 32) as u32, borrow as u32); // the two halves
         let index = place as usize;
@@ -238,7 +238,7 @@ impl Node {
         Ok(())
     }
 
-    /// One turn for everything that is under way; how much was done.
+    /// One poll, also for collectives; returns how much was done.
     pub(crate) fn progress(&mut self) -> Result<usize, Failure> {
         if self.collective_state.is_some() {
             return CollectiveState::carry_on(self);
@@ -246,7 +246,7 @@ impl Node {
         Ok(self.endpoint.progress()?)
     }
 
-    /// `None`: there is none.
+    /// A text as a C string, made when first asked for; `None`: there is none.
     pub(crate) fn text(&mut self, text: Text) -> Option<&std::ffi::CStr> {
         use std::collections::hash_map::Entry;
         let made = match self.texts.entry(text) {
@@ -271,7 +271,7 @@ impl Node {
         Some(made)
     }
 
-    /// Sends a block to Suci's destination: on the first ordered channel, so that blocks arrive in the order written.
+    /// Sends a block to Suci's destination, on one ordered channel, so that blocks arrive in the order written.
     pub(crate) fn write(&mut self, block: &[u8], may_wait: bool) -> Result<(), Failure> {
         let to = self.suci.destination.ok_or_else(|| {
             Failure::invalid("no destination is chosen; call datagram_destination")
@@ -294,14 +294,14 @@ impl Node {
     }
 }
 
-/// Blocks of Suci's calls.
+/// Channel of Suci's blocks.
 pub(crate) const SUCI_CHANNEL: Channel = Channel::ordered(0);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Ids of a database stand for nodes by their order, both ways; others are unknown.
+    /// Ids of a database map to nodes in order, both ways; others are unknown.
     #[test]
     fn ids_stand_for_nodes() {
         let ids = Ids::Listed(vec![3, 10, 400]);

@@ -1,8 +1,7 @@
-//! What C programs hold by pointer beside endpoints: options, tables of members, address databases.
+//! Objects that C programs hold by pointer beside endpoints: options, tables of members, address databases.
 //!
-//! What C is given is a name that looks like a pointer and is never followed, and no name is given twice. So one that was freed, twice
-//! even, or that names something else is an error and not a fault, and two threads may use one object. All of this is cold: one
-//! lock for everything.
+//! The pointer is a name that is never dereferenced, and no name is given twice. So a freed object, even one freed twice, or another kind of object
+//! is an error and not a fault, and two threads may use one object. All of this is rare: one lock serves everything.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
 
-/// Names are this far apart, as addresses are; the first page, where they begin, holds nothing in any process.
+/// Distance of names, like that of addresses; names begin in the first page, which is never mapped.
 const STEP: usize = 16;
 
 struct Objects {
@@ -36,7 +35,7 @@ pub(crate) fn give<T: Any + Send>(value: T) -> *mut T {
     std::ptr::without_provenance_mut(name)
 }
 
-/// Takes an object back; what names none is nothing.
+/// Frees an object; an unknown name has no effect.
 pub(crate) fn free<T: Any>(object: *mut T) {
     let mut objects = objects();
     let name = object.addr();
@@ -49,7 +48,7 @@ pub(crate) fn free<T: Any>(object: *mut T) {
     }
 }
 
-/// Runs `call` on what C names.
+/// Runs `call` on a named object.
 pub(crate) fn with<T: Any, R>(
     object: *const T,
     what: &str,
@@ -72,7 +71,7 @@ pub(crate) fn with<T: Any, R>(
 mod tests {
     use super::*;
 
-    /// What is freed is gone, under its own and every other type, and its name is not given again.
+    /// A freed object is gone; it is not found under another type, and its name is not given again.
     #[test]
     fn stale_names_are_refused() {
         let (number, text) = (give(7_u8), give(String::from("x")));

@@ -1,16 +1,16 @@
-//! Options by name: what `tsumuji_options_set` accepts. Names are those of the command line where it has them.
+//! Options by name, as for `tsumuji_options_set`. Names are those of the command line where it has the option.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tsumuji_node::{IdlePolicy, Options, Pace, ProgressBy, SealMode, Security, quantity};
 
-/// Longest time that an option may state: more is a slip of the pen.
+/// Longest time of an option; more is taken for a mistake.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, progress, idle, key, seal, open, metrics, tune";
 
-/// What a program chose so far.
+/// Options set by a program so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     options: Options,
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Sets one option, or says what is accepted.
     pub(crate) fn set(&mut self, name: &str, value: &Path) -> Result<(), String> {
-        // Only names of files may be any bytes.
+        // Only paths may be any bytes.
         let file = match name {
             "key" => Some(&mut self.key),
             "tune" => Some(&mut self.tune),
@@ -88,12 +88,12 @@ impl Settings {
         outcome.map_err(|problem| format!("option {name}={value}: {problem}"))
     }
 
-    /// The table of algorithms for collectives, if one was named.
+    /// Path of the table of algorithms for collectives, if given.
     pub(crate) fn tune(&self) -> Option<PathBuf> {
         self.tune.clone()
     }
 
-    /// All of them, for an endpoint.
+    /// The options for an endpoint.
     pub(crate) fn options(&self) -> Options {
         let mut options = self.options.clone();
         options.security = match (&self.key, self.open) {
@@ -165,7 +165,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use tsumuji_node::Congestion;
 
-    /// What is accepted takes effect.
+    /// Accepted options take effect.
     #[test]
     fn options_take_effect() {
         let mut settings = Settings::default();
@@ -211,7 +211,7 @@ mod tests {
         ));
     }
 
-    /// What is not accepted is refused in words that say what is, and changes nothing.
+    /// Invalid values are refused with what is accepted, and change nothing.
     #[test]
     fn senseless_values_are_refused() {
         for (name, value) in [

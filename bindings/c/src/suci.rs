@@ -1,11 +1,10 @@
 //! `suci.h`: the paper's calls, over any link.
 //!
-//! A socket is a handle with an address database's ids, a destination, and the sender of the block read last. Blocks travel as
-//! messages of the first ordered channel. Comments of what is exported are the header's.
+//! A socket is a handle with the ids of an address database, a destination, and the sender of the last block read. Blocks are messages on ordered
+//! channel 0. Comments of exported items become the header's.
 //!
-//! Where the paper is silent: a block larger than the reader's buffer stays (EMSGSIZE) rather than being cut; `datagram_from` tells
-//! who sent; ids of a database are numbered by their order (`book`); a dead peer fails one call and is then tried again, because the
-//! paper knows no connections.
+//! Where the paper does not say: a block larger than the reader's buffer stays (EMSGSIZE) rather than being cut; `datagram_from` tells the sender;
+//! ids of a database are numbered in order (`address_map`); a dead peer fails one call and is then tried again, as the paper has no connections.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -21,24 +20,24 @@ use crate::handle::{Tsumuji, contained, on};
 use crate::node::{Ids, Node, Source};
 use crate::objects;
 
-/// The link that all use, whatever the database says; a launcher sets it for its own processes.
+/// Environment variable of a link for all ids, which overrides the database.
 const ENV_LINK: &str = "TSUMUJI_LINK";
 
-/// How long `datagram_close` waits for acknowledgements.
+/// Time that `datagram_close` waits for acknowledgements.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// An open socket: reaches every id of the address database.
+/// An open socket, which reaches every id of the address database.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct DatagramSocket(Tsumuji);
 
-/// Ids and where they are reached. All processes must hold the same ids.
+/// Ids and their addresses. All processes must have the same ids.
 #[derive(Debug, Default)]
 pub struct DatagramAddrdb {
     address_map: AddressMap,
 }
 
-/// What is known of the traffic with an id.
+/// State of the traffic with an id.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DatagramFlow {
@@ -48,17 +47,17 @@ pub struct DatagramFlow {
     pub jitter_ns: u64,
     /// Bytes that the peer's input queue still has room for.
     pub window: u64,
-    /// Write blocks not yet acknowledged.
+    /// Number of blocks written and not acknowledged yet.
     pub queue_length: u64,
     /// Their bytes.
     pub queue_bytes: u64,
-    /// Packets sent again, ever.
+    /// Number of packets sent again.
     pub retransmitted: u64,
 }
 
 const _: () = assert!(size_of::<DatagramFlow>() == 6 * 8); // no padding: see `ffi::put_struct`
 
-/// An empty address database. Free it with datagram_addrdb_free.
+/// Makes an empty address database. Free it with datagram_addrdb_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn datagram_addrdb_new() -> *mut DatagramAddrdb {
     objects::give(DatagramAddrdb::default())
@@ -92,7 +91,7 @@ pub unsafe extern "C" fn datagram_addrdb_add(
     }))
 }
 
-/// Frees a database; NULL is nothing. Open sockets do not need it any more.
+/// Frees a database; NULL has no effect. Open sockets do not need it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
     objects::free(addrdb);
@@ -101,9 +100,8 @@ pub unsafe extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
 /// Opens the socket of id `myid`. myaddr: this process's address, or a link by name ("packet:eth1", "xdp:eth1", "dpdk:DEVICE", "udp"); NULL: as
 /// TSUMUJI_LINK or the database says. myport: the port of addresses that state none, or 0.
 ///
-/// In a process of `tsumuji launch` (or with TSUMUJI_CLUSTER) the endpoint comes from the environment: addrdb may then be NULL (ids are the
-/// nodes' numbers), myid may be -1 (datagram_id tells it), and address and port are not looked at.
-/// NULL: it cannot be opened (errno, tsumuji_last_error).
+/// In a process of `tsumuji launch` (or with TSUMUJI_CLUSTER) the endpoint comes from the environment: addrdb may then be NULL (ids are the nodes'
+/// numbers), myid may be -1 (datagram_id returns it), and address and port are ignored. NULL: it cannot be opened (errno, tsumuji_last_error).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram(
     addrdb: *const DatagramAddrdb,
@@ -197,8 +195,7 @@ fn open_stated(
     Ok(node)
 }
 
-/// Waits a moment until what was written is acknowledged, tells the peers, and frees what the socket had. 0, or -1 (errno EBADF: it was
-/// closed before).
+/// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno EBADF: it was closed before).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
     let us = FAREWELL.as_micros() as i64;
@@ -209,7 +206,7 @@ pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
     }
 }
 
-/// Chooses to whom the following writes go. 0, or -1 (errno ENXIO: there is no such other id).
+/// Sets the destination of the following writes. 0, or -1 (errno ENXIO: there is no such other id).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_destination(sock: *mut DatagramSocket, id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -223,8 +220,7 @@ pub unsafe extern "C" fn datagram_destination(sock: *mut DatagramSocket, id: c_i
 
 /// Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
 ///
-/// The last of many blocks that follow each other in a fast loop may leave with the next call only: before computing for long, call
-/// datagram_ready.
+/// It leaves at once if window and link permit, else in a later call, or by the library's own thread while the program computes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_write(
     sock: *mut DatagramSocket,
@@ -235,7 +231,7 @@ pub unsafe extern "C" fn datagram_write(
     unsafe { write(sock, buf, len, true) }
 }
 
-/// Like datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
+/// As datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_write0(
     sock: *mut DatagramSocket,
@@ -263,8 +259,8 @@ unsafe fn write(
     })
 }
 
-/// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a
-/// larger buffer). datagram_from tells who sent it.
+/// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a larger buffer).
+/// datagram_from returns its sender.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_read(
     sock: *mut DatagramSocket,
@@ -275,7 +271,7 @@ pub unsafe extern "C" fn datagram_read(
     unsafe { read(sock, buf, len, ffi::timeout(-1)) }
 }
 
-/// Like datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
+/// As datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_read0(
     sock: *mut DatagramSocket,
@@ -311,7 +307,7 @@ unsafe fn read(
     })
 }
 
-/// The id that sent the block which was read last; -1 before the first (errno).
+/// The id that sent the last block read; -1 (errno) if none was read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_from(sock: *mut DatagramSocket) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -324,8 +320,7 @@ pub unsafe extern "C" fn datagram_from(sock: *mut DatagramSocket) -> c_int {
     })
 }
 
-/// Is a block complete? Returns its size at once; else tries to assemble one for at most sec + usec, and returns 0 if that fails. -1: an
-/// error (errno).
+/// Whether a block is complete: returns its size, after waiting for one at most sec + usec; 0 if there is none then. -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_ready(
     sock: *mut DatagramSocket,
@@ -337,7 +332,7 @@ pub unsafe extern "C" fn datagram_ready(
         on(sock.cast(), |node| {
             let timeout = span(sec, usec)?;
             let mut size = node.endpoint.ready(timeout)?;
-            // Only programs of the plain API send empty messages, and 0 must mean "none".
+            // Only programs of the plain API send empty messages, and 0 must mean "no block".
             while size == Some(0) {
                 if let Some(empty) = node.endpoint.try_recv()? {
                     node.endpoint.recycle(empty);
@@ -349,7 +344,7 @@ pub unsafe extern "C" fn datagram_ready(
     })
 }
 
-/// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: now; 0: not yet; -1: an error (errno).
+/// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: it can; 0: not yet; -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_wait(
     sock: *mut DatagramSocket,
@@ -368,7 +363,7 @@ pub unsafe extern "C" fn datagram_wait(
     })
 }
 
-/// How many write blocks to `id` are not acknowledged; -1: an error (errno).
+/// Number of blocks written to `id` and not acknowledged; -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -380,8 +375,8 @@ pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_
     })
 }
 
-/// Looks for acknowledgements, and sends again to `id` what has to be. A peer that was given up is tried again. Returns how many packets
-/// were sent again; -1: an error (errno).
+/// Receives acknowledgements, and retransmits lost packets to `id`. A dead peer is tried again. Returns how many packets were sent again; -1: an
+/// error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -413,7 +408,7 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
     })
 }
 
-/// The window: from now on blocks that arrived and were not read may take so many bytes; peers wait when they do. 0, or -1 (errno).
+/// Sets the window: bytes for blocks that arrived and were not read; peers wait when it is used. 0, or -1 (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_set_window(sock: *mut DatagramSocket, bytes: usize) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -428,8 +423,8 @@ pub unsafe extern "C" fn datagram_set_window(sock: *mut DatagramSocket, bytes: u
     })
 }
 
-/// Slow write, done by the library: from now on blocks leave to `id` at this pace. -1: as fast as it reads; 0: as fast as it lets us; else bytes a
-/// second. 0, or -1 (errno).
+/// Slow write by the library: sets the pace of blocks to `id`. -1: as fast as it reads; 0: as fast as its window permits; else bytes a second.
+/// Returns 0, or -1 (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_slow_write(
     sock: *mut DatagramSocket,
@@ -446,7 +441,7 @@ pub unsafe extern "C" fn datagram_slow_write(
     })
 }
 
-/// What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
+/// State of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_get_flow(
     sock: *mut DatagramSocket,
@@ -464,8 +459,8 @@ pub unsafe extern "C" fn datagram_get_flow(
     })
 }
 
-/// What `id` says of its own traffic with the id `about`: any process may read the flow of others. Asks for at most sec + usec. 1: answered;
-/// 0: not yet; -1: an error (errno).
+/// What `id` reports of its traffic with the id `about`: any process may read the flow of others. Waits at most sec + usec. 1: answered; 0: not yet;
+/// -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_get_remote_flow(
     sock: *mut DatagramSocket,
@@ -509,7 +504,7 @@ pub unsafe extern "C" fn datagram_id(sock: *mut DatagramSocket) -> c_int {
     yes(unsafe { on(sock.cast(), |node| Ok(node.suci.ids.id(node.endpoint.me()))) })
 }
 
-/// How many ids there are, the own one included. The first `room` of them, ascending, go to ids, which may be NULL if room is 0.
+/// Number of ids, the own one included. The first `room` of them, ascending, are written to ids, which may be NULL if room is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_ids(
     sock: *mut DatagramSocket,
@@ -533,14 +528,14 @@ pub unsafe extern "C" fn datagram_ids(
     })
 }
 
-/// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered by the order of their ids. It stays
-/// the socket's: do not close it.
+/// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered in order of ids. It belongs to the socket: do not
+/// close it.
 #[unsafe(no_mangle)]
 pub extern "C" fn datagram_handle(sock: *mut DatagramSocket) -> *mut Tsumuji {
     sock.cast() // laid out as its handle
 }
 
-/// The peer's node. One that is dead is tried again by the caller, see `again_after_death`.
+/// The node of another id. A dead one is tried again by the caller, see `again_after_death`.
 fn peer(node: &Node, id: c_int) -> Result<NodeId, Failure> {
     let peer = node.suci.ids.node(id)?;
     if peer == node.endpoint.me() || usize::from(peer.0) >= node.endpoint.members().len() {
@@ -549,7 +544,7 @@ fn peer(node: &Node, id: c_int) -> Result<NodeId, Failure> {
     Ok(peer)
 }
 
-/// Of a call that failed because the peer is dead: the failure, but the next call finds the peer tried again.
+/// Passes an outcome on; if the peer is dead, tries it again for the next call.
 fn again_after_death<T>(
     node: &mut Node,
     to: NodeId,
@@ -565,7 +560,7 @@ fn length(len: c_int) -> Result<usize, Failure> {
     usize::try_from(len).map_err(|_| Failure::invalid(format!("a length of {len}")))
 }
 
-/// Larger sizes than an int holds read as the largest int: no buffer that C can name takes them.
+/// Sizes above the largest int become that: no buffer of a C caller takes them.
 fn as_int(size: usize) -> c_int {
     c_int::try_from(size).unwrap_or(c_int::MAX)
 }
@@ -577,7 +572,7 @@ fn span(sec: c_int, usec: c_int) -> Result<Duration, Failure> {
     }
 }
 
-/// The paper's answer to every failure is -1.
+/// The paper's calls return -1 on every failure.
 fn yes(result: Result<c_int, Failure>) -> c_int {
     number(result).max(-1)
 }

@@ -1,8 +1,8 @@
-//! What a callback may do with the message it was shown: answer, and send.
+//! What a callback may do with its message: reply, and send.
 //!
-//! The endpoint is busy with the call that led to the callback, so its handle cannot be used; there is a [`Context`] instead, which lives as
-//! long as the callback runs. C names it by the message's `borrow`, a number that no other call had; it is looked for among those of this
-//! thread, so a message that outlived its callback, or came to another thread, is an error and not a fault.
+//! The endpoint is busy during a callback, so its handle cannot be used; instead there is a [`Context`], which lives as long as the callback runs. C
+//! names it by the message's `borrow`, a number that no other call had, and it is looked up among those of this thread. So a message that outlived
+//! its callback, or came to another thread, is an error and not a fault.
 #![allow(
     unsafe_code,
     reason = "a context is reached by pointer while its callback runs"
@@ -17,14 +17,14 @@ use tsumuji_node::Context;
 use crate::failure::Failure;
 
 thread_local! {
-    /// Callbacks that run on this thread, the innermost last. (Handlers of several endpoints may call each other's.)
+    /// Callbacks that run on this thread, the innermost last. (A handler of one endpoint may poll another.)
     static RUNNING: RefCell<Vec<(u64, NonNull<()>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Names given so far.
+/// Number of names given so far.
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// Runs a callback, which is given the name of `context`.
+/// Runs a callback with the name of `context`.
 pub(crate) fn run(context: &mut Context<'_>, call: impl FnOnce(u64)) {
     let name = 1 + NAMES.fetch_add(1, Ordering::Relaxed);
     let place = NonNull::from(context).cast::<()>();
@@ -33,7 +33,7 @@ pub(crate) fn run(context: &mut Context<'_>, call: impl FnOnce(u64)) {
     call(name);
 }
 
-/// Ends a callback's entry however it ends.
+/// Removes a callback's entry, however it ends.
 struct Leave;
 
 impl Drop for Leave {
@@ -42,7 +42,7 @@ impl Drop for Leave {
     }
 }
 
-/// Runs `call` on what a callback's message names.
+/// Runs `call` on the context that a callback's message names.
 pub(crate) fn with<T>(
     name: u64,
     call: impl FnOnce(&mut Context<'_>) -> Result<T, Failure>,
@@ -63,7 +63,7 @@ pub(crate) fn with<T>(
 mod tests {
     use super::*;
 
-    /// A name that no running callback has is refused.
+    /// A name of no running callback is refused.
     #[test]
     fn only_running_callbacks_are_found() {
         let refused = with(u64::MAX, |_| Ok(()));

@@ -1,6 +1,6 @@
-//! A raw link alone between two hosts of a testbed, as a contender: both its ends in this process, each in its host.
+//! A raw link without engine between two hosts of a testbed, as a contender: both its ends are in this process, each in its host.
 //!
-//! Called by `contest`; `figures` opens ends by it, too. Opens them for each measurement and closes them again: ours takes the
+//! Called by `contest`; `figures` opens ends by it, too. The ends are opened for each measurement and closed again, because our endpoints use the
 //! same interfaces next.
 
 use tsumuji_link::Link;
@@ -15,7 +15,7 @@ use crate::limits::place::Place;
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 
-/// Whether the link has no kernel's protocol to be put beside, only itself.
+/// Whether no kernel protocol compares with the link, only the link itself.
 pub(crate) fn is_raw(link: &LinkSpec) -> bool {
     matches!(
         link,
@@ -43,7 +43,7 @@ pub(crate) fn measure(link: LinkSpec, places: &[Place], job: &Job) -> Result<Sam
             })?,
             job,
         ),
-        // Its ends meet by a socket, wherever they are.
+        // Its ends connect by a socket, in any place.
         LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
             let parameters = spec.as_str().split_once(',').map_or("", |(_, rest)| rest);
             let pair = Dpdk::memif_pair(parameters, DpdkConfig::default());
@@ -93,7 +93,7 @@ pub(crate) fn ends<L: Send, E: std::fmt::Display>(
         let opened = place.enter(|| open(place).map_err(|error| Failure(error.to_string())));
         opened.map_err(|Failure(reason)| reason)
     };
-    // All at once: some devices see a cable only when both ends are open.
+    // All at once: some devices have a link only when both ends are open.
     std::thread::scope(|scope| {
         let opening: Vec<_> = places
             .iter()

@@ -1,9 +1,9 @@
-//! A sender that computes most of the time, beside a receiver that takes what comes: how late is what a burst could not send at once, with the
-//! progress assistant and without it; and what the assistant costs while nothing happens.
+//! A sender that computes most of the time, and a receiver that takes its messages: how late are messages of a burst that could not be sent at once,
+//! with the progress assistant and without it; and what the assistant costs while nothing happens.
 //!
 //! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Clocks of two hosts are not compared: the
-//! receiver looks how long after a burst's first message its last one came, and the sender how long its calls took. What the first took
-//! longer is how late the last message was, but for the way of the first.
+//! receiver measures the time from a burst's first message to its last, and the sender the time of its calls. The difference is the lateness of the
+//! last message, except for the transit time of the first.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ const DATA: Channel = Channel::ordered(0);
 const REPORT: Channel = Channel::ordered(1);
 const SENDER: NodeId = NodeId(0);
 const RECEIVER: NodeId = NodeId(1);
-/// Meeting, and whatever else may take long before anything is measured.
+/// Time-out for connecting, and for other steps before the measurement.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of each lap's time the sender computes nine tenths, and this long at least.
+/// The sender computes nine tenths of each lap's time, and at least this long.
 const COMPUTE_LEAST: Duration = Duration::from_millis(10);
 
 /// One measurement.
@@ -54,14 +54,14 @@ impl Plan {
     }
 }
 
-/// Microseconds of all laps.
+/// Distribution over all laps, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spans {
-    /// Of half of the laps at most this,
+    /// Median.
     pub p50: f64,
-    /// of 99 in a hundred,
+    /// 99th percentile.
     pub p99: f64,
-    /// and of all.
+    /// Maximum.
     pub max: f64,
 }
 
@@ -81,16 +81,16 @@ impl Spans {
     }
 }
 
-/// What both saw, and what it cost.
+/// Result of one measurement, of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Away {
-    /// The calls that sent a lap's messages.
+    /// Time of the calls that sent a lap's messages.
     pub sending_us: Spans,
-    /// From a lap's first message to its last, where they arrive.
+    /// Time from a lap's first message to its last, at the receiver.
     pub arriving_us: Spans,
-    /// By how much that is longer than the calls of the same lap: how late the last message is.
+    /// Difference of these in the same lap: lateness of the last message.
     pub late_us: Spans,
-    /// Part of the time that the sender computed.
+    /// Part of the time in which the sender computed.
     pub computing: f64,
     /// Processor time while nothing happens, as part of a core: of the sender, and of the receiver.
     pub idle: [f64; 2],
@@ -102,7 +102,7 @@ struct Report {
     idle: f64,
 }
 
-/// Notes when each lap's first and last message came.
+/// Records the arrival of each lap's first and last message.
 struct Laps {
     messages: u64,
     came: u64,
@@ -123,7 +123,7 @@ impl Handler for Laps {
     }
 }
 
-/// Measures once; `spec` as [`exchange::spec`] makes it.
+/// Measures once; `spec` is made by [`exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Away, ExchangeError> {
     let mut launcher = exchange::start(spec, plan, security)?;
     let options = Options {
@@ -145,7 +145,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
         sending_us.push((computing - sending).as_secs_f64() * 1e6);
         let span = (9 * (computing - sending)).max(COMPUTE_LEAST);
         while computing.elapsed() < span {
-            std::hint::black_box(&message); // no call
+            std::hint::black_box(&message); // the program computes and makes no call
         }
         computed += computing.elapsed();
     }
@@ -210,7 +210,7 @@ fn wait_up(missing: Vec<NodeId>) -> Result<(), ExchangeError> {
     }
 }
 
-/// The program is away, and nothing happens: part of a core that is used all the same.
+/// Processor time, as part of a core, while the program makes no call and nothing happens.
 fn idle(plan: &Plan) -> f64 {
     let (cpu, start) = (machine::process_cpu(), Instant::now());
     std::thread::sleep(Duration::from_secs(plan.idle_seconds));

@@ -1,8 +1,7 @@
 //! One operation at many sizes, ours and every peer in turn, round by round; as a table, as CSV and as numbers for JSON and plots.
 //!
-//! Called by `tsumuji bench` and `tsumuji paper`. Sizes come one after another; at each size the contenders take turns, so that a
-//! machine that changes its speed does so to all of them. A contender that fails is named with the reason and left out from there
-//! on; the others go on.
+//! Called by `tsumuji bench` and `tsumuji paper`. Sizes come one after another; at each size the contenders take turns, so that a machine that
+//! changes its speed affects all of them. A contender that fails is reported with the reason and left out from then on; the others go on.
 
 use std::fmt::Write as _;
 
@@ -15,12 +14,12 @@ use crate::stats::{Rounds, size_name};
 use crate::stop;
 use crate::versus::{Better, median_ratio};
 
-/// Somebody who does the operation.
+/// A library or link that is measured.
 pub struct Contender<'a> {
-    /// As the table names it.
+    /// Its name in tables.
     pub name: String,
     measure: Measure<'a>,
-    /// Why it takes part no more.
+    /// Why it was left out.
     out: Option<String>,
 }
 
@@ -28,7 +27,7 @@ pub struct Contender<'a> {
 type Measure<'a> = Box<dyn FnMut(&Job) -> Result<Sample, String> + 'a>;
 
 impl<'a> Contender<'a> {
-    /// Names what measures.
+    /// A contender that `measure` measures.
     pub fn new(
         name: impl Into<String>,
         measure: impl FnMut(&Job) -> Result<Sample, String> + 'a,
@@ -40,7 +39,7 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// One that cannot take part.
+    /// A contender that cannot take part.
     pub fn absent(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -50,10 +49,10 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// What one contender reached at one size.
+/// Result of one contender at one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cell {
-    /// Of the contender.
+    /// Name of the contender.
     pub name: String,
     /// Why there are no numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,17 +66,17 @@ pub struct Cell {
     headlines: Vec<f64>,
 }
 
-/// Over all rounds.
+/// Results over all rounds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Numbers {
-    /// Of the headline: microseconds, of a burst MB/s.
+    /// The number for comparison: microseconds, or MB/s of a burst.
     #[serde(flatten)]
     pub headline: Rounds,
     /// Payload a second, of all nodes together.
     pub bytes_per_second: f64,
-    /// Payload a second of one receiving (of a gather: sending) node.
+    /// Payload a second of one receiving node (in a gather: of one sending node).
     pub bytes_per_second_and_node: f64,
-    /// Processor time of all nodes for a message delivered.
+    /// Processor time of all nodes for one message delivered.
     pub cpu_us_per_message: f64,
     /// Service demand: processor time of all nodes for 1000 bytes delivered.
     pub cpu_us_per_kb: Option<f64>,
@@ -85,13 +84,13 @@ pub struct Numbers {
     pub p99_us: Option<f64>,
     /// One round trip in a thousand takes twice this or longer.
     pub p999_us: Option<f64>,
-    /// Frames lost for want of room where they arrived, in all rounds.
+    /// Frames lost at the receiver because there was no room, in all rounds.
     pub receive_drops: Option<u64>,
     /// Frames sent again, in all rounds.
     pub retransmitted_frames: Option<u64>,
-    /// Ours divided by this one, by headline.
+    /// Our headline divided by this one's.
     pub ratio: f64,
-    /// How many times ours is better: above 1 ours is ahead.
+    /// How many times better ours is: above 1 ours is ahead.
     pub times_better: f64,
 }
 
@@ -111,61 +110,61 @@ pub struct Row {
 /// All sizes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// What crossed.
+    /// The operation.
     pub kind: Op,
     /// Nodes that took part.
     pub nodes: usize,
-    /// What headlines are given in.
+    /// Unit of the headlines.
     pub unit: &'static str,
-    /// Whether more or less of it is better.
+    /// Whether higher or lower headlines are better.
     pub better: Better,
-    /// Where it was measured.
+    /// The machine of the measurement.
     pub machine: Machine,
     /// Smallest size first.
     pub results: Vec<Row>,
 }
 
-/// What is compared.
+/// A comparison to be made.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What crosses.
+    /// The operation.
     pub op: Op,
     /// Nodes that take part.
     pub nodes: usize,
     /// Bytes of a message.
     pub sizes: Vec<usize>,
-    /// Repetitions; `None`: by size.
+    /// Repetitions; `None`: chosen by size.
     pub iterations: Option<u64>,
-    /// What cables carry, where that is limited: fewer repetitions then.
+    /// Rate of the cables, where it is limited: fewer repetitions then.
     pub bits_per_second: Option<u64>,
-    /// Times that all contenders take their turn at each size.
+    /// Rounds: in each, all contenders take a turn at each size.
     pub rounds: usize,
 }
 
-/// What is about to be measured.
+/// A measurement that is about to begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// Bytes of a message.
     pub size: usize,
-    /// Of [`Plan::rounds`], from 1.
+    /// Its round, from 1.
     pub round: usize,
     /// The contender.
     pub who: &'a str,
-    /// Measurements done, of all that are to be done.
+    /// Measurements done.
     pub done: usize,
-    /// All of them, as far as everybody can take part to the end.
+    /// Measurements in all, if no contender fails.
     pub of: usize,
 }
 
-/// Hears of a comparison as it goes on.
+/// Follows the progress of a comparison.
 pub trait Listener {
-    /// Lines of the table.
+    /// Takes lines of the table.
     fn say(&mut self, text: &str);
-    /// Something is about to be measured.
+    /// A measurement is about to begin.
     fn step(&mut self, step: Step<'_>);
 }
 
-/// Who hears lines only.
+/// A listener for lines only.
 impl<F: FnMut(&str) + ?Sized> Listener for F {
     fn say(&mut self, text: &str) {
         self(text);
@@ -174,7 +173,7 @@ impl<F: FnMut(&str) + ?Sized> Listener for F {
     fn step(&mut self, _: Step<'_>) {}
 }
 
-/// Runs it, and tells each size's lines as soon as they are known. Ends early where all is to end (see [`stop`]).
+/// Runs a comparison, and passes each size's lines to the listener as soon as they are known. Ends early if the user wants to stop (see [`stop`]).
 pub fn run(
     plan: &Plan,
     contenders: &mut [Contender<'_>],
@@ -330,7 +329,7 @@ impl Row {
         }
     }
 
-    /// What was measured at this size.
+    /// The job that was measured at this size.
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -354,7 +353,7 @@ fn head(op: Op, width: usize) -> String {
     )
 }
 
-/// The lines of one size. Who has no numbers is told of once.
+/// The lines of one size. The reason of a contender without numbers is given once.
 fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
     let mut text = String::new();
     for (index, cell) in row.contenders.iter().enumerate() {
@@ -407,7 +406,7 @@ fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
     text
 }
 
-/// A ratio: three digits are enough, and the smallest are told apart from nothing.
+/// A ratio with three digits; very small ones are not shown as 0.
 fn times(ratio: f64) -> String {
     match ratio {
         r if r >= 100.0 => format!("{r:.0}"),
@@ -434,7 +433,7 @@ const CSV_HEAD: &str = "operation,nodes,size_bytes,contender,rounds,unit,median,
                         retransmitted_frames,times_better,failure";
 
 impl Comparison {
-    /// A line for each size and contender, under a line of names; numbers that are not known are empty.
+    /// One line for each size and contender, under a head line; unknown numbers are empty.
     pub fn csv(&self) -> String {
         let mut text = format!("{CSV_HEAD}\n");
         let known = |value: f64| {
@@ -482,7 +481,7 @@ impl Comparison {
 }
 
 impl Comparison {
-    /// The lines of a plot and the unit of their heights: throughput of what streams, time of what answers.
+    /// The lines of a plot and the unit of their heights: throughput of bursts and gathers, time of other operations.
     pub fn lines(&self) -> (&'static str, Vec<Line>) {
         let by_rate = matches!(self.kind, Op::Burst | Op::Gather);
         let height = |numbers: &Numbers| {
@@ -512,7 +511,7 @@ impl Comparison {
     }
 }
 
-/// A field of CSV: quoted where it must be.
+/// A field of CSV, quoted if needed.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!(
@@ -567,12 +566,12 @@ mod tests {
             crate::machine::describe(),
             &mut heard,
         );
-        // Three rounds of two at one size, of one more until it fails at the other.
+        // Three rounds of two contenders at one size; at the other the failing one is measured once.
         assert_eq!(heard.steps, [3 + 3, 3 + 1]);
         (comparison, heard.said)
     }
 
-    /// What a comparison told: its lines, and how many measurements of each size.
+    /// Listener that records lines, and the measurements of each size.
     #[derive(Default)]
     struct Heard {
         said: String,
@@ -608,7 +607,7 @@ mod tests {
         }
     }
 
-    /// Who fails, and who is not there, is named with the reason; the others go on.
+    /// Contenders that fail or are absent are reported with the reason; the others go on.
     #[test]
     fn failures_are_named() {
         let (comparison, said) = compared(Op::Gather);
@@ -640,7 +639,7 @@ mod tests {
         assert!(text.contains("\"too, \"\"large\"\"\""));
     }
 
-    /// Numbers for JSON lie flat in each contender; those that are not there are absent, not null.
+    /// Numbers in JSON are fields of each contender; unknown ones are absent, not null.
     #[test]
     fn json_is_flat() {
         let (comparison, _) = compared(Op::Gather);

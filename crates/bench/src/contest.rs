@@ -1,8 +1,8 @@
-//! Who takes part in a comparison, and where: ours over a link, and the peers on the same ground.
+//! Contenders of a comparison and the places they run in: ours over a link, and the peers in the same places.
 //!
-//! On one host ours is measured from this process; between hosts of a testbed by `tsumuji bench … --hosts`, started for each
-//! measurement, because its first node must be in its own host. Peers are brought where ours is: MPI over its own shared memory
-//! beside our shared memory, over TCP beside everything else.
+//! On one host ours is measured from this process; between hosts of a testbed by `tsumuji bench … --hosts`, started for each measurement, because its
+//! first node must be in its own host. Peers run in the same places: MPI over its own shared memory beside our shared memory, over TCP beside
+//! everything else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,28 +23,28 @@ use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::peers::zeromq::ZeroMq;
 use crate::{alone, group, peers, peers::PeerError};
 
-/// Ours gives up by itself when nothing moves; what goes on for longer than this ends here.
+/// Our benchmark aborts by itself when nothing moves; a longer one is ended here.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Whom we are compared with.
+/// A peer that we are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// The same without any protocol: copies through shared memory, the raw link alone, or bare UDP.
+    /// The same exchange without any protocol: copies through shared memory, the raw link alone, or bare UDP.
     Bare,
     /// MPICH.
     Mpich,
     /// Open MPI.
     OpenMpi,
-    /// The kernel's TCP, by hand, spinning.
+    /// The kernel's TCP, used directly, spinning.
     Tcp,
-    /// The kernel's UDP, by hand, spinning, without any reliability.
+    /// The kernel's UDP, used directly, spinning, without reliability.
     Udp,
     /// ZeroMQ over TCP, blocking.
     ZeroMq,
 }
 
 impl Peer {
-    /// As people call it, where it is not there to tell its version.
+    /// Its name without a version, for when it is not installed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -57,20 +57,20 @@ impl Peer {
     }
 }
 
-/// How ours is measured.
+/// Options of our measurements.
 #[derive(Debug, Clone)]
 pub struct Ours {
     /// The link.
     pub link: LinkSpec,
-    /// The `tsumuji` program, which is the other side, too.
+    /// The `tsumuji` program, which is also started as the other side.
     pub program: PathBuf,
-    /// Nodes in other hosts, and this process is where the first of them is.
+    /// Nodes in other hosts; this process is in the first node's host.
     pub hosts: Option<Hosts>,
-    /// Nodes in other hosts of this file, none of which this process is in.
+    /// Nodes in hosts of this file; this process is in none of them.
     pub hosts_file: Option<PathBuf>,
     /// Whether frames are sealed.
     pub security: Security,
-    /// Who may send how much. `None`: as usual.
+    /// Congestion control; `None`: the default.
     pub congestion: Option<Congestion>,
 }
 
@@ -87,7 +87,7 @@ impl Ours {
         }
     }
 
-    /// The hosts of a testbed, which are namespaces of this machine: nothing needs sealing.
+    /// Processes in the hosts of a testbed, which are namespaces of this machine: nothing needs sealing.
     pub fn between(link: LinkSpec, program: PathBuf, hosts_file: PathBuf) -> Self {
         Self {
             hosts_file: Some(hosts_file),
@@ -96,7 +96,7 @@ impl Ours {
         }
     }
 
-    /// As tables name it.
+    /// The name in tables.
     pub fn name(&self) -> String {
         match self.congestion {
             None => format!("tsumuji {}", self.link),
@@ -132,7 +132,7 @@ impl Ours {
         }
     }
 
-    /// The processor time of the busier of two processes that wait, as a share of a core. In hosts of a file only.
+    /// Processor time of the busier of two waiting processes, as a share of a core. In hosts of a file only.
     pub fn idle_share(&self) -> Result<f64, String> {
         let file = self.hosts_file.as_deref();
         let file = file.ok_or("waiting is measured between hosts")?;
@@ -159,7 +159,7 @@ impl Ours {
             .map_err(|_| problem(&report, "a sample"))
     }
 
-    /// What `tsumuji bench` says in JSON: its first node must be in its host.
+    /// The JSON output of `tsumuji bench`, run as its own process, because its first node must be in its host.
     fn run_there(&self, file: &Path, words: &[&str]) -> Result<Value, String> {
         let mut command = Command::new(&self.program);
         command
@@ -188,18 +188,18 @@ impl Ours {
     }
 }
 
-/// Why a report of ours lacks what was asked for.
+/// Why a report of ours lacks the wanted field.
 fn problem(report: &Value, wanted: &str) -> String {
     let error = report["error"].as_str();
     error.map_or_else(|| format!("no {wanted} in the report"), str::to_owned)
 }
 
-/// Where a comparison takes place.
+/// The places of a comparison.
 #[derive(Debug, Clone)]
 pub struct Ground {
-    /// Hosts of a testbed, as many as nodes or more; none: this host.
+    /// Hosts of a testbed, at least as many as nodes; empty: this host.
     pub places: Vec<Place>,
-    /// Peers cannot be brought there, and why.
+    /// Why peers cannot run there, if so.
     pub closed: Option<String>,
 }
 
@@ -219,7 +219,7 @@ impl Ground {
     }
 }
 
-/// Ours first, then the peers, which run beside the first of ours.
+/// Ours first, then the peers, which run in the places of the first of ours.
 pub fn contenders<'a>(
     ours: &'a [Ours],
     peers: &[Peer],
@@ -301,7 +301,7 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
     }
 }
 
-/// The link itself without engine: what bursts and ping-pongs over raw Ethernet have as their limit.
+/// The link itself without engine: the limit of bursts and ping-pongs over raw Ethernet.
 pub fn link_alone(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
     let name = format!("{link} alone");
     if !op.is_pair() {
@@ -329,7 +329,7 @@ fn places(ground: &Ground, job: &Job) -> Vec<Place> {
     ground.places.iter().take(job.nodes).cloned().collect()
 }
 
-/// What the kernel's TCP uses by default; streams differ by it.
+/// The default congestion control of the kernel's TCP, which affects streams.
 fn congestion_control() -> String {
     let path = "/proc/sys/net/ipv4/tcp_congestion_control";
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -400,7 +400,7 @@ fn bare_tcp(places: &[Place], job: &Job) -> std::io::Result<Sample> {
 mod tests {
     use super::*;
 
-    /// A peer without the operation, and ground that peers cannot enter, are named as such before anything runs.
+    /// Peers without the operation, and places that peers cannot run in, are reported before anything runs.
     #[test]
     fn absences_are_known_beforehand() {
         let ours = [Ours::here(LinkSpec::Shm, PathBuf::new())];
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(no_such(Op::Bcast).split(';').next(), Some("has no bcast"));
     }
 
-    /// Bare exchanges on this host give numbers for every operation they have.
+    /// Bare exchanges on this host give numbers for every operation they support.
     #[test]
     fn bare_exchanges() {
         for (op, nodes) in [(Op::Pingpong, 2), (Op::Burst, 2), (Op::Gather, 3)] {

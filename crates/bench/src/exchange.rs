@@ -20,9 +20,9 @@ use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 use crate::{away, machine, stop};
 
-/// What is sent; the receiver answers on the same channel.
+/// Channel of the measured messages and of their answers.
 const DATA: Channel = Channel::ordered(0);
-/// The receiver's report.
+/// Channel of the receiver's report.
 const REPORT: Channel = Channel::ordered(1);
 /// The sender of measured messages.
 const SENDER: NodeId = NodeId(0);
@@ -30,20 +30,20 @@ const SENDER: NodeId = NodeId(0);
 const RECEIVER: NodeId = NodeId(1);
 /// Round trips before anything is measured: connections, caches and clocks settle.
 const WARM_UP: u64 = 200;
-/// Messages of a burst from so many bytes on are shared with the endpoint, not copied.
+/// Messages of a burst from this size on are shared with the endpoint, not copied.
 const SHARED_BYTES: usize = 32 << 10;
 /// Round trips measured in front of a burst.
 const BURST_ROUND_TRIPS: u64 = 500;
-/// Without any progress for this long a measurement is given up.
+/// A measurement without any progress for this long is aborted.
 const STALLED_AFTER: Duration = Duration::from_secs(20);
-/// Who idles looks up this often; it costs nothing that could be measured.
+/// An idling process wakes this often; the cost is too small to be measured.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// Turns of the polling loop between two looks at the clock and at the other process.
+/// Polls between two checks of the clock and of the other process.
 const TURNS_PER_LOOK: u32 = 1 << 16;
-/// Bytes that a measurement moves unless told otherwise; bounds how long large sizes take.
+/// Bytes that a measurement moves by default; bounds how long large sizes take.
 const DEFAULT_BYTES: u64 = 512 << 20;
 
-/// What crosses between the two processes.
+/// Kind of exchange between the two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -51,22 +51,22 @@ pub enum Kind {
     Pingpong,
     /// Messages one way, as fast as they are taken.
     Burst,
-    /// Nothing, for a while: what waiting costs.
+    /// Nothing, for a while: measures the cost of waiting.
     Idle,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
-    /// What crosses.
+    /// Kind of exchange.
     pub kind: Kind,
     /// Bytes of a message.
     pub size: usize,
     /// Round trips, or messages of the burst, or seconds of idling.
     pub iterations: u64,
-    /// The core of the sender and that of the receiver; `None`: wherever the system puts them.
+    /// Cores of the sender and of the receiver; `None`: chosen by the system.
     pub cpus: Option<[usize; 2]>,
-    /// Spin without ever giving the core away (otherwise the endpoint's adaptive policy).
+    /// Spin without ever yielding the core (otherwise the endpoint's adaptive policy).
     pub spin: bool,
 }
 
@@ -103,7 +103,7 @@ impl Plan {
                 IdlePolicy::Adaptive
             },
             budget_bytes: usual.budget_bytes.max(room),
-            // What is copied further ahead comes back from memory that is half as fast (decision 0040).
+            // Data copied further ahead would be read back from memory that is half as fast (decision 0040).
             send_queue_bytes: (256 << 10).max(room),
             ..usual
         }
@@ -133,12 +133,12 @@ impl Side {
     }
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// What crossed.
+    /// Kind of exchange.
     pub kind: Kind,
-    /// Over which link.
+    /// The link.
     pub link: String,
     /// Bytes of a message.
     pub size: usize,
@@ -146,11 +146,11 @@ pub struct Measured {
     pub iterations: u64,
     /// Wall-clock time of the measured part.
     pub seconds: f64,
-    /// Half of the round-trip times, in microseconds. Beside a burst: of an unloaded ping-pong in front of it.
+    /// Half of the round-trip times, in microseconds. In a burst: of an unloaded ping-pong before it.
     pub half_rtt_us: HalfRtt,
     /// Messages that crossed in either direction.
     pub messages_per_second: f64,
-    /// Their payload.
+    /// Their payload per second.
     pub bytes_per_second: f64,
     /// Processor time per message, both sides together.
     pub cpu_us_per_message: f64,
@@ -167,7 +167,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The same, as peers give it.
+    /// The same as a sample, as peers give it.
     pub fn sample(&self) -> Sample {
         Sample {
             seconds: self.seconds,
@@ -187,7 +187,7 @@ pub enum ExchangeError {
     /// The other process could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// No endpoint.
+    /// The endpoint could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Sending failed.
@@ -199,10 +199,10 @@ pub enum ExchangeError {
     /// The other process ended.
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
-    /// The other endpoint vanished.
+    /// The other endpoint was lost.
     #[error("the other side left in the middle of the measurement")]
     PeerDead,
-    /// All is to end.
+    /// The user wants to stop.
     #[error("{}", crate::stop::REASON)]
     Interrupted,
     /// Nothing moves.
@@ -211,27 +211,27 @@ pub enum ExchangeError {
     /// The cores could not be bound.
     #[error("cannot bind to core {cpu}: {source}")]
     Pin {
-        /// Which.
+        /// The core.
         cpu: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// No collective operations here.
+    /// The table of collective operations is unusable.
     #[error(transparent)]
     Table(#[from] tsumuji_collective::TableError),
     /// A collective operation failed.
     #[error(transparent)]
     Collective(#[from] tsumuji_collective::CollectiveError),
-    /// The other side said something else than agreed.
+    /// The other side's report has a wrong form.
     #[error("the other side's report is not understood: {0}")]
     Report(#[from] serde_json::Error),
 }
 
-/// Counts what arrives and keeps what is worth keeping.
+/// Counts arriving messages and keeps those that are needed.
 ///
-/// Every message ends in memory of the receiving program, as it does with other libraries' `recv`: copied there out of the frame
-/// it came in, or assembled there. A handler that only looks at the borrowed frame would save that copy, and the bench would
-/// compare messages of one frame that nobody reads with larger ones that are copied.
+/// Every message ends in memory of the receiving program, as with other libraries' `recv`: copied there out of its frame, or assembled there. A
+/// handler that only reads the borrowed frame would save that copy, and the benchmark would compare messages of one frame that nobody reads with
+/// larger ones that are copied.
 #[derive(Default)]
 struct Arrivals {
     messages: u64,
@@ -256,7 +256,7 @@ impl Handler for Arrivals {
                 std::hint::black_box(&mut self.copy);
             }
             Body::Whole(body) => drop(std::hint::black_box(body)),
-            Body::Posted(_) => {} // nothing is
+            Body::Posted(_) => {} // none is posted
         }
     }
 
@@ -265,7 +265,7 @@ impl Handler for Arrivals {
     }
 }
 
-/// One side of a measurement: an endpoint, what arrived, and how it waits.
+/// One side of a measurement: an endpoint, its arrivals, and its way of waiting.
 struct Runner<L: Link> {
     endpoint: Endpoint<L>,
     arrivals: Arrivals,
@@ -281,7 +281,7 @@ impl<L: Link> Runner<L> {
         }
     }
 
-    /// Polls until `done`, watching the other side now and then.
+    /// Polls until `done`, checking the other side from time to time.
     #[inline]
     fn poll_until(
         &mut self,
@@ -318,7 +318,7 @@ impl<L: Link> Runner<L> {
         Ok(())
     }
 
-    /// Asks `count` times and waits for each answer. The clock is read where the other libraries' programs read it.
+    /// Sends `count` messages and waits for the answer to each. Reads the clock at the same places as the other libraries' programs.
     fn ask(
         &mut self,
         message: &[u8],
@@ -371,8 +371,8 @@ fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
     })
 }
 
-/// What [`measure`] is to start: `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, node 1 of
-/// them is the receiver, and this process must be where node 0 is.
+/// The specification for [`measure`]: starts `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, node 1 of them
+/// is the receiver, and this process must be in the host of node 0.
 pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> LaunchSpec {
     let mut spec = LaunchSpec::new(1, command.to_vec());
     spec.hosts = hosts.cloned();
@@ -380,7 +380,7 @@ pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> Laun
     spec
 }
 
-/// Whether measuring may go on: nobody died, and nobody wants it to end.
+/// Returns an error if the other side died or the user wants to stop.
 pub(crate) fn watch(launcher: &mut Launcher) -> Result<(), ExchangeError> {
     match launcher.check() {
         _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
@@ -411,7 +411,7 @@ pub fn measure(
 ) -> Result<Measured, ExchangeError> {
     let link = spec.link;
     let mut launcher = start(spec, plan, security)?;
-    // After the launcher's own thread was started: that one must not sit on the measured core.
+    // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(SENDER))?;
     let options = Options {
         security: security.clone(),
@@ -440,8 +440,8 @@ pub fn measure(
             let mut batch = runner.endpoint.batch();
             let shared = Bytes::from(message);
             for _ in 0..plan.iterations {
-                // Waits, polling, while the queue is full; what arrives meanwhile is kept. Long ones are shared, as MPI's programs borrow theirs
-                // to MPI_Isend.
+                // Waits, polling, while the queue is full; messages that arrive meanwhile are kept. Long ones are shared, as MPI's programs pass
+                // theirs to MPI_Isend.
                 if plan.size >= SHARED_BYTES {
                     batch.send_shared(RECEIVER, DATA, shared.clone())?;
                 } else {
@@ -527,7 +527,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;
     runner.endpoint.send(SENDER, REPORT, &report)?;
     match runner.endpoint.flush(Duration::from_secs(5)) {
-        // The sender has its report, and has left: its last acknowledgement got lost.
+        // The sender has its report and has left: its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -548,7 +548,7 @@ mod tests {
         assert_eq!(Plan::new(Kind::Pingpong, 1 << 30).iterations, 20);
     }
 
-    /// Time per message and per KB follow from time, count and size; empty messages have no bytes to share it.
+    /// Time per message and per KB follow from time, count and size; empty messages have no time per KB.
     #[test]
     fn cpu_time_is_shared_out() {
         let side = Side::new(Duration::from_millis(2), 1000, 500);
@@ -560,7 +560,7 @@ mod tests {
         );
     }
 
-    /// A plan survives the way through an argument.
+    /// A plan is read from an argument as it was written.
     #[test]
     fn plan_as_argument() {
         let plan = Plan {

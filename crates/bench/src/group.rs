@@ -1,11 +1,11 @@
-//! Our own operations among several processes: everybody to one, one to everybody, and the collectives.
+//! Our own operations among several processes: gather, scatter, broadcast, and the other collectives.
 //!
-//! [`measure`] runs in the parent (node 0, the root) and starts the others by a [`Launcher`]; those call [`serve`]. Every phase
-//! begins when all have said that they are ready and the root has said go, and ends as the peers' programs end it: a gather, of plain
-//! messages, when the root has everything; collective operations behind a barrier.
+//! [`measure`] runs in the parent (node 0, the root) and starts the others by a [`Launcher`]; those call [`serve`]. Every phase begins when all have
+//! sent that they are ready and the root has sent go, and ends as in the peers' programs: a gather, of plain messages, when the root has all
+//! messages; collective operations behind a barrier.
 //!
-//! Repetitions follow one another without a pause. Where nodes outnumber cores the endpoint's adaptive policy shares them out;
-//! else all spin, each on a core of its own.
+//! Repetitions follow one another without a pause. Where nodes outnumber cores the endpoint's adaptive policy divides the cores among them; else all
+//! spin, each on a core of its own.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -23,26 +23,26 @@ use crate::exchange::{ExchangeError, watch};
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 
-/// What is measured.
+/// Channel of the measured messages.
 const DATA: Channel = Channel::ordered(0);
-/// Ready and go (a byte each), and the report.
+/// Channel of ready and go (a byte each), and of the report.
 const CONTROL: Channel = Channel::ordered(1);
 /// To the root: ready; from the root: go.
 const READY: &[u8] = b"r";
 const ROOT: NodeId = NodeId(0);
 /// Repetitions before anything is measured.
 const WARM_UP: u64 = 3;
-/// Without any progress for this long a measurement is given up.
+/// A measurement without any progress for this long is aborted.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// Turns of a spinning loop between two looks at the clock and at the other processes.
+/// Polls of a spinning loop between two checks of the clock and of the other processes.
 const TURNS_PER_LOOK: u32 = 1 << 16;
-/// The longest wait for a message before the other processes are looked at.
+/// Longest wait for a message between two checks of the other processes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One measurement, as the other processes are told of it.
+/// One measurement, as it is passed to the other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What crosses.
+    /// The operation.
     pub op: Op,
     /// Bytes of a message, or of each node's block.
     pub size: usize,
@@ -53,7 +53,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// As the peers are told it.
+    /// The plan of a job, as the peers get it.
     pub fn of(job: &Job) -> Self {
         Self {
             op: job.op,
@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// What a node tells the root in the end.
+/// A node's report to the root.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Report {
     cpu_seconds: f64,
@@ -96,7 +96,7 @@ struct Report {
     retransmitted_frames: u64,
 }
 
-/// Counts what arrives. Data end in memory of this program, as with other libraries' `recv`.
+/// Counts arriving messages. Data end in memory of this program, as with other libraries' `recv`.
 #[derive(Default)]
 struct Arrivals {
     messages: u64,
@@ -125,7 +125,7 @@ impl Handler for Arrivals {
                 std::hint::black_box(&mut self.copy);
             }
             Body::Whole(body) => drop(std::hint::black_box(body)),
-            Body::Posted(_) => {} // nothing is
+            Body::Posted(_) => {} // none is posted
         }
     }
 
@@ -134,12 +134,12 @@ impl Handler for Arrivals {
     }
 }
 
-/// One node: its endpoint, what arrived, and how it waits.
+/// One node: its endpoint, its arrivals, and its way of waiting.
 struct Member<L: Link> {
     endpoint: Endpoint<L>,
     arrivals: Arrivals,
     plan: Plan,
-    /// Taken so far, of what arrived.
+    /// How many of the arrivals were taken so far.
     ready_taken: u64,
     messages_taken: u64,
     drops_before: u64,
@@ -147,12 +147,12 @@ struct Member<L: Link> {
     world: Group,
 }
 
-/// Memory of an operation, as programs have it ready.
+/// Memory of an operation, prepared as programs do.
 struct Blocks {
     own: Vec<u8>,
-    /// One for each node, where there are so many.
+    /// One block for each node, for operations that need them.
     all: Vec<u8>,
-    /// What all-reduce adds: numbers of 8 bytes, of 4 where the size is no multiple of 8.
+    /// Operands of an all-reduce: numbers of 8 bytes, of 4 where the size is no multiple of 8.
     doubles: Vec<f64>,
     floats: Vec<f32>,
 }
@@ -208,7 +208,7 @@ impl<L: Link> Member<L> {
         self.endpoint.me() == ROOT
     }
 
-    /// Polls until `done`, watching the other processes now and then.
+    /// Polls until `done`, checking the other processes from time to time.
     fn poll_until(
         &mut self,
         watch: Watch<'_>,
@@ -247,7 +247,7 @@ impl<L: Link> Member<L> {
         self.poll_until(watch, |arrivals| arrivals.messages >= awaited)
     }
 
-    /// All are ready; the root has said go. Returns when that began, so that whoever hears it first does not work before the clock.
+    /// Waits until all are ready and the root has sent go. Returns its start, taken before go, so that no node works before the clock runs.
     fn line_up(&mut self, watch: Watch<'_>) -> Result<(Instant, Duration), ExchangeError> {
         self.ready_taken += if self.is_root() {
             self.plan.nodes as u64 - 1
@@ -271,7 +271,7 @@ impl<L: Link> Member<L> {
         Ok(())
     }
 
-    /// So many repetitions, from go to end.
+    /// Does some repetitions, from go to end.
     fn phase(
         &mut self,
         iterations: u64,
@@ -288,7 +288,7 @@ impl<L: Link> Member<L> {
                     // Waits, polling, while the queue is full.
                     self.endpoint.send(ROOT, DATA, &blocks.own)?;
                 }
-                // What is under way costs processor time, too.
+                // Sending the rest costs processor time, too.
                 while !self.endpoint.flush(LOOK)? {
                     watch()?;
                 }
@@ -298,13 +298,13 @@ impl<L: Link> Member<L> {
                 for _ in 0..iterations {
                     self.once(blocks)?;
                 }
-                // All have what they were sent.
+                // The barrier ends when all have received all.
                 Ok(self.collectives.barrier(&mut self.endpoint, self.world)?)
             }
         }
     }
 
-    /// One collective operation.
+    /// Does one collective operation.
     fn once(&mut self, blocks: &mut Blocks) -> Result<(), ExchangeError> {
         let (endpoint, world) = (&mut self.endpoint, self.world);
         let root = usize::from(ROOT.0);
@@ -321,7 +321,7 @@ impl<L: Link> Member<L> {
                 let result = self
                     .collectives
                     .all_reduce(endpoint, world, numbers, &Fold::sum());
-                numbers.fill(1.0); // or the sums would grow without end
+                numbers.fill(1.0); // otherwise the sums would grow without end
                 result
             }
             Op::Allreduce => {
@@ -363,10 +363,10 @@ impl<L: Link> Member<L> {
     }
 }
 
-/// Looks whether the other processes still run.
+/// Checks whether the other processes still run.
 type Watch<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
 
-/// Datagrams that this host's kernel dropped because a socket's buffer was full; of all sockets, which a benchmark has to itself.
+/// Datagrams that this host's kernel dropped because a socket's buffer was full; counted over all sockets, so nothing else should run.
 fn kernel_drops(link: &str) -> u64 {
     if link != "udp" {
         return 0; // the other links count their own
@@ -385,8 +385,8 @@ fn udp_drops(snmp: &str) -> u64 {
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
-/// What [`measure`] is to start: `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, one node
-/// in each of them, and this process must be where node 0 is.
+/// The specification for [`measure`]: starts `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, one node runs
+/// in each of them, and this process must be in the host of node 0.
 pub fn spec(
     plan: &Plan,
     link: LinkSpec,
@@ -411,7 +411,7 @@ pub fn measure(
     spec.name_prefix = "node".to_owned();
     spec.self_name = "root".to_owned();
     let mut launcher = Launcher::start(spec)?;
-    // After the launcher's own thread was started: that one must not sit on the measured core.
+    // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(ROOT))?;
     let options = Options {
         security: security.clone(),
@@ -448,7 +448,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     let (_, cpu) = member.run(&mut || Ok(()))?;
     let report = serde_json::to_vec(&member.report(cpu))?;
     member.endpoint.send(ROOT, CONTROL, &report)?;
-    // Who left before the others are done would look dead to them.
+    // A node that left before the others are done would look dead to them.
     member.ready_taken += 1;
     let awaited = member.ready_taken;
     member.poll_until(&mut || Ok(()), |arrivals| arrivals.ready >= awaited)?;
@@ -467,7 +467,7 @@ fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
 mod tests {
     use super::*;
 
-    /// The kernel's count of full socket buffers is found by its name, and its absence is no count.
+    /// The kernel's count of full socket buffers is found by its name; if it is absent, there is no count.
     #[test]
     fn reads_the_kernels_drops() {
         let text =
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// A plan survives the way through an argument.
+    /// A plan is read from an argument as it was written.
     #[test]
     fn plan_as_argument() {
         let plan = Plan {

@@ -1,11 +1,10 @@
-//! Benchmarks of tsumuji beside the limits of the machine and beside its peers, always within one run.
+//! Benchmarks of tsumuji compared with the limits of the machine and with its peers, always within one run.
 //!
-//! [`exchange`] is our own ping-pong and burst between two processes, [`group`] our operations among several; [`limits`] are the
-//! same things done bare, without any protocol; [`peers`] are other people's programs. [`contest`] says who takes part where,
-//! [`compare`] runs them in turn over many sizes, [`plot`] draws that; [`figures`] prints the table of all figures the project
-//! promises. Called by `tsumuji bench` and `tsumuji paper`.
+//! [`exchange`] is our own ping-pong and burst between two processes, [`group`] our operations among several; [`limits`] are the same exchanges
+//! without any protocol; [`peers`] are other libraries' programs. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over
+//! many sizes, [`plot`] draws the results; [`figures`] prints the table of all figures with targets. Called by `tsumuji bench` and `tsumuji paper`.
 //!
-//! Numbers are only as good as the quiet of the machine: everything prints medians, spreads and ratios, and the machine.
+//! Results depend on a quiet machine: everything prints medians, spreads and ratios, and describes the machine.
 
 mod alone;
 pub mod away;

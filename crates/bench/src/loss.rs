@@ -1,8 +1,8 @@
-//! Under loss: how long 64 MiB take, and how late the latest of small messages is, ours beside TCP, between two hosts of a testbed
-//! that both lose frames on the way to them.
+//! Exchanges under loss: the time for 64 MiB, and the latest of small messages, ours compared with TCP, between two hosts of a testbed that both lose
+//! frames sent to them.
 //!
-//! Called by `tsumuji bench loss` and by the figures. The frames are dropped where the switch sends them to a host, whoever
-//! receives them there and however (see `tsumuji_testbed`).
+//! Called by `tsumuji bench loss` and by the figures. The frames are dropped where the switch sends them to a host, for any kind of receiver (see
+//! `tsumuji_testbed`).
 
 use std::time::Duration;
 
@@ -18,42 +18,42 @@ use crate::{machine, stop};
 
 /// A message of the transfer.
 const BLOCK_BYTES: usize = 1 << 20;
-/// The message whose latest answers are looked at.
+/// The message whose tail latency is measured.
 const SMALL_BYTES: usize = 64;
-/// TCP waits long for a lost frame when nothing follows it: it gets so much time for its round trips.
+/// TCP waits long for a lost frame when nothing follows it: it gets this much time for its round trips.
 const TRIPS_WITHIN: Duration = Duration::from_secs(15);
 
-/// What is measured.
+/// Options of the measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Bytes to move, in messages of 1 MiB.
     pub bytes: usize,
     /// Round trips of small messages.
     pub trips: u64,
-    /// Times that everybody takes a turn.
+    /// Rounds: in each, every contender takes a turn.
     pub rounds: usize,
-    /// Of which a frame gets lost, towards either host.
+    /// Probabilities that a frame is lost, towards either host.
     pub losses: Vec<f64>,
 }
 
-/// What one contender did under one loss.
+/// Result of one contender under one loss.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// Who.
+    /// Name of the contender.
     pub name: String,
-    /// Of which a frame gets lost.
+    /// Probability that a frame is lost.
     pub loss: f64,
     /// Seconds to move the bytes, or why they were not moved.
     #[serde(serialize_with = "told")]
     pub seconds: Result<Rounds, String>,
-    /// Of half the round trip of a small message, in microseconds: what one in a thousand exceeds.
+    /// Half the round trip of a small message, in microseconds, that one in a thousand exceeds.
     #[serde(serialize_with = "told")]
     pub p999_us: Result<Rounds, String>,
-    /// Its median.
+    /// Median of the same.
     pub p50_us: f64,
 }
 
-/// Numbers, or an object with the reason.
+/// The numbers, or an object with the reason.
 fn told<S: Serializer>(result: &Result<Rounds, String>, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Failure<'a> {
@@ -65,7 +65,7 @@ fn told<S: Serializer>(result: &Result<Rounds, String>, to: S) -> Result<S::Ok, 
     }
 }
 
-/// Everybody in turn, under each loss; tells what was measured. TCP is the last of the lines of a loss.
+/// Measures all contenders in turn, under each loss; prints the results. TCP is the last of the lines of a loss.
 pub fn run(
     plan: &Plan,
     testbed: &Testbed,
@@ -161,7 +161,7 @@ impl<'a> Turns<'a> {
         Self::new("TCP".to_owned(), Who::Tcp(pair))
     }
 
-    /// One turn. Who failed is not asked again.
+    /// Takes one turn. A contender that failed takes no more.
     fn take(&mut self, plan: &Plan) {
         let job = |op, size, iterations| Job {
             op,
@@ -175,7 +175,7 @@ impl<'a> Turns<'a> {
         if let Ok(list) = &mut self.seconds {
             let blocks = (plan.bytes / BLOCK_BYTES).max(1) as u64;
             let result = match &self.who {
-                // One sender and the root: it warms up by few messages only.
+                // One sender and the root: the warm-up is short.
                 Who::Ours(ours) => ours.measure(&job(Op::Gather, BLOCK_BYTES, blocks)),
                 Who::Tcp(pair) => tcp::gather_between(&pair[..], BLOCK_BYTES, blocks)
                     .map_err(|error| error.to_string()),
@@ -222,7 +222,7 @@ impl<'a> Turns<'a> {
 mod tests {
     use super::*;
 
-    /// A failure stands in the line of who failed, behind numbers that are none.
+    /// A failure is shown in the line of its contender, behind NaN numbers.
     #[test]
     fn failures_are_told() {
         let line = Line {

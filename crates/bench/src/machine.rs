@@ -1,4 +1,4 @@
-//! The machine under a benchmark: what it is, which cores may be used, how much processor time went.
+//! The machine of a benchmark: its description, the cores that may be used, the processor time spent.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// What a reader of figures must know of the machine they came from.
+/// Description of the machine for readers of figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// Model of the processor.
@@ -19,11 +19,11 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Version of the kernel.
     pub kernel: String,
-    /// What the kernel reads the time from.
+    /// The kernel's source of time.
     pub clocksource: String,
     /// Runnable processes averaged over the last minute, before the benchmark began.
     pub load_1min: f64,
-    /// Whether it says that it is a virtual machine.
+    /// Whether it reports to be a virtual machine.
     pub virtual_machine: bool,
     /// Version of this program.
     pub tsumuji: &'static str,
@@ -37,7 +37,7 @@ fn line_of(path: &str) -> String {
         .unwrap_or_else(|| "-".to_owned())
 }
 
-/// Looks at the machine.
+/// Describes this machine.
 pub fn describe() -> Machine {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo.lines().find_map(|line| {
@@ -71,11 +71,11 @@ pub fn describe() -> Machine {
     }
 }
 
-/// Runnable processes beyond which figures are not to be trusted.
+/// Number of runnable processes above which figures are unreliable.
 const BUSY_LOAD: f64 = 0.5;
 
 impl Machine {
-    /// What a reader is to be warned of, if anything.
+    /// A warning for readers, if one is due.
     pub fn warning(&self) -> Option<String> {
         (self.load_1min > BUSY_LOAD).then(|| {
             format!(
@@ -132,11 +132,11 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Gives the calling thread back its freedom when dropped.
+/// Restores the calling thread's former affinity when dropped.
 #[derive(Debug)]
 pub struct Pinned(CpuSet);
 
-/// Binds the calling thread to `cpu` until the answer is dropped; `None` pins nothing.
+/// Binds the calling thread to `cpu` until the result is dropped; `None` pins nothing.
 pub(crate) fn pinned(cpu: Option<usize>) -> io::Result<Option<Pinned>> {
     let Some(cpu) = cpu else { return Ok(None) };
     let before = sched_getaffinity(None)?;
@@ -146,7 +146,7 @@ pub(crate) fn pinned(cpu: Option<usize>) -> io::Result<Option<Pinned>> {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let _ = sched_setaffinity(None, &self.0); // was allowed before, and harmless if it is not any more
+        let _ = sched_setaffinity(None, &self.0); // was allowed before, and a failure does no harm
     }
 }
 

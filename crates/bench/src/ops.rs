@@ -1,6 +1,6 @@
-//! What is compared: the operations, and what one measurement of one of them gives, whoever was measured.
+//! The operations that are compared, and the result of one measurement of any contender.
 //!
-//! Used by [`compare`](crate::compare), [`group`](crate::group) and every peer. No measuring happens here.
+//! Used by [`compare`](crate::compare), [`group`](crate::group) and every peer. This module measures nothing.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::stats::HalfRtt;
 use crate::versus::Better;
 
-/// Payload that one measurement moves unless told otherwise: bounds how long large sizes take.
+/// Payload of one measurement by default: bounds the time of large sizes.
 const DEFAULT_BYTES: u64 = 256 << 20;
-/// A measurement over limited cables takes the inverse of this, in seconds.
+/// Measurements over limited cables per second.
 const CABLES_PER_SECOND: u64 = 2;
-/// Repetitions of one operation at most and at least.
+/// Fewest and most repetitions of an operation.
 const PINGPONGS: (u64, u64) = (20, 50_000);
 const BURSTS: (u64, u64) = (16, 300_000);
 const GROUPS: (u64, u64) = (4, 5_000);
 
-/// What crosses between nodes.
+/// An operation between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -26,15 +26,15 @@ pub enum Op {
     Pingpong,
     /// Messages one way between two, as fast as they are taken.
     Burst,
-    /// Everybody sends to node 0.
+    /// All nodes send to node 0.
     Gather,
-    /// Node 0 sends to everybody, to each something else.
+    /// Node 0 sends to all nodes, to each a different message.
     Scatter,
-    /// Node 0 sends the same to everybody.
+    /// Node 0 sends the same message to all nodes.
     Bcast,
-    /// The sum of everybody's numbers, to everybody.
+    /// The sum of all nodes' numbers, to all nodes.
     Allreduce,
-    /// Everybody sends to everybody.
+    /// All nodes send to all nodes.
     Alltoall,
 }
 
@@ -50,7 +50,7 @@ impl Op {
         Self::Alltoall,
     ];
 
-    /// As commands name it.
+    /// Its name in commands.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pingpong => "pingpong",
@@ -63,7 +63,7 @@ impl Op {
         }
     }
 
-    /// Between two nodes, not more.
+    /// Whether it is for two nodes only.
     pub fn is_pair(self) -> bool {
         matches!(self, Self::Pingpong | Self::Burst)
     }
@@ -94,14 +94,14 @@ impl Op {
         }
     }
 
-    /// The same over cables that carry no more than that: what takes half a second, and twice at least.
+    /// Repetitions over cables of that rate: as many as take half a second, and two at least.
     pub(crate) fn iterations_on_cables(
         self,
         size: usize,
         nodes: usize,
         bits_per_second: u64,
     ) -> u64 {
-        // What the busiest cable carries; a ping-pong goes both ways, one after the other.
+        // Load of the busiest cable; a ping-pong goes both ways, one after the other.
         let crossings = match self {
             Self::Pingpong => 2,
             Self::Burst | Self::Bcast => 1,
@@ -112,7 +112,7 @@ impl Op {
         within.clamp(2, self.iterations(size, nodes).max(2))
     }
 
-    /// A sensible number of repetitions.
+    /// A reasonable number of repetitions.
     pub fn iterations(self, size: usize, nodes: usize) -> u64 {
         let moved = size.max(1) as u64 * self.deliveries(nodes).max(1);
         let (least, most) = match self {
@@ -130,10 +130,10 @@ impl std::fmt::Display for Op {
     }
 }
 
-/// What is measured once.
+/// One measurement to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// What crosses.
+    /// The operation.
     pub op: Op,
     /// Bytes of a message, or of each node's block.
     pub size: usize,
@@ -143,7 +143,7 @@ pub struct Job {
     pub nodes: usize,
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Wall-clock time of all repetitions, as node 0 sees it.
@@ -153,19 +153,19 @@ pub struct Sample {
     /// Half of the round-trip times, of a ping-pong.
     #[serde(default)]
     pub half_rtt_us: Option<HalfRtt>,
-    /// Frames lost for want of room where they arrived, if that is counted.
+    /// Frames lost at the receiver because there was no room, if that is counted.
     #[serde(default)]
     pub receive_drops: Option<u64>,
     /// Frames sent again, if that is counted.
     #[serde(default)]
     pub retransmitted_frames: Option<u64>,
-    /// Repetitions that were done, where that is not what was asked for.
+    /// Repetitions done, where they differ from the job's.
     #[serde(default)]
     pub iterations: Option<u64>,
 }
 
 impl Sample {
-    /// Of so much time and so much processor time of all nodes.
+    /// A sample with this time and this processor time of all nodes.
     pub fn new(span: Duration, cpu: Duration) -> Self {
         Self {
             seconds: span.as_secs_f64(),
@@ -190,8 +190,8 @@ impl Sample {
         }
     }
 
-    /// Payload delivered, to all nodes together, a second, by the time of all repetitions. Of a ping-pong: one way, so by the mean of
-    /// half its round trips, which cables hold down even where their median is that of frames that found them free.
+    /// Payload delivered, to all nodes together, a second, over the time of all repetitions. Of a ping-pong: one way, so over the mean of half its
+    /// round trips, which slow cables determine even where the median is that of frames that found them free.
     pub fn bytes_per_second(&self, job: &Job) -> f64 {
         let delivered = job.op.deliveries(job.nodes) * self.iterations(job);
         delivered as f64 * job.size as f64 / self.seconds
@@ -223,7 +223,7 @@ impl Sample {
         (job.size > 0).then(|| self.cpu_us_per_message(job) / (job.size as f64 / 1e3))
     }
 
-    /// By what rounds and contenders are compared: MB/s of a burst, microseconds of everything else.
+    /// The number by which rounds and contenders are compared: MB/s of a burst, microseconds of everything else.
     pub fn headline(&self, job: &Job) -> f64 {
         match job.op.better() {
             Better::More => self.bytes_per_second(job) / 1e6,
@@ -265,7 +265,7 @@ mod tests {
         assert!((sample().headline(&burst) - 10.0).abs() < 1e-9);
     }
 
-    /// A ping-pong's time is told by its median, its throughput by its mean.
+    /// A ping-pong's time is reported by its median, its throughput by its mean.
     #[test]
     fn pingpong_by_its_median() {
         let half = HalfRtt {
@@ -282,7 +282,7 @@ mod tests {
         assert!((sample.bytes_per_second(&job(Op::Pingpong, 2)) - 20e6).abs() < 1e-3);
     }
 
-    /// Repetitions follow the bytes that all nodes together move, and are never none.
+    /// Repetitions follow from the bytes that all nodes together move, and are at least one.
     #[test]
     fn repetitions() {
         assert_eq!(Op::Pingpong.iterations(4, 2), 50_000);

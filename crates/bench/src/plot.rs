@@ -7,7 +7,7 @@ use crate::stats::size_name;
 const SIZE_PIXELS: (u32, u32) = (960, 640);
 const FONT: &str = "sans-serif";
 const TEXT_PIXELS: u32 = 16;
-/// Lines, in this order; readable in print and by most colour-blind people.
+/// Colours of the lines, in order; readable in print and by most colour-blind people.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0, 90, 181),
     RGBColor(220, 50, 32),
@@ -22,9 +22,9 @@ const COLORS: [RGBColor; 8] = [
 /// One line of a plot.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Size in bytes and what was measured; what is not above zero has no place on a logarithmic plot, and is left out.
+    /// Size in bytes and measured value; values not above zero cannot be drawn on a logarithmic axis and are left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -32,7 +32,7 @@ pub struct Line {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlotError {
-    /// Nothing can be drawn.
+    /// There is nothing to draw.
     #[error("no point to plot: sizes and results must be above zero")]
     Empty,
     /// The drawing failed.
@@ -40,7 +40,7 @@ pub enum PlotError {
     Drawing(String),
 }
 
-/// Draws lines over message sizes.
+/// Draws lines over message sizes. `unit` is that of the heights.
 pub fn svg(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
     let drawable = |&(x, y): &(f64, f64)| x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite();
     let points = || lines.iter().flat_map(|line| &line.points).copied();
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// What cannot be drawn on logarithmic axes is left out; if nothing is left, that is said.
+    /// Values that cannot be drawn on logarithmic axes are left out; if none is left, that is an error.
     #[test]
     fn leaves_out_what_has_no_logarithm() {
         let drawn = svg(
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Names with characters that XML keeps for itself do not break the file.
+    /// Names with characters that are special in XML do not break the file.
     #[test]
     fn names_are_escaped() {
         let drawn = svg("a < b", "us", &[line(&[(4.0, 1.0), (1024.0, 30.0)])]).unwrap();

@@ -1,9 +1,9 @@
-//! What is reported of many samples: latency distributions, medians, spreads.
+//! Statistics of many samples: latency distributions, medians, spreads.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest round trip that is told apart, in nanoseconds; longer ones count as this.
+/// Longest round trip that is recorded, in nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Round-trip times, recorded in nanoseconds.
@@ -85,7 +85,7 @@ impl Rounds {
         }
     }
 
-    /// Half of [`Rounds::spread_percent`] as tables show it; a dash where one round has none.
+    /// Half of [`Rounds::spread_percent`] as tables show it; a dash for one round.
     pub(crate) fn half_spread(&self) -> String {
         if self.rounds > 1 {
             format!("{:.0}", self.spread_percent() / 2.0)
@@ -100,7 +100,7 @@ impl Rounds {
     }
 }
 
-/// `1.5 KiB`, `64 MiB`: sizes of messages as people write them.
+/// A message size in readable units: `1.5 KiB`, `64 MiB`.
 pub fn size_name(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{} GiB", b >> 30),

@@ -1,23 +1,23 @@
-//! Whether the user wants all measuring to end.
+//! Whether the user wants all measurements to end.
 //!
-//! Set from outside (by the command line's signals), looked at by everything here that waits for other processes, so that those are
-//! ended and testbeds and temporary folders are removed on the way out. One flag for the whole program, because signals are the
-//! program's. What measures within this process for a short time (bare TCP, UDP and copies) does not look.
+//! Set from outside (by the command line's signals), and checked wherever the benchmarks wait for other processes, so that those are ended and
+//! testbeds and temporary folders are removed on the way out. One flag for the whole program, because signals are the program's. Short measurements
+//! within this process (bare TCP, UDP and copies) do not check it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Why somebody who was stopped has no figure.
+/// Reason for missing figures after a stop.
 pub(crate) const REASON: &str = "interrupted";
 
 static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// To be set when all is to end.
+/// The flag to set when all measurements are to end.
 pub fn flag() -> Arc<AtomicBool> {
     Arc::clone(&FLAG)
 }
 
-/// Whether all is to end.
+/// Whether all measurements are to end.
 pub fn is_wanted() -> bool {
     FLAG.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Contenders in turn within one run: A B C, A B C, …, so that what disturbs the machine disturbs all of them.
+//! Contenders in turn within one run: A B C, A B C, …, so that disturbances of the machine affect all of them.
 
 use serde::Serialize;
 
@@ -15,16 +15,16 @@ pub enum Better {
     Less,
 }
 
-/// Something that is measured over and over.
+/// Something that is measured repeatedly.
 pub struct Contender<'a> {
-    /// As the table names it.
+    /// Its name in tables.
     pub name: String,
-    /// One measurement; an error takes this contender out, with the reason.
+    /// Makes one measurement; an error takes this contender out, with the reason.
     pub run: Box<dyn FnMut() -> Result<f64, String> + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// Names one measurement.
+    /// A contender with this measurement.
     pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, String> + 'a) -> Self {
         Self {
             name: name.into(),
@@ -33,20 +33,20 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// What a contender reached.
+/// Result of a contender.
 #[derive(Debug, Clone, Serialize)]
 pub struct Standing {
-    /// Of the contender.
+    /// Its name.
     pub name: String,
     /// Over all rounds, or why there are none.
     pub result: Result<Rounds, String>,
-    /// Round by round.
+    /// Values round by round.
     #[serde(skip)]
     values: Vec<f64>,
 }
 
 impl Standing {
-    /// Of values that were measured elsewhere.
+    /// A result of values that were measured elsewhere.
     pub fn of(name: String, values: Vec<f64>) -> Self {
         Self {
             name,
@@ -62,8 +62,7 @@ impl Standing {
             .map_or(f64::NAN, |rounds| rounds.median)
     }
 
-    /// Median of the ratios to `other`, round by round: a machine that is fast at some times and slow at others disturbs it least.
-    /// NaN if there are none.
+    /// Median of the ratios to `other`, round by round, which varies least on a machine that changes its speed. NaN if there are none.
     pub fn ratio_to(&self, other: &Self) -> f64 {
         median_ratio(&self.values, &other.values)
     }
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Rounds interleave, and one that fails leaves the others alone.
+    /// Rounds interleave, and a contender that fails does not affect the others.
     #[test]
     fn takes_turns() {
         let order = RefCell::new(String::new());

@@ -3,9 +3,9 @@
 //! Values are relaxed atomics behind an `Arc`: the thread that polls the endpoint owns the [`Board`] and writes, any
 //! number of [`Reader`]s on other threads read single elements that are never torn but need not belong together.
 //!
-//! Invariants: an element is only written by its owner (or on behalf of it, by `install`); its stamp never goes back
-//! while the owner's incarnation stays the same; every value is finite if those published here are; a frame from an
-//! incarnation that was given up by `forget` is never taken again while it is among the last [`FORMER_INCARNATIONS`].
+//! Invariants: an element is only written by its owner (or on behalf of it, by `install`); its stamp never goes back while the owner's incarnation
+//! stays the same; every value is finite if those published here are; a frame of an incarnation that `forget` ended is never taken again while it is
+//! among the last [`FORMER_INCARNATIONS`].
 
 use crate::{ElementsTuner, Lap};
 use std::ops::Range;
@@ -13,27 +13,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tsumuji_wire::{Datagram, NodeId};
 
-/// Incarnations of one owner that are remembered as gone. A process that is restarted more often than this while one of
-/// its frames is still under way would have to restart within the network's longest delay.
+/// Former incarnations of one owner that are remembered. A process that is restarted more often than this while one of its frames is still under way
+/// would have to restart within the network's longest delay.
 pub const FORMER_INCARNATIONS: usize = 4;
 
-/// Why there is no board.
+/// Why a board cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BoardError {
-    /// Ranges must follow one another from 0 on: each element has exactly one owner.
+    /// Ranges must follow one another from 0 on, since each element has exactly one owner.
     #[error(
         "{owner} owns {range:?}, but the elements before it end at {expected}; give each element one owner, in order"
     )]
     Ranges {
-        /// Whose range.
+        /// The owner of the range.
         owner: NodeId,
-        /// As given.
+        /// Its range.
         range: Range<usize>,
-        /// Where it must begin.
+        /// Where the range must begin.
         expected: usize,
     },
-    /// Frames name elements in 32 bits.
+    /// The vector is too long: frames name elements in 32 bits.
     #[error("a board of {len} elements is beyond the limit of {limit}")]
     TooLong {
         /// Elements asked for.
@@ -41,37 +41,37 @@ pub enum BoardError {
         /// Most that is accepted.
         limit: usize,
     },
-    /// Frames name nodes in 16 bits, and this node must be one of them.
+    /// This node is not among the nodes, or there are too many: frames name nodes in 16 bits.
     #[error("{me} is not among the {nodes} nodes of the board")]
     NotAMember {
         /// This node.
         me: NodeId,
-        /// Nodes given.
+        /// Number of nodes given.
         nodes: usize,
     },
 }
 
-/// Datagrams that were not taken, by reason.
+/// Refused datagrams, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drops {
-    /// Every element is held at this stamp or a newer one: repeats, repairs not needed here, late frames.
+    /// Every element is held at this stamp or a newer one: repetitions, unneeded repairs, late frames.
     pub not_newer: u64,
     /// From an epoch that has ended.
     pub past_epoch: u64,
     /// From an epoch that has not begun here.
     pub future_epoch: u64,
-    /// From another life of the owner than the one known here.
+    /// From another incarnation of the owner than the current one.
     pub other_incarnation: u64,
-    /// Names elements that are not the source's own.
+    /// With elements that are not the source's own.
     pub not_owner: u64,
-    /// Not a whole number of elements, none at all, or a lap of 0.
+    /// Without elements, with a part of one, or with a lap of 0.
     pub malformed: u64,
-    /// Holds NaN or infinity, which would spread through any iteration.
+    /// With NaN or infinity, which would spread through any iteration.
     pub not_finite: u64,
 }
 
 impl Drops {
-    /// All of them.
+    /// Sum of all reasons.
     pub fn total(&self) -> u64 {
         self.not_newer
             + self.past_epoch
@@ -87,19 +87,19 @@ impl Drops {
 #[derive(Debug)]
 struct Owner {
     range: Range<usize>,
-    /// 0: not known, the next frame tells.
+    /// 0: not known; the next frame tells it.
     incarnation: u32,
-    /// Lives that are over, newest first; 0 where none.
+    /// Ended incarnations, newest first; 0 where none.
     former: [u32; FORMER_INCARNATIONS],
 }
 
-/// Picks the counter of a reason.
+/// Selects the counter of a reason.
 type Counter = fn(&mut Drops) -> &mut u64;
 
-/// What readers on other threads see.
+/// The part that readers on other threads see.
 #[derive(Debug)]
 struct Cells {
-    /// `f64::to_bits`.
+    /// Elements as `f64::to_bits`.
     values: Box<[AtomicU64]>,
     /// Newest lap heard of each node, 0: none.
     laps: Box<[AtomicU32]>,
@@ -130,8 +130,8 @@ pub struct Reader {
 }
 
 impl Board {
-    /// A board of zeros in epoch 0. `owned[i]` are the elements of node i, one after the other from 0; nodes without
-    /// elements have an empty range. Its length is where the last range ends. Frames use `channel`.
+    /// A board of zeros in epoch 0. `owned[i]` are the elements of node i, one range after the other from 0; nodes without elements have an empty
+    /// range. The board's length is the end of the last range. Its frames use channel `channel_id`.
     pub fn new(channel_id: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
         let mut len = 0;
         if owned.len() > usize::from(u16::MAX) || usize::from(me.0) >= owned.len() {
@@ -183,12 +183,12 @@ impl Board {
         })
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.stamps.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.stamps.is_empty()
     }
@@ -205,17 +205,17 @@ impl Board {
             .map_or(0..0, |owner| owner.range.clone())
     }
 
-    /// The channel its frames carry.
+    /// Id of the channel of its frames.
     pub fn channel(&self) -> u16 {
         self.channel_id
     }
 
-    /// The epoch whose frames are taken and sent.
+    /// The epoch of frames that are taken and sent.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// From now on only frames of `epoch` are taken. Values and stamps stay.
+    /// Begins an epoch: from now on only its frames are taken. Values and stamps stay.
     pub fn begin_epoch(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
@@ -237,9 +237,9 @@ impl Board {
         self.cells.copy_to(start, out);
     }
 
-    /// Takes what is newer in `datagram`: the smallest range that holds all that changed, or `None` (counted in `drops`).
+    /// Takes the newer elements of `datagram`. Returns the smallest range that holds all changes, or `None`: nothing was taken (counted in `drops`).
     ///
-    /// Any bytes may be in it. The first life of an owner that is heard of is taken as its current one.
+    /// The datagram may hold any bytes. The first incarnation of an owner that is heard of counts as its current one.
     pub fn apply(&mut self, datagram: &Datagram<'_>) -> Option<Range<usize>> {
         match self.examine(datagram) {
             Ok((lap, range)) => self.take(datagram, lap, range),
@@ -250,7 +250,7 @@ impl Board {
         }
     }
 
-    /// Everything about a datagram but its stamps: its lap and elements, or the counter of the reason for refusing it.
+    /// Checks all of a datagram but its stamps: returns its lap and elements, or the counter of the reason for refusing it.
     fn examine(&mut self, datagram: &Datagram<'_>) -> Result<(Lap, Range<usize>), Counter> {
         let (elements, rest) = datagram.payload.as_chunks::<8>();
         let Some(lap) = Lap::new(datagram.lap) else {
@@ -278,7 +278,7 @@ impl Board {
         if start < owner.range.start || end > owner.range.end {
             return Err(|drops| &mut drops.not_owner);
         }
-        // Every value is looked at before any is written: a datagram is taken whole or not at all.
+        // Every value is checked before any is written: a datagram is taken whole or not at all.
         if elements
             .iter()
             .any(|element| !f64::from_le_bytes(*element).is_finite())
@@ -323,8 +323,8 @@ impl Board {
         changed
     }
 
-    /// Writes values of `owner` that arrived by another, reliable way, unless a newer one is held. They are not checked.
-    /// Panics unless all of them are the owner's.
+    /// Writes values of `owner` that came by reliable messages, unless a newer value is held. They are not checked. Panics unless all of them are the
+    /// owner's.
     pub fn install(&mut self, owner: NodeId, start: usize, values: &[f64], lap: Lap) {
         let range = self.owned_by(owner);
         let end = start + values.len();
@@ -346,7 +346,7 @@ impl Board {
         self.install(self.me, start, values, lap);
     }
 
-    /// `owner` died or came back: its next life may begin at lap 1 again. Values stay until overwritten.
+    /// Ends the known incarnation of `owner`, which died or came back: the next one may begin at lap 1 again. Values stay until overwritten.
     pub fn forget(&mut self, owner: NodeId) {
         let Some(state) = self.owners.get_mut(usize::from(owner.0)) else {
             return;
@@ -365,8 +365,8 @@ impl Board {
         self.cells.lap(source)
     }
 
-    /// Oldest lap among the elements of `source`: all of them are at least this fresh. `None` while one has never
-    /// arrived, or if it owns none. Looks at each of its stamps.
+    /// Oldest lap among the elements of `source`: all of them are at least this new. `None` while one has never arrived, or if it owns none. Reads
+    /// each of its stamps.
     pub fn oldest(&self, source: NodeId) -> Option<Lap> {
         let mut stamps = self.stamps[self.owned_by(source)].iter();
         let first = Lap::new(*stamps.next()?)?;
@@ -380,24 +380,24 @@ impl Board {
         })
     }
 
-    /// Laps by which the stalest element of `source` is behind the newest lap heard of it; `None` as in `oldest`.
+    /// Laps by which the oldest element of `source` is behind the newest lap heard of it; `None` as in `oldest`.
     pub fn staleness(&self, source: NodeId) -> Option<u32> {
         Some(self.lap(source)?.since(self.oldest(source)?))
     }
 
-    /// What was not taken, by reason.
+    /// Refused datagrams, by reason.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
 }
 
 impl Reader {
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.cells.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.cells.values.is_empty()
     }

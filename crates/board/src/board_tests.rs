@@ -32,7 +32,7 @@ fn contents(board: &Board) -> Vec<f64> {
     values
 }
 
-/// Of an overlapping frame only the elements that are held older are written.
+/// Of an overlapping frame only the elements with an older stamp here are written.
 #[test]
 fn older_never_replaces_newer() {
     let mut board = board();
@@ -93,7 +93,7 @@ fn epochs_keep_apart() {
     );
 }
 
-/// A restarted owner begins at lap 1; frames of its former lives stay out however late they come.
+/// A restarted owner begins at lap 1; frames of its former incarnations are refused however late they come.
 #[test]
 fn former_incarnations_stay_out() {
     let mut board = board();
@@ -126,7 +126,7 @@ fn former_incarnations_stay_out() {
     assert_eq!(board.drops().other_incarnation, 3);
 }
 
-/// Hostile frames are refused whole and counted under their reason.
+/// Malformed frames are refused whole and counted under their reason.
 #[test]
 fn hostile_frames_are_counted() {
     let mut board = board();
@@ -176,7 +176,7 @@ fn hostile_frames_are_counted() {
     assert!(board.apply(&datagram(1, 4, &one)).is_some());
 }
 
-/// What comes by the reliable way replaces what is held at the same lap, but nothing newer.
+/// Values by reliable messages replace those of the same lap, but no newer ones.
 #[test]
 fn install_keeps_newer_values() {
     let mut board = board();
@@ -186,7 +186,7 @@ fn install_keeps_newer_values() {
     assert_eq!(contents(&board)[4..7], [1.0, 7.0, 1.0]);
 }
 
-/// Ranges that leave a gap, overlap, or do not include this node make no board.
+/// A board is refused if ranges leave a gap, overlap, or do not include this node.
 #[test]
 fn ownership_must_be_complete() {
     assert!(matches!(

@@ -1,38 +1,38 @@
-//! How many elements travel in one frame: as the user says, or as the machine and the link bear it.
+//! Number of elements in one frame: fixed by the user, or adapted to the machine and the link.
 //!
-//! Small frames sent often keep copies fresh, and stale copies cost laps; but each frame has a fixed cost at both ends.
-//! The automatic setting sends as few elements a frame as keeps the time spent on exchanging (publishing, receiving)
-//! below [`EXCHANGE_PERCENT`] of the time spent on computing, and backs off when the link has no slot.
+//! Small frames sent often keep copies fresh, and stale copies cost laps; but each frame has a fixed cost at both ends. The automatic setting sends
+//! as few elements a frame as keeps the time for exchange (publishing, receiving) below [`EXCHANGE_PERCENT`] of the time for computing, and sends
+//! larger frames when the link has no slot.
 
 use std::str::FromStr;
 
-/// Time for exchange that the automatic setting allows, in percent of the time for computing: what two workers may lose
-/// against the 1.9-fold speed that is expected of them.
+/// Limit of the automatic setting for the time for exchange, in percent of the time for computing: what two workers may lose of the 1.9-fold speed
+/// expected of them.
 pub const EXCHANGE_PERCENT: u64 = 4;
-/// Below this share of the limit, frames are made smaller again. A quarter leaves room for halving the frame size, which
-/// at most doubles the cost.
+/// Below this share of the time for computing, frames are made smaller again. A quarter of the limit leaves room for halving the frame size, which at
+/// most doubles the cost.
 const SHRINK_PERCENT: u64 = EXCHANGE_PERCENT / 4;
-/// Work after which a decision is taken, so that one slow frame or one clock reading decides nothing.
+/// Computing time after which a decision is taken, so that one slow frame or one clock reading decides nothing.
 const WINDOW_NS: u64 = 2_000_000;
-/// Where the automatic setting begins.
+/// First size of the automatic setting.
 const START: usize = 8;
-/// A time this many times the usual one is an interruption (the core was given to someone else) and is taken for that much
-/// only: how often a machine is interrupted says nothing about what frames cost.
+/// A time of more than so many usual ones is an interruption (the core ran another process) and counts only as so many: the frequency of
+/// interruptions has nothing to do with the cost of frames.
 const USUAL_TIMES: u64 = 4;
 /// Weight of a new time in the usual one, as a divisor.
 const USUAL_WEIGHT: u64 = 16;
 
-/// Elements in one frame.
+/// Setting of the number of elements in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Elements {
-    /// As found good while running.
+    /// Adapted while running.
     #[default]
     Auto,
     /// Always this many (or as many as a frame holds, if that is less).
     Fixed(usize),
 }
 
-/// What was given is no number of elements.
+/// The text is no number of elements.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("elements per frame must be `auto` or a whole number from 1 on, not `{0}`")]
 pub struct ElementsError(String);
@@ -107,7 +107,7 @@ impl ElementsTuner {
         self.capacity
     }
 
-    /// Time just spent on computing some rows and on exchanging for them, and frames for which the link had no slot.
+    /// Records time just spent on computing some rows and on exchange for them, and frames for which the link had no slot.
     pub fn record(&mut self, compute_ns: u64, exchange_ns: u64, refused: u64) {
         if self.setting != Elements::Auto {
             return;
@@ -127,7 +127,7 @@ impl ElementsTuner {
     }
 }
 
-/// `sample`, or less if it is far from `usual`, which follows.
+/// Limits `sample` to a multiple of `usual`, and updates `usual`.
 fn usual(usual: &mut u64, sample: u64) -> u64 {
     if *usual == 0 {
         *usual = sample;
@@ -151,7 +151,7 @@ mod tests {
         tuner.current()
     }
 
-    /// Expensive rows go out one by one, cheap ones in full frames, and those between as few at a time as the limit allows.
+    /// Expensive rows are sent one by one, cheap ones in full frames, and others as few at a time as the limit allows.
     #[test]
     fn automatic_setting_follows_the_cost() {
         assert_eq!(settle(60_000, 500, 180, 0), 1);
@@ -160,7 +160,7 @@ mod tests {
         assert!((16..=64).contains(&between), "{between}");
     }
 
-    /// Now and then the core is gone for a while: frames stay as small as they would be without that.
+    /// Interruptions now and then do not make frames larger.
     #[test]
     fn interruptions_do_not_make_frames_larger() {
         let mut tuner = ElementsTuner::new(Elements::Auto, 4000);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(tuner.current(), 180);
     }
 
-    /// Only `auto` and positive numbers are accepted, and written back the same.
+    /// Only `auto` and positive numbers are accepted, and are written as they were read.
     #[test]
     fn settings_parse() {
         for text in ["auto", "1", "184"] {

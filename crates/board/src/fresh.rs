@@ -1,6 +1,6 @@
-//! Joining a board to an endpoint: datagrams from polling into the copy, frames of the copy out, and waiting for freshness.
+//! Connects a board to an endpoint: received datagrams into the copy, frames of the copy out, and waiting for freshness.
 //!
-//! Whoever polls with a handler of its own hands datagrams to [`Board::apply`] itself and needs none of this.
+//! A program that polls with a handler of its own calls [`Board::apply`] itself and needs none of this.
 
 use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tsumuji_node::{
     NodeId, SendError, SendId,
 };
 
-/// An endpoint carries a board's frames to all its members.
+/// Sends a board's frames to all members of the endpoint.
 impl<L: Link> Carrier for Endpoint<L> {
     type Error = SendError;
 
@@ -18,12 +18,12 @@ impl<L: Link> Carrier for Endpoint<L> {
     }
 }
 
-/// A handler that feeds a board and passes everything else on.
+/// A handler that passes a board's datagrams to it and everything else to another handler.
 #[derive(Debug)]
 pub struct Feeding<'a, H> {
     /// Takes the datagrams of its channel.
     pub board: &'a mut Board,
-    /// Takes the rest.
+    /// Takes everything else.
     pub rest: &'a mut H,
 }
 
@@ -44,7 +44,7 @@ impl<H: Handler> Handler for Feeding<'_, H> {
         self.rest.peer_up(peer);
     }
 
-    /// A dead owner's next life begins anew.
+    /// The next incarnation of a dead owner begins anew.
     fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
         self.board.forget(peer);
         self.rest.peer_dead(peer, failed_messages);
@@ -59,8 +59,8 @@ impl<H: Handler> Handler for Feeding<'_, H> {
     }
 }
 
-/// Polls until every element of `source` is of `lap` or newer; `false`: not within `timeout`. What is not for the board goes
-/// to `rest`. A source that owns nothing is never fresh.
+/// Polls until every element of `source` is of `lap` or newer; `false`: not within `timeout`. All else that arrives goes to `rest`. A source that
+/// owns nothing is never fresh.
 pub fn wait_fresh<L: Link, H: Handler>(
     board: &mut Board,
     endpoint: &mut Endpoint<L>,
@@ -71,7 +71,7 @@ pub fn wait_fresh<L: Link, H: Handler>(
 ) -> Result<bool, EndpointError> {
     let deadline = Instant::now() + timeout;
     loop {
-        // The newest lap heard of is looked at first: it costs nothing.
+        // The newest lap heard of is checked first: it costs nothing.
         let may_be = board
             .lap(source)
             .is_some_and(|heard| !lap.is_newer_than(heard));

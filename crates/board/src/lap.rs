@@ -1,4 +1,4 @@
-//! The stamp on every update: which pass of its owner wrote it.
+//! Laps: the stamp on every update tells in which pass its owner wrote it.
 
 /// A pass of an owner over its elements. Counts from 1, wraps around past `u32::MAX`, and is never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ impl Lap {
         if lap == 0 { None } else { Some(Self(lap)) }
     }
 
-    /// As it travels.
+    /// The number, as it is sent.
     pub const fn get(self) -> u32 {
         self.0
     }

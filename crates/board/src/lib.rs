@@ -1,10 +1,9 @@
 //! The board: a vector of `f64` that every node holds a copy of, updated by broadcast and read without waiting (RELAX).
 //!
-//! Copies are not coherent on purpose. Each element has one owner, who overwrites it and broadcasts what it wrote; a
-//! reader uses whatever has arrived. A convergent iteration is only delayed by an update that is lost or late, so
-//! updates travel best effort. What the board promises: an older value never replaces a newer one, whatever the network
-//! does (`board`); a lost update is healed by the next one or by [`Board::repair`] (`publish`); how far behind a copy is
-//! can be asked, and waited for ([`wait_fresh`]).
+//! Copies are not coherent on purpose. Each element has one owner, which overwrites it and broadcasts the new value; a reader uses the newest value
+//! that has arrived. A convergent iteration is only delayed by an update that is lost or late, so updates travel best effort. The board guarantees
+//! that an older value never replaces a newer one, whatever the network does (`board`), and that a lost update is repaired by the next one or by
+//! [`Board::repair`] (`publish`); a program can ask how old a copy is, or wait until it is newer ([`wait_fresh`]).
 //!
 //! Called by `solve`. Owns no endpoint: frames leave through a [`Carrier`] (an endpoint is one), arrive through
 //! [`Board::apply`].

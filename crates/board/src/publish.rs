@@ -1,24 +1,24 @@
-//! The owner's side: its values into frames, and frames again for those that were lost.
+//! The owner's side: sends its values in frames, and repeats frames in case they were lost.
 //!
-//! Invariant: a frame's stamp is the lap of every value in it, so a repair never passes an old value off as newer.
+//! Invariant: a frame's stamp is the lap of every value in it, so a repair never presents an old value as newer.
 
 use crate::{Board, Elements, ElementsTuner, Lap};
 use std::ops::Range;
 use tsumuji_wire::Datagram;
 
-/// Takes frames to the other nodes, best effort.
+/// Sends frames to the other nodes, best effort.
 pub trait Carrier {
-    /// Why the link failed for good.
+    /// Permanent failure of the link.
     type Error;
 
-    /// Sends the update to everyone who reads the board; how many copies found no transmit slot.
+    /// Sends the update to all readers of the board; returns how many copies found no transmit slot.
     fn update(&mut self, update: Datagram<'_>) -> Result<usize, Self::Error>;
 }
 
-/// What a publish or a repair did.
+/// Result of a publish or a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Published {
-    /// Frames handed to the carrier.
+    /// Frames given to the carrier.
     pub frames: u64,
     /// Copies of frames for which the link had no slot; they are lost unless repaired.
     pub refused: u64,
@@ -42,12 +42,12 @@ impl Board {
         self.elements.current()
     }
 
-    /// Where the automatic setting is told what things cost.
+    /// The tuner of the automatic setting, to record costs.
     pub fn tuner(&mut self) -> &mut ElementsTuner {
         &mut self.elements
     }
 
-    /// Writes own elements `range` and sends them, `elements` a frame. Panics unless all of them are this node's.
+    /// Writes own elements `range` and sends them, `elements` in a frame. Panics unless all of them are this node's.
     pub fn publish<C: Carrier>(
         &mut self,
         carrier: &mut C,
@@ -70,9 +70,8 @@ impl Board {
         Ok(done)
     }
 
-    /// Sends one frame of own elements again, as they are: heals updates that were lost and have no successor yet. Each
-    /// call goes on where the last one stopped, round and round; call it every few milliseconds. Nothing happens while
-    /// nothing was published.
+    /// Sends one frame of own elements again, unchanged: repairs updates that were lost and have no successor yet. Each call goes on where the last
+    /// one stopped, round and round; call it every few milliseconds. Does nothing before the first publish.
     pub fn repair<C: Carrier>(&mut self, carrier: &mut C) -> Result<Published, C::Error> {
         let own = self.own();
         if own.is_empty() {

@@ -70,7 +70,7 @@ fn publish_cuts_frames() {
     }
 }
 
-/// A last update that was lost altogether arrives by repair alone, frame by frame, although laps differ within the range.
+/// A last update that was lost completely arrives by repair alone, frame by frame, although laps differ within the range.
 #[test]
 fn repair_heals_a_lost_last_update() {
     let (mut owner, mut copy) = boards(3);
@@ -105,7 +105,7 @@ fn copies_never_go_back() {
             let mut wire = Wire::default();
             let start = random.usize(..23);
             let end = random.usize(start + 1..=23);
-            // The value is the lap: going back is seen at once.
+            // The value is the lap, so that going back is noticed.
             owner
                 .publish(
                     &mut wire,

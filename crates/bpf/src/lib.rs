@@ -1,13 +1,13 @@
-//! Assembler for programs of the kernel's BPF machine (RFC 9669): instructions, and jumps to labels.
+//! An assembler for programs of the kernel's BPF machine (RFC 9669): instructions, and jumps to labels.
 //!
-//! Called by the XDP program of `link` and by the impairment of `testbed`, which are listings by it, so that neither needs a
-//! compiler. Leaves out every check: the kernel's verifier makes them when a program is loaded.
+//! Called for the XDP program of `link` and the impairment of `testbed`, which are written with it, so that neither needs a compiler. Checks nothing:
+//! the kernel's verifier does that when a program is loaded.
 
-/// A register. 0 holds results, 1 to 5 arguments, 6 to 9 are kept across calls, 10 is the end of the stack.
+/// A register. 0 holds results, 1 to 5 arguments, 6 to 9 are preserved across calls, 10 is the end of the stack.
 #[derive(Debug, Clone, Copy)]
 pub struct Reg(pub u8);
 
-/// Bytes that a load or a store moves. The values are the machine's, here and below.
+/// Bytes that a load or a store moves. The values here and below are the machine's encoding.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Size {
@@ -16,7 +16,7 @@ pub enum Size {
     U8 = 0x10,
 }
 
-/// Arithmetic on 64 bits, without signs.
+/// Unsigned 64-bit arithmetic.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -29,7 +29,7 @@ pub enum Op {
     Set = 0xb0,
 }
 
-/// Comparison without signs.
+/// Unsigned comparison.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum If {
@@ -43,13 +43,13 @@ pub enum If {
 #[derive(Debug, Clone, Copy)]
 pub struct Label(usize);
 
-/// A program as it is written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<u64>,
-    /// Where a jump stands, and to which label it goes.
+    /// Index of each jump, and its label.
     jumps: Vec<(usize, Label)>,
-    /// Where each label stands.
+    /// Index of the instruction at each label.
     places: Vec<Option<usize>>,
 }
 
@@ -81,7 +81,7 @@ impl Assembler {
         self.emit(0x0f | op as u8, to, from, 0, 0);
     }
 
-    /// `to = to op number`, whose sign is extended.
+    /// `to = to op number`; the number is sign-extended.
     pub fn op_number(&mut self, op: Op, to: Reg, number: i32) {
         self.emit(0x07 | op as u8, to, Reg(0), 0, number);
     }
@@ -96,31 +96,31 @@ impl Assembler {
         self.op(Op::Set, to, from);
     }
 
-    /// `to` = the map behind a descriptor of ours; two words long.
+    /// `to` = the map of a descriptor of ours; two instruction slots long.
     pub fn set_map(&mut self, to: Reg, fd: i32) {
         const PSEUDO_MAP_FD: Reg = Reg(1);
         self.emit(0x18, to, PSEUDO_MAP_FD, 0, fd);
         self.emit(0, Reg(0), Reg(0), 0, 0);
     }
 
-    /// Goes on at `target` if this holds for the low 32 bits of a register.
+    /// Jumps to `target` if this holds for the low 32 bits of a register.
     pub fn jump_if(&mut self, left: Reg, test: If, number: u32, target: Label) {
         self.jumps.push((self.code.len(), target));
         self.emit(0x06 | test as u8, left, Reg(0), 0, number.cast_signed());
     }
 
-    /// Goes on at `target` if one register is above another, both whole.
+    /// Jumps to `target` if one register is above another, compared as 64 bits.
     pub fn jump_if_above(&mut self, left: Reg, right: Reg, target: Label) {
         self.jumps.push((self.code.len(), target));
         self.emit(0x0d | If::Above as u8, left, right, 0, 0);
     }
 
-    /// Calls one of the kernel's helpers by number (`linux/bpf.h`).
+    /// Calls a helper function of the kernel by number (`linux/bpf.h`).
     pub fn call(&mut self, helper: i32) {
         self.emit(0x85, Reg(0), Reg(0), 0, helper);
     }
 
-    /// Ends the program; register 0 is its answer.
+    /// Ends the program; register 0 is its result.
     pub fn exit(&mut self) {
         self.emit(0x95, Reg(0), Reg(0), 0, 0);
     }
@@ -131,16 +131,16 @@ impl Assembler {
         Label(self.places.len() - 1)
     }
 
-    /// The next instruction is where jumps to `label` lead.
+    /// Places `label` at the next instruction.
     pub fn place(&mut self, label: Label) {
         self.places[label.0] = Some(self.code.len());
     }
 
-    /// The program, with the distances of its jumps. Panics if a jump's label was never placed.
+    /// The finished program. Panics if a jump's label was never placed.
     pub fn finish(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let target = self.places[label.0].expect("each label is placed");
-            // Counted from the instruction after the jump; no program of ours has as many as an offset can span.
+            // Counted from the instruction after the jump; our programs are shorter than the range of an offset.
             let distance = target as i16 - at as i16 - 1;
             let mut word = self.code[at].to_ne_bytes();
             word[2..4].copy_from_slice(&distance.to_ne_bytes());

@@ -1,7 +1,7 @@
-//! The operations, blocking and non-blocking: they check what is given, choose an algorithm, and hand a plan to `collectives`.
+//! The operations, blocking and non-blocking: they check arguments, choose an algorithm, and pass a plan to `collectives`.
 //!
-//! Every member of the group makes the same calls in the same order. Lengths are in elements; a blocking call returns when this
-//! member's part is done and its buffers may be used again.
+//! Every member of the group makes the same calls in the same order. Lengths are in elements; a blocking call returns when this member's part is done
+//! and its buffers may be used again.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::ledger::EAGER_BYTES;
 use crate::plan::{self, Plan};
 use crate::table::{Algorithm, Can, Operation, Question};
 
-/// Native broadcasts name bytes in 32 bits.
+/// Native broadcasts have offsets of 32 bits.
 const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
 
-/// As other members see it: which operation, how done. Below 16 algorithms.
+/// Operation and algorithm as other members see them: the operation in the upper four bits, the algorithm in the lower.
 #[derive(Clone, Copy)]
 enum Code {
     Barrier = 0x10,
@@ -37,12 +37,12 @@ fn code(code: Code, algorithm: Algorithm) -> u8 {
     code as u8 | algorithm as u8
 }
 
-/// Of a broadcast.
+/// Code of a broadcast.
 pub(crate) fn broadcast_code(algorithm: Algorithm) -> u8 {
     code(Code::Broadcast, algorithm)
 }
 
-/// A group as a call needs to know it.
+/// This member's rank, and the size of the group.
 #[derive(Clone, Copy)]
 struct Place {
     rank: usize,
@@ -112,7 +112,7 @@ impl Collectives {
         })
     }
 
-    // What follows comes in pairs: the call itself, then its blocking and non-blocking forms.
+    // The rest comes in groups: the blocking and non-blocking forms of an operation, then what they share.
 
     /// Returns when every member has called it.
     pub fn barrier<L: Link>(
@@ -124,7 +124,7 @@ impl Collectives {
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking; the memory is empty.
+    /// Non-blocking [`barrier`](Self::barrier); the request's memory is empty.
     pub fn start_barrier<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -145,7 +145,7 @@ impl Collectives {
         Ok(Call::moving(code, plan, Source::None, output))
     }
 
-    /// What `data` holds on the root it then holds on all. Of one length on all.
+    /// Copies the root's `data` to all members; it has the same length on all.
     pub fn broadcast<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -193,8 +193,8 @@ impl Collectives {
         })
     }
 
-    /// Each member gets its part of the root's `send` in `receive`; parts are of one length. On others than the root `send` may be
-    /// empty and is not looked at.
+    /// Each member receives its part of the root's `send` in `receive`; all parts have the same length. Except on the root `send` is ignored and may
+    /// be empty.
     pub fn scatter<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -207,7 +207,7 @@ impl Collectives {
         self.scatter_v(endpoint, group, root, send, &counts, receive)
     }
 
-    /// The same with parts of `counts` elements. On others than the root `counts` is not looked at.
+    /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored.
     pub fn scatter_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -223,7 +223,7 @@ impl Collectives {
     }
 
     /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in bytes.
-    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    #[allow(clippy::too_many_arguments)] // the operation needs them
     pub fn start_scatter_v<S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -262,8 +262,8 @@ impl Collectives {
         ))
     }
 
-    /// The root gets each member's `send`, one behind the other in order of ranks; all are of one length. On others than the root
-    /// `receive` may be empty and is not touched.
+    /// The root receives each member's `send`, one behind the other in order of ranks; all have the same length. Except on the root `receive` is not
+    /// used and may be empty.
     pub fn gather<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -276,7 +276,7 @@ impl Collectives {
         self.gather_v(endpoint, group, root, send, receive, &counts)
     }
 
-    /// The same with parts of `counts` elements. On others than the root `counts` is not looked at.
+    /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored.
     pub fn gather_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -292,7 +292,7 @@ impl Collectives {
     }
 
     /// Non-blocking [`gather_v`](Self::gather_v), with counts in bytes.
-    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    #[allow(clippy::too_many_arguments)] // the operation needs them
     pub fn start_gather_v<S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -331,7 +331,7 @@ impl Collectives {
         ))
     }
 
-    /// Every member gets each member's `send`, one behind the other in order of ranks; all are of one length.
+    /// Every member receives each member's `send`, one behind the other in order of ranks; all have the same length.
     pub fn all_gather<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -343,7 +343,7 @@ impl Collectives {
         self.all_gather_v(endpoint, group, send, receive, &counts)
     }
 
-    /// The same with parts of `counts` elements, the same counts on all.
+    /// As [`all_gather`](Self::all_gather), with parts of `counts` elements, the same counts on all.
     pub fn all_gather_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -398,10 +398,9 @@ impl Collectives {
         ))
     }
 
-    /// The root gets `op` over all members' `send`, element by element. On others than the root `receive` may be empty and is not
-    /// touched.
+    /// The root receives the result of `op` over all members' `send`, element by element. Except on the root `receive` is not used and may be empty.
     ///
-    /// The order of folding is fixed by sizes and table, so that one program run twice gives the same bits.
+    /// Sizes and table fix the order of folding, so that a program run twice gives the same bits.
     pub fn reduce<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -416,7 +415,7 @@ impl Collectives {
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`reduce`](Self::reduce). The memories hold elements `T`.
+    /// Non-blocking [`reduce`](Self::reduce). The memories contain elements `T`.
     pub fn start_reduce<T: Element, S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -429,7 +428,7 @@ impl Collectives {
         self.start_reduce_raw(endpoint, group, root, send, receive, &op.into())
     }
 
-    /// The same of elements that have no type here.
+    /// As [`start_reduce`](Self::start_reduce), for elements without a Rust type.
     pub fn start_reduce_raw<S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -466,7 +465,7 @@ impl Collectives {
         Ok(Call::moving(code, plan, input, output).folding(op))
     }
 
-    /// Every member gets `op` over all members' `data`, in its place, element by element; the same bits on all.
+    /// Replaces `data` on every member by the result of `op` over all members' `data`, element by element; with the same bits on all.
     pub fn all_reduce<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -479,7 +478,7 @@ impl Collectives {
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`all_reduce`](Self::all_reduce). The memory holds elements `T`.
+    /// Non-blocking [`all_reduce`](Self::all_reduce). The memory contains elements `T`.
     pub fn start_all_reduce<T: Element, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -490,7 +489,7 @@ impl Collectives {
         self.start_all_reduce_raw(endpoint, group, data, &op.into())
     }
 
-    /// The same of elements that have no type here.
+    /// As [`start_all_reduce`](Self::start_all_reduce), for elements without a Rust type.
     pub fn start_all_reduce_raw<M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -514,7 +513,7 @@ impl Collectives {
         need("data, in bytes,", len, len / unit * unit)?;
         let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
         let algorithm = match chosen {
-            // Partners fold into what they send: only what is kept while it waits can be taken.
+            // Partners fold into the memory that they send, so doubling is only for messages that leave, and are kept, without waiting.
             Algorithm::Doubling if len > self.core.ledger.eager_bytes => Algorithm::Halving,
             other => other,
         };
@@ -537,7 +536,7 @@ impl Collectives {
         })
     }
 
-    /// Member i gets part i of every member's `send`, one behind the other in order of ranks; all parts are of one length.
+    /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.
     pub fn all_to_all<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -552,7 +551,7 @@ impl Collectives {
         self.all_to_all_v(endpoint, group, send, &counts, receive, &counts)
     }
 
-    /// The same with parts of `send_counts` and `receive_counts` elements: what one sends to another, that one receives.
+    /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair.
     pub fn all_to_all_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -569,7 +568,7 @@ impl Collectives {
     }
 
     /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in bytes.
-    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    #[allow(clippy::too_many_arguments)] // the operation needs them
     pub fn start_all_to_all_v<S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -608,7 +607,7 @@ impl Collectives {
 }
 
 impl<'b> Call<'b> {
-    /// Bytes go from place to place.
+    /// A call that only moves bytes.
     fn moving(algorithm: u8, plan: Plan, input: Source<'b>, output: Target<'b>) -> Self {
         Self {
             algorithm,
@@ -621,7 +620,7 @@ impl<'b> Call<'b> {
         }
     }
 
-    /// Elements become one on their way.
+    /// A call that folds elements with `op`.
     fn folding(self, op: &RawOp) -> Self {
         Self {
             unit: op.unit,

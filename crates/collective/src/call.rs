@@ -1,17 +1,17 @@
-//! What a member's call says of an operation: buffers, plan, how elements are folded, and what comes after.
+//! A member's call of an operation: buffers, plan, how elements are folded, and what follows the plan.
 
 use crate::element::{Fold, Memory};
 use crate::plan::Plan;
 use crate::table::Algorithm;
 
-/// What a member gives.
+/// Memory that a member sends.
 pub(crate) enum Source<'b> {
     None,
     Slice(&'b [u8]),
     Owned(Box<dyn Memory>),
 }
 
-/// What it gets.
+/// Memory that a member receives into.
 pub(crate) enum Target<'b> {
     None,
     Slice(&'b mut [u8]),
@@ -46,19 +46,19 @@ impl Target<'_> {
     }
 }
 
-/// What a call says of its operation, before it has a place in its group's sequence.
+/// An operation before it gets its sequence number.
 pub(crate) struct Call<'b> {
     pub(crate) algorithm: u8,
     pub(crate) input: Source<'b>,
     pub(crate) output: Target<'b>,
     pub(crate) plan: Plan,
-    /// Bytes of an element that is folded; 1 where none is.
+    /// Bytes of an element that is folded; 1 without folding.
     pub(crate) unit: usize,
     pub(crate) fold: Option<Fold>,
     pub(crate) after: After,
 }
 
-/// A broadcast of the whole output from a root, after the plan.
+/// What follows the plan: nothing, or a broadcast of the whole output from a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     Nothing,

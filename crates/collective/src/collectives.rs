@@ -1,9 +1,8 @@
-//! A node's groups and operations: makes groups, begins operations, carries them on, ends them.
+//! A node's groups and operations: makes groups; begins, advances and ends operations.
 //!
-//! `api` says what each operation is; here is what they have in common. One `Collectives` for each life of an endpoint, handed
-//! that endpoint in every call.
+//! `api` defines each operation; this is what they have in common. There is one `Collectives` for an endpoint, which is passed to every call.
 //!
-//! Invariant: every call carries on everything that is under way, so members may wait for requests in any order.
+//! Invariant: every call advances all operations, so members may wait for requests in any order.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -23,20 +22,19 @@ use crate::ledger::CollectiveCounters;
 use crate::operation::Operation;
 use crate::table::{Can, Table};
 
-/// Operations under way at once.
+/// Most operations under way at once.
 pub const OPERATIONS_MAX: usize = 256;
 
-/// Groups made in the life of a node; the names of closed ones are remembered, so that late messages are not taken for others'.
+/// Most groups made by a `Collectives`; keys of closed ones are remembered, so that late messages are not taken for those of others.
 pub const GROUPS_MAX: usize = 64 << 10;
 
-/// A wait looks around at least this often.
+/// Longest wait without a check.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Peers are answered at least this often (in milliseconds) by a member that calls but never has to wait: well below any
-/// `dead_after`, and too seldom to be felt.
+/// Interval in milliseconds at which a member polls that calls but never has to wait: well below any `dead_after`, and too long to cost anything.
 const TURN_EVERY_MS: u64 = 10;
 
-/// Tells groups and requests of several `Collectives` in one process apart.
+/// Number of the next `Collectives`: tells apart groups and requests of several in one process.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
 
 /// Collective operations of one endpoint. See the crate's head.
@@ -48,7 +46,7 @@ pub struct Collectives {
     pub(crate) table: Table,
     owner: u32,
     next_id: u64,
-    /// When the endpoint last had its turn, by `coarse_ms`.
+    /// When the endpoint was last polled, by `coarse_ms`.
     turned_ms: u64,
 }
 
@@ -61,9 +59,9 @@ impl std::fmt::Debug for Collectives {
     }
 }
 
-/// A non-blocking operation. `M` is the memory that it fills, given back by [`Collectives::wait`].
+/// A non-blocking operation. `M` is the memory that it fills, returned by [`Collectives::wait`].
 ///
-/// Dropped, the operation goes on until it is done, and its result is lost.
+/// If it is dropped, the operation goes on until it is done, and its result is lost.
 #[derive(Debug)]
 #[must_use = "the operation's result comes from `Collectives::wait`"]
 pub struct Request<M> {
@@ -74,13 +72,13 @@ pub struct Request<M> {
 }
 
 impl Collectives {
-    /// For `endpoint`, with the table of algorithms that the variable `TSUMUJI_TUNE` names, or the one built in.
+    /// Makes collectives for `endpoint`, with the table of algorithms in the file of `TSUMUJI_TUNE`, or the built-in one.
     pub fn new<L: Link>(endpoint: &mut Endpoint<L>) -> Result<Self, crate::TableError> {
         let table = Table::from_env()?;
         Ok(Self::with_table(endpoint, table))
     }
 
-    /// The same with a table of the caller's. All members must have the same.
+    /// As [`new`](Self::new), with the caller's table. All members must use the same.
     pub fn with_table<L: Link>(endpoint: &mut Endpoint<L>, table: Table) -> Self {
         let mut collectives = Self {
             core: Core::new(endpoint, table.hash()),
@@ -92,7 +90,7 @@ impl Collectives {
             turned_ms: coarse_ms(),
         };
         let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
-        // It cannot fail: we are a member, and it is the first.
+        // It cannot fail: this node is a member, and it is the first group.
         let world = collectives.group(endpoint, &all, 0);
         debug_assert!(world.is_ok());
         collectives
@@ -106,10 +104,10 @@ impl Collectives {
         }
     }
 
-    /// A group of these members, whose ranks are their places in `members`. Each of them makes the same call; others none.
+    /// Makes a group of these members, whose ranks are their places in `members`. All of them make the same call; other nodes none.
     ///
-    /// Several groups of the same members are told apart by `tag`. Nothing is sent. A node that was dead or restarted is a member
-    /// like any other once it is up again, but of new groups only.
+    /// Groups of the same members are told apart by `tag`. Nothing is sent. A node that was dead or restarted is a member like any other once it is
+    /// up again, but of new groups only.
     pub fn group<L: Link>(
         &mut self,
         endpoint: &Endpoint<L>,
@@ -142,7 +140,7 @@ impl Collectives {
             failed: None,
             sessions: members
                 .iter()
-                // What the last life of a dead one sent for the group may have come before the group was made.
+                // Messages of a dead member's last session for the group may have arrived before the group was made.
                 .map(|member| {
                     let over = u64::from(endpoint.is_dead(*member));
                     endpoint.ended_sessions(*member).saturating_sub(over)
@@ -180,29 +178,29 @@ impl Collectives {
         self.members(group).map(|members| members.rank)
     }
 
-    /// How many members `group` has; `None`: no such group.
+    /// Number of members of `group`; `None`: no such group.
     pub fn size(&self, group: Group) -> Option<usize> {
         self.members(group).map(Members::size)
     }
 
-    /// From now on long transfers from processes of this host come through the link, instead of being read where they are.
+    /// Has long transfers from processes of this host go through the link from now on, instead of being read in the sender's memory.
     pub fn forbid_direct_reads(&mut self) {
         self.core.ledger.identity = None;
     }
 
-    /// What was counted.
+    /// Counters since the start.
     pub fn counters(&self) -> CollectiveCounters {
         self.core.ledger.counters
     }
 
-    /// What the link of `endpoint` can do.
+    /// Capabilities of the link of `endpoint`.
     pub(crate) fn can<L: Link>(&self, endpoint: &Endpoint<L>) -> Can {
         Can {
             broadcast: endpoint.broadcasts(),
         }
     }
 
-    /// From now on by another table; the one until now.
+    /// Replaces the table; returns the old one.
     pub(crate) fn exchange_table(&mut self, table: Table) -> Table {
         std::mem::replace(&mut self.table, table)
     }
@@ -223,8 +221,8 @@ impl Collectives {
             .map(|index| &self.core.groups[index].members)
     }
 
-    /// Carries on what is under way, without waiting. A program that does something else meanwhile calls it now and then, and
-    /// before it waits for the endpoint's descriptor. Returns how much the endpoint did.
+    /// Advances all operations, without waiting. To be called now and then by a program that does something else, and before it waits for the
+    /// endpoint's descriptor. Returns how much the endpoint did.
     pub fn progress<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -240,13 +238,13 @@ impl Collectives {
         Ok(done)
     }
 
-    /// Whether peers have had no answer for long, for want of a wait.
+    /// Whether the endpoint was not polled for so long that it must be now.
     #[inline]
     pub(crate) fn is_turn_due(&self) -> bool {
         coarse_ms().saturating_sub(self.turned_ms) >= TURN_EVERY_MS
     }
 
-    /// What is under way, and the endpoint too if it has not had its turn for long.
+    /// Advances all operations, and polls the endpoint if that is due.
     fn turn_or_progress<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -257,7 +255,7 @@ impl Collectives {
         self.turn(endpoint, None)
     }
 
-    /// Everything that can be done without something arriving.
+    /// Does everything that is possible without further messages.
     fn turn<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -278,7 +276,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Members have died, and what they sent before may still wait to be taken: it comes first.
+    /// After members have died, receives what they sent before.
     fn hear_out<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -300,7 +298,7 @@ impl Collectives {
         }
     }
 
-    /// What failed fails its group, and the group what comes after it.
+    /// An operation's failure fails its group, and the group's failure the later operations.
     fn spread_failures(&mut self, mut current: Option<&mut Operation<'_>>) {
         let core = &mut self.core;
         let failed = |operation: &Operation<'_>| {
@@ -337,7 +335,7 @@ impl Collectives {
         }
     }
 
-    /// Forgets operations that are over and that nobody will ask for.
+    /// Drops operations that are over and whose requests no longer exist.
     fn sweep(&mut self) {
         let mut index = 0;
         while index < self.under_way.len() {
@@ -352,7 +350,7 @@ impl Collectives {
         }
     }
 
-    /// Gives `call` its place in its group's sequence.
+    /// Begins `call` with the next sequence number of its group.
     fn begin<'b>(
         &mut self,
         group: Group,
@@ -372,7 +370,7 @@ impl Collectives {
         Ok(operation)
     }
 
-    /// Begins `call` and carries it on until it is done.
+    /// Begins `call` and advances it until it is done.
     pub(crate) fn run<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -390,7 +388,7 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         loop {
             self.turn(endpoint, Some(&mut *operation))?;
-            // News of a failure must leave, too: others wait for it.
+            // Messages about a failure must leave, too: other members wait for them.
             if self.core.ledger.outbox.is_empty() {
                 if let Some(failure) = operation.failure {
                     return Err(failure.into());
@@ -406,7 +404,7 @@ impl Collectives {
         }
     }
 
-    /// Begins `call` and carries it on as far as goes without waiting.
+    /// Begins `call` and advances it as far as possible without waiting.
     pub(crate) fn launch<L: Link, M>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -447,7 +445,7 @@ impl Collectives {
         operation.failure.is_some() || operation.is_done() && self.core.ledger.outbox.is_empty()
     }
 
-    /// Whether the operation is over, well or not. Carries on everything, and never waits.
+    /// Whether the operation is over, well or not. Advances all operations, and never waits.
     pub fn test<L: Link, M>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -459,7 +457,7 @@ impl Collectives {
         Ok(self.is_over(self.find(request)?))
     }
 
-    /// Waits until the operation is over, and gives back the memory that it filled.
+    /// Waits until the operation is over, and returns the memory that it filled.
     pub fn wait<L: Link, M: Memory>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -467,7 +465,7 @@ impl Collectives {
     ) -> Result<M, CollectiveError> {
         self.find(&request)?;
         self.turn_or_progress(endpoint)?;
-        let mut index = self.find(&request)?; // a turn moves what is under way
+        let mut index = self.find(&request)?; // that may move operations
         while !self.is_over(index) {
             self.await_something(endpoint, None)?;
             self.turn(endpoint, None)?;
@@ -479,14 +477,14 @@ impl Collectives {
             return Err(failure.into());
         }
         let memory: Option<Box<dyn Any>> = operation.into_output();
-        // A request bears the type of the memory that its operation was given.
+        // A request has the type of the memory that its operation was given.
         let memory = memory.and_then(|memory| memory.downcast::<M>().ok());
         memory
             .map(|memory| *memory)
             .ok_or(CollectiveError::NoSuchRequest)
     }
 
-    /// Waits for all of them; what they filled, in the order given. The first error is returned when all are over.
+    /// Waits for all requests; returns their memories in the order given. The first error is returned when all are over.
     pub fn wait_all<L: Link, M: Memory>(
         &mut self,
         endpoint: &mut Endpoint<L>,

@@ -1,10 +1,10 @@
-//! What all operations of a node share: groups, messages that came too early, failures and their news.
+//! State that all operations of a node share: groups, early messages, and failures.
 //!
-//! Owned by `collectives`, which lends it to the endpoint as the taker of what arrives ([`Tap`]).
+//! Owned by `collectives`, which passes it to the endpoint in the handler of messages ([`Dispatcher`]).
 //!
-//! Invariants: a message goes to the one operation that its group and sequence number name, or is kept until that is called
-//! here, or is dropped and counted; what is kept is bounded for each peer; news of a failure go to every member once for each
-//! time that the first operation it concerns becomes an earlier one.
+//! Invariants: a message goes to the one operation of its group and sequence number, or is kept until that is called here, or is dropped and counted;
+//! kept messages are bounded for each peer; a failure is sent to every member once, and again if an earlier operation turns out to be the first that
+//! it concerns.
 
 use std::collections::HashMap;
 
@@ -18,16 +18,16 @@ use crate::header::{Header, Kind};
 use crate::ledger::Ledger;
 use crate::operation::{Arrival, Failure, Handled, Operation};
 
-/// Of the endpoint, on which all that is said here travels: messages in every class and priority, and datagrams.
+/// The endpoint's channel for all messages of this crate, in every class and priority, and its datagrams.
 pub const CHANNEL: u16 = Channel::LIBRARY_IDS;
 
-/// For what others send before this node is in the operation: their windows are far below it.
+/// Budget of the channel, for messages that arrive before this node calls the operation: peers' windows are far below it.
 const BUDGET_BYTES: usize = 64 << 20;
 
-/// News of failures in groups that were not yet made here.
+/// Limit of failures kept for groups that are not made here yet.
 const EARLY_NEWS: usize = 1024;
 
-/// What a member told of a group that is not known here yet.
+/// A failure that a member reported for a group not known here yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct News {
     from: NodeId,
@@ -47,9 +47,9 @@ pub(crate) struct Core {
     early_news: HashMap<u64, News>,
     /// Hash of our table of algorithms.
     pub(crate) table: u64,
-    /// Those whose table is another.
+    /// Peers whose table is another one.
     pub(crate) other_tables: Vec<NodeId>,
-    /// As counted by the endpoint, when they were last minded.
+    /// The endpoint's count of ended sessions, when they were last handled.
     pub(crate) ended_sessions: u64,
 }
 
@@ -60,7 +60,7 @@ impl Core {
             budget_bytes: BUDGET_BYTES,
             all_datagrams: true,
         };
-        let _ = endpoint.open(CHANNEL, options); // it may be from before
+        let _ = endpoint.open(CHANNEL, options); // it may be open already
         let mut ledger = Ledger::new(endpoint);
         for member in endpoint.members() {
             if member.id != me {
@@ -98,7 +98,7 @@ impl Core {
         self.groups.push(group);
     }
 
-    /// A member says by which table it chooses. What one of the past had does not matter.
+    /// Compares a member's table with ours. Tables of ended sessions do not matter.
     fn compare_table(&mut self, from: NodeId, session: u64, table: u64) {
         if table != self.table
             && session == self.ledger.session(from)
@@ -108,14 +108,14 @@ impl Core {
         }
     }
 
-    /// Gives `operation`, which begins now, what came for it before.
+    /// Gives `operation`, which begins now, the messages that arrived for it before.
     pub(crate) fn replay(&mut self, operation: &mut Operation<'_>) {
         let Some(arrivals) = self.early.remove(&(operation.key, operation.sequence)) else {
             return;
         };
         for arrival in arrivals {
             arrival.leave(&mut self.ledger);
-            // The group was not known when it came.
+            // The group was not known when the message arrived.
             let group = &self.groups[operation.group];
             let rank = group.rank_of_session(arrival.from, arrival.session);
             let Some(rank) = rank.filter(|_| self.is_useful(&arrival)) else {
@@ -141,12 +141,12 @@ impl Core {
         }
     }
 
-    /// Whether a message of a member can still be of use: not if it asks something of a life that is over.
+    /// Whether a message is still of use: not if it wants an answer to a session that ended.
     fn is_useful(&self, arrival: &Arrival) -> bool {
         arrival.session == self.ledger.session(arrival.from) || !arrival.header.kind.wants_answer()
     }
 
-    /// Drops what is kept for operations of `key` from `first` on.
+    /// Drops messages kept for operations of `key` from `first` on.
     fn purge(&mut self, key: u64, first: u32) {
         let (ledger, early) = (&mut self.ledger, &mut self.early);
         early.retain(|&(of, sequence), arrivals| {
@@ -161,7 +161,7 @@ impl Core {
         });
     }
 
-    /// The group failed from operation `first` on: all members are told. `false`: that was known.
+    /// Marks the group as failed from operation `first` on, and tells all members. `false`: that was known.
     pub(crate) fn fail(&mut self, group: usize, first: u32, failure: Failure) -> bool {
         let state = &mut self.groups[group];
         if state
@@ -230,7 +230,7 @@ impl Core {
         }
     }
 
-    /// Looks for members who died since the last call.
+    /// Handles sessions with members that have ended since the last call.
     pub(crate) fn mind_ended_sessions<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
         let ended_sessions = endpoint.all_ended_sessions();
         if ended_sessions == self.ended_sessions {
@@ -248,15 +248,15 @@ impl Core {
         }
         for member in endpoint.members() {
             let session = endpoint.ended_sessions(member.id);
-            // A message of the next life may have told so before.
+            // A message of the next session may have shown it before.
             if session > self.ledger.session(member.id) {
                 self.reap(member.id, session);
             }
         }
     }
 
-    /// The peer died. What its last life sent before may still be all that an operation needs of it, and stays; what was kept of
-    /// those before that goes, so that the lives together keep no more than two of them may.
+    /// Ends the session with a peer. Messages of that session stay, as an operation may need nothing else of the peer; kept messages of earlier
+    /// sessions are dropped, so that never more than those of two sessions are kept.
     fn reap(&mut self, peer: NodeId, next_session: u64) {
         let last = self.ledger.session(peer);
         for arrivals in self.early.values_mut() {
@@ -268,7 +268,7 @@ impl Core {
         self.ledger.forget(peer, next_session);
     }
 
-    /// Sets the failure of an operation that cannot end any more.
+    /// Sets the failure of an operation that can no longer end.
     pub(crate) fn judge(&self, operation: &mut Operation<'_>) {
         let state = &self.groups[operation.group];
         if operation.failure.is_some() || operation.is_done() {
@@ -288,7 +288,7 @@ impl Core {
         }
     }
 
-    /// One turn of an operation.
+    /// Advances an operation.
     pub(crate) fn advance<L: Link>(
         &mut self,
         operation: &mut Operation<'_>,
@@ -304,7 +304,7 @@ impl Core {
     }
 }
 
-/// Takes what arrives, with the operations that wait for it: those under way and the one that a caller waits in.
+/// Handler of arriving messages, with the operations that wait for them: those under way and the one of a blocking call.
 pub(crate) struct Dispatcher<'a, 'b> {
     pub(crate) core: &'a mut Core,
     pub(crate) under_way: &'a mut Vec<Operation<'static>>,
@@ -326,7 +326,7 @@ impl Dispatcher<'_, '_> {
         let core = &mut *self.core;
         let (from, session) = (delivery.from, delivery.session);
         if session > core.ledger.session(from) {
-            core.reap(from, session); // it died and is back within the turn that goes on
+            core.reap(from, session); // it died and came back within the present poll
         }
         let Some((header, payload)) = Header::split(delivery.body.bytes()) else {
             core.ledger.counters.malformed += 1;
@@ -352,7 +352,7 @@ impl Dispatcher<'_, '_> {
             let names = |operation: &Operation<'_>| {
                 operation.group == group && operation.sequence == header.sequence
             };
-            // Of another life of the member than the one in the group, or of one that nothing can be answered.
+            // From another session than the member's in the group, or from one that no answer can reach.
             let of_others = state.sessions[rank] != session
                 || header.kind.wants_answer() && core.ledger.session(from) != session;
             let over = state.closed
@@ -378,8 +378,8 @@ impl Dispatcher<'_, '_> {
     }
 
     fn take_datagram(&mut self, session: u64, piece: Datagram<'_>) {
-        // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
-        // root, or has a place that is not missing.
+        // Frames have only half of the group's key: a frame of another group with the same half has another sequence number or root, or an offset
+        // that is not missing.
         let groups = &self.core.groups;
         let names = |operation: &Operation<'_>| {
             operation.key as u32 == piece.epoch

@@ -27,7 +27,7 @@ fn call(kind: u64, len: usize) -> Call<'static> {
     }
 }
 
-/// Whatever members send, nothing panics, and what is kept stays within its bounds.
+/// No message of members causes a panic, and kept messages stay within their bounds.
 #[test]
 fn any_messages_are_survived() {
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
@@ -41,14 +41,14 @@ fn any_messages_are_survived() {
         let key = core.groups[0].members.key;
         core.groups[0].sequence = 1;
         let len = [64, 8 << 10, 40_000][round % 3];
-        // As between hosts: what is kept comes in pieces.
+        // As between hosts: kept messages come in pieces.
         core.ledger.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
         let call = call(random.u64(..5), len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for step in 0..400 {
             if step == 200 {
-                core.groups[0].sessions.fill(1); // all members are in their next lives
+                core.groups[0].sessions.fill(1); // all members were restarted
             }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
@@ -103,7 +103,7 @@ fn any_messages_are_survived() {
                 payload: &payload,
             };
             dispatcher.take_datagram(session, datagram);
-            // Another one may go on where the one under attack has failed.
+            // Another operation may go on where the one under attack has failed.
             if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;
             }
@@ -121,8 +121,8 @@ fn any_messages_are_survived() {
     }
 }
 
-/// What a peer sent before it died gives its next life no credit and takes no room from it, whatever becomes of it: dropped with its
-/// group, consumed late, or kept by an operation that fails. Of lives before the last nothing is kept.
+/// Messages from before a peer's death give its next session no credit and take no room from it, whether they are dropped with their group, consumed
+/// late, or kept by an operation that fails. Messages of sessions before the last are not kept.
 #[test]
 fn a_next_session_owes_nothing_for_the_last() {
     const BYTES: usize = 64;
@@ -142,7 +142,7 @@ fn a_next_session_owes_nothing_for_the_last() {
         };
         Operation::new(call, &core.groups[0].members, 1, sequence)
     };
-    // Of the second round of a doubling: early until the first is done.
+    // A message of the second round of a doubling: early until the first is done.
     let header = |sequence| Header {
         kind: Kind::Eager,
         algorithm: 1,
@@ -190,8 +190,8 @@ fn a_next_session_owes_nothing_for_the_last() {
     assert!(core.early.is_empty(), "of the life before");
 }
 
-/// A message counts for the life that sent it, though it comes before that life's birth is known, or after its death: credit and
-/// payment are nobody else's, no other life's operations get its bytes, and what waits for an answer is not answered.
+/// A message counts for the session in which it was sent, even if it arrives before that session is known, or after its end: no other session gets
+/// its credit, and no operation of another one its bytes or an answer to it.
 #[test]
 fn messages_count_for_their_own_session() {
     const BYTES: usize = 64;
@@ -237,7 +237,7 @@ fn messages_count_for_their_own_session() {
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (0, cost(BYTES), 0));
 
-    // The next life is heard before anything else tells of it.
+    // A message of the next session arrives before its start is reported.
     tell(&mut core, &mut current, 1, Kind::Eager, 0, 0);
     assert!(
         current.early.is_empty(),
@@ -246,7 +246,7 @@ fn messages_count_for_their_own_session() {
     assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
     assert!(core.ledger.take_credit(peer, BYTES));
 
-    // What the last one sent comes after that.
+    // Messages of the last session arrive after that.
     tell(&mut core, &mut current, 0, Kind::Credit, 0, 1 << 20);
     let on_the_way = core.ledger.eager_window_bytes - cost(BYTES);
     assert!(
@@ -266,15 +266,15 @@ fn messages_count_for_their_own_session() {
     tell(&mut core, &mut current, 1, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (2 * cost(BYTES), 0, 2 * cost(BYTES)));
 
-    // Of a life before the last nothing is kept any more.
+    // Messages of sessions before the last are not kept any more.
     core.reap(peer, 2);
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (0, 0, 0));
     assert!(core.early.is_empty() && core.ledger.counters.overrun == 1);
 }
 
-/// Of three transfers in turn the last ones come early, in pieces and mixed: what ends the second one's wait lets the third one go on where
-/// it began.
+/// Of three transfers in turn the last ones come early, in pieces and mixed: when the second one may begin and ends, the third one goes on from its
+/// start.
 #[test]
 fn early_pieces_are_taken_from_the_first() {
     const PIECE: usize = 8 << 10;

@@ -1,9 +1,9 @@
-//! What travels: elements of plain memory, where they lie, and how two of them become one.
+//! Elements of plain memory, the memory that holds them, and operations on two of them.
 //!
-//! Called by `api`, which turns typed slices into bytes; `operation` folds bytes without knowing their type.
+//! Used by `api`, which turns typed slices into bytes; `operation` folds bytes without knowing their type.
 //!
-//! Invariant: a fold always computes `f(left, right)` with the lower ranks on the left, so that all who compute the same
-//! partial result get the same bits.
+//! Invariant: a fold always computes `f(left, right)` with the lower ranks on the left, so that all members that compute the same partial result get
+//! the same bits.
 
 use std::any::Any;
 use std::fmt;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Plain memory that may be sent as it lies: numbers, arrays of them, structures that derive zerocopy's traits.
+/// Plain memory that can be sent unchanged: numbers, arrays of them, structures that derive zerocopy's traits.
 ///
-/// Elements travel as they are in memory, so all members must be of one byte order (all that are supported are little-endian).
+/// Elements are sent as they are in memory, so all members must have the same byte order (all supported machines are little-endian).
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static> Element for T {}
 
-/// Where the elements of a non-blocking operation lie until it is done.
+/// Memory of a non-blocking operation's elements.
 pub trait Memory: Any + Send {
-    /// All of it.
+    /// The whole memory.
     fn bytes(&self) -> &[u8];
-    /// All of it.
+    /// The whole memory, to be written.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -35,8 +35,7 @@ impl<T: Element> Memory for Vec<T> {
     }
 }
 
-/// Numbers that know sum, product, minimum and maximum. Integers wrap around. Of NaN and a number, minimum and maximum take the
-/// number.
+/// Numbers with sum, product, minimum and maximum. Integers wrap around. Of NaN and a number, minimum and maximum return the number.
 pub trait Number: Element {
     /// a + b.
     fn sum(a: Self, b: Self) -> Self;
@@ -66,17 +65,17 @@ number!(wrapping_add wrapping_mul: u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
 use std::ops::{Add, Mul};
 number!(add mul: f32 f64);
 
-/// Of elements: what is held and becomes the result, what comes in, and whether that stands left.
+/// Folds elements: those held, which become the result; those that come in; and whether the latter are the left operands.
 type CombineFn<T> = dyn Fn(&mut [T], &[T], bool) + Send + Sync;
 type Combine<T> = Arc<CombineFn<T>>;
 
-/// The same of bytes. The flag: what comes in stands left of what is held.
+/// As `CombineFn`, on bytes.
 pub(crate) type Fold = Arc<dyn Fn(&mut [u8], &[u8], bool) + Send + Sync>;
 
-/// Largest element that is folded: some of them are read and folded in one turn (`operation`).
+/// Largest element that can be folded, in bytes: several are read and folded in one poll (`operation`).
 pub const ELEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// How two elements become one, as bytes: for elements that have no type in this program. Every [`Op`] is one, too.
+/// An operation on two elements as bytes: for elements without a Rust type. Every [`Op`] can be converted to one.
 #[derive(Clone)]
 pub struct RawOp {
     pub(crate) fold: Fold,
@@ -95,10 +94,10 @@ impl fmt::Debug for RawOp {
 }
 
 impl RawOp {
-    /// An operation on elements of 1 to [`ELEMENT_BYTES_MAX`] bytes; others give `None`.
+    /// Makes an operation on elements of 1 to [`ELEMENT_BYTES_MAX`] bytes; other sizes give `None`.
     ///
-    /// `fold` gets some elements that it turns into the result, as many others, and whether those others stand left. Both lie
-    /// at any address. It must be associative, and where `commutative` says so also commutative.
+    /// `fold` gets elements that it replaces by the result, as many others, and whether those others are the left operands. Both may be unaligned. It
+    /// must be associative, and if `commutative` is set also commutative.
     pub fn new(
         element_bytes: usize,
         commutative: bool,
@@ -129,7 +128,7 @@ impl<T: Element> From<&Op<T>> for RawOp {
     }
 }
 
-/// How two elements become one.
+/// An operation on two elements.
 pub struct Op<T> {
     combine: Combine<T>,
     commutative: bool,
@@ -172,12 +171,12 @@ impl<T: Number> Op<T> {
 }
 
 impl<T: Element> Op<T> {
-    /// An operation of the program's own. It must be associative (as far as floating point is).
+    /// A commutative operation of the program. It must be associative (as far as floating point is).
     pub fn commutative(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
         Self::new(true, f)
     }
 
-    /// The same, whose operands may not be exchanged: the result is that of ranks 0, 1, 2 … in this order.
+    /// As `commutative`, but operands are not exchanged: the result is that of ranks 0, 1, 2 … in this order.
     pub fn ordered(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
         Self::new(false, f)
     }
@@ -200,12 +199,12 @@ impl<T: Element> Op<T> {
         }
     }
 
-    /// May operands be exchanged?
+    /// Whether operands may be exchanged.
     pub fn is_commutative(&self) -> bool {
         self.commutative
     }
 
-    /// On bytes: both of one length, a multiple of the element's.
+    /// The operation on bytes: both slices have one length, a multiple of the element's.
     pub(crate) fn fold(&self) -> Fold {
         const {
             assert!(size_of::<T>() > 0, "elements without bytes cannot travel");
@@ -227,7 +226,7 @@ impl<T: Element> Op<T> {
     }
 }
 
-/// Elements folded at a time where bytes do not lie as elements must: few enough for the first-level cache.
+/// Elements folded at a time if bytes are unaligned: few enough for the first-level cache.
 const BLOCK: usize = 64;
 
 fn fold_unaligned<T: Element>(
@@ -254,7 +253,7 @@ fn fold_unaligned<T: Element>(
 mod tests {
     use super::*;
 
-    /// Elements without bytes, and those of which a turn could not take one, are refused.
+    /// Elements of zero bytes, and those too large for one poll, are refused.
     #[test]
     fn raw_elements_have_bounds() {
         for (bytes, taken) in [
@@ -271,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Bytes at any address fold as aligned ones do, and the flag says which operand stands left.
+    /// Unaligned bytes fold like aligned ones, and the flag selects the left operand.
     #[test]
     fn folds_at_any_address() {
         let minus = Op::ordered(|a: i64, b: i64| a.wrapping_sub(b));

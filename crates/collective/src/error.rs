@@ -1,64 +1,64 @@
-//! What can go wrong. Members are named by their node numbers; `Endpoint::name_of` gives names.
+//! Errors. Their texts name members by node number; `Endpoint::name_of` gives names.
 
 use std::path::PathBuf;
 
 use tsumuji_node::{EndpointError, NodeId, SendError};
 
-/// Why an operation was not done.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
     /// A member died or left while it was needed. The group cannot be used from this operation on.
     #[error("{member} died or left; the group can no longer be used: form one of those who remain")]
     MemberDead {
-        /// Who.
+        /// The member.
         member: NodeId,
     },
-    /// A member takes part with another operation, length or root. The group cannot be used from this operation on.
+    /// A member called another operation, or with another length or root. The group cannot be used from this operation on.
     #[error(
         "{member} called another operation, or with another length or root; all members must make the same calls in the same order"
     )]
     Mismatch {
-        /// Who.
+        /// The member.
         member: NodeId,
     },
-    /// A member chooses algorithms by another table.
+    /// A member uses another table of algorithms.
     #[error("{member} uses another table of algorithms; give all members the same TSUMUJI_TUNE")]
     OtherTable {
-        /// Who.
+        /// The member.
         member: NodeId,
     },
     /// A buffer has the wrong length.
     #[error("{what} has {given} elements; {expected} are needed")]
     Length {
-        /// Which.
+        /// The buffer.
         what: &'static str,
         /// Its length.
         given: usize,
-        /// What it must be.
+        /// Its required length.
         expected: usize,
     },
     /// The root is no member.
     #[error("there is no rank {rank} in a group of {size}")]
     NoSuchRank {
-        /// As given.
+        /// The given rank.
         rank: usize,
-        /// Members.
+        /// Size of the group.
         size: usize,
     },
-    /// Of another `Collectives`, or closed.
+    /// The group was closed, or belongs to another `Collectives`.
     #[error("no such group here: it was closed, or made by another `Collectives`")]
     NoSuchGroup,
-    /// Already waited for, or of another `Collectives`.
+    /// The request was waited for, or belongs to another `Collectives`.
     #[error("no such request here: it was waited for, or made by another `Collectives`")]
     NoSuchRequest,
-    /// Too many operations under way.
+    /// Too many operations are under way.
     #[error("{limit} operations are under way already; wait for some of them")]
     TooMany {
-        /// Most that may be.
+        /// The limit.
         limit: usize,
     },
-    /// The link failed for good.
+    /// The endpoint failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A message could not be sent.
@@ -66,7 +66,7 @@ pub enum CollectiveError {
     Send(SendError),
 }
 
-/// Why there is no such group.
+/// Why a group cannot be made or closed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
@@ -76,36 +76,36 @@ pub enum GroupError {
         /// This node.
         me: NodeId,
     },
-    /// Not in the endpoint's table.
+    /// The member is not in the endpoint's table.
     #[error("{member} is not a member of the cluster")]
     UnknownMember {
-        /// Who.
+        /// The member.
         member: NodeId,
     },
-    /// Named twice.
+    /// A member is named twice.
     #[error("{member} is named twice")]
     Twice {
-        /// Who.
+        /// The member.
         member: NodeId,
     },
-    /// Made before.
+    /// A group of these members with this tag was made before.
     #[error(
         "a group of these members with tag {tag} was made before; give another tag, the same on all members"
     )]
     Exists {
-        /// As given.
+        /// The given tag.
         tag: u32,
     },
-    /// A program that makes groups without end would fill the memory.
+    /// Too many groups were made: without a limit they would exhaust the memory.
     #[error("{limit} groups were made; use them again instead of making new ones")]
     TooMany {
-        /// Most.
+        /// The limit.
         limit: usize,
     },
     /// Operations of the group are under way.
     #[error("operations of the group are under way; wait for them first")]
     Busy,
-    /// Not of this `Collectives`.
+    /// The group was closed, or belongs to another `Collectives`.
     #[error("no such group here: it was closed, or made by another `Collectives`")]
     NoSuchGroup,
 }
@@ -117,25 +117,25 @@ pub enum TableError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Larger than any table.
+    /// The file is too large for a table.
     #[error("{} is larger than {limit} bytes; that is no table of algorithms", path.display())]
     TooLarge {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Most that is read.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It is no table.
+    /// The file is not a valid table.
     #[error("{origin}: {problem}")]
     Parse {
-        /// Which file.
+        /// Name of the file.
         origin: String,
-        /// Where and what, on one line.
+        /// Place and problem, in one line.
         problem: String,
     },
 }

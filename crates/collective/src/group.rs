@@ -1,4 +1,4 @@
-//! Groups: who is in them, what their operations are called, and whether they can still be used.
+//! Groups: their members, their keys, and whether they can still be used.
 
 use std::collections::HashMap;
 
@@ -13,30 +13,30 @@ pub struct Group {
     pub(crate) owner: u32,
 }
 
-/// Who is in a group.
+/// Members of a group.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) index: usize,
-    /// The same on all members, and of no other group.
+    /// The same on all members, and different for other groups.
     pub(crate) key: u64,
-    /// By rank.
+    /// Nodes by rank.
     pub(crate) nodes: Vec<NodeId>,
-    /// This node's.
+    /// Rank of this node.
     pub(crate) rank: usize,
     ranks: HashMap<NodeId, usize>,
 }
 
-/// A group as it stands.
+/// State of a group.
 #[derive(Debug)]
 pub(crate) struct GroupState {
     pub(crate) members: Members,
-    /// Of the next operation.
+    /// Sequence number of the next operation.
     pub(crate) sequence: u32,
-    /// From this operation on.
+    /// First operation that failed, and why.
     pub(crate) failed: Option<(u32, Failure)>,
-    /// Which life of each member is in the group, by rank: the one at its making, or the last before it.
+    /// Number of each member's session with this node in which it is in the group, by rank: at the group's making, or the last before.
     pub(crate) sessions: Vec<u64>,
-    /// Ranks of those who have died since.
+    /// Ranks of members that have died since.
     pub(crate) dead: Vec<usize>,
     pub(crate) closed: bool,
 }
@@ -68,13 +68,13 @@ impl Members {
 }
 
 impl GroupState {
-    /// The rank of that life of a node: a member that died and is back is none of this group.
+    /// The rank of a node in that session: a member that died and is back does not belong to this group.
     pub(crate) fn rank_of_session(&self, node: NodeId, session: u64) -> Option<usize> {
         let rank = self.members.rank_of(node)?;
         (self.sessions[rank] == session).then_some(rank)
     }
 
-    /// Whether operation `sequence` is one of those that failed.
+    /// The failure of operation `sequence`, if it is one of those that failed.
     pub(crate) fn failure_of(&self, sequence: u32) -> Option<Failure> {
         self.failed
             .filter(|(first, _)| !is_before(sequence, *first))
@@ -82,12 +82,12 @@ impl GroupState {
     }
 }
 
-/// Sequence numbers wrap around.
+/// Whether `a` comes before `b`; sequence numbers wrap around.
 pub(crate) fn is_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() < 0
 }
 
-/// The name of a group of these members: each computes it alike.
+/// The key of a group of these members, computed alike by all.
 pub(crate) fn key_of(nodes: &[NodeId], tag: u32) -> u64 {
     let mut hash = Hash::new(u64::from(tag));
     for node in nodes {
@@ -97,7 +97,7 @@ pub(crate) fn key_of(nodes: &[NodeId], tag: u32) -> u64 {
     hash.0
 }
 
-/// Mixes numbers into 64 bits, the same on all machines. Against accidents, not against attackers.
+/// Hashes numbers into 64 bits, the same on all machines. Protects against accidents, not against attackers.
 pub(crate) struct Hash(pub(crate) u64);
 
 impl Hash {

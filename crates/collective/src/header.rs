@@ -1,6 +1,6 @@
-//! The 32 bytes before each message of this crate, and what may be in them.
+//! The header of 32 bytes before each message of this crate.
 //!
-//! Called by `core` and `operation` for every message. Any bytes may come in: what is no legal header is `None`.
+//! Used by `core` and `operation` for every message. Input may be any bytes: an invalid header gives `None`.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,34 +20,34 @@ struct RawHeader {
     total: U64,
 }
 
-/// What a message is for.
+/// Type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A whole small transfer, sent on credit.
     Eager,
     /// A piece of a transfer that the receiver has opened.
     Piece,
-    /// The receiver of a transfer is ready for it; `offset` 1: and can read it where the sender has it.
+    /// The receiver of a transfer is ready; `offset` 1: and may read it in the sender's memory.
     Open,
-    /// The sender of a small transfer has no credit left: asks for `Open`.
+    /// The sender of a small transfer has no credit left, and asks for `Open`.
     Ask,
-    /// So many bytes (`offset`) of eager messages were consumed.
+    /// `offset` bytes of eager messages were consumed.
     Credit,
-    /// The group failed from this operation on: `tag` says why, `offset` names the member.
+    /// The group failed from this operation on: `tag` is the reason, `offset` the member.
     Abort,
-    /// Hash of the sender's table (`offset`): all members must choose alike.
+    /// Hash of the sender's table (`offset`): all members must choose the same algorithms.
     Table,
-    /// A native broadcast's receiver, and all behind it, have `offset` bytes without gap.
+    /// In a native broadcast the sender, and all below it in the tree, have `offset` bytes without gap.
     Reached,
-    /// It lacks the ranges in the payload.
+    /// The sender lacks the ranges in the payload.
     Missing,
-    /// A piece of a native broadcast, sent reliably to one that lacked it.
+    /// A piece of a native broadcast, sent reliably to a member that lacked it.
     Repair,
-    /// The whole transfer lies at address `offset` of the sender; the payload says how to know that process.
+    /// The whole transfer is at address `offset` of the sender; the payload identifies its process.
     Direct,
-    /// It was read (`offset` is its length), or cannot be (0).
+    /// The transfer was read (`offset` is its length), or cannot be (0).
     Taken,
-    /// It was still there, unchanged, when it was read.
+    /// The transfer was still unchanged when it was read.
     Confirm,
 }
 
@@ -68,7 +68,7 @@ const KINDS: [Kind; 13] = [
 ];
 
 impl Kind {
-    /// What its sender asks for, or is told next, must reach the life that sent it.
+    /// Whether this message makes its receiver answer, which must reach the session in which it was sent.
     pub(crate) fn wants_answer(self) -> bool {
         matches!(
             self,
@@ -77,19 +77,19 @@ impl Kind {
     }
 }
 
-/// A legal header.
+/// A valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// Of the operation: members that chose differently find out.
+    /// Code of the operation: members that chose differently find out.
     pub(crate) algorithm: u8,
-    /// Which transfer between these two within the operation.
+    /// Number of the transfer between these two members within the operation.
     pub(crate) tag: u16,
-    /// Of the operation within its group.
+    /// Sequence number of the operation within its group.
     pub(crate) sequence: u32,
-    /// Names the group.
+    /// Key of the group.
     pub(crate) key: u64,
-    /// Of the payload within the transfer.
+    /// Offset of the payload within the transfer.
     pub(crate) offset: u64,
     /// Bytes of the whole transfer.
     pub(crate) total: u64,
@@ -108,7 +108,7 @@ impl Header {
         })
     }
 
-    /// Header and payload of `message`, if it is one of ours.
+    /// Splits a message into header and payload; `None` if it is invalid.
     pub(crate) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
         let (raw, payload) = RawHeader::read_from_prefix(message).ok()?;
         let kind = *KINDS.get(usize::from(raw.kind))?;
@@ -129,7 +129,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// A header reads back as it was written; short messages and unknown kinds are none.
+    /// A header is read as it was written; short messages and unknown kinds are rejected.
     #[test]
     fn headers_are_read_and_written() {
         for (number, kind) in (0_u8..).zip(KINDS) {

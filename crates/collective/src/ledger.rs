@@ -1,12 +1,11 @@
-//! What this node owes its peers and they owe it: credit for small messages, control messages that wait to be sent, counters.
+//! The credit ledger: credit for small messages in both directions, control messages that wait to be sent, and counters.
 //!
-//! Used by `operation` and `collectives`. A sender may have `eager_window_bytes` of small messages on the way to a peer that the
-//! peer's operations have not consumed; beyond that it asks first. So what a fast member sends ahead of a slow one is bounded:
-//! to that many bytes for each pair.
+//! Used by `operation` and `collectives`. A sender may have `eager_window_bytes` of small messages on their way to a peer that the peer's operations
+//! have not consumed; beyond that it asks first. So a fast member sends at most that many bytes ahead of a slow one.
 //!
-//! Invariants: every eager message is paid back exactly once, when it was consumed or dropped, unless its sender died meanwhile;
-//! what was counted to one life of a peer changes nothing between us and its next. Each message is counted to the life that sent it, whether
-//! it comes before its death is known, or after.
+//! Invariants: credit is returned exactly once for every eager message, when it was consumed or dropped, unless its sender died meanwhile; counts of
+//! one session with a peer do not affect the next. Each message is counted to the session in which it was sent, whether it arrives before or after
+//! that session's end is known.
 
 use std::collections::VecDeque;
 
@@ -17,91 +16,90 @@ use crate::core::CHANNEL;
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
 
-/// Longest transfer that leaves without waiting for its receiver, where a link's frames cost little or long transfers are read where
-/// their sender has them: they are received where they belong, and that is worth the message that opens them.
+/// Longest transfer that is sent without waiting for its receiver, on links with cheap frames or direct reads: a longer one is received in place,
+/// which is worth the message that opens it.
 pub(crate) const EAGER_BYTES: usize = 8 << 10;
 
-/// The same over shared memory, where it is one frame: a longer transfer is read where its sender has it, which costs a question and a confirmation.
+/// The same over shared memory, as one frame: a longer transfer is read directly, which costs a question and a confirmation.
 const EAGER_ON_HOST_BYTES: usize = 24 << 10;
 
-/// The same where a message between two costs as much as copying this: between hosts.
+/// The same between hosts, where a message costs as much as copying that many bytes.
 const EAGER_BETWEEN_HOSTS_BYTES: usize = 64 << 10;
 
-/// Such transfers on their way to one member before the credit for them must travel back.
+/// Number of such transfers on their way to one member before credit must have returned.
 const EAGER_TRANSFERS: usize = 8;
 
-/// What an eager message takes beside its payload.
+/// Cost of an eager message beside its payload.
 const OVERHEAD_BYTES: usize = 64;
 
-/// Credit of all peers together, so that a node's memory does not grow with the size of the cluster …
+/// Credit of all peers together, so that a node's memory does not grow with the cluster …
 const EAGER_TOTAL_BYTES: usize = 32 << 20;
 
-/// … as far as each still has enough to go on while credit travels back.
+/// … as long as each peer has enough to go on while credit returns.
 const EAGER_LEAST_BYTES: usize = 4 * (EAGER_BYTES + OVERHEAD_BYTES);
 const EAGER_MOST_BYTES: usize = 512 << 10;
 
-/// Bytes queued in the engine to one peer before the rest of a long transfer waits here: more would leave the caches.
+/// Bytes queued in the engine to one peer, beyond which the rest of a long transfer waits here: more would leave the caches.
 pub(crate) const FEED_BYTES: usize = 256 << 10;
 
-/// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
+/// Limit of control messages of one peer kept for operations not yet called here. A correct peer has fewer under way.
 pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
 
-/// Pieces of a long transfer are one frame where frames are at least this long, so that they are read where the link has them, and about
-/// `PIECE_BYTES` elsewhere: enough to be passed on while more comes.
+/// If frames are at least this long, pieces of a long transfer are one frame, so that they are read in the link's buffer; otherwise about
+/// `PIECE_BYTES`: enough to be forwarded while more arrives.
 const LONG_FRAME_BYTES: usize = 8 << 10;
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Pieces that are kept are at least so long, but for the last one of a transfer. What we send is longer, even of elements that do not
-/// divide a piece.
+/// Least size of pieces that are kept, except the last one of a transfer. Ours are longer, even with elements that do not divide a piece.
 pub(crate) const PIECE_BYTES_LEAST: usize = 2 << 10;
 
-/// Over links that gather and scatter long messages: pieces of transfers of which nobody waits for a part. Only after its first frames is
-/// a message scattered to where it belongs.
+/// Longest pieces over links that gather and scatter long messages, of transfers that are not forwarded. A message is scattered into place only after
+/// its first frames.
 const LONG_PIECE_BYTES: usize = 256 << 10;
-/// Such transfers are cut into so many pieces at least, if they are long enough: one is taken while the next one travels.
+/// Least number of pieces of such a transfer, if it is long enough: one is received while the next one is on its way.
 const LONG_PIECES: usize = 4;
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct CollectiveCounters {
     /// Operations begun.
     pub operations: u64,
-    /// Messages of no legal form, or of nobody's group.
+    /// Messages of invalid form, or of an unknown group.
     pub malformed: u64,
     /// Messages for operations that were over.
     pub late: u64,
-    /// Messages that came before their operation was called here, and were kept.
+    /// Messages that arrived before their operation was called here, and were kept.
     pub early: u64,
-    /// Messages dropped because their sender went beyond its credit.
+    /// Messages dropped because their sender exceeded its credit.
     pub overrun: u64,
-    /// Frames broadcast natively, repairs not counted.
+    /// Frames broadcast natively, without repairs.
     pub native_frames: u64,
     /// Frames broadcast again.
     pub native_repairs: u64,
     /// Pieces sent again reliably to one member.
     pub native_resent: u64,
-    /// Transfers read where their sender had them.
+    /// Transfers read in the sender's memory.
     pub direct_reads: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
-    /// Which life of the peer all this is about: its deaths before.
+    /// Number of the present session: how many ended before.
     pub(crate) session: u64,
-    /// Eager bytes sent that the peer has not paid back.
+    /// Eager bytes sent for which the peer has not returned credit.
     on_the_way: usize,
-    /// Eager bytes consumed here that the peer was not told of.
+    /// Eager bytes consumed here for which no credit was returned yet.
     pub(crate) owed: usize,
-    /// Kept for operations that were not yet called here.
+    /// Messages kept for operations not yet called here.
     pub(crate) early: Early,
-    /// The same, sent by its life before.
+    /// The same for messages of the last session.
     pub(crate) last_early: Early,
-    /// Its memory.
+    /// Whether its memory can be read.
     pub(crate) reads: Reads,
 }
 
-/// Whether a peer's memory can be read: where both are processes of one host, of which one may trace the other.
+/// Whether a peer's memory can be read: if both are processes of one host that may trace each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Reads {
     #[default]
@@ -110,17 +108,17 @@ pub(crate) enum Reads {
     No,
 }
 
-/// What of one life is kept for operations that were not yet called here.
+/// Messages of one session kept for operations not yet called here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Early {
-    /// Of eager messages.
+    /// Bytes of eager messages.
     pub(crate) bytes: usize,
-    /// Control messages.
+    /// Number of control messages.
     pub(crate) controls: usize,
 }
 
 impl PeerState {
-    /// What is kept of that life; `None`: it is neither the present one nor the last.
+    /// The messages kept of that session; `None`: it is neither the present one nor the last.
     fn early_of(&mut self, session: u64) -> Option<&mut Early> {
         if session == self.session {
             Some(&mut self.early)
@@ -132,7 +130,7 @@ impl PeerState {
     }
 }
 
-/// A small message that waits for room.
+/// A control message that waits for room.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) to: NodeId,
@@ -142,26 +140,26 @@ pub(crate) struct Control {
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// By node id.
+    /// State by node id.
     pub(crate) peers: Vec<PeerState>,
     pub(crate) outbox: VecDeque<Control>,
     pub(crate) eager_window_bytes: usize,
-    /// Longest transfer that leaves without waiting for its receiver; the same on all members.
+    /// Longest transfer that is sent without waiting for its receiver; the same on all members.
     pub(crate) eager_bytes: usize,
     /// Payload of one piece of a long transfer,
     piece_bytes: usize,
-    /// and at most. Nodes are taken to have the same limit for messages.
+    /// and its limit. All nodes are assumed to have the same message limit.
     piece_most_bytes: usize,
-    /// The link takes long messages from where they lie to where they belong.
+    /// The link gathers long messages from their places and scatters them into place.
     gathers: bool,
-    /// Where all nodes are processes of this host.
+    /// This process, if all nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
-    /// For what is read and then folded; empty before the first time.
+    /// Buffer for elements that are read and then folded; empty at first.
     pub(crate) block: Vec<u8>,
     pub(crate) counters: CollectiveCounters,
 }
 
-/// What an eager message of `bytes` takes.
+/// Cost of an eager message of `bytes`.
 pub(crate) fn cost(bytes: usize) -> usize {
     bytes + OVERHEAD_BYTES
 }
@@ -170,7 +168,7 @@ impl Ledger {
     pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
         let nodes = endpoint.members().len();
         let frame_bytes = endpoint.frame_message_bytes();
-        // `packet` gathers, too, but has no scattering: there, pieces of one frame are read where the link has them.
+        // `packet` gathers, too, but does not scatter: there, pieces of one frame are read in the link's buffer.
         let gathers = endpoint.link_name() == "udp";
         let message_bytes = if frame_bytes >= LONG_FRAME_BYTES && !gathers {
             frame_bytes
@@ -207,7 +205,7 @@ impl Ledger {
         }
     }
 
-    /// Payload of a piece of whole units, of a transfer of `len`; `streams`: somebody passes on what comes, as it comes.
+    /// Payload of a piece in whole units, for a transfer of `len`; `streams`: members forward bytes as they arrive.
     pub(crate) fn piece_bytes(&self, unit: usize, len: usize, streams: bool) -> usize {
         let bytes = if self.gathers && !streams {
             (len / LONG_PIECES).clamp(self.piece_bytes, self.piece_most_bytes)
@@ -227,13 +225,13 @@ impl Ledger {
         true
     }
 
-    /// The message was not sent after all.
+    /// Returns credit of a message that was not sent.
     pub(crate) fn give_back(&mut self, to: NodeId, bytes: usize) {
         let peer = &mut self.peers[usize::from(to.0)];
         peer.on_the_way = peer.on_the_way.saturating_sub(cost(bytes));
     }
 
-    /// The peer has consumed so much; one that has died since owes nothing any more.
+    /// The peer returned credit; ignored if it is of another session.
     pub(crate) fn paid(&mut self, (from, session): (NodeId, u64), bytes: u64) {
         let peer = &mut self.peers[usize::from(from.0)];
         if peer.session != session {
@@ -244,8 +242,8 @@ impl Ledger {
             .saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// An eager message of `bytes` was consumed or dropped here. The peer is told when it adds up. Only the life that sent it has given
-    /// credit for it.
+    /// Returns credit for an eager message of `bytes` that was consumed or dropped here; small amounts are sent together. Ignored for messages of
+    /// another session.
     pub(crate) fn pay(&mut self, (to, session): (NodeId, u64), bytes: usize) {
         let peer = &mut self.peers[usize::from(to.0)];
         if peer.session != session {
@@ -270,7 +268,7 @@ impl Ledger {
         );
     }
 
-    /// A message of so many bytes is to be kept for an operation not yet called here. `false`: its sender went beyond its bounds.
+    /// Counts a message to be kept for an operation not yet called here. `false`: its sender exceeded its bounds.
     pub(crate) fn keeps(&mut self, from: (NodeId, u64), kind: Kind, bytes: usize) -> bool {
         let most_bytes = self.eager_window_bytes;
         let early = self.peers[usize::from(from.0.0)].early_of(from.1);
@@ -294,7 +292,7 @@ impl Ledger {
         true
     }
 
-    /// It is kept no longer.
+    /// Ends counting a message that is no longer kept.
     pub(crate) fn keeps_no_longer(&mut self, from: (NodeId, u64), kind: Kind, bytes: usize) {
         let Some(early) = self.peers[usize::from(from.0.0)].early_of(from.1) else {
             return;
@@ -310,7 +308,7 @@ impl Ledger {
         self.peers[usize::from(peer.0)].session
     }
 
-    /// The peer died: what was between us is void, and its next life begins anew.
+    /// Ends the session with the peer: its counts are void, and the next session begins anew.
     pub(crate) fn forget(&mut self, peer: NodeId, next_session: u64) {
         let state = &mut self.peers[usize::from(peer.0)];
         *state = PeerState {
@@ -324,7 +322,7 @@ impl Ledger {
         self.outbox.retain(|control| control.to != peer);
     }
 
-    /// May transfers of this peer be read where it has them, as far as is known?
+    /// Whether transfers of this peer may be read in its memory, as far as is known.
     pub(crate) fn may_read(&self, from: NodeId) -> bool {
         self.identity.is_some() && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
     }
@@ -337,7 +335,7 @@ impl Ledger {
         });
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends waiting control messages, as far as there is room.
     pub(crate) fn flush<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -348,7 +346,7 @@ impl Ledger {
             };
             let head = control.header.to_bytes();
             match send_now(endpoint, control.to, Priority::URGENT, &head, &control.body) {
-                Ok(()) | Err(SendError::PeerDead { .. }) => {} // the dead are told nothing
+                Ok(()) | Err(SendError::PeerDead { .. }) => {} // a dead peer needs no message
                 Err(SendError::WouldBlock { .. }) => self.outbox.push_back(control),
                 Err(error) => return Err(CollectiveError::Send(error)),
             }
@@ -357,8 +355,7 @@ impl Ledger {
     }
 }
 
-/// Queues `head` and `body` as one message, ordered among those of its priority, or says [`SendError::WouldBlock`]: also where memory is
-/// short.
+/// Queues `head` and `body` as one message, ordered within its priority, or returns [`SendError::WouldBlock`], also if memory is short.
 pub(crate) fn send_now<L: Link>(
     endpoint: &mut Endpoint<L>,
     to: NodeId,

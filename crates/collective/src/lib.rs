@@ -1,8 +1,8 @@
 //! Collective operations over groups of endpoints: barrier, broadcast, scatter, gather, all-gather, reduce, all-reduce and
 //! all-to-all.
 //!
-//! A program makes one [`Collectives`] beside its [`Endpoint`](tsumuji_node::Endpoint) and hands that endpoint to every call. All members of a group make
-//! the same calls in the same order. Four members over shared memory, in threads:
+//! A program makes one [`Collectives`] beside its [`Endpoint`](tsumuji_node::Endpoint) and passes that endpoint to every call. All members of a group
+//! make the same calls in the same order. Four members over shared memory, in threads:
 //!
 //! ```
 //! use tsumuji_collective::{Collectives, Op};
@@ -37,20 +37,20 @@
 //!
 //! # Failure
 //!
-//! When a member dies, every other member's operation that cannot end without it fails with an error that names it: within
-//! the endpoint's `dead_after` and a moment more, as long as members wait in calls of this crate. Who notices tells
-//! the others, so those who only wait for survivors fail, too. From the failed operation on the group cannot be used; other
-//! groups go on, and the survivors may make a new one. A member's part that needs nothing more from the dead still succeeds.
+//! When a member dies, every operation that cannot end without it fails with an error that names it: within the endpoint's `dead_after` and a moment
+//! more, as long as members wait in calls of this crate. The member that notices tells the others, so those that only wait for survivors fail, too.
+//! From the failed operation on the group cannot be used; other groups go on, and the survivors may make a new one. A member that needs nothing more
+//! from the dead one still succeeds.
 //!
 //! # Progress and memory
 //!
-//! Every call of this crate carries on everything that is under way. Messages of the program that arrive meanwhile stay in the
-//! endpoint's mailbox; messages of this crate that arrive during the endpoint's calls wait for the next call here, on [`CHANNEL`]. What fast
-//! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
+//! Every call of this crate advances all operations. Messages of the program that arrive meanwhile stay in the endpoint's mailbox; messages of this
+//! crate that arrive during the endpoint's calls wait for the next call here, on [`CHANNEL`]. What fast members send ahead is bounded by credit: 512
+//! KiB for each pair, less in clusters of more than 64.
 //!
-//! Rooms: `api` is what programs call; `call` is what they say of an operation; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
-//! by the link itself, `direct` a copy out of another process; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
-//! purpose: reliability of messages and congestion control, which are the engine's.
+//! Modules: `api` has the operations; `call` their arguments; `plan` the transfers of each member; `operation` carries out a plan, `native` a
+//! broadcast by the link; `table` chooses algorithms, `tune` measures them; `core` dispatches messages and spreads failures; `ledger` is the credit
+//! ledger. Reliability of messages and congestion control are left to the engine.
 
 mod api;
 mod call;

@@ -1,13 +1,12 @@
-//! Broadcast by the link itself: a frame sent once reaches all, what is lost is asked for.
+//! Broadcast by the link: a frame sent once reaches all members, and lost ones are asked for.
 //!
-//! Part of an `operation`. Members form a tree beneath the root, of fan-in [`FAN_IN`], by which they tell how far they and all
-//! behind them have come; the first word says that they are ready. The root keeps no more than a window of bytes ahead of the
-//! slowest. Frames name bytes by their place, so a receiver writes them where they belong in any order, and asks the root for
-//! what is missing. The first to ask makes the root broadcast it again; who asks for the same again gets it as a reliable
-//! message: so it ends under any loss.
+//! Part of an `operation`. Members form a tree below the root, of fan-in [`FAN_IN`], in which they report how far they and all below them have come;
+//! the first report means that they are ready. The root stays within a window of bytes ahead of the slowest. Frames contain their offset, so a
+//! receiver writes them in place in any order, and asks the root for missing bytes. The root broadcasts them again for the first question, and sends
+//! them as a reliable message for a later one: so it ends under any loss.
 //!
-//! Invariants: every byte leaves the root once unless somebody asked; the root is done when all have all; nobody sends more
-//! than one report for each part of a window, and one question for each round trip.
+//! Invariants: the root sends every byte once unless it is asked for; the root is done when all have all; a member sends at most one report for each
+//! part of a window, and one question for each round trip.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,34 +23,33 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::ledger::{Control, Ledger, send_now};
 
-/// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.
+/// Members that report to one: keeps both the reports for each window at the root, and the steps of a report, few.
 const FAN_IN: usize = 8;
 
-/// Frames on the way: less than a receiver's ring holds.
+/// Frames on their way: fewer than a receiver's ring holds.
 const WINDOW_FRAMES: usize = 256;
 
-/// Bytes on the way: many round trips of a fast link's rate, 20 ms of one of 100 Mbit/s, so that a machine with more processes
-/// than cores gets round to all of them meanwhile; half of what the port of a small switch, or the broadcast ring of shared
-/// memory, holds.
+/// Bytes on their way: many round trips at a fast link's rate, 20 ms at 100 Mbit/s, so that a machine with more processes than cores runs all of them
+/// meanwhile; half of what a port of a small switch, or the broadcast ring of shared memory, holds.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// Reports for each window.
 const REPORTS_PER_WINDOW: usize = 4;
 
-/// A gap is asked for after this long: frames that overtook each other close it by themselves.
+/// Time before a gap is asked for: frames that overtook each other close it by themselves.
 const GAP_PATIENCE: Duration = Duration::from_micros(100);
 
-/// The same question is asked again after some round trips, and within these limits.
+/// Limits of the time before the same question is repeated, which is some round trips.
 const ASK_LEAST: Duration = Duration::from_micros(500);
 const ASK_MOST: Duration = Duration::from_millis(50);
 
-/// No slot was free: nothing tells when one is.
+/// Pause if there was no free slot: nothing tells when one is free.
 const SLOT_PAUSE: Duration = Duration::from_micros(100);
 
-/// Ranges that one question names.
+/// Most ranges in one question.
 const RANGES_MAX: usize = 64;
 
-/// Pieces that one question may cause to be sent again.
+/// Most pieces sent again for one question.
 const REPAIRS_MAX: usize = WINDOW_FRAMES;
 
 #[derive(Debug)]
@@ -59,7 +57,7 @@ pub(crate) struct Native {
     root: usize,
     len: usize,
     parent: Option<usize>,
-    /// Rank, and how far it and all behind it have come; `None`: not ready.
+    /// Rank of each child, and how far it and all below it have come; `None`: not ready.
     children: Vec<(usize, Option<usize>)>,
     part: Part,
 }
@@ -73,29 +71,29 @@ enum Part {
 #[derive(Debug, Default)]
 struct Root {
     sent: usize,
-    /// What was asked for: who asked, which bytes.
+    /// Bytes that were asked for, and by which rank.
     asked: Vec<(usize, Range<usize>)>,
-    /// Of pieces that were sent again, by their start: when.
+    /// When pieces were sent again, by their offset.
     repaired: HashMap<usize, Instant>,
     blocked_until: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Receiver {
-    /// Bytes that came: in order, neither overlapping nor touching.
+    /// Ranges of bytes received, in order, neither overlapping nor touching.
     have: Vec<Range<usize>>,
-    /// What was reported last.
+    /// The last report.
     told: Option<usize>,
-    /// Something came since the last turn.
+    /// Something arrived since the last poll.
     heard: bool,
-    /// When something came last, or the wait for it began.
+    /// When something arrived last, or the wait for it began.
     heard_at: Option<Instant>,
-    /// Since when something is missing before what came.
+    /// Since when there is a gap before received bytes.
     gap_since: Option<Instant>,
     asked_at: Option<Instant>,
-    /// Questions since something came.
+    /// Questions since something arrived.
     unheard: u32,
-    /// When the next question is due.
+    /// When to ask next.
     ask_at: Option<Instant>,
 }
 
@@ -114,7 +112,7 @@ impl Native {
                 .collect(),
             part: if rank == root {
                 Part::Root(Root {
-                    sent: if size == 1 { len } else { 0 }, // alone: nobody is to be told
+                    sent: if size == 1 { len } else { 0 }, // there is no other member
                     ..Root::default()
                 })
             } else {
@@ -142,7 +140,7 @@ impl Native {
         }
     }
 
-    /// Can it not end without member `rank`?
+    /// Whether it cannot end without member `rank`.
     pub(crate) fn needs(&self, rank: usize) -> bool {
         let child = |(child, reached): &(usize, Option<usize>)| {
             *child == rank && *reached != Some(self.len)
@@ -154,7 +152,7 @@ impl Native {
         from_root || self.children.iter().any(child)
     }
 
-    /// A report, a question or a repair; `None`: the member does something else than we do.
+    /// Handles a report, a question or a repair; `None`: the member called something else.
     pub(crate) fn handle(
         &mut self,
         rank: usize,
@@ -175,7 +173,7 @@ impl Native {
                 child.1 = Some(child.1.map_or(offset, |known| known.max(offset)));
             }
             (Kind::Missing, Part::Root(root)) => {
-                // Whatever it says it lacks: no more than was sent, and so much at once.
+                // Questions are limited: to bytes that were sent, and in number.
                 for range in read_ranges(payload).take(RANGES_MAX) {
                     let end = range.end.min(root.sent);
                     if range.start < end && root.asked.len() < RANGES_MAX * self.children.len() {
@@ -191,7 +189,7 @@ impl Native {
         Some(())
     }
 
-    /// Bytes of the broadcast, by frame or as a repair. Any place may be claimed.
+    /// Takes bytes of the broadcast, from a frame or a repair. Their offset may be any.
     pub(crate) fn piece_came(
         &mut self,
         rank: usize,
@@ -212,7 +210,7 @@ impl Native {
         }
     }
 
-    /// `at`: the operation's key, sequence number and algorithm.
+    /// Does what is possible now. `at`: the operation's key, sequence number and algorithm.
     pub(crate) fn advance<L: Link>(
         &mut self,
         at: (u64, u32, u8),
@@ -255,19 +253,19 @@ impl Native {
 
 const ALL: Destination = Destination::Broadcast;
 
-/// What both parts need to know in a turn.
+/// Data for both parts in one poll.
 struct Progress {
     at: (u64, u32, u8),
     len: usize,
-    /// Of a frame.
+    /// Payload of a frame, in bytes.
     capacity: usize,
     window: usize,
-    /// The least that all behind us have.
+    /// Number of bytes that all members below have.
     behind: usize,
 }
 
 impl Progress {
-    /// Bytes of the broadcast from `start` on, as a frame. Places are 32 bits: longer messages are not broadcast natively (`api`).
+    /// A frame with bytes of the broadcast from `start` on. Offsets have 32 bits: longer messages are not broadcast natively (`api`).
     fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Datagram<'a> {
         let (key, sequence, _) = self.at;
         Datagram {
@@ -308,7 +306,7 @@ impl Root {
             self.repair(step, data, endpoint, group, ledger)?;
         }
         let broadcasts = endpoint.broadcasts();
-        // Those behind may claim to have more than was sent.
+        // Members below may report more than was sent.
         let mut batch = endpoint.batch();
         while self.sent < step.len && self.sent < step.behind + step.window {
             let end = (self.sent + step.capacity).min(step.len);
@@ -325,7 +323,7 @@ impl Root {
         Ok(())
     }
 
-    /// Sends again what was asked for. What finds no room now will be asked for again.
+    /// Sends again what was asked for. Pieces without room now will be asked for again.
     fn repair<L: Link>(
         &mut self,
         step: &Progress,
@@ -347,7 +345,7 @@ impl Root {
                 let end = (start + step.capacity).min(step.len);
                 let payload = &data[start..end];
                 match self.repaired.get(&start) {
-                    // On its way already: another one asked first, or the question crossed the answer.
+                    // It is on its way already: another member asked first, or the question crossed the answer.
                     Some(when) if now.saturating_duration_since(*when) < pause / 2 => {}
                     None if group.size() > 2 => {
                         (endpoint.datagram(ALL, step.frame(start, payload), NOW_OR_NEVER))
@@ -375,7 +373,7 @@ impl Root {
 }
 
 impl Receiver {
-    /// Bytes from the start on without gap.
+    /// Number of bytes from the start without gap.
     fn reached(&self) -> usize {
         self.have
             .first()
@@ -383,7 +381,7 @@ impl Receiver {
             .map_or(0, |first| first.end)
     }
 
-    /// Notes that these bytes came; `false`: all of them had.
+    /// Adds received bytes; `false`: all of them were known.
     fn take(&mut self, new: Range<usize>) -> bool {
         // Nearly always the end of the last range.
         if let Some(last) = self.have.last_mut()
@@ -426,7 +424,7 @@ impl Receiver {
         }
     }
 
-    /// Asks for what is missing, when it is time.
+    /// Asks for missing bytes, if it is time.
     fn ask<L: Link>(
         &mut self,
         step: &Progress,
@@ -448,7 +446,7 @@ impl Receiver {
         let due = match (self.gap_since, self.asked_at) {
             (Some(since), None) => since + GAP_PATIENCE,
             (Some(since), Some(asked)) => (since + GAP_PATIENCE).max(asked + pause),
-            // Nothing is known to be missing: the rest may not have been sent yet.
+            // No gap is known: the rest may not have been sent yet.
             (None, asked) => {
                 let quiet = (4 * pause * (1 + self.unheard)).min(ASK_MOST);
                 asked.map_or(heard_at, |asked| asked.max(heard_at)) + quiet
@@ -468,7 +466,7 @@ impl Receiver {
         });
     }
 
-    /// What lies between the ranges that came, and all behind the last.
+    /// The gaps between received ranges, and all after the last.
     fn missing(&self, len: usize) -> Vec<u8> {
         let starts = std::iter::once(0).chain(self.have.iter().map(|range| range.end));
         let ends = self.have.iter().map(|range| range.start).chain([len]);
@@ -485,7 +483,7 @@ impl Receiver {
     }
 }
 
-/// Between two questions about the same bytes.
+/// Time between two questions about the same bytes.
 fn pause<L: Link>(endpoint: &Endpoint<L>, to: NodeId) -> Duration {
     let rtt_ns = endpoint
         .flow(to)
@@ -507,7 +505,7 @@ mod tests {
     use super::*;
     use tsumuji_node::NodeId;
 
-    /// Everyone but the root has one parent that counts it among its children, and all are beneath the root.
+    /// Every member but the root has one parent that has it among its children, and all are below the root.
     #[test]
     fn reports_reach_the_root() {
         for size in [1, 2, 9, 10, 75] {
@@ -527,7 +525,7 @@ mod tests {
         }
     }
 
-    /// Ranges in any order, repeated and overlapping, end as what a plain bitmap says.
+    /// Ranges added in any order, repeated and overlapping, match a plain bitmap.
     #[test]
     fn ranges_join_as_a_bitmap_says() {
         let mut random = fastrand::Rng::with_seed(1);

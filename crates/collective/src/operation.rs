@@ -1,11 +1,11 @@
-//! One operation on one member: carries out a plan's transfers as messages, memory and credit allow.
+//! One operation on one member: carries out a plan's transfers as messages, as memory and credit allow.
 //!
-//! Driven by `collectives`: `handle` for what arrives, `advance` after each turn. Both sides of a transfer know its length. Up
-//! to `eager_bytes` it is sent at once, on credit; a longer one when its receiver has opened it, and is then written where it
-//! belongs as it comes. The two halves of a transfer are `send` and `receive`.
+//! Driven by `collectives`: `handle` for messages, `advance` after each poll. Both sides of a transfer know its length. Up to `eager_bytes` it is
+//! sent at once, on credit; a longer one after its receiver has opened it, and is then written in place as it arrives. The two halves of a transfer
+//! are in `send` and `receive`.
 //!
-//! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps it waits for are
-//! done; an operation that failed touches nothing more.
+//! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps that it waits for are done; a failed
+//! operation accesses nothing any more.
 
 mod receive;
 mod send;
@@ -24,7 +24,7 @@ use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
 
-/// Why an operation, and with it its group, failed.
+/// Why an operation failed, and with it its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     Dead(NodeId),
@@ -46,7 +46,7 @@ impl From<Failure> for CollectiveError {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) from: NodeId,
-    /// Which life of the sender it is of.
+    /// Number of the sender's session.
     pub(crate) session: u64,
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
@@ -62,13 +62,13 @@ impl Arrival {
         }
     }
 
-    /// It waits no longer for its operation to be called.
+    /// The message no longer waits for its operation to be called.
     pub(crate) fn leave(&self, ledger: &mut Ledger) {
         let from = (self.from, self.session);
         ledger.keeps_no_longer(from, self.header.kind, self.payload.len());
     }
 
-    /// It was consumed or dropped.
+    /// The message was consumed or dropped: grants credit for it.
     pub(crate) fn pay(&self, ledger: &mut Ledger) {
         if self.header.kind == Kind::Eager {
             ledger.pay((self.from, self.session), self.payload.len());
@@ -76,28 +76,28 @@ impl Arrival {
     }
 }
 
-/// What became of a message.
+/// Result of handling a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handled {
     Done,
-    /// Too early: keep it.
+    /// It is too early: keep it.
     Early,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// Bytes sent or taken, in order from the start.
+    /// Bytes sent or received, in order from the start.
     progress: usize,
     done: bool,
-    /// Send: the receiver has opened it. Receive: we have.
+    /// Send: the receiver has opened the transfer. Receive: this side has.
     open: bool,
-    /// Send: the receiver was asked to.
+    /// Send: the receiver was asked to open it.
     asked: bool,
-    /// Send: the receiver reads it here. Receive: we read it there.
+    /// Send: the receiver reads it in our memory. Receive: we read it in the sender's.
     direct: bool,
-    /// Send: it was told where. Receive: all was read.
+    /// Send: the receiver was told the address. Receive: all was read.
     told: bool,
-    /// Receive: where the sender has it.
+    /// Receive: address in the sender's memory.
     address: u64,
 }
 
@@ -115,15 +115,15 @@ pub(crate) struct Operation<'b> {
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
-    /// The step that was found last.
+    /// Index of the step found last.
     found: usize,
     unit: usize,
-    /// Somebody passes on what comes, as it comes.
+    /// Some members forward bytes as they arrive.
     streams: bool,
     fold: Option<Fold>,
     pub(crate) early: Vec<Arrival>,
     native: Option<Native>,
-    /// More can be done at once.
+    /// More can be done without a message.
     pub(crate) busy: bool,
 }
 
@@ -166,12 +166,12 @@ impl<'b> Operation<'b> {
         operation
     }
 
-    /// All is done here: what is left is others' to do.
+    /// Whether this member's part is done; others may go on.
     pub(crate) fn is_done(&self) -> bool {
         self.open.is_empty() && self.native.as_ref().is_none_or(Native::is_done)
     }
 
-    /// When something must be done though nothing arrives.
+    /// When to advance even if nothing arrives.
     pub(crate) fn timer(&self) -> Option<Instant> {
         if self.busy && self.failure.is_none() {
             return Some(Instant::now());
@@ -179,7 +179,7 @@ impl<'b> Operation<'b> {
         self.native.as_ref().and_then(Native::timer)
     }
 
-    /// What the member gets, if it was handed in.
+    /// The output, if the operation owns it.
     pub(crate) fn into_output(self) -> Option<Box<dyn Any>> {
         match self.output {
             Target::Owned(memory) => Some(memory),
@@ -208,7 +208,7 @@ impl<'b> Operation<'b> {
     fn copy(&mut self, from: Place, to: Place) {
         let source = match from.buffer {
             Buffer::Input => self.input.bytes(),
-            Buffer::Output | Buffer::Scratch => return, // plans copy from what is given
+            Buffer::Output | Buffer::Scratch => return, // plans copy from the input only
         };
         let source = &source[from.start..from.start + from.len];
         let target = match to.buffer {
@@ -230,7 +230,7 @@ impl<'b> Operation<'b> {
             let step = &self.steps[*number];
             step.peer == peer && step.tag == tag && (step.action == Action::Send) == sends
         };
-        // Most come about in the plan's order.
+        // Most messages arrive in the plan's order.
         let mut numbers = (self.found..self.steps.len()).chain(0..self.found);
         let number = numbers.find(matches)?;
         self.found = number;
@@ -256,7 +256,7 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// A message of member `rank`, for this operation. One that is done with is for the caller to pay for.
+    /// Handles a message of member `rank` for this operation. The caller grants credit for it if it is done with.
     pub(crate) fn handle(
         &mut self,
         (from, rank): (NodeId, usize),
@@ -279,7 +279,7 @@ impl<'b> Operation<'b> {
         Handled::Done
     }
 
-    /// The same, kept if it is early, paid for if not. `life`: which one of the member has sent it.
+    /// As `handle`, but keeps an early message, and grants credit for others. `session`: number of the session in which it was sent.
     pub(crate) fn handle_or_keep(
         &mut self,
         from: (NodeId, usize),
@@ -297,7 +297,7 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// `None`: the member does something else than we do.
+    /// Handles a message; `None`: the member called something else.
     fn take(
         &mut self,
         rank: usize,
@@ -321,7 +321,7 @@ impl<'b> Operation<'b> {
             return None;
         }
         if self.states[number].done {
-            // A question or its answer may cross the credit that made it needless. Bytes come once.
+            // `Open` and `Ask` may cross the credit that made them needless. Bytes arrive once.
             return matches!(header.kind, Kind::Open | Kind::Ask).then_some(Handled::Done);
         }
         match header.kind {
@@ -339,7 +339,7 @@ impl<'b> Operation<'b> {
                     ledger.control(from, self.header(Kind::Confirm, &step, 0));
                     self.finish(number);
                 } else {
-                    state.direct = false; // in pieces, then
+                    state.direct = false; // it is sent in pieces
                 }
             }
             Kind::Direct => self.told_where(number, &step, header.offset, payload, from, ledger)?,
@@ -352,7 +352,7 @@ impl<'b> Operation<'b> {
                 self.finish(number);
             }
             Kind::Ask => {
-                // Small: kept by us if it is still early when it comes.
+                // The transfer is small: its pieces are kept here if they come early.
                 if step.place.len > ledger.eager_bytes {
                     return None;
                 }
@@ -378,7 +378,7 @@ impl<'b> Operation<'b> {
         Some(Handled::Done)
     }
 
-    /// A frame of a native broadcast by one of the group's members.
+    /// Handles a frame of a native broadcast by a member of the group.
     pub(crate) fn piece_came(&mut self, group: &Members, piece: &Datagram<'_>) {
         if self.failure.is_none()
             && let Some(native) = &mut self.native
@@ -389,8 +389,7 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// Does what can be done now. `dead`: ranks of members whose next life, if there is one, is nobody of this group: it is sent
-    /// nothing of theirs.
+    /// Does what is possible now. `dead`: ranks of members that died; their next incarnations do not belong to this group, and get nothing for it.
     pub(crate) fn advance<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -436,12 +435,12 @@ impl<'b> Operation<'b> {
         Ok(())
     }
 
-    /// Keeps a message that `handle` said is early.
+    /// Keeps a message that `handle` found to be early.
     pub(crate) fn keep(&mut self, arrival: Arrival) {
         self.early.push(arrival);
     }
 
-    /// Bytes of a transfer of `from` that came early and lie here; `None`: nothing. They came in order, and before them nothing.
+    /// Number of early bytes of a transfer of `from` that are kept, in order from its start; `None`: there are none.
     fn kept(&self, from: NodeId, tag: u16) -> Option<usize> {
         let kept = |arrival: &&Arrival| arrival.from == from && arrival.header.tag == tag;
         let bytes = |arrival: &Arrival| arrival.payload.len();
@@ -449,7 +448,7 @@ impl<'b> Operation<'b> {
         all.next().map(|first| first + all.sum::<usize>())
     }
 
-    /// Can it not end without member `rank`, of whom nothing more will come?
+    /// Whether the operation cannot end without member `rank`, which sends nothing more.
     pub(crate) fn needs(&self, rank: usize, node: NodeId) -> bool {
         let lacks = |&number: &u32| {
             let step = &self.steps[number as usize];
@@ -464,7 +463,7 @@ impl<'b> Operation<'b> {
                 .is_some_and(|native| native.needs(rank))
     }
 
-    /// It failed: messages it kept are paid for, so that their senders' credit is not lost to other groups.
+    /// After a failure: grants credit for the messages kept, so that it is not lost to other groups.
     pub(crate) fn drop_early(&mut self, ledger: &mut Ledger) {
         for arrival in self.early.drain(..) {
             arrival.pay(ledger);

@@ -1,7 +1,7 @@
-//! Which algorithm an operation takes: by link, size of the group and bytes.
+//! Tables that choose the algorithm of an operation: by link, size of the group and bytes.
 //!
-//! A table is a list of rules, the first that fits decides. `tsumuji tune` measures one; [`Table::default`] is built in. All
-//! members must use the same: they compare hashes when they meet.
+//! A table is a list of rules, of which the first that fits decides. `tsumuji tune` measures one; [`Table::default`] is built in. All members must
+//! use the same: they compare hashes when they meet.
 
 use std::fmt;
 use std::path::Path;
@@ -13,35 +13,35 @@ use crate::error::TableError;
 use crate::group::Hash;
 use crate::ledger::EAGER_BYTES;
 
-/// Names the file with the table, for all programs of a cluster alike.
+/// Environment variable with the path of a table, the same for all programs of a cluster.
 const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
 
-/// Largest file that is read: some thousand rules.
+/// Largest file that is read, in bytes: some thousand rules.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How an operation is done.
+/// Algorithm of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// One member sends to, or takes from, each of the others.
+    /// One member sends to, or receives from, each of the others.
     Flat,
     /// Binomial tree.
     Tree,
-    /// Each passes on to the next what comes, as it comes.
+    /// Each member forwards to the next as bytes arrive.
     Chain,
-    /// The link's own broadcast, with repair. All-reduce: up a chain or tree first.
+    /// The link's own broadcast, with repair. All-reduce: a chain or tree to the root first.
     Native,
-    /// Partners twice as far away each round exchange all they have. Only what is sent without waiting for its receiver; longer ones take
-    /// `halving`.
+    /// In each round partners twice as far away exchange all they have. Only for messages that are sent without waiting for the receiver; longer ones
+    /// take `halving`.
     Doubling,
-    /// Pieces go round. Operations whose operands may not be exchanged take a chain instead.
+    /// Pieces go round. Non-commutative operations take a chain instead, or a tree over `shm`.
     Ring,
-    /// Partners twice as far away each round exchange halves of what is left, until each has a piece; then back.
+    /// In each round partners twice as far away exchange halves of the rest, until each has a piece; then back.
     Halving,
 }
 
-/// What is chosen for. The others have one way of being done.
+/// Operations with a choice of algorithms. The others have only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -57,7 +57,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 4] = [
         Self::Broadcast,
         Self::Reduce,
@@ -65,7 +65,7 @@ impl Operation {
         Self::AllGather,
     ];
 
-    /// What it can be done by over a link.
+    /// Algorithms of the operation over a link.
     pub fn algorithms(self, can: Can) -> Vec<Algorithm> {
         let possible = |algorithm: &Algorithm| match algorithm {
             Algorithm::Native => can.broadcast,
@@ -86,58 +86,58 @@ impl Operation {
     }
 }
 
-/// What a link can do beside sending frames to one.
+/// Capabilities of a link beside sending frames to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Can {
-    /// One transmit reaches all.
+    /// One transmission reaches all peers.
     pub broadcast: bool,
 }
 
 impl Can {
-    /// Everything.
+    /// All capabilities.
     pub const ALL: Self = Self { broadcast: true };
 }
 
-/// One line of a table. What is left out fits anything.
+/// One rule of a table. A missing condition fits anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Of which operation.
+    /// The operation.
     pub operation: Operation,
     /// The link's name: `shm`, `udp`, `packet`, `xdp`, `dpdk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// Groups of at most so many.
+    /// Fits groups of at most so many members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_up_to: Option<usize>,
-    /// Messages of at most so many bytes; of an all-gather, one member's.
+    /// Fits messages of at most so many bytes; for an all-gather, of one member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_up_to: Option<u64>,
-    /// Is done like this.
+    /// The algorithm to use.
     pub algorithm: Algorithm,
 }
 
-/// Rules; the first that fits decides, and the built-in ones where none does.
+/// Rules of which the first that fits decides; the operation's first algorithm if none does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// In order.
+    /// The rules in order.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Rule>,
 }
 
-/// What a table is asked.
+/// A question to a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// Of which operation.
+    /// The operation.
     pub operation: Operation,
     /// The link's name.
     pub link: &'a str,
-    /// What it can do.
+    /// Capabilities of the link.
     pub can: Can,
-    /// Members.
+    /// Number of members.
     pub nodes: usize,
-    /// Of the message; of an all-gather, one member's.
+    /// Bytes of the message; for an all-gather, of one member.
     pub bytes: u64,
 }
 
@@ -158,7 +158,7 @@ fn rule(
 }
 
 impl Default for Table {
-    /// What was best, or close to it, where it was measured: two cores, links of one machine.
+    /// The best rules, or close to it, as measured with two cores and links within one machine.
     fn default() -> Self {
         use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
@@ -181,7 +181,7 @@ impl Default for Table {
             // Between hosts a message costs more than twice the bytes of a short one.
             rule(AllReduce, None, Some(4), Some(16 << 10), Doubling),
             rule(AllReduce, None, Some(2), None, Ring),
-            // Fewer messages than the ring has; the two more that groups other than powers of two take are longer.
+            // Halving has fewer messages than the ring; for groups other than powers of two it has two more, of the whole length.
             rule(AllReduce, None, None, Some(256 << 10), Halving),
             rule(AllReduce, None, None, None, Ring),
             rule(AllGather, None, None, eager, Flat),
@@ -193,7 +193,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The table that the variable names, or the one built in.
+    /// The table in the file of `TSUMUJI_TUNE`, or the built-in one.
     pub fn from_env() -> Result<Self, TableError> {
         match std::env::var_os(TUNE_VARIABLE).filter(|path| !path.is_empty()) {
             Some(path) => Self::read(Path::new(&path)),
@@ -201,7 +201,7 @@ impl Table {
         }
     }
 
-    /// Reads a table.
+    /// Reads and checks a table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
         let text = text_file::read(path, FILE_BYTES_MAX).map_err(|source| TableError::Read {
             path: path.to_owned(),
@@ -214,7 +214,7 @@ impl Table {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Reads a table from text that came from `origin`.
+    /// Parses and checks a table from text that came from `origin`.
     pub fn parse(text: &str, origin: &str) -> Result<Self, TableError> {
         let bad = |problem: String| TableError::Parse {
             origin: origin.to_owned(),
@@ -245,12 +245,12 @@ impl Table {
         Ok(table)
     }
 
-    /// As a file.
+    /// The table as the text of a file.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).unwrap_or_default() // plain strings and numbers: nothing to fail
+        toml::to_string(self).unwrap_or_default() // plain strings and numbers cannot fail
     }
 
-    /// What to do.
+    /// The algorithm for an operation.
     pub fn choose(&self, question: Question<'_>) -> Algorithm {
         let fits = |rule: &&Rule| {
             rule.operation == question.operation
@@ -268,7 +268,7 @@ impl Table {
         }
     }
 
-    /// Equal tables have equal hashes, on all machines.
+    /// Hash of the table, the same on all machines.
     pub(crate) fn hash(&self) -> u64 {
         let mut hash = Hash::new(self.rules.len() as u64);
         for byte in self.to_toml().bytes() {
@@ -296,7 +296,7 @@ impl fmt::Display for Algorithm {
 mod tests {
     use super::*;
 
-    /// A table reads back as it was written, chooses by its first fitting rule, and its hash tells it from others.
+    /// A table is read as it was written, chooses by its first fitting rule, and has a hash different from others.
     #[test]
     fn tables_are_read_and_written() {
         let table = Table::default();
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(ask(&own, "shm", 3, 11), Algorithm::Flat, "no rule fits");
     }
 
-    /// What is wrong is said in one line that names the place.
+    /// Errors are one line that names the place.
     #[test]
     fn bad_tables_are_refused() {
         for (text, part) in [

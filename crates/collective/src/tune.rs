@@ -1,4 +1,4 @@
-//! Measures every algorithm that can be chosen, and makes a table of the fastest.
+//! Measures all algorithms that can be chosen, and makes a table of the fastest.
 //!
 //! Called by `tsumuji tune` on every member, with the same wishes. Not for a program that does something else meanwhile.
 
@@ -13,25 +13,25 @@ use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::table::{Algorithm, Operation, Rule, Table};
 
-/// An algorithm is measured at most so often, and at least …
+/// Most runs of an algorithm, and
 const RUNS_MAX: u64 = 1001;
-/// … so often: one disturbance in three does not count.
+/// least runs: one disturbance in three does not count.
 const RUNS_LEAST: u64 = 3;
 
-/// A longer message is not tried by an algorithm that was slower than the best by this factor at two sizes in a row …
+/// An algorithm slower than the best by this factor at two lengths in a row is not measured with longer messages …
 const HOPELESS: f64 = 4.0;
-/// … from this length on: of shorter ones the start-up tells nothing about longer ones.
+/// … from this length on: the start-up cost of shorter ones tells nothing about longer ones.
 const TELLING_BYTES: u64 = 64 << 10;
 
-/// Another algorithm must be better by this much to take over: fewer rules, and no rules from noise.
+/// Another algorithm must be faster by this factor to be chosen: that gives fewer rules, and none from noise.
 const WORTH_IT: f64 = 0.95;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone)]
 pub struct Wishes {
-    /// Longest message; every power of four from 4 bytes on.
+    /// Longest message in bytes; lengths are the powers of four from 4 bytes on.
     pub bytes_max: u64,
-    /// For each algorithm and length.
+    /// Time for each algorithm and length.
     pub time: Duration,
 }
 
@@ -44,20 +44,19 @@ impl Default for Wishes {
     }
 }
 
-/// How long one algorithm took.
+/// Time of one algorithm.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Measurement {
-    /// Of which operation.
+    /// The operation.
     pub operation: Operation,
-    /// Done like this.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Members of the group.
+    /// Number of members of the group.
     pub nodes: usize,
-    /// Of the message; of an all-gather, one member's.
+    /// Bytes of the message; for an all-gather, of one member.
     pub bytes: u64,
-    /// Of the faster quarter of runs the slowest, of the member for which that is longest: what other programs of the machine
-    /// disturb is not counted.
+    /// Seconds: the lower quartile of runs on the slowest member. Disturbances by other programs hardly count.
     pub seconds: f64,
 }
 
@@ -70,7 +69,7 @@ fn sizes(nodes: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Measures. Every member calls it; each gets the same table, and rank 0's `progress` is told what was found.
+/// Measures all algorithms. Every member calls it and gets the same table; rank 0's `progress` is called with each result.
 pub fn tune<L: Link>(
     endpoint: &mut Endpoint<L>,
     wishes: &Wishes,
@@ -119,7 +118,7 @@ struct Bench<'a, L: Link> {
 }
 
 impl<L: Link> Bench<'_, L> {
-    /// All algorithms of one operation at all lengths.
+    /// Measures all algorithms of one operation at all lengths.
     fn measure(
         &mut self,
         bytes_max: u64,
@@ -134,7 +133,7 @@ impl<L: Link> Bench<'_, L> {
         while bytes <= bytes_max {
             let mut times = vec![f64::INFINITY; algorithms.len()];
             for (place, &algorithm) in algorithms.iter().enumerate() {
-                // Longer messages are cut down to what doubling can do: it would be another algorithm's time.
+                // Doubling is not used for longer messages: the time would be another algorithm's.
                 let cannot = algorithm == Algorithm::Doubling
                     && bytes > self.collectives.core.ledger.eager_bytes as u64;
                 if behind[place] >= 2 || cannot {
@@ -164,7 +163,7 @@ impl<L: Link> Bench<'_, L> {
 
     /// Seconds of one run, the same number on all nodes.
     fn time_one(&mut self, algorithm: Algorithm, bytes: usize) -> Result<f64, CollectiveError> {
-        let mut data = vec![1_u32; bytes / 4]; // not zero: pages of its own
+        let mut data = vec![1_u32; bytes / 4]; // not zero, so that it has pages of its own
         let mut all = vec![
             1_u32;
             match self.operation {
@@ -174,7 +173,7 @@ impl<L: Link> Bench<'_, L> {
         ];
         let mut seconds = 0.0;
         if let Some(group) = self.group {
-            // Nobody chooses anything while all are in here, so the table may be exchanged.
+            // All members are in here and choose nothing else, so the table may be replaced.
             let rule = Rule {
                 operation: self.operation,
                 link: None,
@@ -193,7 +192,7 @@ impl<L: Link> Bench<'_, L> {
         Ok(slowest[0])
     }
 
-    /// The lower quartile of some runs here.
+    /// The lower quartile of the times of some runs on this member.
     fn runs(
         &mut self,
         group: Group,
@@ -238,7 +237,7 @@ impl<L: Link> Bench<'_, L> {
     }
 }
 
-/// Rules of what was fastest, and behind them those built in, for other links.
+/// Rules for the fastest algorithms, followed by the built-in ones for other links.
 fn table_of(found: &[Measurement], link: &str) -> Table {
     let mut rules: Vec<Rule> = Vec::new();
     let mut nodes: Vec<usize> = found.iter().map(|one| one.nodes).collect();
@@ -277,7 +276,7 @@ fn table_of(found: &[Measurement], link: &str) -> Table {
                     }),
                 }
             }
-            // Between two lengths the limit lies in their geometric middle; beyond the longest there is none.
+            // Between two lengths the limit is their geometric mean; beyond the longest there is none.
             let count = of_this.len();
             for (place, rule) in of_this.iter_mut().enumerate() {
                 rule.bytes_up_to = if place + 1 == count {
@@ -308,7 +307,7 @@ mod tests {
         }
     }
 
-    /// The fastest is chosen for each size; who is hardly faster does not take over.
+    /// The fastest is chosen for each size; a hardly faster algorithm does not replace another one.
     #[test]
     fn table_has_the_fastest() {
         use Algorithm::{Flat, Native, Tree};

@@ -1,19 +1,19 @@
-//! Writes every frame of a link into a pcapng file, for tshark, Wireshark and whatever else reads it.
+//! Writes every frame of a link into a pcapng file, for tshark, Wireshark and other tools.
 //!
-//! Wraps any link; inside of an `Impair` it records what the medium brought, outside what the program sees. Frames of links
-//! without Ethernet headers get one: EtherType 0x88B5 and the frame's length as on the raw links, so one dissector serves all. The link type is
+//! Wraps any link; inside of an `Impair` it records the frames of the medium, outside the frames that the program sees. Frames of links without
+//! Ethernet headers get one: EtherType 0x88B5 and the frame's length as on the raw links, so one dissector serves all. The link type is
 //! LINKTYPE_ETHERNET. The addresses are made up and locally administered:
 //!
 //! - `02:00:00:00:hh:ll`: node index hhll of a shared-memory job;
 //! - `02:pp:pp:bb:cc:dd`: UDP port pppp of a.b.c.d (of IPv6: the last three bytes);
-//! - `ff:ff:ff:ff:ff:ff`: everyone.
+//! - `ff:ff:ff:ff:ff:ff`: broadcast.
 //!
-//! A capture is a new file: one of ours that is there is removed first, and nothing is written through a link or into what belongs
-//! to others, for captures are often named in `/tmp`. A pipe of our own may stand there, too.
+//! A capture is a new file: an earlier one of the same user is removed first. A symbolic link is not followed, and nothing is written into files of
+//! others, for captures are often named in `/tmp`. A pipe of the same user may be there, too.
 //!
-//! A write that fails ends the capture, not the link; `Capture::finish` tells. Of a capture by name, one line on standard error tells, too, and
-//! `has_failed`, for nobody else may hear of it: whoever asks for one by the environment is not the program. Not for measurements: the file is written by the
-//! thread that drives the link (see `file`).
+//! A write that fails ends the capture, not the link; `Capture::finish` returns the error. A capture by name also writes one line on standard error
+//! and sets `has_failed`, since a capture asked for by the environment has no caller that would see the error. Not for measurements: the thread that
+//! drives the link writes the file (see `file`).
 
 mod file;
 
@@ -39,8 +39,8 @@ pub struct Capture<L, W: Write = File> {
 }
 
 impl<L: Link> Capture<L> {
-    /// Wraps a link and records into a new file at `path`. An earlier capture of this user is replaced; what is not a file of his
-    /// stays as it is, and is an error.
+    /// Wraps a link and records into a new file at `path`. Replaces an earlier capture of this user; anything else at `path` stays as it is, and is
+    /// an error.
     pub fn create(inner: L, path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         let mut capture = Self::new(inner, new_file(path)?);
@@ -107,7 +107,7 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        // The program has time now: what was recorded so far is in the file if it is killed later.
+        // The program is idle now: what was recorded so far is then in the file if it is killed later.
         self.recorder.write_out();
         self.inner.wait(timeout)
     }
@@ -196,7 +196,7 @@ mod tests {
         assert!(file.next_block().is_none());
     }
 
-    /// An earlier capture is replaced; a link, a folder and another user's file are refused with what to do, and stay as they are.
+    /// An earlier capture is replaced; a symbolic link, a folder and another user's file stay as they are and are refused with advice.
     #[test]
     fn only_own_files_are_replaced() {
         use std::os::unix::fs::{chown, symlink};
@@ -233,7 +233,7 @@ mod tests {
         std::fs::remove_dir_all(folder).expect("clean up");
     }
 
-    /// A disk that is full ends the capture with its error, and the link goes on.
+    /// A full disk ends the capture with its error, and the link goes on.
     #[test]
     fn full_disk_does_not_stop_the_link() {
         let (a, mut b) = shm_pair();

@@ -1,12 +1,12 @@
-//! A checksum around every frame of a link on which frames may come damaged: what is not as it was sent goes no further.
+//! A checksum around every frame of a link that may damage frames: damaged frames are dropped.
 //!
-//! Wraps any link, beneath the engine, as a seal does; what it wraps may lose, change and cut frames as a cable does. Whether there is
-//! anything to do is the wrapped link's word (`LinkCaps::damages`): over shared memory, and around a seal, calls pass through.
+//! Wraps any link, beneath the engine, as a seal does; the wrapped link may lose, change and cut frames as a cable does. `LinkCaps::damages` of the
+//! wrapped link tells whether checksums are needed: over shared memory, and around a seal, calls pass through.
 //!
-//! A frame leaves with a header of its own in front of its head. A body that a link has put into its place counts only once it was
-//! checked there (`Receiver::is_sound`); until then the bytes there mean nothing.
+//! A frame leaves with a header of its own in front of its head. A placed body counts only once it was checked in its place (`Receiver::is_sound`);
+//! until then the bytes there mean nothing.
 //!
-//! Invariant: nothing is handed up that its sender did not write, but by a chance of one in 2³² for each damaged frame.
+//! Invariant: no frame is delivered that its sender did not write, except with probability 2⁻³² for each damaged frame.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::{
     Placement, Receiver, Rings, SealCounters,
 };
 
-/// Bytes before each frame.
+/// Bytes of the header before each frame.
 pub const CHECK_BYTES: usize = 8;
 
 /// Version 1 and kind 11, as in the first byte of every frame.
 const FIRST_BYTE: u8 = 1 << 4 | 11;
 
-/// What comes before the checksum, and is covered by it: first byte, zero, bytes of the frame.
+/// Bytes of the header before the checksum, and covered by it: first byte, zero, length of the frame.
 const PREFIX_BYTES: usize = 4;
 
 /// The length in the header has 16 bits.
 const INNER_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Why a frame is not handed up.
+/// Why a frame is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsound {
-    /// It is not as it was sent.
+    /// Its checksum is wrong.
     Damaged,
-    /// It bears no checksum: its sender adds none.
+    /// It has no checksum: its sender adds none.
     Unchecked,
 }
 
-/// Writes the header of the frame that lies behind it in `slot`, of `bytes`; returns the length of both.
+/// Writes the header in front of the frame of `bytes` that lies in `slot` behind it; returns the length of both.
 ///
 /// # Panics
 /// If `slot` is shorter than that, or the frame longer than 65,535 bytes.
@@ -76,7 +76,7 @@ fn inner_bytes(header: &[u8]) -> Result<usize, Unsound> {
     }
 }
 
-/// Of a frame in two parts.
+/// The header of a frame in two parts.
 #[inline]
 fn header_of(head: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
     let bytes = head.len() + body.len();
@@ -88,14 +88,14 @@ fn header_of(head: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
     header
 }
 
-/// `header` has at least `CHECK_BYTES`.
+/// Whether the checksum in `header` fits the frame; `header` has at least `CHECK_BYTES`.
 #[inline]
 fn is_sound(header: &[u8], head: &[u8], body: &[u8]) -> bool {
     let stated = &header[PREFIX_BYTES..CHECK_BYTES];
     stated == sum(&header[..PREFIX_BYTES], head, body).to_le_bytes()
 }
 
-/// CRC-32C (Castagnoli, as in iSCSI, RFC 3720), which processors compute by an instruction.
+/// CRC-32C (Castagnoli, as in iSCSI, RFC 3720), for which processors have an instruction.
 #[inline]
 fn sum(prefix: &[u8], head: &[u8], body: &[u8]) -> u32 {
     let sum = crc32c_append(crc32c(prefix), head);
@@ -106,7 +106,7 @@ fn sum(prefix: &[u8], head: &[u8], body: &[u8]) -> u32 {
     }
 }
 
-/// A frame's header and head together; of a longer head, as much as fits.
+/// A frame's header and head together; a longer head is cut to what fits.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     bytes: [u8; HEAD_BYTES_MAX],
@@ -127,7 +127,7 @@ impl Head {
         Self { bytes, length }
     }
 
-    /// What follows it: a frame has either a head that fits, or no body.
+    /// The body that follows: a frame has either a head that fits, or no body.
     #[inline]
     fn body_of<'a>(&self, frame: &Frame<'a>) -> &'a [u8] {
         if self.length == CHECK_BYTES + frame.head.len() {
@@ -161,19 +161,19 @@ impl Refused {
     }
 }
 
-/// A link that hands up only what came as it was sent.
+/// A link that delivers only undamaged frames.
 #[derive(Debug)]
 pub struct Checked<L> {
     inner: L,
-    /// Frames bear checksums.
+    /// Frames have checksums.
     on: bool,
     refused: Refused,
-    /// Of the frames that are sent.
+    /// Heads of the frames that are being sent.
     heads: Vec<Head>,
 }
 
 impl<L: Link> Checked<L> {
-    /// Checks frames if the link says that they may come damaged.
+    /// Adds and checks checksums if the link may damage frames.
     pub fn new(inner: L) -> Self {
         let on = inner.caps().damages;
         Self {
@@ -190,9 +190,9 @@ impl<L: Link> Checked<L> {
     }
 }
 
-/// Takes what the wrapped link received, and passes on what is sound.
+/// Receives from the wrapped link, and passes on sound frames.
 ///
-/// Both where frames are checked and where they are not, so that what receives is compiled once for each receiver.
+/// Used also where frames are not checked, so that receiving code is compiled once for each receiver.
 struct Checking<'a, R> {
     receiver: &'a mut R,
     on: bool,
@@ -217,7 +217,7 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
         }
     }
 
-    /// Of what is coming nothing is known for sure before it was checked.
+    /// Nothing is known for sure of the coming frame before it was checked.
     #[inline]
     fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
         if !self.on {
@@ -252,7 +252,7 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
         let Some((header, head)) = head.split_at_checked(CHECK_BYTES) else {
             return false;
         };
-        // Nothing was handed over since: the same place.
+        // Nothing was delivered since, so the place is the same as before.
         let Some(placement) = self.receiver.placement(None) else {
             return false;
         };
@@ -287,7 +287,7 @@ impl<L: Link> Link for Checked<L> {
         LinkCaps {
             frame_bytes: (caps.frame_bytes - CHECK_BYTES).min(INNER_BYTES_MAX),
             damages: false,
-            // What was damaged is lost.
+            // Damaged frames are lost.
             lossless: false,
             ..caps
         }
@@ -380,7 +380,7 @@ impl<L: Link> Link for Checked<L> {
         if !self.on {
             return inner;
         }
-        // What the layer above wrote and was given: without our headers, and without what was refused.
+        // Counts of the layer above: without our headers, and without refused frames.
         let refused = self.refused;
         let received_frames =
             (inner.received_frames).saturating_sub(refused.damaged + refused.unchecked);

@@ -1,10 +1,10 @@
-//! The one suite that every link passes, plain or wrapped.
+//! The test suite that every link passes, plain or wrapped.
 //!
-//! Each check takes a factory that makes N links connected with each other; tests call them (or `run_all`) for each link. A
-//! check panics with what is wrong. None measures time; `PATIENCE` only turns a hang into a failure.
+//! Each check takes a factory that makes N links connected with each other; tests call the checks (or `run_all`) for each link. A check panics and
+//! says what is wrong. None measures time; `PATIENCE` only turns a hang into a failure.
 //!
-//! Assumed of a link: frames of few senders that fit `receive_frames` arrive once, if late and in any order. So a link that
-//! loses or repeats on purpose is not run here, one that delays and reorders is.
+//! Assumed of a link: frames of few senders that fit `receive_frames` arrive once, perhaps late and in any order. So a link that loses or repeats on
+//! purpose is not tested here; one that delays and reorders is.
 
 mod batches;
 
@@ -16,11 +16,11 @@ use crate::{Frame, Link, LinkAddr, each};
 
 pub use self::batches::{batches_arrive, bodies_find_their_places};
 
-/// Nothing here takes this long on a machine that is alive.
+/// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A sleep that lasts this long was not ended by the frame that came meanwhile.
 const LOST_WAKE: Duration = Duration::from_secs(15);
-/// One look of `collect`.
+/// Time-out of one wait in `collect`.
 const LOOK: Duration = Duration::from_millis(20);
 /// After this long without a frame nothing more is expected to come.
 const QUIET: Duration = Duration::from_millis(40);
@@ -53,8 +53,8 @@ pub fn run_all<L: Link + Send>(make: impl Fn(usize) -> Vec<L>) {
     no_wake_through_fd_is_lost(&make);
 }
 
-/// Of frames that are damaged on their way none arrives otherwise than it was sent, and each is counted under its reason. Not of the suite:
-/// the factory makes links that damage what they receive, and a checksum around them.
+/// Checks that no damaged frame arrives changed, and that each is counted under its reason. Not part of `run_all`: the factory makes links that
+/// damage what they receive, and a checksum around them.
 pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     const FRAMES: u32 = 2_000;
     let (mut a, mut b) = pair(make);
@@ -76,7 +76,7 @@ pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
             sent += 1;
         }
         a.flush().expect("flush");
-        // What does not come after a while was lost, as also links that damage nothing may lose.
+        // Frames that do not come after a while were lost, as links may lose some also without damage.
         let (mut looked, mut seen) = (Instant::now(), 0);
         while seen < u64::from(sent) && looked.elapsed() < QUIET {
             let frames = b
@@ -167,14 +167,14 @@ fn send<L: Link>(link: &mut L, to: LinkAddr, frame: &[u8]) {
     }
 }
 
-/// Receives until `enough` says so.
+/// Receives until `enough` returns true.
 fn collect_until<L: Link>(
     link: &mut L,
     mut on_frame: impl FnMut(LinkAddr, &[u8]),
     mut enough: impl FnMut() -> bool,
 ) {
     let begun = Instant::now();
-    // The rest of what came in one piece with the last one: frames of a byte, each behind its length.
+    // The last frame may bring others that were joined with it: frames of one byte, each behind its length.
     let piece = link.caps().frame_bytes / 3 + 1;
     while !enough() {
         let frames = link
@@ -204,7 +204,7 @@ fn collect<L: Link>(link: &mut L, count: usize) -> Vec<(LinkAddr, Vec<u8>)> {
     frames
 }
 
-/// Receives what still comes, until it is quiet.
+/// Receives what still comes, until nothing comes for a while.
 fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
     let mut frames = Vec::new();
     let mut last = Instant::now();
@@ -224,7 +224,7 @@ fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
     frames
 }
 
-/// Capabilities that other code divides by or allocates are not nonsense, and addresses differ.
+/// Capabilities have sensible values, since other code divides by them or allocates them; addresses differ.
 pub fn caps_are_sane<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (a, b) = pair(make);
     let caps = a.caps();
@@ -238,7 +238,7 @@ pub fn caps_are_sane<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     assert_ne!(a.local_addr(), b.local_addr());
 }
 
-/// A frame of any length arrives unchanged, from whom it was sent, both ways.
+/// A frame of any length arrives unchanged and with its sender's address, both ways.
 pub fn frames_arrive_intact<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     let limit = a.caps().frame_bytes;
@@ -264,7 +264,7 @@ pub fn frames_arrive_intact<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     }
 }
 
-/// Frames of mixed lengths, handed over at once, all arrive once.
+/// Frames of mixed lengths, sent at once, all arrive once.
 pub fn burst_arrives<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     let caps = a.caps();
@@ -289,7 +289,7 @@ pub fn burst_arrives<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     }
 }
 
-/// A link that nobody reads refuses or counts its losses, and works again once it is read.
+/// A link whose receiver does not read refuses frames or counts its losses, and works again once the receiver reads.
 pub fn full_link_refuses_and_recovers<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     for small in [true, false] {
         let (mut a, mut b) = pair(make);
@@ -311,7 +311,7 @@ pub fn full_link_refuses_and_recovers<L: Link>(make: &impl Fn(usize) -> Vec<L>) 
                 accepted += usize::from(offer(&mut a, to, &numbered(number as u32, bytes)));
             }
         }
-        // What a full medium did not take is kept for the next flush.
+        // Frames that a full medium did not take are kept for the next flush.
         let mut arrived = Vec::new();
         loop {
             a.flush().expect("flush");
@@ -389,7 +389,7 @@ pub fn broadcast_reaches_all_others<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     assert_eq!(drain(&mut links[1]), [], "not to its sender");
 }
 
-/// What one side counts as sent the other counts as received.
+/// Counters of frames sent on one side equal those of frames received on the other.
 pub fn counters_add_up<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     assert_eq!(a.counters().sent_frames, 0);
@@ -443,7 +443,7 @@ pub fn many_peers_talk<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let frames = links[0].caps().receive_frames / (MANY - 1);
     let frames = frames.clamp(1, FRAMES_MAX);
     for link in &mut links {
-        // What the others announced when they were opened takes room, too.
+        // Announcements that the other links made when they were opened take room, too.
         link.receive(FRAMES_MAX, &mut each(|_, _| panic!("nobody sent anything")))
             .expect("receive");
     }
@@ -482,7 +482,7 @@ pub fn stream_between_threads<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
 
 fn stream<L: Link>(mut link: L, to: LinkAddr) {
     let caps = link.caps();
-    // The first four bytes number a frame, the next four say how many of the peer's arrived here.
+    // The first four bytes number a frame, the next four count the peer's frames that arrived here.
     let window = (caps.receive_frames / 2).clamp(1, 200) as u32;
     let big = caps.frame_bytes;
     let mut sent = 0u32;
@@ -490,7 +490,7 @@ fn stream<L: Link>(mut link: L, to: LinkAddr) {
     let mut peer_has = 0u32;
     let begun = Instant::now();
     let mut last_told = 0;
-    // Goes on until the peer has all of ours and was told that we have all of its.
+    // Goes on until the peer has all of our frames, and was told that we have all of its frames.
     while last_told < STREAM_FRAMES as usize || peer_has < STREAM_FRAMES {
         let mut burst = 0;
         while sent < STREAM_FRAMES && sent - peer_has < window && burst < 32 {
@@ -508,7 +508,7 @@ fn stream<L: Link>(mut link: L, to: LinkAddr) {
             burst += 1;
         }
         if seen.len() > last_told {
-            // A bare acknowledgement: not one of the stream, so it may be refused.
+            // A bare acknowledgement: not part of the stream, so it may be refused.
             let mut frame = [0xff; 8];
             frame[4..].copy_from_slice(&(seen.len() as u32).to_le_bytes());
             if offer(&mut link, to, &frame) {
@@ -604,7 +604,7 @@ fn wake_cycles<L: Link + Send>(
             if !starts {
                 receive(&mut link, number);
             }
-            // A varied pause, so that the frame meets all moments of the other's falling asleep.
+            // A varied pause, so that the frame arrives at all stages of the other's falling asleep.
             for _ in 0..number.wrapping_mul(2_654_435_761) >> 21 {
                 std::hint::spin_loop();
             }

@@ -1,9 +1,9 @@
 //! Makes any link worse on purpose: loss, repetition, reordering, delay, corruption, a rate limit. Seeded.
 //!
-//! Wraps a link for tests, demonstrations and studies where the kernel's own impairments are missing. Works on the receive side,
-//! so each node impairs what comes to it and senders notice nothing. A frame goes through the steps in this order: lost →
-//! corrupted → repeated → limited and delayed → reordered. Where nothing but loss and corruption is asked for, frames are handed
-//! over from the wrapped link's own buffer; else all are copied and wait in a bounded queue.
+//! Wraps a link for tests, demonstrations and studies where the kernel's own impairments are missing. Works on the receive side, so each node impairs
+//! the frames it receives and senders notice nothing. A frame goes through the steps in this order: lost → corrupted → repeated → limited and delayed
+//! → reordered. With loss and corruption alone, frames are delivered from the wrapped link's own buffer; else all are copied and wait in a bounded
+//! queue.
 //!
 //! `wait` and `fd` respect the moment at which a waiting frame is due: `fd` is an epoll descriptor over the wrapped link's and a
 //! timer. Every frame taken away is counted in `impaired_frames`; repeated, delayed and corrupted ones in `Impair::tally`.
@@ -45,9 +45,9 @@ pub struct ImpairConfig {
     pub corrupt: f64,
     /// Every frame comes this much later.
     pub delay: Duration,
-    /// And by a random time up to this.
+    /// Each frame is delayed by a further random time up to this.
     pub jitter: Duration,
-    /// Frames come at most this fast, in bytes a second; more wait in the queue.
+    /// Most bytes a second; frames beyond that wait in the queue.
     pub rate_bytes_per_second: Option<u64>,
     /// Frames that may wait. More are left in the wrapped link; with a limited rate they are lost, as in a switch.
     pub queue_frames: usize,
@@ -65,7 +65,7 @@ impl Default for ImpairConfig {
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             rate_bytes_per_second: None,
-            // A millisecond at 10 Gbit/s in Ethernet's frames; as much as a good switch has for a port.
+            // A millisecond at 10 Gbit/s of Ethernet frames: a good switch buffers as much for a port.
             queue_frames: 1024,
             seed: 1,
         }
@@ -76,33 +76,33 @@ impl Default for ImpairConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImpairError {
-    /// Not a probability.
+    /// The value is not a probability.
     #[error("{what} is {value}; give a probability from 0 to 1")]
     Probability {
-        /// Which.
+        /// Name of the option.
         what: &'static str,
-        /// What was given.
+        /// The value.
         value: f64,
     },
-    /// Nothing would ever come.
+    /// With a rate of 0 no frame would ever come.
     #[error("a rate of 0 bytes a second lets nothing through; leave it out for no limit")]
     NoRate,
-    /// Waiting frames need room.
+    /// The queue has no room, or too much.
     #[error("a queue of {queue_frames} frames is not possible; take 1 to {QUEUE_FRAMES_MAX}")]
     Queue {
-        /// What was given.
+        /// The value.
         queue_frames: usize,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot make a timer for delayed frames: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The longest queue.
+/// Longest queue, in frames.
 pub const QUEUE_FRAMES_MAX: usize = 1 << 20;
 
 impl ImpairConfig {
-    /// Refuses what makes no sense.
+    /// Refuses values that make no sense.
     pub fn check(&self) -> Result<(), ImpairError> {
         for (what, value) in [
             ("loss", self.loss),
@@ -133,9 +133,9 @@ impl ImpairConfig {
     }
 }
 
-/// Tells the time since some moment of its own choice, never backwards.
+/// A clock with an origin of its own choice that never runs backwards.
 pub trait Clock {
-    /// Now.
+    /// Time since its origin.
     fn now(&self) -> Duration;
 }
 
@@ -155,7 +155,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// What was done so far, frame by frame.
+/// Impairments so far, in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImpairTally {
     /// Lost by chance.
@@ -166,11 +166,11 @@ pub struct ImpairTally {
     pub duplicated: u64,
     /// Held back for others to overtake.
     pub reordered: u64,
-    /// Changed by a bit.
+    /// With one bit flipped.
     pub corrupted: u64,
 }
 
-/// splitmix64: small, seedable, good enough to roll dice.
+/// splitmix64: small, seedable, good enough for these choices.
 #[derive(Debug)]
 struct Dice(u64);
 
@@ -184,7 +184,7 @@ impl Dice {
     }
 
     fn chance(&mut self, probability: f64) -> bool {
-        // No roll where nothing is asked for: switching one impairment on does not change the others' choices less than it must.
+        // No roll where the probability is 0, so that switching one impairment on changes the others' choices as little as possible.
         probability > 0.0 && ((self.roll() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
@@ -196,14 +196,14 @@ impl Dice {
 /// A frame that waits.
 #[derive(Debug)]
 struct Held {
-    /// Not later than this.
+    /// When it is to be delivered at the latest.
     due: Duration,
     number: u64,
     from: LinkAddr,
     frame: Vec<u8>,
 }
 
-// Ordered by when it is due, then by when it came; the earliest is the greatest, as `BinaryHeap` wants it.
+// Ordered by `due`, then by arrival; the earliest is the greatest, as `BinaryHeap` needs it.
 impl Ord for Held {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.due, other.number).cmp(&(self.due, self.number))
@@ -227,9 +227,9 @@ impl Eq for Held {}
 /// A frame that waits to be overtaken.
 #[derive(Debug)]
 struct Overtaken {
-    /// Not before this many frames have arrived, or it is due.
+    /// Delivered when this many frames have arrived, or when it is due.
     after_frame: u64,
-    /// Nor before this.
+    /// Not delivered before this time.
     earliest: Duration,
     held: Held,
 }
@@ -242,16 +242,16 @@ struct Mangler {
     held: BinaryHeap<Held>,
     /// In order of arrival.
     overtaken: Vec<Overtaken>,
-    /// Buffers of frames that were handed over.
+    /// Buffers of delivered frames, to be used again.
     spare: Vec<Vec<u8>>,
-    /// Frames seen so far.
+    /// Frames received so far.
     arrived: u64,
     /// When the rate limiter is free again.
     free_at: Duration,
     tally: ImpairTally,
     delivered_frames: u64,
     delivered_bytes: u64,
-    /// Frames are corrupted in here.
+    /// Buffer in which frames are corrupted.
     scratch: Vec<u8>,
 }
 
@@ -274,7 +274,7 @@ impl Mangler {
         Some(&self.scratch)
     }
 
-    /// Frames to fetch now: what there is room for. A limited rate is a switch, which drops what it cannot store.
+    /// Frames to fetch now: as many as the queue has room for. With a limited rate more are fetched, and dropped as a switch would.
     fn fetch_frames(&self) -> usize {
         let waiting = self.held.len() + self.overtaken.len();
         match self.config.rate_bytes_per_second {
@@ -283,7 +283,7 @@ impl Mangler {
         }
     }
 
-    /// Decides when a frame comes, and how often.
+    /// Decides when a frame is delivered, and how often.
     fn queue(&mut self, now: Duration, from: LinkAddr, frame: &[u8]) {
         let mut copy = self.spare.pop().unwrap_or_default();
         let Some(bytes) = self.mangle(frame) else {
@@ -339,7 +339,7 @@ impl Mangler {
         }
     }
 
-    /// Hands over at most `max` waiting frames whose time has come.
+    /// Delivers at most `max` waiting frames whose time has come.
     fn release(&mut self, now: Duration, max: usize, receiver: &mut impl Receiver) -> usize {
         let arrived = self.arrived;
         let mut frames = 0;
@@ -372,7 +372,7 @@ impl Mangler {
         self.delivered_bytes += frame.len() as u64;
     }
 
-    /// When a waiting frame is due at the latest.
+    /// When the next waiting frame is due at the latest.
     fn next_due(&self) -> Option<Duration> {
         let held = self.held.peek().map(|next| next.due);
         let overtaken = self.overtaken.iter().map(|frame| frame.held.due).min();
@@ -380,13 +380,13 @@ impl Mangler {
     }
 }
 
-/// A link that does worse than the one it wraps.
+/// A link that impairs the frames received by the link it wraps.
 #[derive(Debug)]
 pub struct Impair<L, C = SystemClock> {
     inner: L,
     clock: C,
     mangler: Mangler,
-    /// Frames may have to wait: all go through the queue.
+    /// Frames may have to wait, so all go through the queue.
     holds: bool,
     watch: Option<Watch>,
 }
@@ -428,7 +428,7 @@ impl<L: Link, C: Clock> Impair<L, C> {
         })
     }
 
-    /// What was done so far.
+    /// Impairments so far.
     pub fn tally(&self) -> ImpairTally {
         self.mangler.tally
     }
@@ -504,7 +504,7 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         if limited || config.loss > 0.0 || config.corrupt > 0.0 || config.duplicate > 0.0 {
             caps.lossless = false;
         }
-        // Its peers must say so, too: over a link that damages nothing, impair all or none.
+        // Peers must state this, too: over a link that damages nothing, impair all nodes or none.
         caps.damages |= config.corrupt > 0.0;
         caps
     }

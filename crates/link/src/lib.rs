@@ -1,7 +1,7 @@
 //! Links: they move opaque frames in bursts between the processes of a cluster.
 //!
-//! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
-//! link passes; `checked`, `impair` and `capture` wrap any link.
+//! A link knows no protocol. It may lose, repeat or reorder frames, and only `wait` blocks. `conformance` is the test suite that every link passes;
+//! `checked`, `impair` and `capture` wrap any link.
 
 pub mod capture;
 pub mod checked;
@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use rings::{NoRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
 
-/// Where a frame comes from or goes to, as the link knows it.
+/// The address of a frame's sender or receiver, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkAddr {
@@ -36,7 +36,7 @@ pub enum LinkAddr {
     Inet(SocketAddr),
     /// A station of an Ethernet segment.
     Ether(ether::MacAddr),
-    /// Everyone on the link; only where `LinkCaps::broadcast`.
+    /// All stations of the link; only on links with `LinkCaps::broadcast`.
     Broadcast,
 }
 
@@ -51,29 +51,29 @@ impl fmt::Display for LinkAddr {
     }
 }
 
-/// What a link can do. Does not change while the link lives.
+/// A link's properties. They do not change while the link is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkCaps {
     /// The link's name as users write it, without parameters: `shm`, `udp`.
     pub name: &'static str,
     /// Largest frame, in bytes.
     pub frame_bytes: usize,
-    /// Frames of `frame_bytes` that the receive side holds before it drops, all senders together, less what it keeps for those that come
-    /// without credit.
+    /// Frames of `frame_bytes` that the receive side buffers before it drops, from all senders together; the part reserved for frames sent without
+    /// credit is not counted.
     pub receive_frames: usize,
-    /// Frames worth handing over before `flush`.
+    /// Frames that are worth sending before a `flush`.
     pub burst_frames: usize,
-    /// Bodies of frames leave from where they lie, without a copy of the link's own.
+    /// The link sends bodies of frames from the caller's memory, without a copy of its own.
     pub gathers: bool,
-    /// One transmit reaches all.
+    /// One transmit reaches all stations.
     pub broadcast: bool,
     /// Nothing is lost between a live sender and a live receiver: a full ring refuses the sender instead (broadcast excepted).
     pub lossless: bool,
-    /// A frame may arrive otherwise than it was sent, and nobody on the way notices for sure: `checked` adds a checksum.
+    /// Frames may be damaged on the way without a reliable check of the medium: `checked` adds a checksum.
     pub damages: bool,
 }
 
-/// What went through a link. Every drop is counted under its reason.
+/// Traffic of a link. Every drop is counted under its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkCounters {
     /// Frames handed to the medium.
@@ -88,49 +88,49 @@ pub struct LinkCounters {
     pub overrun_frames: u64,
     /// Frames dropped on purpose by `impair`.
     pub impaired_frames: u64,
-    /// Times that a frame was to leave and there was no room.
+    /// Times that a frame could not be sent because there was no room.
     pub refused: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub dropped_frames: u64,
-    /// Frames received and dropped because they were not as they had been sent (`checked`).
+    /// Received frames dropped because their checksum was wrong (`checked`).
     pub damaged_frames: u64,
-    /// Frames received and dropped because they bore no checksum where all must (`checked`).
+    /// Received frames dropped because they had no checksum where all must have one (`checked`).
     pub unchecked_frames: u64,
 }
 
-/// Why a link failed for good. A lost frame or a full ring is no error.
+/// Permanent failure of a link. A lost frame or a full ring is no error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A programmer's or configuration's mistake: such an address is not on this link.
+    /// The address is not on this link: a mistake of the program or of its configuration.
     #[error("{to} cannot be reached over {link}; give an address of this link")]
     NoSuchPeer {
         /// The link.
         link: &'static str,
-        /// Where to.
+        /// The address.
         to: LinkAddr,
     },
 }
 
-/// A frame on its way out: its bytes follow each other, but need not lie together.
+/// A frame to send: a head and a body, which follow each other on the wire but may lie apart in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Frame<'a> {
-    /// First bytes: a header, or all of it.
+    /// First bytes: a header, or the whole frame.
     pub head: &'a [u8],
     /// The other bytes.
     pub body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// A frame that lies in one piece.
+    /// A frame in one piece.
     pub const fn whole(bytes: &'a [u8]) -> Self {
         Self {
             head: bytes,
@@ -157,12 +157,12 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What one call of [`Link::send`] takes.
+/// How much one call of [`Link::send`] takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Frames; 0: none now.
+    /// Number of frames; 0: none now.
     pub frames: usize,
-    /// Their bytes, together; one frame of any length always fits.
+    /// Bytes of all of them together; one frame of any legal length always fits.
     pub bytes: usize,
 }
 
@@ -174,44 +174,44 @@ impl Capacity {
     };
 }
 
-/// Where the bodies of the next frames belong: one after the other, while each frame's head goes elsewhere.
+/// Where the bodies of the next frames are to be placed: one after the other, while each frame's head goes elsewhere.
 #[derive(Debug)]
 pub struct Placement<'a> {
     /// Bytes of each head, at most [`HEAD_BYTES_MAX`].
     pub head_bytes: usize,
-    /// Bytes of each body but perhaps the last.
+    /// Bytes of each body; the last may be shorter.
     pub body_bytes: usize,
-    /// Room for some bodies.
+    /// Room for one or several bodies.
     pub place: &'a mut [u8],
 }
 
-/// Longest head that a link can part from its body.
+/// Longest head that a link can separate from its body.
 pub const HEAD_BYTES_MAX: usize = 64;
 
-/// The frame that is received next, as far as a link knows it before it asks where its body belongs.
+/// The frame that is received next, as far as the link knows it before it asks for a placement.
 #[derive(Debug, Clone, Copy)]
 pub struct Coming<'a> {
-    /// Where it comes from.
+    /// Its sender.
     pub from: LinkAddr,
     /// Its first bytes.
     pub start: &'a [u8],
-    /// All its bytes.
+    /// Its length in bytes.
     pub bytes: usize,
 }
 
-/// Takes received frames, and may know beforehand where the bodies of the next ones belong.
+/// Takes received frames, and may name in advance a place for the bodies of the next ones.
 pub trait Receiver {
     /// A frame, borrowed from the link for this call.
     fn frame(&mut self, from: LinkAddr, frame: &[u8]);
 
-    /// Where bodies of the next frames belong, if anywhere; `coming`: the next frame, if the link knows it already. A link may write there
-    /// whatever comes.
+    /// The place for the bodies of the next frames, if there is one; `coming`: the next frame, if the link knows it already. A link may overwrite the
+    /// place with any data.
     fn placement(&mut self, _coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
         None
     }
 
-    /// Does the body of the frame with this head, of `body_bytes`, belong at `index` in the place named last? A link asks of all frames that it puts there,
-    /// before it hands over any. Where the answer is no, it hands over a frame like any other, and what lies in the place means nothing.
+    /// Whether the body of the frame with this head, of `body_bytes`, belongs at `index` in the place named last. A link asks this of all frames that
+    /// it places before it delivers any of them. If the answer is no, it delivers the frame by `frame`, and the content of the place means nothing.
     fn is_expected(
         &mut self,
         _from: LinkAddr,
@@ -222,19 +222,19 @@ pub trait Receiver {
         false
     }
 
-    /// Did that frame, now that its body lies in its place, come as it was sent? If not, it is handed over as a frame like any other.
+    /// Whether that frame, now that its body lies in the place, is undamaged. If not, it is delivered by `frame`.
     fn is_sound(&mut self, _index: usize, _head: &[u8], _body_bytes: usize) -> bool {
         true
     }
 
-    /// Such a frame, all of them in order: its body lies in its place, and is sound.
+    /// Delivers a frame whose body was placed and is sound. Called for all of them in order.
     fn placed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 
-    /// A frame whose body cannot be had where its sender left it, or has no place.
+    /// A frame whose body cannot be read where its sender left it, or has no place.
     fn bodiless(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 }
 
-/// A receiver without places, of a function: [`each`].
+/// A receiver without placement that calls a function: see [`each`].
 #[derive(Debug)]
 pub struct Each<F>(F);
 
@@ -250,8 +250,8 @@ impl<F: FnMut(LinkAddr, &[u8])> Receiver for Each<F> {
     }
 }
 
-/// Any receiver, called by its table of functions: what receives through this is compiled once and not for each receiver. For links of
-/// which a frame costs far more than such a call.
+/// Any receiver, called through its vtable: code that receives through it is compiled once and not once per receiver. For links on which a frame
+/// costs far more than such a call.
 pub struct Erased<'a>(pub &'a mut dyn Receiver);
 
 impl Receiver for Erased<'_> {
@@ -292,7 +292,7 @@ impl fmt::Debug for Erased<'_> {
     }
 }
 
-/// Hands over a frame that lies in one piece, its body where `receiver` says that it belongs.
+/// Delivers a frame that lies in one piece, its body in the place that `receiver` names.
 #[inline]
 pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
     let coming = Coming {
@@ -313,35 +313,35 @@ pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
     receiver.frame(from, frame);
 }
 
-/// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks (but in `wait`).
+/// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks, except in `wait`.
 pub trait Link {
-    /// What this link can do.
+    /// Properties of this link.
     fn caps(&self) -> LinkCaps;
 
     /// Our own address, as peers must name it.
     fn local_addr(&self) -> LinkAddr;
 
-    /// What `send` takes towards `to` now.
+    /// How much `send` takes towards `to` now.
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError>;
 
-    /// Takes as many of `frames` towards `to` as there is room for now, in order; returns how many: all, if `capacity` said so just before. They are
-    /// on their way at the latest after `flush`.
+    /// Takes as many of `frames` towards `to`, in order, as there is room for now; returns their number. All are taken if `capacity`, called just
+    /// before, allowed them. They leave at the latest with `flush`.
     ///
-    /// No frame is empty, or longer than `caps().frame_bytes`.
+    /// No frame may be empty or longer than `caps().frame_bytes`.
     fn send<'a>(
         &mut self,
         to: LinkAddr,
         frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError>;
 
-    /// As `send`, of one frame; whether it was taken.
+    /// As `send`, of one frame; returns whether it was taken.
     #[inline]
     fn send_one(&mut self, to: LinkAddr, frame: Frame<'_>) -> Result<bool, LinkError> {
         Ok(self.send(to, std::iter::once(frame))? == 1)
     }
 
-    /// Hands received frames to `receiver`, until there are none or `max` were: the rest of what came in one piece with the last of
-    /// them goes with it. Returns how many.
+    /// Delivers received frames to `receiver`, until there are none or `max` were delivered: frames that came joined with the last of them are
+    /// delivered, too. Returns their number.
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError>;
 
     /// Pushes out what `send` gathered and wakes sleeping receivers.
@@ -350,30 +350,30 @@ pub trait Link {
     /// Sleeps until a frame may be there, or `timeout` has passed. May return early.
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
 
-    /// Readable when a frame may be there, once `arm_fd` was called.
+    /// A descriptor that is readable when a frame may be there, once `arm_fd` was called.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
+    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now; receive them first.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
 
-    /// Longer frames than that do not reach `to`: a link that joins several for one station joins no more than that. One that is longer by
-    /// itself still leaves.
+    /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still
+    /// sent.
     fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
 
-    /// The rings through which frames go, where there are such.
+    /// The shared-memory rings of this link, if it has them.
     fn rings(&self) -> Option<&impl Rings> {
         None::<&NoRings>
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     fn rings_mut(&mut self) -> Option<&mut impl Rings> {
         None::<&mut NoRings>
     }
 
-    /// What went through.
+    /// Traffic so far.
     fn counters(&self) -> LinkCounters;
 
-    /// What the seal around this link counted; `None`: its frames are not sealed.
+    /// Counters of the seal around this link; `None`: its frames are not sealed.
     fn sealing(&self) -> Option<SealCounters> {
         None
     }
@@ -386,9 +386,9 @@ pub struct Probe {
     pub link: &'static str,
     /// Whether a frame went through.
     pub works: bool,
-    /// What was found: facts if it works, the reason if not.
+    /// Findings: facts if it works, the reason if not.
     pub notes: Vec<String>,
-    /// The command or step that mends it or makes it better; empty: none known, or none needed.
+    /// The command or step that repairs or improves it; empty: none known, or none needed.
     pub mend: String,
 }
 

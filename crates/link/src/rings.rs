@@ -1,26 +1,26 @@
-//! Links of rings in memory that processes of one host share: beyond frames, they tell who lives and what was read, and bodies can stay where
-//! they lie.
+//! Links over rings in memory that processes of one host share. Beyond moving frames, they tell which processes are alive and what was read, and a
+//! receiver can read bodies in the sender's memory.
 //!
-//! A part of [`Link`](crate::Link) that few links have; the engine's direct messages and what is sent by reference stand on
-//! it. A process is known by its *generation*: a number that no process in its place had before, and never 0.
+//! A part of [`Link`](crate::Link) that few links have; the engine's direct messages and messages by reference are built on it. A
+//! process is known by its *generation*: a number that no earlier process with this address had, and never 0.
 
 use bytes::Bytes;
 
 use crate::{LinkAddr, LinkError};
 
-/// See the head of this module. Frames come in order, and none is lost between the living.
+/// Rings in shared memory; see the head of this module. Frames come in order, and none is lost between live processes.
 pub trait Rings {
-    /// Bytes of frames that lie between this process and one peer at most.
+    /// Most bytes of frames that can lie between this process and one peer.
     fn ring_bytes(&self) -> usize;
 
-    /// Which process lives behind `peer`, as the kernel says; 0 if there is none. One that is stopped lives. `None`: the kernel does not tell.
+    /// Generation of the live process at `peer`, according to the kernel; 0: none. A stopped process is alive. `None`: the kernel does not tell.
     fn process_at(&self, peer: LinkAddr) -> Option<u64>;
 
-    /// The generation of a peer from which the last frame came.
+    /// Generation of the process that sent the last frame from `peer`.
     fn generation_heard(&self, peer: LinkAddr) -> Option<u64>;
 
-    /// Sends a frame, whose parts follow one another, to that generation of the peer and no other; whether there was room. `counted`: until it is read,
-    /// `unread` counts it.
+    /// Sends a frame, whose parts follow one another, to exactly that generation of the peer; returns whether there was room. `counted`: `unread`
+    /// counts the frame until it is read.
     fn send_counted(
         &mut self,
         to: (LinkAddr, u64),
@@ -28,17 +28,17 @@ pub trait Rings {
         parts: [&[u8]; 3],
     ) -> Result<bool, LinkError>;
 
-    /// How many frames of `frame_bytes` each the next calls of `send_counted` take to that generation of the peer.
+    /// How many frames of `frame_bytes` each `send_counted` takes now to that generation of the peer.
     fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize;
 
-    /// How many counted frames that generation of the peer has not read, as far as it has said: the present generation, or the one before.
+    /// Counted frames that that generation of the peer has not yet said to have read. Known of the present generation and of the one before.
     fn unread(&self, of: (LinkAddr, u64)) -> usize;
 
-    /// How many bytes more that generation of the peer takes by reference; `None`: it cannot read this process's memory.
+    /// Bytes that can still be sent by reference to that generation of the peer; `None`: it cannot read this process's memory.
     fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize>;
 
-    /// As `send_counted`, of a frame whose body its receiver reads where it lies: the link holds it until then, or until its receiver is
-    /// gone; `flush` and receiving give up what was read. `Ok(false)`: also if there is no such room.
+    /// As `send_counted`, of a frame whose body the receiver reads in this process's memory: the link holds the body until it was read or its
+    /// receiver is gone; `flush` and `receive` release it. `Ok(false)`: also if `reference_room` is too small.
     fn send_reference(
         &mut self,
         to: (LinkAddr, u64),
@@ -47,7 +47,7 @@ pub trait Rings {
         body: &Bytes,
     ) -> Result<bool, LinkError>;
 
-    /// How many bytes of bodies each peer may refer to, of those that this process has not read; 0 at first.
+    /// Sets how many bytes of bodies each peer may send by reference before this process has read them; 0 at first.
     fn set_reference_max(&mut self, bytes: usize);
 }
 

@@ -1,16 +1,16 @@
-//! What a seal around a link gives and counts: known here, so that whoever holds any link can name and show it.
+//! Modes and counters of a seal around a link, defined here so that the user of any link can name and show them.
 //!
-//! Filled by the crate `seal`. Each frame that was not passed on is counted under exactly one reason.
+//! The crate `seal` fills them in. Each frame that was dropped is counted under exactly one reason.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What sealing gives. All nodes of a cluster run the same.
+/// Protection that sealing gives. All nodes of a cluster use the same mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealMode {
     /// Nobody without the key can forge, change or repeat a frame; all can read it.
     Auth,
-    /// Nor read it.
+    /// As `Auth`, and nobody without the key can read a frame.
     Encrypt,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for SealMode {
     }
 }
 
-/// No such mode.
+/// The text names no mode.
 #[derive(Debug, thiserror::Error)]
 #[error("no mode is called `{0}`; take auth or encrypt")]
 pub struct SealModeError(String);
@@ -35,7 +35,7 @@ impl FromStr for SealMode {
         match text {
             "auth" => Ok(Self::Auth),
             "encrypt" => Ok(Self::Encrypt),
-            // One line, and no more of it than anybody reads.
+            // Cut to one line of readable length.
             other => Err(SealModeError(
                 other
                     .chars()
@@ -56,25 +56,25 @@ pub struct SealCounters {
     pub opened: u64,
     /// Frames between the seals of two nodes (confirmations, group keys) that were opened.
     pub control: u64,
-    /// Handshake frames that were genuine and led on.
+    /// Genuine handshake frames that advanced a handshake.
     pub handshake_frames: u64,
     /// Handshakes completed.
     pub handshakes: u64,
-    /// Those of them that replaced a session: its keys were worn, old or changed, or the peer was restarted.
+    /// Handshakes that replaced a session: its keys were used up, old or changed, or the peer was restarted.
     pub rekeys: u64,
-    /// Addresses remembered now.
+    /// Addresses known now.
     pub peers: u64,
-    /// Those of them with a session.
+    /// Known addresses with a session.
     pub sessions: u64,
 
     /// Frames of the layer above dropped because there is no session yet; the handshake is under way.
     pub no_session: u64,
     /// Frames of the layer above dropped because a key is used up and no new one was agreed.
     pub exhausted: u64,
-    /// Frames of the seal's own that were not sent: too many waited, or too many peers are remembered.
+    /// The seal's own frames that were not sent: too many waited, or too many peers are known.
     pub unsent: u64,
 
-    /// Received, and the tag is wrong: forged, damaged, or sealed by other keys.
+    /// Received with a wrong tag: forged, damaged, or sealed by other keys.
     pub bad_tag: u64,
     /// Received a second time, or too late to tell.
     pub replayed: u64,
@@ -84,7 +84,7 @@ pub struct SealCounters {
     pub wrong_source: u64,
     /// Received and not sealed.
     pub unsealed: u64,
-    /// Received, and no legal frame.
+    /// Received frames of no legal form.
     pub malformed: u64,
     /// Received from a node that runs the other mode (`auth` against `encrypt`).
     pub other_mode: u64,

@@ -1,7 +1,6 @@
-//! Links by name: what users write, and any of the links behind one type.
+//! Links by name as users write them, and one type for any of the links.
 //!
-//! `AnyLink` chooses by `match`, so the plain links cost one predictable branch a call; the wrapped forms are boxed and pay for
-//! what they do.
+//! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call; wrapped links are boxed, and only they pay for their wrappers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -35,16 +34,16 @@ pub enum LinkSpec {
     Shm,
     /// `udp` (loopback, a port of the kernel's choice) or `udp:ADDRESS:PORT`.
     Udp(Option<SocketAddr>),
-    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one that a hosts file states.
+    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file.
     Packet(Option<InterfaceName>),
-    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP; likewise.
+    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, otherwise as `Packet`.
     Xdp(Option<InterfaceName>),
     /// `dpdk:PCI-ADDRESS` or `dpdk:DRIVER,PARAMETERS`: a DPDK device.
     Dpdk(DpdkSpec),
 }
 
 impl LinkSpec {
-    /// What stands before the first colon.
+    /// The name before the first colon.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -55,7 +54,7 @@ impl LinkSpec {
         }
     }
 
-    /// The interface, of a link that is of one and names it.
+    /// The network interface, if the link uses one and names it.
     pub fn interface(&self) -> Option<InterfaceName> {
         match self {
             Self::Packet(name) | Self::Xdp(name) => *name,
@@ -64,7 +63,7 @@ impl LinkSpec {
         }
     }
 
-    /// Do frames leave this host, as far as the name says? (Of `udp` without address the default is loopback.)
+    /// Whether frames leave this host, as far as the name tells. (`udp` without address is loopback.)
     pub fn leaves_host(&self) -> bool {
         match self {
             Self::Shm | Self::Udp(None) => false,
@@ -75,7 +74,7 @@ impl LinkSpec {
     }
 }
 
-/// Name of a network interface: what Linux accepts, short enough to be copied.
+/// Name of a network interface, as Linux accepts it; small and `Copy`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InterfaceName {
     bytes: [u8; Self::BYTES_MAX],
@@ -83,10 +82,10 @@ pub struct InterfaceName {
 }
 
 impl InterfaceName {
-    /// The kernel's limit, IFNAMSIZ without the end mark.
+    /// The kernel's limit, IFNAMSIZ without the terminating zero.
     const BYTES_MAX: usize = 15;
 
-    /// The name; `None` for what no interface can be called.
+    /// The name; `None` if no interface can have it.
     pub fn new(name: &str) -> Option<Self> {
         let sound = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':');
         let fits = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(sound);
@@ -119,7 +118,7 @@ impl std::fmt::Debug for InterfaceName {
     }
 }
 
-/// A link's name that is none.
+/// Error for a text that names no link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkSpecError {
@@ -129,7 +128,7 @@ pub enum LinkSpecError {
          `packet:INTERFACE`, `xdp:INTERFACE` (for example `packet:eth1`) and `dpdk:DEVICE`"
     )]
     Unknown {
-        /// As given, shortened.
+        /// The text, shortened.
         given: String,
     },
     /// No such DPDK device.
@@ -199,12 +198,12 @@ pub enum Base {
 }
 
 impl Base {
-    /// Takes its place in a shared-memory job.
+    /// Attaches to a shared-memory job as its member `index`.
     pub(crate) fn attach(memory: BorrowedFd<'_>, index: u16) -> Result<Self, OpenError> {
         Ok(Self::Shm(Shm::attach(memory, index)?))
     }
 
-    /// Opens what `link` names. Shared memory has no name: see `attach`.
+    /// Opens the named link. Shared memory has no name: see `attach`.
     pub fn open(link: &LinkSpec) -> Result<Self, OpenError> {
         let unnamed = || OpenError::NoInterface { link: link.kind() };
         Ok(match link {
@@ -229,12 +228,12 @@ impl Base {
     }
 }
 
-/// Any of the links, its frames as they are or sealed.
+/// Any of the links, with or without sealing.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
 pub enum AnyLink {
-    /// As they are.
+    /// Not sealed.
     Open(Unsealed),
     /// Sealed with a cluster key.
     #[cfg(feature = "seal")]
@@ -242,7 +241,7 @@ pub enum AnyLink {
 }
 
 impl AnyLink {
-    /// Wraps `base` as wanted; frames are not sealed (see [`Security`](crate::Security)).
+    /// Adds the given wrappers to `base`; frames are not sealed (see [`Security`](crate::Security)).
     pub fn open(
         base: Base,
         impair: Option<ImpairConfig>,
@@ -252,7 +251,7 @@ impl AnyLink {
     }
 }
 
-/// Any of the links, as it is or with wrappers around it.
+/// Any of the links, with or without wrappers.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
@@ -268,16 +267,16 @@ pub enum Unsealed {
     Xdp(Xdp),
     /// One DPDK device.
     Dpdk(Dpdk),
-    /// With seeded misfortune.
+    /// Impaired at random, from a seed.
     Impaired(Box<Impair<Base>>),
-    /// Written to a file.
+    /// Captured to a file.
     Captured(Box<Capture<Base>>),
-    /// Written to a file as it is after the misfortune.
+    /// Impaired, then captured to a file.
     CapturedImpaired(Box<Capture<Impair<Base>>>),
 }
 
 impl Unsealed {
-    /// Can another host send to this link?
+    /// Whether another host can send to this link.
     pub fn leaves_host(&self) -> bool {
         let by_device = |link: &Dpdk| !link.spec().stays_on_host();
         let by_base = |base: &Base| match base {
@@ -293,7 +292,7 @@ impl Unsealed {
         }
     }
 
-    /// Wraps `base` as wanted.
+    /// Adds the given wrappers to `base`.
     pub fn open(
         base: Base,
         impair: Option<ImpairConfig>,
@@ -409,7 +408,7 @@ impl Base {
     }
 }
 
-/// What wraps shared memory has no rings: whatever it does to frames, it would have to do to what passes them by.
+/// A wrapped shared memory offers no rings: messages in them would bypass the wrapper.
 impl Unsealed {
     fn shm(&self) -> Option<&Shm> {
         match self {
@@ -446,8 +445,8 @@ impl AnyLink {
     }
 }
 
-// Each kind of handler that a program registers is compiled into the receiving of each kind of link. Of those that are wrapped there would be
-// several times as many as of the others, so they call what receives by its table of functions.
+// The receive code of each link is compiled for each kind of handler. Wrapped links would multiply these copies, so they call the receiver through a
+// table of functions.
 impl Base {
     fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
@@ -497,7 +496,7 @@ delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed);
 mod tests {
     use super::*;
 
-    /// What is accepted reads back as it was written; the rest is refused in one line that says what is accepted.
+    /// Accepted names are written as they were read; others are refused in one line that says what is accepted.
     #[test]
     fn names_are_read_and_written() {
         for text in [

@@ -1,12 +1,12 @@
 //! The progress assistant: a thread that drives the endpoint while the program is away.
 //!
-//! Started by `endpoint`; it takes the other side of the `lock` around the endpoint's core. While the program calls, the assistant
-//! only looks once a millisecond whether it still drives: has turns, which calls that only send or ask do not. When nobody has
-//! driven for so long, the assistant takes the core and has turns until there is nothing to do. Then it sleeps until the link has a
-//! frame, a timer of the engine is due, or the program was there. While the program waits in a call of its own it drives by itself: the assistant then sleeps until it leaves.
+//! Started by `endpoint`; it uses the other side of the `lock` around the endpoint's core. While the program calls, the assistant only checks once a
+//! millisecond whether the program still polls, as calls that only send or query do not. After a millisecond without a poll the assistant takes the
+//! core and polls until there is nothing to do. Then it sleeps until the link has a frame, a timer expires, or the program has called. While the
+//! program waits in a call it drives by itself: the assistant then sleeps until that call ends.
 //!
-//! Invariants: it never sleeps while it holds the lock; it never sleeps with the link unarmed, but for naps where the link cannot be
-//! armed; it polls no more often than there is something to do.
+//! Invariants: it never sleeps while it holds the lock; it never sleeps with the link unarmed, except for naps where the link cannot be armed; it
+//! polls no more often than there is something to do.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,28 +24,27 @@ use crate::drive::LONGEST_SLEEP;
 use crate::endpoint::Core;
 use crate::lock::{Other, Owner, Seen};
 
-/// A program that has been out for so long is away. A look at one that calls interrupts it where the two share a core, so there is one in
-/// such a span.
+/// Time without a poll after which the program counts as away. A check interrupts a program on the same core, so there is only one in that time.
 const AWAY: Duration = Duration::from_millis(1);
 
-/// A shorter sleep is not worth its end.
+/// A shorter sleep costs more than it saves.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
-/// So many looks at a program that waits in one call, until the assistant sleeps until that call ends: a wake-up at the end of each short
-/// wait would cost the program more than the looks do.
+/// Checks of a program that waits in one call, before the assistant sleeps until that call ends: a wake-up at the end of each short wait would cost
+/// the program more than the checks.
 const LOOKS_AT_A_WAIT: u32 = 20;
 
-/// Turns between two questions whether the program wants to come in: it may have to wait for so many.
+/// Polls between two checks whether the program wants to enter: it may have to wait for that many.
 const TURNS: u32 = 4;
 
-/// Where frames wait that the link cannot take now, or it cannot be armed: at first, and at most, doubled while nothing comes of it.
+/// Sleep while the link cannot take waiting frames or cannot be armed: from least to most, doubled while it does not help.
 const NAP_LEAST: Duration = Duration::from_micros(500);
 const NAP_MOST: Duration = Duration::from_millis(50);
 
-/// Of a program that sleeps on the endpoint's descriptor: it wakes up to the same frame, and is left the time to take it.
+/// Time left to a program that sleeps on the endpoint's descriptor, as the same frame wakes it.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// The thread, as its endpoint holds it.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Assistant {
     ends: Arc<AtomicBool>,
@@ -53,7 +52,7 @@ pub(crate) struct Assistant {
 }
 
 impl Assistant {
-    /// `clock`: by which the core's stamps are; `bell`: rung by other threads.
+    /// `clock`: the clock of the core's stamps; `bell`: rung by other threads.
     pub(crate) fn start<L: Link + Send + 'static>(
         other: Other<Core<L>>,
         clock: SystemClock,
@@ -82,7 +81,7 @@ impl Assistant {
         Ok(Self { ends, thread })
     }
 
-    /// In a child of `fork` there is no such thread, and its number may be another's.
+    /// Forgets the handle in a child of `fork`, where there is no such thread and its id may be reused.
     pub(crate) fn forget(self) {
         std::mem::forget(self.thread);
     }
@@ -91,34 +90,34 @@ impl Assistant {
     pub(crate) fn stop<T>(self, owner: &Owner<T>) {
         self.ends.store(true, Ordering::Release);
         owner.ring();
-        let _ = self.thread.join(); // if it panicked, the panic was told where it happened
+        let _ = self.thread.join(); // a panic was reported where it happened
     }
 }
 
-/// What a thread has by default: handlers of channels are the program's.
+/// The default of threads: handlers of channels run on it.
 const STACK_BYTES: usize = 2 << 20;
 
-/// How the assistant leaves the core.
+/// How the assistant sleeps after it left the core.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
-    /// The link wakes us.
+    /// The link's descriptor wakes it.
     armed: bool,
-    /// No longer than this.
+    /// Longest sleep.
     most: Duration,
     /// The program sleeps on the link, too.
     shared: bool,
-    /// The link has failed, and nothing will come of turns until the program has been told.
+    /// The link has failed: polls do nothing until the program has got the error.
     failed: bool,
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Assist<'a, L: Link> {
     other: Other<Core<L>>,
     clock: &'a SystemClock,
-    /// Rung by other threads that want something.
+    /// Rung by other threads.
     bell: &'a Bell,
     ends: &'a AtomicBool,
-    /// A copy of the link's descriptor, so that no lock is held while it is waited on.
+    /// A copy of the link's descriptor, to wait on it without the lock.
     link: Option<OwnedFd>,
     /// When the assistant last drove.
     driven_ns: u64,
@@ -135,7 +134,7 @@ impl<L: Link> Assist<'_, L> {
                 wait(&self.other, None, left);
                 continue;
             }
-            // Nobody has driven for a while. A program that is in drives by itself.
+            // The program has not polled for a while. If it is inside a call, it drives by itself.
             let now = self.other.look();
             if !now.is_inside() {
                 self.stand_in();
@@ -149,7 +148,7 @@ impl<L: Link> Assist<'_, L> {
         }
     }
 
-    /// Drives until the program was there.
+    /// Drives until the program calls.
     fn stand_in(&mut self) {
         self.nap = NAP_LEAST;
         while !self.ends.load(Ordering::Acquire) {
@@ -170,7 +169,7 @@ impl<L: Link> Assist<'_, L> {
         }
     }
 
-    /// Turns until there is nothing to do; `None`: the program is in, or wants to be.
+    /// Polls until there is nothing to do; `None`: the program is inside, or wants to enter.
     fn drive(&mut self) -> Option<Rest> {
         let mut core = self.other.try_take()?;
         if self.link.is_none() {
@@ -192,7 +191,7 @@ impl<L: Link> Assist<'_, L> {
         }
         let shared = core.sleeps_on_descriptor();
         let armed = self.link.is_some() && core.arm_for_assistant();
-        // What the program sleeps for may be among what was done, or keep the link from being armed.
+        // These polls may have received what the program sleeps for, or the program's part keeps the link from being armed.
         if done > 0 || !armed {
             core.tell_program();
         }
@@ -219,7 +218,7 @@ impl<L: Link> Assist<'_, L> {
     }
 }
 
-/// Sleeps until `link` is readable or the time has passed, which is told, or until the program was there: `None`.
+/// Sleeps until `link` is readable (`true`) or the time has passed (`false`); `None`: the program has called.
 fn sleep_while<T>(
     other: &Other<T>,
     seen: Seen,
@@ -234,7 +233,7 @@ fn sleep_while<T>(
     (other.look() == seen).then_some(woken)
 }
 
-/// Sleeps until rung, or `link` is readable (which is told), or the time has passed.
+/// Sleeps until rung, `link` is readable (returns `true`), or the time has passed.
 fn wait<T>(other: &Other<T>, link: Option<BorrowedFd<'_>>, most: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
@@ -245,7 +244,7 @@ fn wait<T>(other: &Other<T>, link: Option<BorrowedFd<'_>>, most: Duration) -> bo
         PollFd::from_borrowed_fd(bell, PollFlags::IN),
         PollFd::from_borrowed_fd(link.unwrap_or(bell), PollFlags::IN),
     ];
-    // Interrupted, it is as if the time had passed.
+    // An interrupt counts as the end of the time.
     if !matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1..)) {
         return false;
     }

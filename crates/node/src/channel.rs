@@ -1,17 +1,16 @@
-//! Channels and who takes what arrives on them: their owners' handlers, or mailboxes.
+//! Channels and where their messages go: to a handler or a mailbox.
 //!
-//! A program that opens none has one mailbox for all. An opened channel has its own, or a handler that whoever drives calls, and a
-//! budget of its own: what waits there does not count against the endpoint's, so that a channel that nobody reads holds up no other. Beyond
-//! half of the budget peers are told to stop sending on that channel, and to go on when little is left (`control`). What was on the way
-//! may exceed it: by no more than peers have queued. A peer that sends on all the same is charged to the endpoint's budget, as if
-//! nobody had opened the channel.
+//! A program that opens no channel has one mailbox for all. An opened channel has its own, or a handler that the driving thread calls, and its own
+//! budget: its waiting messages do not count against the endpoint's, so an unread channel does not block others. Beyond half of the budget peers are
+//! told to stop sending on that channel, and later to go on (`control`). Messages on their way may exceed the budget by no more than peers have
+//! queued. A peer that keeps sending is charged to the endpoint's budget, as if nobody had opened the channel.
 //!
-//! Filled by `intake`, emptied by `endpoint`. Below lie `owned` (one channel), `mailbox` (what waits), `books` (who is charged), `kept` (what a program keeps),
-//! `outbox` (what handlers and other threads want sent), `bell` (how those threads wake the endpoint), `control`, and `statistics` (what nodes
-//! tell each other of their flows).
+//! Filled by `intake`, emptied by `endpoint`. Submodules: `owned` (one channel), `mailbox` (waiting messages), `ledger` (charges), `kept` (messages
+//! that a program keeps), `outbox` (messages of handlers and other threads), `bell` (how those threads wake the endpoint), `control`, and
+//! `statistics` (flows of other nodes).
 //!
-//! Invariants: on one channel nothing overtakes what waits in its mailbox; a message is charged to one budget from its arrival until it
-//! is released; a peer is told of each channel in turn to stop and to go on.
+//! Invariants: on one channel no message overtakes those in its mailbox; a message is charged to one budget from its arrival until it is released;
+//! for each channel a peer is told alternately to stop and to go on.
 
 pub(crate) mod bell;
 mod control;
@@ -23,9 +22,9 @@ mod owned;
 mod owners;
 mod posts;
 mod statistics;
+mod stops;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -48,18 +47,18 @@ use self::posts::Posts;
 pub(crate) use self::statistics::Answer;
 pub use self::statistics::RemoteFlow;
 use self::statistics::Statistics;
-use crate::handler::{Context, Handler, Nobody, notify};
+use crate::handler::{Context, Handler, notify};
 use crate::peers::Peers;
 use crate::random::random_u64;
 
-/// Notices (peer up, peer dead, sent) kept for the next handler; of more, the oldest go.
+/// Notices (peer up, peer dead, sent) kept for the next handler; beyond that the oldest are dropped.
 const NOTICES_LIMIT: usize = 16 * 1024;
 
-/// So many send queues (as this endpoint's) a peer may overdraw budgets by: one for what it had queued when it was told to stop, and one for
-/// another channel.
+/// A peer may overdraw budgets by that many send queues of this endpoint's size: one for messages queued when it was told to stop, one for another
+/// channel.
 const OVERDRAWN_QUEUES: usize = 2;
 
-/// What deliveries need beside their channel.
+/// State of all channels that deliveries use.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) outbox: Outbox,
@@ -68,7 +67,7 @@ pub(crate) struct Tools {
     overdrafts: Overdrafts,
 }
 
-/// Something that only a handler is told.
+/// An event that only a handler is told.
 #[derive(Debug)]
 enum Notice {
     Event(Event),
@@ -85,21 +84,21 @@ pub(crate) struct Channels {
     pub(crate) posts: Posts,
     bell: Arc<Bell>,
     notices: VecDeque<Notice>,
-    /// Something for a handler came since `take_news` was asked.
+    /// Something for a handler arrived since `take_news` was called.
     news: bool,
-    /// Channels on which peers want nothing for now, and which of their lives said so.
+    /// Channels that peers have stopped, and the number of the session in which they did.
     stops: BTreeMap<(NodeId, u16), u64>,
-    /// Where a `try_send` was refused.
+    /// Peers and channels for which a `try_send` was refused.
     wants: BTreeSet<(NodeId, u16)>,
-    /// Another thread wants the program's wait to end.
+    /// A waker was used: the program's wait is to end.
     pub(crate) is_woken: bool,
-    /// Of channels opened so far.
+    /// Number of channels opened so far.
     generation: u64,
     pub(crate) statistics: Statistics,
     pub(crate) dropped: Dropped,
 }
 
-/// What found no room, ever.
+/// Counters of what was dropped for lack of room.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
     pub(crate) datagrams: u64,
@@ -146,14 +145,14 @@ impl Channels {
         }
     }
 
-    /// Whether messages on that channel are not the program's at large.
+    /// Whether messages on that channel are kept apart from the program's main mailbox.
     #[inline]
     fn is_owned(&self, number: u16) -> bool {
         number >= Channel::LIBRARY_IDS
             || !self.opened.is_empty() && self.opened.contains_key(&number)
     }
 
-    /// Where messages on that channel wait; `None`: on all that nobody opened.
+    /// The channel of that number; `None`: the one for all that nobody opened.
     fn of(&mut self, number: Option<u16>) -> Option<&mut OpenChannel> {
         chosen(number, &mut self.main, &mut self.opened)
     }
@@ -175,12 +174,12 @@ impl Channels {
         Some(next.body.len())
     }
 
-    /// Takes it; the caller releases it.
+    /// Takes that message; the caller releases it.
     pub(crate) fn take(&mut self, number: Option<u16>, from: Option<NodeId>) -> Option<Stored> {
         self.of(number)?.mailbox.pop(from)
     }
 
-    /// A buffer waits: what is for it may have come before.
+    /// Fills a posted buffer with a message that arrived before, if there is one.
     pub(crate) fn fill(&mut self, post: u64) {
         let Some((number, from)) = self.posts.free(post) else {
             return;
@@ -200,11 +199,11 @@ impl Channels {
         if self.posts.copy(post, (from, *channel), body)
             && let Some(stored) = entry.mailbox.pop(Some(from))
         {
-            drop(self.keep(stored)); // released in the next turn
+            drop(self.keep(stored)); // released in the next poll
         }
     }
 
-    /// Buffers were borrowed to messages that will not come: they are for what came meanwhile, in the order in which they were posted.
+    /// Takes buffers back whose messages will not arrive in them, and fills them with waiting messages in the order of their posts.
     pub(crate) fn put_back_all(&mut self, posted: Vec<Posted>) {
         let mut numbers: Vec<u64> = posted.iter().map(|posted| posted.number).collect();
         numbers.sort_unstable();
@@ -216,7 +215,7 @@ impl Channels {
         }
     }
 
-    /// Nothing waits there for a handler.
+    /// Whether nothing waits there for a handler.
     #[inline]
     pub(crate) fn is_empty(&self, number: Option<u16>) -> bool {
         match number {
@@ -245,7 +244,7 @@ impl Channels {
         }
     }
 
-    /// Did something come, since this was last asked, for a handler or an opened channel, or does a message wait that nobody's channel keeps?
+    /// Whether something arrived for a handler or an opened channel since the last call, or a message waits on channels that nobody opened.
     pub(crate) fn take_news(&mut self) -> bool {
         let mut open = self.opened.values().filter(|entry| entry.is_open);
         let news = std::mem::take(&mut self.news)
@@ -254,7 +253,7 @@ impl Channels {
         news || woken || !self.main.mailbox.is_empty() || self.is_due()
     }
 
-    /// Releases a message that was taken. `true`: the endpoint's budget was charged for it.
+    /// Releases a message that was taken. Returns `true` if it was charged to the endpoint's budget.
     pub(crate) fn release(
         &mut self,
         (from, channel_id): (NodeId, u16),
@@ -281,12 +280,12 @@ impl Channels {
         charge == Charge::Endpoint
     }
 
-    /// Of the channel whose message was taken just now.
+    /// Generation of the channel whose message was taken just now.
     pub(crate) fn generation(&self, channel_id: u16) -> u64 {
         (self.opened.get(&channel_id)).map_or(0, |entry| entry.ledger.generation)
     }
 
-    /// As something to keep.
+    /// Turns a stored message into a kept one.
     pub(crate) fn keep(&self, stored: Stored) -> Kept {
         let generation = self.generation(stored.message.channel.id());
         let bytes = stored.message.body.len();
@@ -302,7 +301,7 @@ impl Channels {
     pub(crate) fn hand_over_rest(
         &mut self,
         number: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
     ) -> usize {
         let mut count = 0;
         if number.is_none() {
@@ -332,11 +331,11 @@ impl Channels {
         count
     }
 
-    /// Gives a message that was taken to the handler; `Some`: it is to be released.
+    /// Delivers a message that was taken to the handler; returns `Some` if the caller must release it.
     pub(crate) fn hand_over(
         &mut self,
         number: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         stored: Stored,
     ) -> Option<(Charge, Vec<u8>)> {
         let Self {
@@ -362,7 +361,7 @@ impl Channels {
         (!delivered.is_kept).then_some((stored.charge, body))
     }
 
-    /// A message arrived, for nobody who was given with the call. `true`: the endpoint's budget is not charged for it.
+    /// Handles a message when no handler was given with the call. Returns `true` if the endpoint's budget is not charged for it.
     pub(crate) fn message(&mut self, mut delivery: Delivery<'_>) -> bool {
         let (number, from, session) = (delivery.channel.id(), delivery.from, delivery.session);
         if number == Channel::CONTROL_ID {
@@ -393,12 +392,12 @@ impl Channels {
         charge != Charge::Endpoint
     }
 
-    /// Straight to a handler, with nothing that waits before it.
+    /// Delivers a message to a handler; nothing waits before it.
     #[inline]
     fn give(
         entry: &mut OpenChannel,
         tools: &mut Tools,
-        handler: &mut (impl Handler + ?Sized),
+        handler: &mut dyn Handler,
         delivery: Delivery<'_>,
     ) -> bool {
         let (from, session) = (delivery.from, delivery.session);
@@ -410,11 +409,11 @@ impl Channels {
         delivered.charge != Some(Charge::Endpoint)
     }
 
-    /// A message arrived while the program polls all that nobody opened.
+    /// Handles a message while the program polls all channels that nobody opened.
     #[inline]
     pub(crate) fn message_to_program(
         &mut self,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         delivery: Delivery<'_>,
     ) -> bool {
         if self.is_owned(delivery.channel.id()) {
@@ -423,12 +422,12 @@ impl Channels {
         Self::give(&mut self.main, &mut self.tools, handler, delivery)
     }
 
-    /// A message arrived while somebody polls that channel.
+    /// Handles a message while the program polls that channel.
     #[inline]
     pub(crate) fn message_to(
         &mut self,
         number: u16,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         mut delivery: Delivery<'_>,
     ) -> bool {
         if delivery.channel.id() != number {
@@ -443,7 +442,7 @@ impl Channels {
         }
     }
 
-    /// A datagram arrived, for nobody who was given with the call.
+    /// Handles a datagram when no handler was given with the call.
     pub(crate) fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         let number = datagram.channel_id;
         if number == Channel::CONTROL_ID {
@@ -469,12 +468,12 @@ impl Channels {
         self.news = true;
     }
 
-    /// The same while the program polls all that nobody opened, or one channel.
+    /// Handles a datagram while the program polls that channel, or all that nobody opened.
     #[inline]
     pub(crate) fn datagram_to(
         &mut self,
         number: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         session: u64,
         datagram: Datagram<'_>,
     ) {
@@ -498,12 +497,12 @@ impl Channels {
         handler.datagram(&mut context, datagram);
     }
 
-    /// Something happened. `program`: the handler of a program that polls, who is told at once.
+    /// Handles an event. `program`: the handler that the program polls with, which is told at once.
     pub(crate) fn event(
         &mut self,
         event: &Event,
         peers: &mut Peers,
-        program: Option<&mut impl Handler>,
+        program: Option<&mut dyn Handler>,
     ) {
         peers.note(event);
         match event {
@@ -539,13 +538,13 @@ impl Channels {
         self.notices.push_back(notice);
     }
 
-    /// There is something for `settle`.
+    /// Whether `settle` has something to do.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.bell.is_rung() || self.tools.outbox.is_due() || self.statistics.is_due()
     }
 
-    /// Does what handlers and other threads have asked for; returns how much that was.
+    /// Sends and releases what handlers and other threads have asked for; returns how much that was.
     #[cold]
     pub(crate) fn settle(&mut self, way: &mut impl Way, peers: &mut Peers) -> usize {
         let mut done = 0;
@@ -579,7 +578,7 @@ impl Channels {
         done += (tools.outbox).settle(way, is_stopped, |to, channel| lose(peers, to, channel));
         while let Some((peer, channel_id)) = self.tools.outbox.take_writable() {
             self.wants.insert((peer, channel_id));
-            self.tell_writable(peer, None::<&mut Nobody>);
+            self.tell_writable(peer, None);
         }
         done
     }
@@ -597,14 +596,14 @@ impl Channels {
         &self.bell
     }
 
-    /// For other threads to send by.
+    /// A handle with which other threads send.
     pub(crate) fn sender(&self) -> MessageSender {
         MessageSender {
             remote: self.tools.outbox.remote(),
         }
     }
 
-    /// For other threads to end a wait by.
+    /// A handle with which other threads end a wait.
     pub(crate) fn waker(&self) -> Waker {
         Waker {
             remote: self.tools.outbox.remote(),
@@ -612,7 +611,7 @@ impl Channels {
     }
 }
 
-/// That channel, if it is there; `None`: all that nobody opened.
+/// That channel, if it exists; `None`: the one for all that nobody opened.
 #[inline]
 fn chosen<'a>(
     number: Option<u16>,
@@ -625,7 +624,7 @@ fn chosen<'a>(
     }
 }
 
-/// Where what comes on a channel waits, or is handed over.
+/// The channel that keeps or delivers messages of that id.
 #[inline]
 fn owner_of<'a>(
     number: u16,
@@ -641,7 +640,7 @@ fn owner_of<'a>(
     }
 }
 
-/// What handlers and threads wanted sent, and will never be: told as what the program sent is.
+/// Counts a message of a handler or thread that will never be sent as lost, like one of the program.
 fn lose(peers: &mut Peers, to: NodeId, channel: Channel) {
     if !channel.is_library() {
         peers.lose(to, 1);

@@ -1,9 +1,9 @@
-//! The one clock of an endpoint: nanoseconds since it was made, from the processor's counter where it is sound (about 10 ns a reading).
-//! Simulations have another.
+//! The clock of an endpoint: nanoseconds since it was made, from the processor's counter where it is reliable (about 10 ns a reading). Simulations
+//! have another clock.
 
 use tsumuji_proto::Instant;
 
-/// Tells the time to whoever drives an engine, which has no clock of its own.
+/// A clock for drivers of an engine, which has none of its own.
 pub trait Clock {
     /// Nanoseconds since some moment; never goes back.
     fn now(&self) -> Instant;
@@ -25,7 +25,7 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
-    /// A counter that goes back reads as no time passed.
+    /// A counter that goes back counts as no time passed.
     #[inline]
     fn now(&self) -> Instant {
         Instant::from_nanos(self.counter.delta_as_nanos(self.start, self.counter.raw()))
@@ -37,7 +37,7 @@ pub(crate) fn to_std(span: tsumuji_proto::Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(span.as_nanos())
 }
 
-/// The standard library's span as the engine's; what does not fit is for ever (584 years).
+/// The standard library's span as the engine's; saturates (584 years).
 pub(crate) fn from_std(span: std::time::Duration) -> tsumuji_proto::Duration {
     tsumuji_proto::Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -46,7 +46,7 @@ pub(crate) fn from_std(span: std::time::Duration) -> tsumuji_proto::Duration {
 mod tests {
     use super::*;
 
-    /// The clock follows the system's within a few percent and does not go back, whatever pauses the test suffers.
+    /// The clock follows the system's within a few percent and does not go back, also when the test is paused.
     #[test]
     fn follows_the_system_clock() {
         let before = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The cluster file: which nodes there are, on several hosts, and where.
+//! The cluster file: the nodes of a cluster on several hosts, and their addresses.
 //!
 //! ```toml
 //! [[node]]
@@ -12,12 +12,12 @@
 //! addr = "udp:pc2.lab:7000"
 //! ```
 //!
-//! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a
-//! host; it is resolved when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
+//! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a host, which is resolved
+//! when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
-//! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet: the address of that interface is `mac = "02:…"`, or what `/etc/ethers` says of `host`.
-//! Beside these, a node may state `interface`, `ip` and `mac`, so that another link can be chosen for all (`over`), and
-//! `via = ["ssh", "-T", "pc2"]`, the command that runs another command there.
+//! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet; the address of that interface is
+//! `mac = "02:…"`, or the entry of `host` in `/etc/ethers`. A node may also state `interface`, `ip` and `mac`, so that another link can be chosen for
+//! all (`over`), and `via = ["ssh", "-T", "pc2"]`, a command that runs another command there.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
@@ -37,12 +37,12 @@ use crate::text_file::{self, line_of};
 /// Larger files are refused: 65,536 nodes take less.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
 
-/// The port of `udp` where the file states only an address for it; node *i* takes this + *i*.
+/// Default port of `udp`, if only an address is known; node *i* takes this + *i*.
 const PORT: u16 = 7000;
-/// Words of a `via` command.
+/// Limit of words in a `via` command.
 const VIA_WORDS_MAX: usize = 64;
 
-/// A cluster file that was read and found sound.
+/// A valid cluster file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFile {
     members: Vec<Member>,
@@ -50,28 +50,28 @@ pub struct ClusterFile {
     key: Option<PathBuf>,
 }
 
-/// One `[[node]]`: where it runs and by what it is reached.
+/// One `[[node]]`: where it runs and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostNode {
     /// Name of its host.
     pub host: String,
-    /// What it opens: with address or interface.
+    /// The link that it opens, with address or interface.
     pub link: LinkSpec,
-    /// What this link is on the other side: where frames reach it.
+    /// Its address for frames of other nodes.
     pub addr: LinkAddr,
-    /// Of raw Ethernet, if stated.
+    /// Interface for raw Ethernet, if stated.
     pub interface: Option<InterfaceName>,
-    /// Of `udp`, if stated here or in `addr`.
+    /// IP address for `udp`, if stated here or in `addr`.
     pub ip: Option<IpAddr>,
-    /// Of the interface, if stated.
+    /// Ethernet address of the interface, if stated.
     pub mac: Option<MacAddr>,
-    /// The command that runs a command there, if stated; empty: none is needed.
+    /// The command that runs a command on that host, if stated; empty: none is needed.
     pub via: Option<Vec<String>>,
 }
 
 impl HostNode {
-    /// What a program states of a node by itself: `udp:HOST:PORT`, or `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE` with the
-    /// Ethernet address, which is `mac`, or what `/etc/ethers` says of `host`. The error says what is accepted.
+    /// A node from a program's arguments: `udp:HOST:PORT`, or `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE` with the Ethernet address `mac`, or
+    /// that of `host` in `/etc/ethers`. The error says what is accepted.
     pub fn read(host: &str, addr: &str, mac: Option<MacAddr>) -> Result<Self, String> {
         let (link, addr) = read_addr(addr, mac, host, Path::new(ETHERS_PATH))?;
         Ok(Self {
@@ -89,58 +89,58 @@ impl HostNode {
     }
 }
 
-/// Why a cluster file cannot be used. Each names the file, and the line where there is one.
+/// Why a cluster file cannot be used. Each error names the file, and the line if there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterFileError {
     /// It cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// It is larger than any cluster's.
+    /// It is too large for a cluster file.
     #[error("{} is larger than {limit} bytes; no cluster file is", path.display())]
     TooLarge {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The most accepted.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It says something that is not accepted.
+    /// Its content is invalid.
     #[error("{}:{line}: {problem}", path.display())]
     Content {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
         /// What is wrong and what is accepted.
         problem: String,
     },
-    /// The file does not say what another link needs.
+    /// The file lacks a field that the chosen link needs.
     #[error("{}: node {node} (`{host}`): link `{link}` {problem}", path.display())]
     Over {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which node.
+        /// Number of the node.
         node: usize,
         /// Its host.
         host: String,
-        /// What was asked for.
+        /// The chosen link.
         link: Box<LinkSpec>,
         /// What is missing.
         problem: String,
     },
-    /// The wanted node is not in it.
+    /// The given node is not in it.
     #[error("{}: there is no {node}; the file has nodes 0 to {last}", path.display())]
     NoSuchNode {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Asked for.
+        /// The given node.
         node: NodeId,
-        /// The highest there is.
+        /// The highest id in the file.
         last: usize,
     },
 }
@@ -166,7 +166,7 @@ struct RawNode {
     via: Option<Spanned<Vec<String>>>,
 }
 
-/// A field that is not understood: where, and what is accepted.
+/// A field that is not understood: its place, and what is accepted.
 type Refusal = (Range<usize>, String);
 
 fn optional<T>(
@@ -310,9 +310,9 @@ impl ClusterFile {
             }
             hosts[usize::from(id)] = Some(host);
         }
-        // As many places as nodes, and none taken twice: all are taken.
+        // There are as many places as nodes, and none was taken twice, so all are taken.
         let mut file = Self::of(hosts.into_iter().flatten().collect());
-        // Beside the file, wherever that is read from.
+        // The key file's path is relative to the cluster file.
         let folder = path.parent().unwrap_or(Path::new(""));
         file.key = raw.key.map(|key| folder.join(key));
         Ok(file)
@@ -331,10 +331,9 @@ impl ClusterFile {
         }
     }
 
-    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet`, `xdp` and DPDK's virtual devices on
-    /// an interface (`dpdk:net_af_packet`) by `interface`, a card at the same PCI address on each; `dpdk:net_memif` by a socket
-    /// beside the file, if its hosts are two namespaces of this machine.
-    /// `path` is that of the file.
+    /// The same nodes over another link: `udp` with the stated `ip` (or that of `addr`); `packet`, `xdp` and DPDK's virtual devices on an interface
+    /// (`dpdk:net_af_packet`) with `interface`; a card at the same PCI address on each; `dpdk:net_memif` with a socket beside the file, if its hosts
+    /// are two namespaces of this machine. `path` is that of the file.
     pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
         let mut hosts = self.hosts;
         let nodes = hosts.len();
@@ -359,7 +358,7 @@ impl ClusterFile {
         Ok(file)
     }
 
-    /// The key file it names (`key = "lab.key"`, beside the cluster file), with which all frames are sealed.
+    /// The key file (`key = "lab.key"`, beside the cluster file) with which all frames are sealed.
     pub fn key(&self) -> Option<&Path> {
         self.key.as_deref()
     }
@@ -374,7 +373,7 @@ impl ClusterFile {
         &self.members
     }
 
-    /// The table as node `me` sees it; `path` is for the message if there is no such node.
+    /// The membership of node `me`; `path` is for the error if there is no such node.
     pub fn membership(&self, me: NodeId, path: &Path) -> Result<Membership, ClusterFileError> {
         if usize::from(me.0) >= self.members.len() {
             let last = self.members.len() - 1;
@@ -391,7 +390,7 @@ impl ClusterFile {
     }
 }
 
-/// What `host` opens and where it is reached over a link of this kind.
+/// The link that `host` opens, and its address, for a link of this kind.
 fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, LinkAddr), String> {
     match link {
         LinkSpec::Udp(None) => {
@@ -433,8 +432,8 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
     }
 }
 
-/// The end of a memif connection that `host` opens, of two hosts that are network namespaces of this machine: they share its files,
-/// so the socket has a path (an abstract one would be the namespace's own), and memory.
+/// The end of a memif connection that `host` opens, for two network namespaces of this machine: they share files, so the socket has a path (an
+/// abstract one would belong to one namespace), and memory.
 fn meet_here(
     host: &HostNode,
     (node, nodes): (usize, usize),
@@ -463,7 +462,7 @@ fn meet_here(
     Ok((LinkSpec::Dpdk(end), LinkAddr::Ether(mac)))
 }
 
-/// The Ethernet address of a host: as stated, or as `/etc/ethers` says.
+/// The Ethernet address of a host: as stated, or from `/etc/ethers`.
 fn station(stated: Option<MacAddr>, host: &str, ethers: &Path) -> Result<MacAddr, String> {
     if let Some(mac) = stated {
         return Ok(mac);
@@ -472,7 +471,7 @@ fn station(stated: Option<MacAddr>, host: &str, ethers: &Path) -> Result<MacAddr
     found.map_err(|error| format!("needs the field `mac`, because {error}"))
 }
 
-/// Not "any" and not a group.
+/// Whether it is the address of one host: neither unspecified nor multicast.
 fn reaches_one(ip: &IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast()
 }

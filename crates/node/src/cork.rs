@@ -1,18 +1,18 @@
-//! Messages that the program sends as one batch: they wait for each other, so that they share frames and calls of the link.
+//! Batches: messages that wait for each other, to share frames and calls of the link.
 //!
-//! Asked by `drive` for each message that was queued. A batch is the program's word, never a guess: without one each message leaves
-//! at once, as far as window and link permit. What of a batch fills a call of the link leaves meanwhile.
+//! `drive` asks here for each message it queues. Only the program begins a batch: without one each message leaves at once, as far as window and link
+//! permit. A part of a batch that fills a call of the link leaves before its end.
 
-/// With the frames' headers, what UDP's longest datagram holds.
+/// Bytes that fill a call: with headers they fit UDP's longest datagram.
 const CALL_BYTES: usize = 56 << 10;
 
-/// Fewer than a turn sends.
+/// Messages that fill a call; fewer than one poll sends.
 const CALL_MESSAGES: u32 = 48;
 
 /// A message of this size and more gains nothing by sharing a frame.
 const ALONE_BYTES: usize = 4 << 10;
 
-/// The batch under way, and what of it waits.
+/// The batch under way, and its waiting messages.
 #[derive(Debug, Default)]
 pub(crate) struct Cork {
     /// Batches nest.
@@ -26,7 +26,7 @@ impl Cork {
         self.depth += 1;
     }
 
-    /// `true`: what waits leaves now. An end without beginning is none.
+    /// Ends a batch. Returns `true` if waiting messages must leave now. An end without a beginning has no effect.
     pub(crate) fn end(&mut self) -> bool {
         self.depth = self.depth.saturating_sub(1);
         self.depth == 0 && self.messages > 0
@@ -36,13 +36,13 @@ impl Cork {
         self.depth > 0
     }
 
-    /// A message of so many bytes need not wait for others, in a batch or not.
+    /// Whether a message of so many bytes need not wait for others.
     #[inline]
     pub(crate) fn passes(&self, bytes: usize) -> bool {
         self.depth == 0 || bytes >= ALONE_BYTES
     }
 
-    /// A message of so many bytes was queued. `true`: it waits. `false`: it leaves now, and with it what has waited.
+    /// Counts a queued message. Returns `true` if it waits; `false`: it leaves now with all that wait.
     #[inline]
     pub(crate) fn holds(&mut self, bytes: usize, more: bool) -> bool {
         if self.depth == 0 && !more {
@@ -53,7 +53,7 @@ impl Cork {
         self.bytes < CALL_BYTES && self.messages < CALL_MESSAGES
     }
 
-    /// All leaves now, whatever the reason.
+    /// Everything that waits leaves now.
     #[inline]
     pub(crate) fn leaves(&mut self) {
         (self.bytes, self.messages) = (0, 0);
@@ -64,7 +64,7 @@ impl Cork {
 mod tests {
     use super::*;
 
-    /// Without a batch nothing waits; in one, until it fills a call, by bytes or by number.
+    /// Without a batch nothing waits; in one messages wait until they fill a call, by bytes or by number.
     #[test]
     fn batches_wait_until_they_fill_a_call() {
         let mut cork = Cork::default();
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(left(&mut cork, 1, 8), 1);
     }
 
-    /// Of nested batches the outermost counts.
+    /// The outermost of nested batches counts.
     #[test]
     fn batches_nest() {
         let mut cork = Cork::default();

@@ -1,11 +1,9 @@
-//! The run-to-completion loop: receive a burst, hand over, mind timers, transmit, flush. One engine over one link, by one clock.
+//! The run-to-completion loop: receive a burst, deliver, handle timers, transmit, flush. One engine over one link, by one clock.
 //!
-//! Called by `endpoint` with an [`Intake`] that takes what arrives. No other place of this crate touches engine and link
-//! together.
+//! `endpoint` calls it with an [`Intake`] that receives what arrives. No other module of this crate uses engine and link together.
 //!
-//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send or events to tell, so a
-//! turn that has no backlog and is before `due` is over when it has received; `now` never goes back;
-//! no frame's path allocates, logs, or reads the clock more than once.
+//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send or events to report, so a poll
+//! without backlog and before `due` ends after receiving; `now` never goes back; no frame's path allocates, logs, or reads the clock more than once.
 
 mod arrivals;
 mod datagrams;
@@ -37,64 +35,64 @@ use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
 use crate::runqueue::Runqueue;
 use crate::table::Table;
 
-/// Frames received in one turn before others get their turn to be sent,
+/// Most frames received in one poll before anything is sent.
 const RECEIVE_FRAMES_PER_TURN: usize = 64;
 
-/// or fewer, where each brings many messages, so that about so many come in a turn: peers must be answered meanwhile.
+/// Aim for the messages of one poll: if frames bring many messages each, fewer frames are received, as peers must be answered meanwhile.
 const MESSAGES_PER_TURN: u64 = 1024;
 
-/// Not fewer than these.
+/// Least frames received in one poll.
 const RECEIVE_FRAMES_MIN: usize = 4;
 
-/// Frames sent in one turn before we look for acknowledgements again.
+/// Most frames sent in one poll before acknowledgements are received again.
 const SEND_FRAMES_PER_TURN: usize = 64;
 
 /// Empty polls between two readings of the clock while spinning: a reading costs as much as a poll (10 ns), timers and the
 /// idle policy need no better than a fraction of a microsecond.
 const POLLS_PER_CLOCK: u32 = 16;
 
-/// Turns of a call that does not wait: what else goes on may never let one be empty.
+/// Limit of polls in a call that does not wait: under load no poll may ever be empty.
 const BUSY_TURNS: u32 = 64;
 
-/// Sleep at most this long while the link has no slot for a frame that waits: nothing wakes us when one becomes free.
+/// Sleep at most this long while a frame waits for a slot of the link: nothing wakes us when one becomes free.
 const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
 
 /// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// The same where other threads may want something and the link has no descriptor to sleep on.
+/// Sleep at most this long if other threads may ring and the link has no descriptor to sleep on.
 const BELL_LOOK: Duration = Duration::from_millis(1);
 
-/// Names no message that anyone asks for.
+/// Id of all messages that are not tracked.
 pub(crate) const UNTRACKED: SendId = SendId(u64::MAX);
 
-/// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
+/// Most polls that receive what a dead process had sent before its session ends, while other peers keep sending.
 const DYING_TURNS_MAX: u32 = 4096;
 
-/// Takes what a turn brings.
+/// Receiver of what a poll brings.
 pub(crate) trait Intake {
-    /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
+    /// Returns `true` if the message was consumed and its bytes are free again; `false`: it was kept, and is released later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    /// `life`: as in `Delivery`.
+    /// `session`: as in `Delivery`.
     fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
-    /// Buffers are not needed for the messages that they were for.
+    /// Returns buffers whose messages will not arrive in them.
     fn put_back_all(&mut self, posted: Vec<Posted>);
-    /// So many accepted messages to that peer are lost, beside those that an event tells of.
+    /// That many accepted messages to the peer are lost, beside those of an event.
     fn lost(&mut self, peer: NodeId, messages: usize);
-    /// The message that is borrowed to the engine.
+    /// The message that the engine borrows.
     fn borrowed(&self) -> &Borrowed<'_>;
-    /// What it had no room for, ever.
+    /// Counters of what was dropped for lack of room.
     fn dropped(&self) -> Dropped;
-    /// There is something for `settle`.
+    /// Whether `settle` has something to do.
     fn is_due(&self) -> bool;
-    /// Does what handlers and other threads have asked for; returns how much that was.
+    /// Sends and releases what handlers and other threads have asked for; returns how much that was.
     fn settle(&mut self, way: &mut impl Way) -> usize;
 }
 
-/// Engine, link, and what joins them.
+/// Engine and link, and the state of the loop.
 #[derive(Debug)]
 pub(crate) struct Drive<L: Link, C = SystemClock> {
     pub(crate) link: Checked<L>,
@@ -105,31 +103,31 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     now: Instant,
     due: Option<Instant>,
     backlog: bool,
-    /// Received in a turn at most.
+    /// Most frames to receive in the next poll.
     receive_frames: usize,
     idle: Idle,
     runqueue: Runqueue,
-    /// Messages that the program wants to leave together.
+    /// Batches of the program.
     cork: Cork,
-    /// The link holds datagrams that were written to it and wait for `flush`.
+    /// The link holds datagrams that were written and wait for `flush`.
     gathered: bool,
-    /// Rung by other threads, if there may be any.
+    /// Rung by other threads; `None`: there are none.
     bell: Option<Arc<Bell>>,
-    /// Frames that did not come from where their source lives.
+    /// Frames that did not come from the address of their source.
     pub(crate) spoofed_source_frames: u64,
     pub(crate) publisher: Option<Publisher>,
     polled_at: Instant,
-    /// The link failed in a turn of the assistant's: the program's next turn says so.
+    /// The link failed in a poll of the assistant; the program's next poll returns this error.
     pub(crate) failure: Option<LinkError>,
-    /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
+    /// When to ask the kernel which processes are alive; `NEVER` where it cannot tell.
     liveness_at: Instant,
-    direct: direct::Lives,
-    /// Behind those that are up, where the kernel tells.
+    direct: direct::Incarnations,
+    /// Processes behind the peers that are up, where the kernel can tell.
     processes: BTreeMap<NodeId, u64>,
-    /// Found dead, and when; what they sent before may still lie in the link.
+    /// Peers whose process was found dead, and when; frames they sent before may still lie in the link.
     dying: Vec<(NodeId, Instant)>,
     dying_turns: u32,
-    /// When readers are to be shown new numbers; `NEVER` without publisher.
+    /// When to publish counters again; `NEVER` without publisher.
     publish_at: Instant,
 }
 
@@ -146,7 +144,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let caps = link.caps();
         let now = clock.now();
         Self {
-            direct: direct::Lives::default(),
+            direct: direct::Incarnations::default(),
             cork: Cork::default(),
             gathered: false,
             bell,
@@ -173,7 +171,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
     }
 
-    /// When the last turn was, about.
+    /// About when the last poll was.
     #[inline]
     pub(crate) fn polled_at(&self) -> Instant {
         self.polled_at
@@ -183,7 +181,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.caps
     }
 
-    /// One turn. Returns frames received and sent, and events. `refreshes`: read the clock even if nothing arrives.
+    /// One poll. Returns the number of frames received and sent, and of events. `refreshes`: read the clock even if nothing arrives.
     #[inline]
     pub(crate) fn poll_once(
         &mut self,
@@ -228,7 +226,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
         if !self.dying.is_empty() {
             self.dying_turns += 1;
-            self.take_events(intake); // whoever has been met anew is not the one that died
+            self.take_events(intake); // a peer that was met again is not dead
             if received == 0 || self.dying_turns >= DYING_TURNS_MAX {
                 self.end_dead_sessions();
             }
@@ -243,7 +241,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
         let due = self.due.is_some_and(|due| due <= self.now);
         if !due && !self.backlog {
-            return Ok(received); // nothing that came is to be answered or told of
+            return Ok(received); // no arrival needs an answer or an event
         }
         if due {
             self.engine.handle_timeout(self.now);
@@ -257,13 +255,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.failure.take().map_or(Ok(0), Err)
     }
 
-    /// What is due next, by the engine's timers or others.
+    /// The next timer, of the engine or of the liveness check.
     fn next_due(&self) -> Option<Instant> {
-        let lives = (self.liveness_at != NEVER).then_some(self.liveness_at);
-        self.due.into_iter().chain(lives).min()
+        let liveness = (self.liveness_at != NEVER).then_some(self.liveness_at);
+        self.due.into_iter().chain(liveness).min()
     }
 
-    /// Shows readers the present numbers, if there may be any.
+    /// Publishes the present counters, if there is a publisher.
     #[cold]
     pub(crate) fn publish(&mut self, dropped: Dropped) {
         if let Some(publisher) = &self.publisher {
@@ -277,7 +275,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
     }
 
-    /// Sends what is due, as far as the link takes it, and wakes receivers. `borrowed`: the message that is borrowed to the engine.
+    /// Sends pending frames, as far as the link takes them, and wakes receivers. `borrowed`: the message that the engine borrows.
     pub(crate) fn transmit(&mut self, borrowed: &Borrowed<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
@@ -304,7 +302,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 engine.defer(to);
                 refused += 1;
                 if stuck == Some(to) {
-                    break; // round all that wait, and none of them could go
+                    break; // all pending destinations were tried in vain
                 }
                 stuck = stuck.or(Some(to));
             }
@@ -353,7 +351,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         events
     }
 
-    /// What the link joins for a peer is no longer than what was agreed with it, and for all no longer than for any.
+    /// Limits the frames that the link merges: for one peer to the frame size agreed with it, for broadcasts to the smallest of all.
     #[cold]
     fn note_reach(&mut self, peer: NodeId) {
         let Self { link, engine, .. } = self;
@@ -366,7 +364,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
     }
 
-    /// Queues a message and sends what the peer's window allows: at once, or with what follows it in a batch.
+    /// Queues a message and sends what the peer's window allows: at once, or with the rest of a batch.
     #[inline]
     pub(crate) fn enqueue(
         &mut self,
@@ -390,12 +388,12 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(id)
     }
 
-    /// A batch begins: messages wait for each other until its end, or until they fill a call of the link.
+    /// Begins a batch: messages wait for each other until its end, or until they fill a call of the link.
     pub(crate) fn begin_batch(&mut self) {
         self.cork.begin();
     }
 
-    /// A batch ends: what waits leaves.
+    /// Ends a batch: waiting messages are sent.
     pub(crate) fn end_batch(&mut self) -> Result<(), LinkError> {
         if self.cork.end() {
             self.refresh_now();
@@ -404,13 +402,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(())
     }
 
-    /// A message leaves at once, by a call of its own that takes it from where it lies.
+    /// Whether a message leaves at once, by a call of the link of its own that gathers it from the caller's memory.
     #[inline]
     pub(crate) fn gathers_alone(&self) -> bool {
         self.caps.gathers && !self.cork.is_in()
     }
 
-    /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a borrowed.
+    /// Queues a message that the engine borrows until it copies or forgets it. The caller passes it to `transmit`.
     pub(crate) fn submit_borrowed(
         &mut self,
         to: NodeId,
@@ -432,26 +430,26 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.mark_pending();
     }
 
-    /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
+    /// The program is done with a kept message. Peers get the credit with the next poll.
     pub(crate) fn release(&mut self, peer: NodeId, bytes: usize) {
         self.engine.release(peer, bytes);
         self.backlog = true;
     }
 
-    /// The engine was told something outside a turn.
+    /// The engine was changed outside a poll.
     pub(crate) fn mark_pending(&mut self) {
         self.backlog = true;
     }
 
-    /// Reads the clock, for calls into the engine outside a turn.
+    /// Reads the clock, for calls into the engine outside a poll.
     pub(crate) fn refresh_now(&mut self) -> Instant {
         self.now = self.clock.now();
         self.now
     }
 
-    /// Turns until `done` says so (`true`) or `timeout` has passed (`false`), idling as the policy says.
+    /// Polls until `done` is true (returns `true`) or `timeout` has passed (`false`), idling as the policy says.
     ///
-    /// `done` is asked after each turn that did something; the caller has asked before.
+    /// `done` is called after each poll that did something; the caller has checked it before.
     pub(crate) fn run_until<I: Intake>(
         &mut self,
         intake: &mut I,
@@ -461,8 +459,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.idle.begin();
         let (mut deadline, mut empty, mut busy, mut step) = (None, 0_u32, 0, Step::Spin);
         loop {
-            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do. A call that does not wait may be
-            // the only kind that the program makes: timers pass by it alone.
+            // The first empty poll starts the wait, so it reads the clock; most spinning ones do not. A call that does not wait reads it always: the
+            // program may make no other calls, and timers depend on it.
             let refreshes = timeout.is_zero()
                 || empty == 1
                 || step != Step::Spin
@@ -481,7 +479,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                     }
                     return Ok(false);
                 }
-                // What else goes on may never let a turn be empty.
+                // Under load no poll may ever be empty.
                 let now = self.refresh_now();
                 if now >= *deadline.get_or_insert(now + from_std(timeout)) {
                     return Ok(false);
@@ -531,7 +529,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(())
     }
 
-    /// Sleeps on the link, and on the bell of other threads.
+    /// Sleeps on the link's descriptor and on the bell of other threads.
     fn sleep_by_bell(&mut self, bell: &Bell, span: Duration) -> Result<(), LinkError> {
         if !bell.sleeps(bell::PROGRAM) {
             return Ok(());
@@ -550,13 +548,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
         slept
     }
 
-    /// Until the next timer, whatever waits for the link; `None`: there is none.
+    /// Time until the next timer, ignoring frames that wait for the link; `None`: there is none.
     pub(crate) fn until_due(&mut self) -> Option<Duration> {
         let now = self.refresh_now();
         self.next_due().map(|due| to_std(due.since(now)))
     }
 
-    /// Until the engine's next timer; `None`: it has none.
+    /// Time after which the program must poll again: zero while frames wait; `None`: there is no timer.
     pub(crate) fn until_timer(&mut self) -> Option<Duration> {
         if self.backlog {
             return Some(Duration::ZERO);
@@ -565,18 +563,18 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.next_due().map(|due| to_std(due.since(now)))
     }
 
-    /// Whether a wait begins with spinning, as things are now.
+    /// Whether a wait begins with spinning at present.
     pub(crate) fn spins(&self) -> bool {
         self.idle.spins(self.now.as_nanos())
     }
 
-    /// Frames wait for a turn, whatever the link's descriptor says.
+    /// Whether frames wait for a poll, regardless of the link's descriptor.
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog
     }
 }
 
-/// Whatever ends it, both are looked at again.
+/// Waits for either descriptor; the caller checks both afterwards.
 fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
     let timeout = Timespec {
         tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
@@ -586,10 +584,10 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
     let _ = rustix::event::poll(&mut fds, Some(&timeout));
 }
 
-/// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.
+/// Most destinations without a slot in one poll; if more peers are full, the loop goes on receiving.
 const REFUSALS_PER_TURN: usize = 16;
 
-/// Sends what is due to `to`, as far as the link has room for it; returns how many frames.
+/// Sends pending frames to `to`, as far as the link has room; returns how many.
 #[inline]
 fn send_batch<L: Link>(
     link: &mut L,
@@ -604,17 +602,17 @@ fn send_batch<L: Link>(
         return Ok(0);
     }
     if engine.offer_room(to) {
-        return Ok(1); // a datagram that waits takes it
+        return Ok(1); // a waiting datagram takes the slot
     }
     let planned = engine.plan(now, to, borrowed, (room.frames, room.bytes));
     if planned == 0 {
-        return Ok(1); // what was due is not any more
+        return Ok(1); // nothing is pending any more
     }
     let frames = engine.batch(borrowed);
     link.send(addr, frames.map(|(head, body)| Frame { head, body }))
 }
 
-/// Sends one frame to every peer, where the link cannot do so: best effort, a peer without room misses it.
+/// Sends one frame to every peer, if the link has no broadcast: best effort, a peer without room misses it.
 #[cold]
 fn fan_out<L: Link>(
     link: &mut L,

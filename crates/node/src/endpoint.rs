@@ -1,12 +1,12 @@
-//! What a program holds: an engine over a link, and what arrived for the program and was not taken yet.
+//! The endpoint: an engine over a link, and the queues of messages that arrived and were not taken yet.
 //!
-//! Here are opening, closing, counters, and the loop run on behalf of calls that wait. What a program does with it lies below:
-//! `send`, `receive`, `channels` (owners, and other threads), `datagrams`, `presence` (who is there), `flow` (flow control), and `library`
-//! (what libraries between must know of the link).
+//! This file opens and closes endpoints, reads counters, and runs the loop for calls that wait. The other calls are in `send`, `receive`, `channels`
+//! (opening channels; handles for other threads), `datagrams`, `presence` (which peers are up), `flow` (flow control) and `library` (what libraries
+//! on top need to know of the link).
 //!
-//! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], [`Channels`] with what arrived and was not taken, and
-//! the state of peers. The other side is the `assistant`'s, which drives while the program is away. One thread of the
-//! program's at a time: what changes something takes `&mut self`.
+//! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], the [`Channels`] with arrived messages, and the state of peers.
+//! The `assistant` has the other side and drives while the program is away. Only one thread of the program uses an endpoint at a time: calls that
+//! change state take `&mut self`.
 
 mod batch;
 mod channels;
@@ -38,7 +38,7 @@ use crate::clock::{Clock, SystemClock, from_std};
 use crate::drive::Drive;
 use crate::error::{CloseError, OpenError, SendError};
 use crate::idle::Idle;
-use crate::intake::Keeping;
+use crate::intake::Intake;
 use crate::lock::{self, Owner, Stamped, biased};
 use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
@@ -47,65 +47,65 @@ use crate::peers::Peers;
 use crate::random::random_u64;
 use crate::table::Table;
 
-/// A link must carry at least this: any header and some payload. Every real link carries 1,400 or more.
+/// Least frame size of a link, in bytes: any header and some payload. Every real link carries 1,400 or more.
 const LEAST_FRAME_BYTES: usize = 256;
 
-/// Silence after which no peer is thought to wait for an acknowledgement: some retransmission time-outs of a local network.
+/// `close` ends after this much silence: no peer then waits for an acknowledgement. It is a few retransmission time-outs of a local network.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// A peer that never falls silent does not keep us longer than this.
+/// Limit of that wait, for a peer that never falls silent.
 const LINGER_MOST: Duration = Duration::from_secs(1);
 
-/// Farewells on a link that may lose them: all of five are lost once in 3,000 times at 20 % loss, and then silence tells. They say what has
-/// come, too: what a peer has no other answer for counts as lost.
-const FAREWELLS: usize = 5;
+/// Close frames sent on a link that may lose them: at 20 % loss all five are lost once in 3,000 times, and then the peer's time-out decides. They
+/// carry the last acknowledgement, too: a message without one counts as lost at its sender.
+const CLOSE_REPEATS: usize = 5;
 
 /// A member of a cluster that sends and receives. See the crate's head for an example.
 ///
 /// After `fork` the child's copy is inert: it says nothing to peers, and using it panics.
 #[derive(Debug)]
 pub struct Endpoint<L: Link> {
-    /// Ended before the rest: it holds the link's descriptor.
+    /// Stopped before the other fields are dropped: it holds the link's descriptor.
     assistant: Option<Assistant>,
     descriptor: Descriptor,
     membership: Arc<Membership>,
-    /// It ends without a farewell.
+    /// It is dropped without sending close frames.
     vanishes: bool,
     core: Owner<Core<L>>,
 }
 
-/// What program and assistant drive in turn.
+/// State that program and assistant drive in turn.
 #[derive(Debug)]
 pub(crate) struct Core<L: Link> {
     pub(crate) drive: Drive<L>,
     channels: Channels,
     peers: Peers,
     membership: Arc<Membership>,
-    /// The copy of a message found no memory since a wait found some.
+    /// A copy of a message found no memory; cleared when a wait has found some.
     is_memory_short: bool,
     taken_bytes: usize,
-    /// Rung when the assistant takes in what a program that sleeps on its descriptor waits for.
+    /// Rung when the assistant receives something for a program that sleeps on its descriptor.
     mail: Mail,
 }
 
-/// What an endpoint has counted since it was opened.
+/// Counters of an endpoint since it was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// The engine's: messages and frames, drops by reason.
+    /// Counters of the engine: messages and frames, drops by reason.
     pub engine: tsumuji_proto::Counters,
-    /// The link's: frames and bytes.
+    /// Counters of the link: frames and bytes.
     pub link: LinkCounters,
-    /// The seal's, if frames are sealed.
+    /// Counters of the seal, if frames are sealed.
     pub seal: Option<SealCounters>,
-    /// Frames dropped because they did not come from where their source lives.
+    /// Frames dropped because they did not come from the address of their source.
     pub spoofed_source_frames: u64,
-    /// Datagrams dropped because they came while no handler was there and their channel was full.
+    /// Datagrams dropped because they arrived while there was no handler and their channel was full.
     pub dropped_datagrams: u64,
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Joins `link` and `membership`, and begins hello with every other member.
+    /// Opens an endpoint on `link` as a member of `membership`, and begins hello with every other member.
     pub fn new(link: L, membership: Membership, options: Options) -> Result<Self, OpenError>
     where
         L: Send + 'static,
@@ -197,17 +197,17 @@ impl<L: Link> Endpoint<L> {
         })
     }
 
-    /// This node.
+    /// Id of this node.
     pub fn me(&self) -> NodeId {
         self.membership.me
     }
 
-    /// Everyone, this node included, in order of their ids.
+    /// All members, this node included, in order of their ids.
     pub fn members(&self) -> &[Member] {
         &self.membership.members
     }
 
-    /// As messages to people name it; empty if there is no such node.
+    /// Name of a member for messages to people; empty if there is no such node.
     pub fn name_of(&self, id: NodeId) -> &str {
         self.membership
             .members
@@ -215,7 +215,7 @@ impl<L: Link> Endpoint<L> {
             .map_or("", |member| &member.name)
     }
 
-    /// What was counted since the endpoint was opened.
+    /// Counters since the endpoint was opened.
     pub fn counters(&self) -> Counters {
         let core = self.core.read();
         Counters {
@@ -227,47 +227,46 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Shows the present numbers to readers of metrics now, as polling does ten times a second: for a program about to compute
-    /// long without polling. Never waits.
+    /// Publishes the present counters to readers of metrics, as polling does ten times a second: for a program about to compute for long without
+    /// polling. Never waits.
     pub fn publish_metrics(&mut self) {
         let core = &mut *self.core.write();
         core.drive.refresh_now();
         core.drive.publish(core.channels.dropped);
     }
 
-    /// Where metrics can be read over TCP, if `Options::metrics` asked for that.
+    /// TCP address at which metrics can be read, if `Options::metrics` asked for that.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         let core = self.core.read();
         core.drive.publisher.as_ref().and_then(Publisher::addr)
     }
 
-    /// As users write it, without parameters: `shm`, `udp`.
+    /// Name of the link as users write it, without parameters: `shm`, `udp`.
     pub fn link_name(&self) -> &'static str {
         self.core.read().drive.caps().name
     }
 
-    /// Ends without a word to anybody, as if the process had been killed: for tests of those who are left.
+    /// Ends the endpoint without sending anything, as if the process had been killed: for tests of the remaining nodes.
     #[doc(hidden)]
     pub fn vanish(mut self) {
         self.vanishes = true;
     }
 
-    /// Waits up to `timeout` for acknowledgements, then tells peers that this node leaves. On a link that loses frames it stays
-    /// a moment longer, to answer those whose last acknowledgement got lost. The endpoint is closed also where an error says what
-    /// was not delivered.
+    /// Waits up to `timeout` for acknowledgements, then tells peers that this node leaves. On a link that loses frames it stays a moment longer, to
+    /// answer peers whose last acknowledgement was lost. The endpoint is closed even if an error names undelivered messages.
     pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
         let core = &mut *self.core.write();
         core.channels.tools.outbox.close();
         let start = std::time::Instant::now();
         let mut lost = Vec::new();
         let flushed = loop {
-            // What was lost to one peer does not end the waiting for the others.
+            // A loss to one peer does not end the wait for the others.
             match core.flush(timeout.saturating_sub(start.elapsed())) {
                 Ok(flushed) => break flushed,
                 Err(SendError::MessagesLost { peer, messages }) => lost.push((peer, messages)),
                 Err(SendError::TooLarge { peer, .. }) => lost.push((peer, 1)),
                 Err(SendError::Link(error)) => return Err(error.into()),
-                Err(_) => break false, // `flush` says nothing else
+                Err(_) => break false, // `flush` returns no other error
             }
         };
         let given_up: Vec<(NodeId, usize)> = (core.drive.table.peers())
@@ -297,9 +296,9 @@ impl<L: Link> Stamped for Core<L> {
 }
 
 impl<L: Link> Core<L> {
-    /// One turn that keeps what arrives for later calls.
+    /// One poll; what arrives waits for later calls.
     pub(crate) fn progress(&mut self) -> Result<usize, LinkError> {
-        let mut intake = Keeping {
+        let mut intake = Intake {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
@@ -308,17 +307,17 @@ impl<L: Link> Core<L> {
         self.drive.poll_once(true, &mut intake)
     }
 
-    /// The program sleeps on its descriptor, as far as is known.
+    /// Whether the program sleeps on its descriptor, as far as is known.
     pub(crate) fn sleeps_on_descriptor(&self) -> bool {
         self.mail.is_armed()
     }
 
-    /// Wakes a program that sleeps on its descriptor: what it waits for may have happened.
+    /// Wakes a program that sleeps on its descriptor, as its wait may be over.
     pub(crate) fn tell_program(&mut self) {
         self.mail.ring();
     }
 
-    /// A turn of the assistant's; how much it did. If the link fails, the program's next turn says so.
+    /// A poll by the assistant; returns how much it did. If the link fails, the program's next poll returns the error.
     pub(crate) fn progress_by_assistant(&mut self) -> usize {
         if self.drive.failure.is_some() {
             return 0;
@@ -332,7 +331,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// The link's descriptor wakes the assistant. It does not where the link failed.
+    /// Arms the link's descriptor to wake the assistant; `false`: it is readable now. After a failure of the link nothing will wake it.
     pub(crate) fn arm_for_assistant(&mut self) -> bool {
         if self.drive.failure.is_some() {
             return true; // nothing will come
@@ -349,19 +348,19 @@ impl<L: Link> Core<L> {
     fn run_until(
         &mut self,
         timeout: Duration,
-        done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
+        done: impl FnMut(&Engine, &mut Intake<'_>) -> bool,
     ) -> Result<bool, LinkError> {
         self.run_borrowed(timeout, &Borrowed::NONE, done)
     }
 
-    /// The same while `borrowed` is borrowed to the engine.
+    /// As `run_until`, while the engine borrows a message.
     fn run_borrowed(
         &mut self,
         timeout: Duration,
         borrowed: &Borrowed<'_>,
-        mut done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
+        mut done: impl FnMut(&Engine, &mut Intake<'_>) -> bool,
     ) -> Result<bool, LinkError> {
-        let mut intake = Keeping {
+        let mut intake = Intake {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
@@ -371,25 +370,25 @@ impl<L: Link> Core<L> {
             .run_until(&mut intake, timeout, |engine, intake| done(engine, intake))
     }
 
-    /// Messages to a peer that were accepted and not acknowledged, wherever they wait.
+    /// Messages to a peer that were accepted and not acknowledged, in the engine's queue, the ring or the outbox.
     fn promised_messages(&self, peer: NodeId) -> usize {
         let queued = self.drive.engine.promised_messages(peer) + self.drive.unread(peer);
         queued + self.channels.tools.outbox.messages_to(peer)
     }
 
-    /// Tells peers that this node leaves, so that they need not wait for silence.
-    fn say_farewell(&mut self) {
+    /// Tells peers that this node leaves, so that they need not wait for a time-out.
+    fn send_close(&mut self) {
         self.drive.refresh_now();
-        let _ = self.drive.transmit(&Borrowed::NONE); // farewells overtake what waits
-        let farewells = if self.drive.caps().lossless {
+        let _ = self.drive.transmit(&Borrowed::NONE); // close frames overtake queued messages
+        let repeats = if self.drive.caps().lossless {
             1
         } else {
-            FAREWELLS
+            CLOSE_REPEATS
         };
-        for _ in 0..farewells {
+        for _ in 0..repeats {
             let now = self.drive.refresh_now();
             self.drive.engine.close(now);
-            while let Ok(1..) = self.drive.transmit(&Borrowed::NONE) {} // a failed link has nobody to tell
+            while let Ok(1..) = self.drive.transmit(&Borrowed::NONE) {} // on a failed link there is no peer to tell
         }
     }
 }
@@ -402,10 +401,10 @@ impl<L: Link> Drop for Endpoint<L> {
             (None, _) => {}
         }
         if self.core.is_forked() {
-            return; // the parent's peers hear nothing of it
+            return; // the parent's peers must not notice
         }
         if !self.vanishes && !self.core.is_spoiled() {
-            self.core.write().say_farewell();
+            self.core.write().send_close();
         }
     }
 }

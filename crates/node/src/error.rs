@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation. Names of peers in the texts are node numbers; `Endpoint::name_of` gives names.
+//! Errors, one enum per operation. Their texts name peers by number; `Endpoint::name_of` gives names.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use tsumuji_proto::{Congestion, NodeId};
 use crate::bootstrap::WorkerFailure;
 use crate::cluster::ClusterFileError;
 
-/// Why no endpoint could be opened.
+/// Why an endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// `Membership::me` is not in the table, or a launcher that takes no part asks for its endpoint (or asks twice).
+    /// `Membership::me` is not in the table; or a launcher that is no member asks for its endpoint, or asks twice.
     #[error("this process is not a member of the cluster")]
     NotAMember,
     /// Ids are not dense from 0.
@@ -20,7 +20,7 @@ pub enum OpenError {
         "member {place} of the table does not have the id {place}: ids must be 0, 1, 2 … in order"
     )]
     OutOfOrder {
-        /// Where.
+        /// Index in the table.
         place: usize,
     },
     /// Two members cannot be told apart.
@@ -30,7 +30,7 @@ pub enum OpenError {
         first: NodeId,
         /// The other.
         second: NodeId,
-        /// Of both.
+        /// Their address.
         addr: LinkAddr,
     },
     /// Incarnation 0 means "unknown" on the wire.
@@ -39,11 +39,11 @@ pub enum OpenError {
     /// The link cannot carry a useful frame.
     #[error("link `{link}` carries frames of {frame_bytes} bytes; at least {least} are needed")]
     FrameTooSmall {
-        /// Its name.
+        /// Name of the link.
         link: &'static str,
-        /// What it carries.
+        /// Its frame size in bytes.
         frame_bytes: usize,
-        /// What the protocol needs.
+        /// Least frame size in bytes.
         least: usize,
     },
     /// The link failed.
@@ -58,28 +58,28 @@ pub enum OpenError {
     /// The interface cannot be used for raw Ethernet.
     #[error("cannot open the link: {0}")]
     Packet(#[from] tsumuji_link::packet::PacketOpenError),
-    /// The same, by AF_XDP.
+    /// The interface cannot be used by AF_XDP.
     #[cfg(feature = "xdp")]
     #[error("cannot open the link: {0}")]
     Xdp(#[from] tsumuji_link::xdp::XdpOpenError),
     /// The DPDK device cannot be used.
     #[error("cannot open the link: {0}")]
     Dpdk(#[from] tsumuji_link::dpdk::DpdkOpenError),
-    /// A link of an interface, and none is named.
+    /// The link needs an interface, and none is named.
     #[error("link `{link}` needs an interface: `{link}:INTERFACE`, for example `{link}:eth1`")]
     NoInterface {
-        /// As given.
+        /// Name of the link.
         link: &'static str,
     },
-    /// A link that others on the network can reach, and not a word about its safety.
+    /// Other hosts can reach the link, and neither a key nor trust in the network was stated.
     #[error(
         "frames over `{link}` leave this host: give a cluster key (--key FILE, or TSUMUJI_KEY), or say that all who can reach this network are trusted (--open, or TSUMUJI_OPEN=1)"
     )]
     Unprotected {
-        /// Its name.
+        /// Name of the link.
         link: &'static str,
     },
-    /// The program was built without what is asked for.
+    /// The program was built without this feature.
     #[error("this program was built without {feature}; build it with the feature `{feature}`")]
     NotBuilt {
         /// The feature.
@@ -93,10 +93,10 @@ pub enum OpenError {
     #[cfg(feature = "seal")]
     #[error("cannot seal the link: {0}")]
     Seal(#[from] tsumuji_seal::SealError),
-    /// The wanted misfortune makes no sense.
+    /// The impairment is invalid.
     #[error(transparent)]
     Impair(#[from] tsumuji_link::impair::ImpairError),
-    /// No launcher's variables in the environment.
+    /// The environment has no variables of a launcher.
     #[error(
         "this process was not launched: start it by `tsumuji launch -n N -- PROGRAM`, or set TSUMUJI_CLUSTER and TSUMUJI_NODE"
     )]
@@ -104,9 +104,9 @@ pub enum OpenError {
     /// A variable that a launcher or a user set cannot be used.
     #[error("environment variable {name}=`{value}`: {problem}")]
     Environment {
-        /// Which.
+        /// Name of the variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
         /// What is wrong, and what is accepted.
         problem: String,
@@ -114,18 +114,18 @@ pub enum OpenError {
     /// The rendezvous with the launcher failed.
     #[error("rendezvous with the launcher: {what}: {source}")]
     Rendezvous {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The launcher does not take this process.
+    /// The launcher refused this process.
     #[error("the launcher refused this process: {reason}")]
     Refused {
-        /// In its words.
+        /// The launcher's reason.
         reason: String,
     },
-    /// The launcher ended or gave up before all had joined.
+    /// The launcher ended, or stopped the launch, before all had joined.
     #[error("the launch was given up before all processes had joined")]
     Abandoned,
     /// Another worker failed first.
@@ -137,17 +137,17 @@ pub enum OpenError {
     /// The capture file cannot be written.
     #[error("cannot capture to {}: {source}", path.display())]
     Capture {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Metrics cannot be shown there.
+    /// Metrics cannot be published there.
     #[error("cannot show metrics at {addr}: {source}")]
     Metrics {
-        /// As given, or where this node's place would be.
+        /// The address as given, or with this node's port.
         addr: std::net::SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// No descriptor or thread for the progress assistant.
@@ -160,161 +160,161 @@ pub enum OpenError {
     Random(std::io::Error),
 }
 
-/// Why an endpoint can no longer be used.
+/// Why an endpoint cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The link failed for good.
+    /// The link failed permanently.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
-    /// Something is asked of a channel that is not open; the endpoint can be used.
+    /// The channel is not open, or cannot be used like this; the endpoint still works.
     #[error(transparent)]
     Channel(#[from] ChannelError),
 }
 
-/// What is wrong with a channel's number or state.
+/// What is wrong with a channel's id or state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// It has an owner.
+    /// It is open already.
     #[error("channel {channel_id} is open already; close it first, or use another")]
     AlreadyOpen {
-        /// Which.
+        /// Id of the channel.
         channel_id: u16,
     },
-    /// Nobody opened it here.
+    /// It is not open here.
     #[error("channel {channel_id} is not open; open it first")]
     NotOpen {
-        /// Which.
+        /// Id of the channel.
         channel_id: u16,
     },
-    /// The endpoints' own.
+    /// It belongs to the endpoints themselves.
     #[error("channel {channel_id} is the endpoints' own; use another, 0 to {}", channel_id - 1)]
     Reserved {
-        /// Which.
+        /// Id of the channel.
         channel_id: u16,
     },
-    /// A channel that may keep nothing.
+    /// Its budget is 0.
     #[error("channel {channel_id} has a budget of 0 bytes; give it at least 1")]
     NoBudget {
-        /// Which.
+        /// Id of the channel.
         channel_id: u16,
     },
-    /// It has a handler, so nothing can be taken from it.
+    /// It has a handler, so no message can be taken from it.
     #[error("channel {channel_id} has a handler that takes its messages; open it without one")]
     HasHandler {
-        /// Which.
+        /// Id of the channel.
         channel_id: u16,
     },
-    /// Another endpoint's post.
+    /// The post belongs to another endpoint.
     #[error(
         "no buffer was posted under number {number} at this endpoint; ask the one where it was"
     )]
     NoSuchPost {
-        /// Of the post.
+        /// Number of the post.
         number: u64,
     },
 }
 
-/// Why nothing can be received any more.
+/// Why nothing can be received.
 pub type RecvError = EndpointError;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already, or the peer's owner of the channel wants nothing
-    /// more for now, or there is no memory for a copy before one that waits is acknowledged.
+    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already, or the peer has stopped the channel, or there is no memory
+    /// for a copy before a waiting message is acknowledged.
     #[error(
         "queue or channel to {peer} is full, or memory short; poll and try again, or wait_writable"
     )]
     WouldBlock {
-        /// To whom.
+        /// Receiver of the message.
         peer: NodeId,
     },
     /// Larger than the peer takes.
     #[error("message is {size} bytes; {peer} takes at most {limit}")]
     TooLarge {
-        /// Of the message.
+        /// Size of the message in bytes.
         size: usize,
-        /// The peer's limit.
+        /// The peer's limit in bytes.
         limit: usize,
-        /// To whom.
+        /// Receiver of the message.
         peer: NodeId,
     },
-    /// Declared dead; nothing reaches it until it comes back as a new life.
+    /// The peer was declared dead; nothing reaches it until a new incarnation of it is met.
     #[error("{peer} is dead: nothing was heard from it for too long, or it left")]
     PeerDead {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
-    /// Messages that earlier calls accepted were not acknowledged when their session with the peer ended: it died, left, was started
-    /// again, or had taken this node for dead. Told once, by the next `send` to that peer, `flush`, `wait_writable` or `close`, which does
-    /// nothing else. (Some may have arrived: their acknowledgements did not. Of tracked ones `is_sent` tells.)
+    /// Accepted messages were not acknowledged when the session with the peer ended: the peer died, left, was restarted, or had taken this node for
+    /// dead. Reported once, by the next `send` to that peer, `flush`, `wait_writable` or `close`, which does nothing else. (Some may have arrived
+    /// without their acknowledgements. For tracked ones ask `is_sent`.)
     #[error(
         "{messages} messages to {peer} were lost: it died, left or was started again before it acknowledged them"
     )]
     MessagesLost {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
-        /// How many.
+        /// Number of messages.
         messages: usize,
     },
-    /// The peer's endpoint was opened with another congestion control than this one; the two never meet.
+    /// The peer's endpoint uses another congestion control; the two never meet.
     #[error(
         "{peer} runs the congestion control `{theirs}`, this node another one: start all nodes with the same (--congestion, or TSUMUJI_CONGESTION)"
     )]
     OtherCongestion {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// What it runs.
+        /// Its congestion control.
         theirs: Congestion,
     },
-    /// Not in the table, or this node itself.
+    /// The peer is not in the table, or is this node itself.
     #[error("{peer} is not another member of this cluster")]
     UnknownPeer {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
-    /// A channel for libraries between endpoint and program, which this endpoint has not opened.
+    /// The channel is reserved for libraries, and this endpoint has not opened it.
     #[error("channel {channel_id} is reserved for libraries; use another, 0 to {}", tsumuji_proto::Channel::LIBRARY_IDS - 1)]
     ReservedChannel {
         /// Which.
         channel_id: u16,
     },
-    /// Something is asked of a channel that is not open.
+    /// The channel is not open.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// By a sender of another thread: the endpoint was closed or dropped.
+    /// For a `MessageSender`: the endpoint was closed or dropped.
     #[error("the endpoint is closed")]
     Closed,
-    /// The copy of a message finds no memory, and nothing that waits for the peer would give any back.
+    /// There is no memory for a copy of the message, and no message waiting for the peer would free any.
     #[error("no memory for a copy of {bytes} bytes; send_shared needs none")]
     NoMemory {
-        /// Of the message.
+        /// Size of the message in bytes.
         bytes: usize,
     },
-    /// The engine refused for a reason of its own.
+    /// The engine refused the message.
     #[error(transparent)]
     Refused(tsumuji_proto::SubmitError),
-    /// The link failed for good.
+    /// The link failed permanently.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
 }
 
-/// What was not delivered when an endpoint was closed.
+/// Messages that were not delivered when an endpoint was closed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// By peer, how many messages: lost with its session and not told of before, or not acknowledged in the time that `close` was given.
+    /// Numbers of messages by peer.
     #[error("{}", undelivered(lost, given_up))]
     Undelivered {
-        /// Lost.
+        /// Lost with its session and not reported before.
         lost: Vec<(NodeId, usize)>,
-        /// Given up.
+        /// Not acknowledged in the time given to `close`.
         given_up: Vec<(NodeId, usize)>,
     },
-    /// The link failed for good.
+    /// The link failed permanently.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
 }

@@ -1,4 +1,4 @@
-//! What takes what arrives: functions that are called with borrowed frames by whoever drives the endpoint, and what they may do with it.
+//! Handlers: functions that the driving thread calls with arriving messages, datagrams and notices, and what they may do.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::channel::mailbox::{Buffers, Charge, Message};
 use crate::channel::outbox::Outbox;
 use crate::error::SendError;
 
-/// Takes what arrives, in order of arrival: given to `Endpoint::poll`, which calls it on the polling thread, or to
-/// `Endpoint::open_with`, as a channel's owner.
+/// Receives what arrives, in order of arrival. Given to `Endpoint::poll`, which calls it on the polling thread, or to `Endpoint::open_with`, as the
+/// handler of a channel.
 pub trait Handler {
-    /// A message; counted as consumed when the call returns, unless it is kept.
+    /// A message arrived; it counts as consumed when the call returns, unless it is kept.
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>);
 
-    /// A datagram.
+    /// A datagram arrived.
     fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
         let _ = (context, datagram);
     }
@@ -27,23 +27,23 @@ pub trait Handler {
         let _ = peer;
     }
 
-    /// The peer died, left or restarted; so many messages to it have failed.
+    /// The peer died, left or restarted; `failed_messages` messages to it have failed.
     fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
         let _ = (peer, failed_messages);
     }
 
-    /// A `try_send` to that peer and channel that said [`SendError::WouldBlock`] may be tried again. Told to the channel's owner, or to who
-    /// polls where it has none.
+    /// A `try_send` to that peer and channel that returned [`SendError::WouldBlock`] may be tried again. Calls the channel's handler, or the one that
+    /// the program polls with.
     fn writable(&mut self, peer: NodeId, channel_id: u16) {
         let _ = (peer, channel_id);
     }
 
-    /// A message sent before the peer had said how much it takes was given up; `why` names the limit.
+    /// A message sent before the peer had announced its limit was dropped as too large; `why` names the limit.
     fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
         let _ = (peer, id, why);
     }
 
-    /// A node tells of its flows, as `Endpoint::ask_flows` asked; from `next` on there are more.
+    /// The answer to `Endpoint::ask_flows`; `next`: the peer from which on there are more.
     fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
         let _ = (node, flows, next);
     }
@@ -88,29 +88,29 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
     }
 }
 
-/// What a handler may do while it is called: send, answer, and keep what it was given.
+/// Actions of a handler during a call: send, reply, and keep the message.
 #[derive(Debug)]
 pub struct Context<'a> {
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) returns: &'a Arc<Returns>,
     pub(crate) buffers: &'a mut Buffers,
-    /// Of the channel.
+    /// Ledger of the channel.
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) overdrafts: &'a mut Overdrafts,
-    /// Of a datagram's source, as in `Delivery`.
+    /// Session number of the source, as in `Delivery`.
     pub(crate) sender_session: u64,
-    /// The charge of the message that is being delivered, which is in the books by now; `None`: it is not.
+    /// The charge of the present message, if it is in the ledger already.
     pub(crate) charged: Option<Charge>,
     /// The message was kept.
     pub(crate) is_kept: bool,
-    /// Of the message that is being delivered, and its length.
+    /// Source and channel of the present message, and its length.
     pub(crate) source: (NodeId, Channel),
     pub(crate) bytes: usize,
 }
 
 impl Context<'_> {
-    /// Sends a copy of `message` when the turn ends. [`SendError::WouldBlock`]: what handlers sent, and what could not leave yet, takes
-    /// as much as `Options::send_queue_bytes` allows.
+    /// Sends a copy of `message` at the end of the poll. [`SendError::WouldBlock`]: messages of handlers that have not left yet take as much as
+    /// `Options::send_queue_bytes` allows.
     pub fn send(&mut self, to: NodeId, channel: Channel, message: &[u8]) -> Result<(), SendError> {
         if channel.is_library() && channel.id() != self.ledger.channel_id {
             let channel_id = channel.id();
@@ -119,18 +119,18 @@ impl Context<'_> {
         self.outbox.put(to, channel, message)
     }
 
-    /// Sends a copy of `message` to whom the present one came from, by its channel; to a datagram, by the ordered channel of its channel.
+    /// Sends a copy of `message` to the source of the present one, on its channel; for a datagram, on the ordered channel of the same id.
     pub fn reply(&mut self, message: &[u8]) -> Result<(), SendError> {
         let (to, channel) = self.source;
         self.outbox.put(to, channel, message)
     }
 
-    /// Keeps the message beyond the call. It counts against the channel's budget until it is dropped. One that came in a frame of its own
-    /// is copied once, an assembled one is not.
+    /// Keeps the message beyond the call. It counts against the channel's budget until it is dropped. A message of one frame is copied once, an
+    /// assembled one is not.
     pub fn keep(&mut self, delivery: Delivery<'_>) -> Kept {
         let (from, _) = self.source;
         if std::mem::replace(&mut self.is_kept, true) {
-            return Kept::free(self.buffers.message(delivery), self.returns); // made by the handler
+            return Kept::free(self.buffers.message(delivery), self.returns); // the handler's own copy
         }
         let charge = (self.charged)
             .unwrap_or_else(|| (self.overdrafts).charge(self.ledger, from, self.bytes));
@@ -140,27 +140,20 @@ impl Context<'_> {
         Kept::new(message, charge, self.ledger.generation, self.returns)
     }
 
-    /// A datagram is delivered.
+    /// The next call delivers this datagram.
     pub(crate) fn is_of(&mut self, session: u64, datagram: &Datagram<'_>) {
         self.sender_session = session;
         self.source = (datagram.source, Channel::ordered(datagram.channel_id));
     }
 
-    /// The number of the session that a datagram comes from, as [`Delivery::session`] of messages.
+    /// Number of the source's session, as [`Delivery::session`].
     pub fn session(&self) -> u64 {
         self.sender_session
     }
 }
 
-/// In the place of a handler where there is none.
-pub(crate) struct Nobody;
-
-impl Handler for Nobody {
-    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
-}
-
-/// Tells a handler of an event.
-pub(crate) fn notify(handler: &mut impl Handler, event: &Event) {
+/// Calls the handler's method for an event.
+pub(crate) fn notify(handler: &mut dyn Handler, event: &Event) {
     match event {
         Event::PeerUp { peer, .. } => handler.peer_up(*peer),
         Event::PeerDead {

@@ -1,27 +1,27 @@
-//! What to do while there is nothing to do: poll again at once, give the core away, or sleep on the link.
+//! What a waiting endpoint does: poll again at once, yield the core, or sleep on the link.
 //!
-//! Called by `drive` between empty turns. Decisions are a function of what was measured (`Habit`) and how long the present
-//! wait has lasted; nothing here reads a clock or calls the kernel.
+//! Called by `drive` between empty polls. Decisions depend on measurements (`Habit`) and on how long the present wait has lasted; nothing here reads
+//! a clock or calls the kernel.
 //!
-//! Why three steps: waking a sleeping thread costs about 27 µs where a spinning one answers in 0.2 µs; but spinning with more
-//! pollers than cores costs milliseconds a message, where yielding among ourselves costs 1.3 µs; and where other programs
-//! compute, a yield costs whole time slices, while the scheduler prefers a sleeper when it wakes.
+//! Why three steps: waking a sleeping thread costs about 27 µs, while a spinning one answers in 0.2 µs; but with more spinning threads than cores a
+//! message costs milliseconds, where yielding among ourselves costs 1.3 µs; and where other programs compute, a yield costs whole time slices, while
+//! the scheduler prefers a sleeper that wakes.
 
 use crate::options::IdlePolicy;
 
-/// Spun at least, where a core is free: less than a yield would cost.
+/// Least time of spinning if a core is free: less than a yield would cost.
 const SPIN_LEAST_NS: u64 = 2_000;
 
-/// Spun at most: two wake-ups. Longer than that and sleeping would have been cheaper for everyone.
+/// Most time of spinning: two wake-ups. Beyond it sleeping would have been cheaper.
 const SPIN_MOST_NS: u64 = 50_000;
 
-/// From the start of the wait to sleep, where work usually comes soon.
+/// Time from the start of the wait to sleeping, if work usually comes soon.
 const YIELD_UNTIL_NS: u64 = 50_000;
 
-/// From the start of the wait to sleep, where work usually takes longer than `USUALLY_LONG_NS`.
+/// Time from the start of the wait to sleeping, if work usually takes longer than `USUALLY_LONG_NS`.
 const YIELD_SHORT_NS: u64 = 8_000;
 
-/// From the start of the wait to sleep, where others want the core: a yield costs them nothing, and it is as if we slept.
+/// Time from the start of the wait to sleeping, if others want the core: a yield gives it to them as well as a sleep does.
 const YIELD_CONTENDED_NS: u64 = 200_000;
 
 /// A usual wait beyond this is not worth polling through.
@@ -33,23 +33,22 @@ const WAIT_CAP_NS: u64 = 1_000_000;
 /// The average moves by 1/2³ of each difference: about the last eight waits.
 const WAIT_SHIFT: u32 = 3;
 
-/// Between two polls of one wait: longer means that the thread was preempted. Time slices are 1 to 4 ms; a page fault,
-/// an interrupt or a yield among ourselves stays below it.
+/// A longer gap between two polls of one wait means that the thread was preempted. Time slices are 1 to 4 ms; a page fault, an interrupt or a yield
+/// among ourselves stays below it.
 const PREEMPTION_NS: u64 = 500_000;
 
-/// What a sleeper's wake-up costs, about. Polling is given up only where preemptions cost more than this per wait.
+/// Approximate cost of waking a sleeper. Polling stops only where preemptions cost more than this per wait.
 const WAKE_NS: u64 = 30_000;
 
-/// After a preemption that was dear: no spinning and no yielding for this long, doubled each time up to the most.
+/// After an expensive preemption: no spinning and no yielding for this long, doubled each time up to the most.
 const PREEMPTED_LEAST_NS: u64 = 5_000_000;
 const PREEMPTED_MOST_NS: u64 = 2_000_000_000;
 
-/// Rests between two looks at how long the core kept us waiting: a yield counts once, a sleep, which costs more than the look,
-/// several times.
+/// Rests between two queries of the run-queue delay: a yield counts once; a sleep, which costs more than the query, several times.
 const RESTS_PER_LOOK: u32 = 64;
 const RESTS_OF_A_SLEEP: u32 = 8;
 
-/// Kept waiting for a core for 1/2⁴ of the time, we share it; for less than 1/2⁶, it is ours again.
+/// The core is shared if the run-queue delay exceeds 1/2⁴ of the time, and ours again below 1/2⁶.
 const SHARED_SHIFT: u32 = 4;
 const ALONE_SHIFT: u32 = 6;
 
@@ -64,18 +63,18 @@ pub(crate) enum Step {
     Sleep,
 }
 
-/// What experience says.
+/// Measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Habit {
-    /// Others want our core: pollers of our own cluster on this host exceed its cores, or we are kept waiting for one.
+    /// Others want our core: the cluster has more polling processes on this host than cores, or the run-queue delay is high.
     pub(crate) contended: bool,
-    /// Somebody takes whole time slices of our core.
+    /// Another program takes whole time slices of our core.
     pub(crate) preempted: bool,
     /// Usual length of a wait.
     pub(crate) usual_wait_ns: u64,
 }
 
-/// The decision, `waited_ns` into a wait.
+/// The decision, `waited_ns` after the wait began.
 pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
     match policy {
         IdlePolicy::Spin => return Step::Spin,
@@ -105,16 +104,16 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
     }
 }
 
-/// Measures, and decides.
+/// Measures waits, and decides.
 #[derive(Debug)]
 pub(crate) struct Idle {
     policy: IdlePolicy,
-    /// By the number of those that are known.
+    /// By the number of known processes of the cluster.
     contended: bool,
-    /// By what the kernel tells of us.
+    /// By the run-queue delay.
     shared: bool,
     rests: u32,
-    /// When the kernel was last asked, and how long we had waited for cores then.
+    /// Time of the last query, and the run-queue delay then.
     asked: Option<(u64, u64)>,
     usual_wait_ns: u64,
     /// Start of the present wait and time of its last poll.
@@ -126,7 +125,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `contended`: pollers of our own exceed this host's cores.
+    /// `contended`: the cluster has more processes on this host than cores.
     pub(crate) fn new(policy: IdlePolicy, contended: bool) -> Self {
         Self {
             policy,
@@ -147,7 +146,7 @@ impl Idle {
         self.wait = None;
     }
 
-    /// A turn at `now_ns` found nothing: what next?
+    /// A poll at `now_ns` found nothing: returns the next step.
     pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
         let (start, last) = self.wait.unwrap_or((now_ns, now_ns));
         let gap_ns = now_ns.saturating_sub(last);
@@ -158,7 +157,7 @@ impl Idle {
         let waited_ns = now_ns.saturating_sub(start);
         let step = decide(self.policy, self.habit(now_ns), waited_ns);
         self.rests += match step {
-            _ if self.policy != IdlePolicy::Adaptive => 0, // nothing would come of it
+            _ if self.policy != IdlePolicy::Adaptive => 0, // its decision is fixed
             Step::Spin => 0,
             Step::Yield => 1,
             Step::Sleep => RESTS_OF_A_SLEEP,
@@ -174,14 +173,14 @@ impl Idle {
         }
     }
 
-    /// Whether `kept_waiting` should be told again.
+    /// Whether `kept_waiting` should be called.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.rests >= RESTS_PER_LOOK
     }
 
-    /// At `now_ns` we had waited for a core for `delay_ns` in all, though we could run; after `None` it may be another thread's account.
-    /// Members in other containers, and other programs that poll, are not to be seen by their addresses.
+    /// Takes the total run-queue delay at `now_ns`; after `None` it may be another thread's. It shows members in other containers and other programs
+    /// that poll, which the addresses do not.
     pub(crate) fn kept_waiting(&mut self, now_ns: u64, delay_ns: Option<u64>) {
         self.rests = 0;
         let asked = delay_ns.map(|delay_ns| (now_ns, delay_ns));
@@ -203,14 +202,14 @@ impl Idle {
         decide(self.policy, self.habit(now_ns), 0) == Step::Spin
     }
 
-    /// A sleep ended at `now_ns`: the time asleep was nobody's preemption.
+    /// A sleep ended at `now_ns`: the time asleep is no preemption.
     pub(crate) fn woke(&mut self, now_ns: u64) {
         if let Some((_, last)) = &mut self.wait {
             *last = now_ns;
         }
     }
 
-    /// A turn at `now_ns` found work.
+    /// A poll at `now_ns` found work.
     pub(crate) fn work(&mut self, now_ns: u64) {
         let waited_ns = self
             .wait
@@ -229,7 +228,7 @@ impl Idle {
         if gap_ns < WAKE_NS.saturating_mul(waits) {
             return;
         }
-        // A preemption soon after the last span means that the other programs are still there: look again less often.
+        // A preemption soon after the last span means that the other programs are still there: the next span is longer.
         let soon = now_ns.saturating_sub(self.preempted_until_ns) < self.preempted_span_ns;
         let again = self.preempted_until_ns != 0 && soon;
         self.preempted_span_ns = if again {
@@ -256,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The fixed policies do one thing whatever was measured.
+    /// The fixed policies always take their step.
     #[test]
     fn fixed_policies_are_fixed() {
         for waited in [0, 10 * US, 10 * MS] {
@@ -308,7 +307,7 @@ mod tests {
         assert_eq!(decide(IdlePolicy::Adaptive, long, US), Step::Spin);
     }
 
-    /// More of us than cores: never spin. Other programs on our core: sleep at once.
+    /// More of our processes than cores: never spin. Other programs on our core: sleep at once.
     #[test]
     fn contended_yield_and_preempted_sleep() {
         assert_eq!(
@@ -329,7 +328,7 @@ mod tests {
         );
     }
 
-    /// Who is kept waiting for a core gives it away at once, and spins again when it is its own; without word of that it spins.
+    /// A thread with a high run-queue delay yields at once, and spins again when the core is its own; without a delay it spins.
     #[test]
     fn a_shared_core_is_noticed() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);
@@ -415,7 +414,7 @@ mod tests {
         );
     }
 
-    /// A preemption now and then in a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
+    /// A rare preemption in a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
     #[test]
     fn rare_preemptions_are_borne() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);
@@ -434,7 +433,7 @@ mod tests {
         assert_eq!(idle.preempted_until_ns, 0);
     }
 
-    /// Sleeping is no preemption, and neither is time the program spent elsewhere.
+    /// Sleeping is no preemption, and neither is time that the program spent elsewhere.
     #[test]
     fn own_absence_is_no_preemption() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);

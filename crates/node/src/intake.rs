@@ -1,4 +1,4 @@
-//! Where a turn's arrivals go: to the handler that the program polls with, as far as they are for it, and else to their channels.
+//! Where arriving messages go: to the handler that the program polls with, or to their channels.
 //!
 //! Made by `endpoint` for each call into `drive`.
 
@@ -6,31 +6,28 @@ use tsumuji_proto::{Borrowed, Channel, Datagram, Delivery, Event, NodeId, Posted
 
 use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
-use crate::handler::{Handler, Nobody};
+use crate::handler::Handler;
 use crate::peers::Peers;
 
-/// Whom the call brings along.
-pub(crate) enum Taker<'a, H> {
-    /// Who takes what comes on channels that nobody opened.
-    Program(&'a mut H),
-    /// Who takes what comes on that one.
-    Channel(u16, &'a mut H),
+/// The handler that the program polls with, and what it receives.
+pub(crate) enum Taker<'a> {
+    /// Handler for all channels that nobody opened.
+    Program(&'a mut (dyn Handler + 'a)),
+    /// Handler for one channel.
+    Channel(u16, &'a mut (dyn Handler + 'a)),
 }
 
-/// What becomes of what arrives.
-pub(crate) struct Intake<'a, H> {
-    /// `None`: all is put by.
-    pub(crate) taker: Option<Taker<'a, H>>,
+/// Where arriving messages go during one call into the driver.
+pub(crate) struct Intake<'a> {
+    /// `None`: everything goes to its channel.
+    pub(crate) taker: Option<Taker<'a>>,
     pub(crate) channels: &'a mut Channels,
     pub(crate) peers: &'a mut Peers,
-    /// The message that the engine borrows meanwhile.
+    /// The message that the engine borrows during the call.
     pub(crate) borrowed: &'a Borrowed<'a>,
 }
 
-/// Of calls that bring nobody along.
-pub(crate) type Keeping<'a> = Intake<'a, Nobody>;
-
-impl<H: Handler> drive::Intake for Intake<'_, H> {
+impl drive::Intake for Intake<'_> {
     #[inline]
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
         match &mut self.taker {
@@ -65,7 +62,7 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
     }
 
     fn event(&mut self, event: &Event) {
-        let program = match &mut self.taker {
+        let program: Option<&mut dyn Handler> = match &mut self.taker {
             Some(Taker::Program(handler)) => Some(&mut **handler),
             _ => None,
         };

@@ -1,7 +1,7 @@
 //! Endpoints: one engine over one link, and how the processes of a cluster find each other.
 //!
-//! A program opens an [`Endpoint`] and sends messages, takes them one by one or in a [`Handler`], and publishes best-effort
-//! datagrams. Two endpoints over shared memory, in two threads:
+//! A program opens an [`Endpoint`], sends messages, takes arriving ones one by one or in a [`Handler`], and publishes best-effort datagrams. Two
+//! endpoints over shared memory, in two threads:
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,10 +21,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `datagrams`, `flow` …); `drive` is the loop that joins engine and link; `channel` keeps what arrived and was not taken,
-//! each channel's apart, and what handlers and other threads want sent; `peers` keeps what programs ask for later; `idle` decides between spinning, yielding and sleeping, by what `runqueue` tells, too; `table` binds ids to addresses;
-//! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
-//! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
+//! Modules: `endpoint` is the API, a file for each kind of call (`send`, `receive`, `datagrams`, `flow` …); `drive` is the loop that joins engine and
+//! link; `channel` queues arrived messages by channel, and what handlers and other threads send; `peers` is the state of each peer; `idle` chooses
+//! between spinning, yielding and sleeping, with `runqueue`; `table` maps ids to addresses; [`metrics`] publishes counters; [`bootstrap`] starts
+//! processes and lets them meet; `cluster` reads the cluster file. The protocol is in `tsumuji_proto`, links in `tsumuji_link`.
 
 pub mod any_link;
 mod assistant;
@@ -80,7 +80,7 @@ pub use tsumuji_proto::{
     NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
 
-/// The guide's examples are tried with the crate's.
+/// The examples of the guide are doc tests of this crate.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/channels.md")]
 struct Guide;

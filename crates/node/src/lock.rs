@@ -1,20 +1,19 @@
-//! A lock biased towards one side: the program's, which takes it with each call, against the assistant's, which seldom does.
+//! A lock biased towards one side: the owner (the program) takes it with each call, the other side (the assistant) seldom.
 //!
-//! Used by `endpoint` ([`Owner`]) and `assistant` ([`Other`]). The owner's way in is a store and a load, without a fence; the other
-//! side pays for both with `membarrier`, which has each running thread of the process pass a full fence. Where the kernel has no
-//! such call, the owner makes its fence itself.
+//! Used by `endpoint` ([`Owner`]) and `assistant` ([`Other`]). The owner enters with a store and a load, without a fence; the other side pays for
+//! both with `membarrier`, which makes each running thread of the process execute a full fence. If the kernel has no such call, the owner executes a
+//! fence itself.
 //!
-//! The handshake. The owner stores an odd count, then loads the other side's word, and goes in only if `HELD` is not set. The other
-//! side sets `HELD`, has everyone pass a fence, then loads the count, and goes in only if it is even. Of store and fence one comes
-//! first: if the store, the other side sees an odd count and takes `HELD` back; if the fence, the owner sees `HELD` and waits. So
-//! never both are in, and as only the owner waits, they do not wait for each other.
+//! The handshake: the owner stores an odd count, then loads the other side's flags, and enters only if `HELD` is not set. The other side sets `HELD`,
+//! has all threads execute a fence, then loads the count, and enters only if it is even. If the owner's store comes before its fence, the other side
+//! sees an odd count and clears `HELD`; if after, the owner sees `HELD` and waits. So both are never inside, and as only the owner waits, there is no
+//! deadlock.
 //!
-//! With the same handshake the owner learns at its way out that the other side has lain down (`DOZES`) and wants to be rung when the
-//! owner was here: either the owner sees `DOZES`, or the other side sees that the count has changed, and does not lie down.
+//! By the same handshake the owner learns when it leaves that the other side sleeps (`DOZES`) and is to be woken after the owner was inside: either
+//! the owner sees `DOZES`, or the other side sees that the count has changed, and does not sleep.
 //!
-//! Invariants: `value` is touched by the owner while its count is odd and `HELD` was not set when it came in, and by the other side
-//! between a successful `try_take` and the end of its guard; the count is written by the owner's thread alone. A child of `fork` has
-//! a copy in which nobody is in charge: it may not go in.
+//! Invariants: `value` is accessed by the owner only while its count is odd and `HELD` was not set when it entered, and by the other side between a
+//! successful `try_take` and the end of its guard; only the owner's thread writes the count. A child of `fork` has a copy that it must not enter.
 #![allow(
     unsafe_code,
     reason = "a lock hands out what it guards; the handshake above keeps the two sides apart"
@@ -32,22 +31,21 @@ use rustix::thread::{MembarrierCommand, futex, membarrier};
 
 use crate::sys;
 
-/// Bits of the other side's word: it is in, or about to come in;
+/// Flags of the other side. It is inside, or about to enter;
 const HELD: u32 = 1;
-/// the owner sleeps until it is out;
+/// the owner sleeps until it leaves;
 const AWAITED: u32 = 2;
-/// it sleeps, and is to be rung when the owner was in;
+/// it sleeps, and is to be woken after the owner was inside;
 const DOZES: u32 = 4;
-/// it panicked while it was in: nobody knows what it left.
+/// it panicked inside, so the value may be inconsistent.
 const SPOILED: u32 = 8;
 
-/// The owner looks so often whether the other side is out before it sleeps: some microseconds, a turn of the other side's. A wake-up
-/// takes ten times as long.
+/// Checks of the other side's flags before the owner sleeps: some microseconds, a poll of the assistant. A wake-up takes ten times as long.
 const LOOKS: u32 = 200;
 
-/// What is guarded knows when it was last driven.
+/// A value that knows when it was last driven.
 pub(crate) trait Stamped {
-    /// Nanoseconds of its clock.
+    /// Time of the last poll, in nanoseconds of the value's clock.
     fn stamp_ns(&self) -> u64;
 }
 
@@ -55,35 +53,35 @@ pub(crate) trait Stamped {
 struct Shared<T> {
     owner: Line<OwnersWords>,
     other: Line<AtomicU32>,
-    /// The owner's way in has no fence of its own.
+    /// The owner enters without a fence of its own.
     is_asymmetric: bool,
     bell: Arc<OwnedFd>,
     value: UnsafeCell<T>,
 }
 
-/// What the owner writes with each call.
+/// State that the owner writes with each call.
 #[derive(Debug)]
 struct OwnersWords {
-    /// Odd while the owner is in.
+    /// Odd while the owner is inside.
     count: AtomicU32,
-    /// The stamp of the value when the owner went out, or before.
+    /// Stamp of the value when the owner last left after writing.
     stamp_ns: AtomicU64,
 }
 
 #[derive(Debug)]
-#[repr(align(128))] // two lines: they are fetched in pairs
+#[repr(align(128))] // two cache lines, as they are fetched in pairs
 struct Line<T>(T);
 
 // SAFETY: both sides reach `value` through the handshake of the module's head, so it moves between their threads and is never shared.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// A bell that the other side of a lock can sleep on.
+/// An event descriptor on which the other side of a lock sleeps.
 pub(crate) fn bell() -> io::Result<Arc<OwnedFd>> {
     let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     Ok(Arc::new(fd))
 }
 
-/// Makes a lock around `value`, and its two sides; the other one sleeps on `bell`.
+/// Makes a lock around `value`, and its two sides; the other side sleeps on `bell`.
 pub(crate) fn biased<T>(value: T, bell: Arc<OwnedFd>) -> (Owner<T>, Other<T>) {
     sys::mind_forks();
     let shared = Arc::new(Shared {
@@ -105,21 +103,23 @@ pub(crate) fn biased<T>(value: T, bell: Arc<OwnedFd>) -> (Owner<T>, Other<T>) {
     (owner, Other { shared })
 }
 
-/// The side that takes the lock all the time; one thread at a time.
+/// The side that takes the lock with each call; one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Owner<T> {
     shared: Arc<Shared<T>>,
-    /// As `Shared::count`, which nobody else writes.
+    /// Copy of `Shared::count`, which only this side writes.
     count: Cell<u32>,
-    /// Guards that are out: readers nest.
+    /// Number of guards: readers nest.
     depth: Cell<u32>,
-    /// Of this process, when the lock was made.
+    /// Forks of this process when the lock was made.
     forks: u32,
 }
 
 impl<T> Owner<T> {
+    /// Enters, to change the value.
+    ///
     /// # Panics
-    /// In a child of `fork`.
+    /// In a child of `fork`, and if the other side has panicked.
     #[inline]
     pub(crate) fn write(&mut self) -> WriteGuard<'_, T>
     where
@@ -129,19 +129,19 @@ impl<T> Owner<T> {
         WriteGuard { owner: self }
     }
 
-    /// Likewise, to look at what is there; readers of the same thread may nest.
+    /// Enters, to read the value; panics as `write` does. Readers of the same thread may nest.
     #[inline]
     pub(crate) fn read(&self) -> ReadGuard<'_, T> {
         self.enter();
         ReadGuard { owner: self }
     }
 
-    /// The other side panicked while it was in: what is guarded must not be used.
+    /// The other side panicked inside: the value must not be used.
     pub(crate) fn is_spoiled(&self) -> bool {
         self.shared.other.0.load(Ordering::Relaxed) & SPOILED != 0
     }
 
-    /// This is the copy of a child of `fork`, which must not be used.
+    /// Whether this is the copy of a child of `fork`, which must not be used.
     pub(crate) fn is_forked(&self) -> bool {
         self.forks != sys::forks()
     }
@@ -168,7 +168,7 @@ impl<T> Owner<T> {
             } else {
                 fence(Ordering::SeqCst);
             }
-            // Acquire: what the other side did to `value` before it went out is seen.
+            // Acquire: makes the other side's changes of `value` visible.
             let word = self.shared.other.0.load(Ordering::Acquire);
             if word & (HELD | SPOILED) == 0 {
                 self.depth.set(1);
@@ -189,7 +189,7 @@ impl<T> Owner<T> {
         if depth > 0 {
             return;
         }
-        // Release: what was done to `value` is seen by the other side when it finds this count.
+        // Release: makes changes of `value` visible to the other side once it reads this count.
         self.step(Ordering::Release);
         if self.shared.is_asymmetric {
             compiler_fence(Ordering::SeqCst);
@@ -223,7 +223,7 @@ impl<T> Owner<T> {
                 other.fetch_and(!AWAITED, Ordering::Relaxed);
                 return;
             }
-            // Whatever ends the sleep: the word is looked at again.
+            // However the sleep ends, the flags are read again.
             let _ = futex::wait(other, futex::Flags::PRIVATE, word, None);
             if other.load(Ordering::Relaxed) & HELD == 0 {
                 return;
@@ -240,7 +240,7 @@ impl<T> Owner<T> {
 }
 
 impl<T> Drop for Owner<T> {
-    /// In a child of `fork` what is guarded is left as it is: it is the parent's, and so is what its end would do.
+    /// In a child of `fork` the value is not dropped: it belongs to the parent, and dropping it would affect the parent's peers.
     fn drop(&mut self) {
         if self.is_forked() {
             std::mem::forget(Arc::clone(&self.shared));
@@ -264,7 +264,7 @@ fn used_when_spoiled() -> ! {
     );
 }
 
-/// The owner's way to the value.
+/// The owner's access to the value.
 pub(crate) struct WriteGuard<'a, T: Stamped> {
     owner: &'a Owner<T>,
 }
@@ -274,7 +274,7 @@ impl<T: Stamped> Deref for WriteGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the owner is in (`enter`), so the other side is not; it was borrowed mutably, so there is no other guard of it.
+        // SAFETY: the owner is inside (`enter`), so the other side is not; the owner was borrowed mutably, so it has no other guard.
         unsafe { &*self.owner.shared.value.get() }
     }
 }
@@ -291,13 +291,13 @@ impl<T: Stamped> Drop for WriteGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         let stamp_ns = self.stamp_ns();
-        // Relaxed: only an estimate of how long ago this was.
+        // Relaxed: only an estimate.
         (self.owner.shared.owner.0.stamp_ns).store(stamp_ns, Ordering::Relaxed);
         self.owner.leave();
     }
 }
 
-/// The owner's look at the value.
+/// The owner's read access to the value.
 pub(crate) struct ReadGuard<'a, T> {
     owner: &'a Owner<T>,
 }
@@ -307,7 +307,7 @@ impl<T> Deref for ReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the owner is in, so the other side is not. While it is borrowed, all its guards are readers.
+        // SAFETY: the owner is inside, so the other side is not. While the owner is borrowed, all its guards are readers.
         unsafe { &*self.owner.shared.value.get() }
     }
 }
@@ -319,7 +319,7 @@ impl<T> Drop for ReadGuard<'_, T> {
     }
 }
 
-/// What the owner was doing when it was looked at.
+/// The owner's count when it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen(u32);
 
@@ -329,37 +329,37 @@ impl Seen {
     }
 }
 
-/// The side that takes the lock now and then; one thread.
+/// The side that takes the lock seldom; one thread.
 #[derive(Debug)]
 pub(crate) struct Other<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T> Other<T> {
-    /// Where the owner is. It differs from an earlier look if the owner came or went since (but for 2³² times).
+    /// The owner's count. It differs from an earlier one if the owner entered or left since (except after 2³² times).
     pub(crate) fn look(&self) -> Seen {
         Seen(self.shared.owner.0.count.load(Ordering::Acquire))
     }
 
-    /// When the owner last drove the value, by the value's clock; perhaps it was in later.
+    /// When the owner last drove the value, by the value's clock; it may have been inside later.
     pub(crate) fn stamp_ns(&self) -> u64 {
         self.shared.owner.0.stamp_ns.load(Ordering::Relaxed)
     }
 
-    /// Goes in if the owner is out.
+    /// Enters if the owner is outside.
     pub(crate) fn try_take(&mut self) -> Option<OtherGuard<'_, T>> {
         self.shared.other.0.fetch_or(HELD, Ordering::SeqCst);
         let fenced = self.fence();
-        // Acquire: what the owner did to `value` before it went out is seen.
+        // Acquire: makes the owner's changes of `value` visible.
         let is_inside = self.look().is_inside();
         let guard = OtherGuard { other: self };
         if is_inside || !fenced {
-            return None; // and the guard takes `HELD` back
+            return None; // the guard clears `HELD`
         }
         Some(guard)
     }
 
-    /// Asks to be rung when the owner was in; `false`: it was, since it was `seen`.
+    /// Asks to be woken once the owner was inside; `false`: it was since `seen`.
     pub(crate) fn doze(&self, seen: Seen) -> bool {
         self.shared.other.0.fetch_or(DOZES, Ordering::SeqCst);
         let dozes = self.fence() && self.look() == seen;
@@ -369,36 +369,36 @@ impl<T> Other<T> {
         dozes
     }
 
-    /// Is not to be rung any more.
+    /// Withdraws that request.
     pub(crate) fn rise(&self) {
         self.shared.other.0.fetch_and(!DOZES, Ordering::Relaxed);
     }
 
-    /// Readable once it was rung, until `hush`.
+    /// Readable once rung, until `hush`.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
 
-    /// Forgets what was rung.
+    /// Resets the bell.
     pub(crate) fn hush(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.shared.bell, &mut count); // nothing there is as well
+        let _ = rustix::io::read(&*self.shared.bell, &mut count); // an empty counter is no error
     }
 
-    /// `false`: the kernel made none (no memory, or a filter forbids it since).
+    /// Makes all threads execute a fence. `false`: the kernel could not (no memory, or forbidden by a filter).
     fn fence(&self) -> bool {
         fence(Ordering::SeqCst);
         !self.shared.is_asymmetric || membarrier(MembarrierCommand::PrivateExpedited).is_ok()
     }
 }
 
-/// The other side's way to the value.
+/// The other side's access to the value.
 pub(crate) struct OtherGuard<'a, T> {
     other: &'a mut Other<T>,
 }
 
 impl<T> OtherGuard<'_, T> {
-    /// The owner sleeps until this guard goes.
+    /// Whether the owner sleeps until this guard is dropped.
     pub(crate) fn is_awaited(&self) -> bool {
         self.other.shared.other.0.load(Ordering::Relaxed) & AWAITED != 0
     }
@@ -408,14 +408,14 @@ impl<T> Deref for OtherGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: made by `try_take`, which found the owner out after it had set `HELD`: the owner waits until this guard goes.
+        // SAFETY: made by `try_take`, which found the owner outside after it had set `HELD`: the owner waits until this guard is dropped.
         unsafe { &*self.other.shared.value.get() }
     }
 }
 
 impl<T> DerefMut for OtherGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; and `try_take` borrowed its side mutably, so there is one guard.
+        // SAFETY: as above; and `try_take` borrowed its side mutably, so there is only one guard.
         unsafe { &mut *self.other.shared.value.get() }
     }
 }
@@ -426,14 +426,14 @@ impl<T> Drop for OtherGuard<'_, T> {
         if std::thread::panicking() {
             word.fetch_or(SPOILED, Ordering::Relaxed);
         }
-        // Release: what was done to `value` is seen by the owner when it finds `HELD` gone.
+        // Release: makes changes of `value` visible to the owner once it sees `HELD` cleared.
         if word.fetch_and(!(HELD | AWAITED), Ordering::Release) & AWAITED != 0 {
-            let _ = futex::wake(word, futex::Flags::PRIVATE, 1); // nobody sleeps there but the owner
+            let _ = futex::wake(word, futex::Flags::PRIVATE, 1); // only the owner sleeps there
         }
     }
 }
 
-/// A full counter is readable already.
+/// Rings a bell. A full counter is readable already.
 fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
@@ -443,7 +443,7 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// Two numbers that are equal whenever nobody is in.
+    /// Two numbers that are equal whenever neither side is inside.
     type Pair = (u64, u64);
 
     impl Stamped for Pair {
@@ -459,7 +459,7 @@ mod tests {
         pair.1 += 1;
     }
 
-    /// Of two threads that take the lock as often as they can, never both are in.
+    /// Two threads that take the lock as often as they can are never inside together.
     #[test]
     fn sides_exclude_each_other() {
         let (mut owner, mut other) = biased((0, 0), bell().expect("bell"));
@@ -489,7 +489,7 @@ mod tests {
         assert!(taken.0 > 0 && taken.1 > 0, "{taken:?}");
     }
 
-    /// The other side does not get in while the owner is, also not between nested looks.
+    /// The other side cannot enter while the owner is inside, also with nested readers.
     #[test]
     fn owner_keeps_the_other_out() {
         let (mut owner, mut other) = biased((7, 7), bell().expect("bell"));
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(other.stamp_ns(), 8, "as it was when the owner went");
     }
 
-    /// A doze is ended by the owner's next visit; one that came before is noticed at once.
+    /// The owner's next visit ends a doze; a visit that came before it is noticed at once.
     #[test]
     fn visits_end_a_doze() {
         let (owner, other) = biased((0, 0), bell().expect("bell"));

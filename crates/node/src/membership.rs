@@ -1,4 +1,4 @@
-//! Who takes part, and where each is reached.
+//! The processes of a cluster and their addresses.
 //!
 //! Invariant: `members[i].id` is `NodeId(i)`, and ids are at most `u16::MAX`; `Membership::check` is called by every endpoint.
 
@@ -12,20 +12,20 @@ use crate::error::OpenError;
 /// One process of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its number, which is its place in the table.
+    /// Its id, which is its index in the table.
     pub id: NodeId,
-    /// As messages to people name it: `worker 2`, a host's name.
+    /// Its name in messages to people: `worker 2`, a host's name.
     pub name: String,
-    /// Where frames reach it. Frames that bear its id are accepted from there only.
+    /// Its address. Frames with its id are accepted from there only.
     pub addr: LinkAddr,
 }
 
-/// All processes of the cluster, and which of them this one is.
+/// All processes of the cluster, and which of them is this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// This process.
     pub me: NodeId,
-    /// Everyone, this process included, in order of their ids from 0.
+    /// All processes, including this one, in order of ids from 0.
     pub members: Vec<Member>,
 }
 
@@ -56,8 +56,7 @@ impl Membership {
         }
     }
 
-    /// Whether more of these members' processes run on this host than it has cores, as far as addresses tell: then those that wait give their
-    /// core away to those that do not.
+    /// Whether this host has fewer cores than processes of `members`, as far as addresses tell: then waiting processes must yield their cores.
     pub(crate) fn is_oversubscribed(&self, members: &[Member]) -> bool {
         let mine = self.members.get(usize::from(self.me.0)).map(|me| me.addr);
         let is_here = |member: &&Member| match (mine, member.addr) {
@@ -99,7 +98,7 @@ impl Membership {
 mod tests {
     use super::*;
 
-    /// Processes of other hosts need none of our cores; those of this one do.
+    /// Processes of other hosts need none of our cores; those of this host do.
     #[test]
     fn processes_of_this_host_are_counted() {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get) as u16;
@@ -115,7 +114,7 @@ mod tests {
         assert!(!asked(Membership::inet(NodeId(0), &addrs), cores + 2));
     }
 
-    /// Tables with gaps, strangers or shared addresses are refused, each for its own reason.
+    /// Tables with gaps, without this node, or with shared addresses are refused, each for its own reason.
     #[test]
     fn unsound_tables_are_refused() {
         assert!(Membership::local(NodeId(1), 2).check().is_ok());

@@ -1,4 +1,4 @@
-//! What the program may ask about peers between turns: who is up, who is dead, which tracked messages are acknowledged.
+//! State of peers between polls: up or dead, losses to report, and tracked messages.
 //!
 //! Fed with the engine's events by `endpoint`.
 
@@ -8,16 +8,16 @@ use tsumuji_proto::{Congestion, Event, NodeId, SendId};
 
 use crate::error::SendError;
 
-/// Tracked messages that failed with their peer and are remembered; older ones read as acknowledged no more than unknown.
+/// Tracked messages that failed with their peer and are remembered; older ones read as acknowledged, like unknown ones.
 const FAILED_LIMIT: usize = 4096;
 
 /// By node id.
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: Vec<Peer>,
-    /// Of all peers together.
+    /// Sum over all peers.
     ended_sessions: u64,
-    /// Of some peer there is something to tell that was lost.
+    /// Some peer has a loss that was not reported yet.
     has_losses: bool,
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct Peers {
 struct Peer {
     up: bool,
     dead: bool,
-    /// It runs this congestion control and we another: the two do not meet.
+    /// The peer runs this congestion control and this node another one: they do not meet.
     other: Option<Congestion>,
-    /// How often it died.
+    /// Number of sessions that ended.
     ended_sessions: u64,
-    /// Messages that failed with the peer, and were not told of.
+    /// Messages that failed with the peer and were not reported yet.
     lost_messages: usize,
-    /// The newest of those that were larger than it takes: length and limit.
+    /// The newest message that was larger than the peer takes: length and limit.
     lost_large: Option<(usize, usize)>,
     /// Tracked and not yet acknowledged, in order of submission.
     open: VecDeque<SendId>,
@@ -50,7 +50,7 @@ impl Peers {
         }
     }
 
-    /// Is there such a node? Their ids are below those that are none.
+    /// Whether there is such a node. Ids of nodes are consecutive from 0.
     pub(crate) fn knows(&self, peer: NodeId) -> bool {
         self.get(peer).is_some()
     }
@@ -67,12 +67,12 @@ impl Peers {
         self.get(peer).is_some_and(|peer| peer.dead)
     }
 
-    /// How often `peer` died.
+    /// Number of ended sessions with `peer`.
     pub(crate) fn ended_sessions(&self, peer: NodeId) -> u64 {
         self.get(peer).map_or(0, |peer| peer.ended_sessions)
     }
 
-    /// How often anyone died.
+    /// Number of ended sessions with all peers.
     pub(crate) fn all_ended_sessions(&self) -> u64 {
         self.ended_sessions
     }
@@ -81,13 +81,13 @@ impl Peers {
         self.get(peer)?.other
     }
 
-    /// Something that was accepted was lost, and the program was not told.
+    /// Whether an accepted message was lost and the program was not told yet.
     #[inline]
     pub(crate) fn has_losses(&self) -> bool {
         self.has_losses
     }
 
-    /// Tells what was lost on the way to this peer, once.
+    /// Reports losses on the way to this peer, once.
     #[inline]
     pub(crate) fn tell_losses(&mut self, peer: NodeId) -> Result<(), SendError> {
         if self.has_losses {
@@ -107,7 +107,7 @@ impl Peers {
         told
     }
 
-    /// The same of whichever peer is the first of which there is something to tell.
+    /// Reports losses of the first peer that has any.
     pub(crate) fn tell_any_losses(&mut self) -> Result<(), SendError> {
         for peer in (0..=u16::MAX).take(self.peers.len()).map(NodeId) {
             self.tell_losses(peer)?;
@@ -115,7 +115,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Dead, or never to be met: nothing is to be waited for.
+    /// Whether the peer is dead, or never to be met: no call waits for it.
     pub(crate) fn is_lost(&self, peer: NodeId) -> bool {
         self.get(peer)
             .is_some_and(|peer| peer.dead || peer.other.is_some())
@@ -127,7 +127,7 @@ impl Peers {
         }
     }
 
-    /// Messages that were accepted will never arrive.
+    /// Counts accepted messages that will never arrive.
     pub(crate) fn lose(&mut self, to: NodeId, messages: usize) {
         if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
             peer.lost_messages += messages;
@@ -141,7 +141,7 @@ impl Peers {
         }
     }
 
-    /// Of a message that was tracked.
+    /// Whether a tracked message is acknowledged.
     pub(crate) fn is_sent(&self, to: NodeId, id: SendId) -> Result<bool, SendError> {
         let peer = self.get(to).ok_or(SendError::UnknownPeer { peer: to })?;
         if peer.failed.contains(&id) {
@@ -192,7 +192,7 @@ impl Peers {
                 self.ended_sessions += 1;
                 peer.failed.append(&mut peer.open);
                 while peer.failed.len() > FAILED_LIMIT {
-                    peer.failed.pop_front(); // they count among those that were lost
+                    peer.failed.pop_front(); // they are counted in `lost_messages`
                 }
             }
             Event::TooLarge {
@@ -205,7 +205,7 @@ impl Peers {
                         peer.too_large.pop_front();
                     }
                 } else {
-                    // Of several the newest names its length, the others count.
+                    // Of several the newest is reported with its length, the others are counted.
                     peer.lost_messages += usize::from(peer.lost_large.is_some());
                     peer.lost_large = Some((*size, *limit));
                     self.has_losses = true;

@@ -1,6 +1,6 @@
-//! Quantities as people write them: one reading for the program's flags and the C library's options.
+//! Quantities as people write them: one parser for the program's flags and the C library's options.
 
-/// `64`, `64K`, `64KiB`, `1M`, `2g`: bytes, in powers of 1024.
+/// Parses `64`, `64K`, `64KiB`, `1M`, `2g`: bytes, in powers of 1024.
 pub fn bytes(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -10,7 +10,7 @@ pub fn bytes(text: &str) -> Option<usize> {
         "g" | "gb" | "gib" => 1 << 30,
         _ => return None,
     };
-    let is_number = digits.bytes().all(|digit| digit.is_ascii_digit()); // a sign is none
+    let is_number = digits.bytes().all(|digit| digit.is_ascii_digit()); // no sign is accepted
     digits
         .parse::<usize>()
         .ok()
@@ -22,7 +22,7 @@ pub fn bytes(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// All usual spellings, and nothing else; what is larger than memory is none.
+    /// All usual spellings are read, and nothing else; sizes that do not fit `usize` are refused.
     #[test]
     fn sizes_are_read() {
         for (text, wanted) in [

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-/// 64 bits that nobody guesses.
+/// 64 bits that cannot be guessed.
 pub(crate) fn random_u64() -> io::Result<u64> {
     let mut bytes = [0_u8; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

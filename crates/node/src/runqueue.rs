@@ -1,28 +1,26 @@
-//! How long the kernel has kept this thread from a core though it could run: what tells of others that want the same cores, in
-//! whichever container they are.
+//! The run-queue delay of this thread: how long it was ready to run without a core. It shows others that want the same cores, in any container.
 //!
-//! Read by `drive` now and then between waits. Where the kernel does not tell, nobody is known of.
+//! `drive` reads it now and then between waits. If the kernel does not provide it, no others are assumed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::process::Pid;
 
-/// Three decimal numbers and a line's end.
+/// Size of three decimal numbers and a newline.
 const TEXT_BYTES: usize = 80;
 
-/// The account of one thread: that which read it last. Those of two are never compared: between them `None` is said.
+/// The account of the thread that read it last. Values of two threads are never compared: on a change of thread the result is `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Runqueue {
     open: Option<(Pid, File)>,
 }
 
 impl Runqueue {
-    /// Nanoseconds in which the calling thread was ready to run and did not, in all; `None`: not told, or it was another thread that
-    /// asked before.
+    /// Total nanoseconds in which the calling thread was ready to run and did not; `None`: not available, or another thread called before.
     pub(crate) fn delay_ns(&mut self) -> Option<u64> {
         let thread = rustix::thread::gettid();
-        // Taken, and put back only if all goes well: the number of a thread that ended may be another's by now, its file is not.
+        // Put back only after success: the id of an ended thread may be reused, its file is not.
         let file = match self.open.take() {
             Some((reader, file)) if reader == thread => file,
             Some(_) => return None,
@@ -35,7 +33,7 @@ impl Runqueue {
     }
 }
 
-/// Of time on a core, time waited for one, and slices.
+/// The second of: time on a core, time waiting for one, slices.
 fn second_number(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -45,7 +43,7 @@ fn second_number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Says that the kernel does not tell; where TSUMUJI_REQUIRE has the word `schedstat`, it must.
+    /// Reports that the kernel has no schedstat; if TSUMUJI_REQUIRE contains `schedstat`, that is a failure.
     fn skip(test: &str) {
         println!("SKIPPED {test}: this kernel has no schedstat");
         let required = std::env::var("TSUMUJI_REQUIRE").unwrap_or_default();
@@ -55,7 +53,7 @@ mod tests {
         );
     }
 
-    /// The second number is taken, and nothing else for it.
+    /// The second number is taken; malformed texts give none.
     #[test]
     fn accounts_are_read() {
         assert_eq!(second_number(b"12 345 6\n"), Some(345));
@@ -64,7 +62,7 @@ mod tests {
         }
     }
 
-    /// Delays of a thread only grow, and another thread has its own: the first look of each after another is none.
+    /// Delays of a thread only grow, and another thread has its own: the first reading after a change of thread is `None`.
     #[test]
     fn delays_are_of_the_thread_that_asks() {
         let mut queue = Runqueue::default();
@@ -83,7 +81,7 @@ mod tests {
         assert!(queue.delay_ns().is_some_and(|again| again >= first));
     }
 
-    /// A file that cannot be read is not asked again: here that of a thread that ended, whose number we have now.
+    /// A file that cannot be read is dropped: here that of an ended thread, recorded under our id.
     #[test]
     fn an_account_that_ended_is_forgotten() {
         let mut queue = Runqueue::default();

@@ -1,8 +1,8 @@
-//! Who may take part: frames sealed with a cluster key, or a network that is said to be trusted.
+//! Whether frames are sealed with a cluster key, or the network is trusted.
 //!
-//! Called by `bootstrap` for every endpoint it opens. A link that leaves this host is opened only if one or the other is stated
-//! (`docs/security.md`); shared memory and loopback need neither. `keyed` is a sealed link that looks at its key file now and then, so
-//! that keys change while it runs.
+//! Used by `bootstrap` for every endpoint that it opens. A link that leaves this host is opened only if one of the two is stated
+//! (`docs/security.md`); shared memory and loopback need neither. `keyed` is a sealed link that rereads its key file, so that keys can change while
+//! it runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::error::OpenError;
 #[cfg(feature = "seal")]
 mod keyed;
 
-/// What is stated about a link's safety.
+/// What is stated about the security of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Security {
     /// Nothing: only links that stay on this host are opened.
@@ -28,7 +28,7 @@ pub enum Security {
     Open,
     /// Every frame is sealed with the cluster's key.
     Sealed {
-        /// Keys, one a line; the first is used, the others are accepted. Read again when the file changes.
+        /// File of keys, one a line; the first is used, the others are accepted. Read again when it changes.
         key_file: PathBuf,
         /// Authenticated, or encrypted as well.
         mode: SealMode,
@@ -36,7 +36,7 @@ pub enum Security {
 }
 
 impl Security {
-    /// Seals the link, or refuses one that leaves the host without a word about it.
+    /// Seals the link if so stated; refuses one that leaves the host if nothing is stated.
     pub fn apply(&self, link: Unsealed) -> Result<AnyLink, OpenError> {
         match self {
             #[cfg(feature = "seal")]
@@ -53,7 +53,7 @@ impl Security {
         }
     }
 
-    /// What tells launched processes the same (see [`LaunchSpec::env`](crate::LaunchSpec::env)).
+    /// Environment that states the same to launched processes (see [`LaunchSpec::env`](crate::LaunchSpec::env)).
     pub fn env(&self) -> Vec<(OsString, OsString)> {
         match self {
             Self::Unstated => Vec::new(),
@@ -66,7 +66,7 @@ impl Security {
     }
 }
 
-/// Can another host send to this address?
+/// Whether another host can send to this address.
 pub fn leaves_host(addr: LinkAddr) -> bool {
     match addr {
         LinkAddr::Local(_) => false,
@@ -79,7 +79,7 @@ pub fn leaves_host(addr: LinkAddr) -> bool {
 mod tests {
     use super::*;
 
-    /// Only what other hosts can reach needs a word about safety.
+    /// Only addresses that other hosts can reach need a statement.
     #[test]
     fn what_leaves_the_host() {
         let inet = |text: &str| LinkAddr::Inet(text.parse().expect(text));

@@ -1,7 +1,7 @@
 //! The production loop (`drive`) over any link and clock, for the simulator. Not a part of this crate's interface.
 //!
-//! Called by `tsumuji-sim` alone. There are no channels, no other threads and no waiting here: the simulator plays the program, and calls
-//! `turn` when something is due.
+//! Used by `tsumuji-sim` only. There are no channels, no other threads and no waiting here: the simulator plays the program, and calls `turn` when a
+//! timer has expired or something arrived.
 
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkError};
@@ -19,17 +19,17 @@ use crate::idle::Idle;
 use crate::options::IdlePolicy;
 use crate::table::Table;
 
-/// Takes what a turn brings, and says what it lends.
+/// Receives what a poll brings, and provides the borrowed message.
 pub trait Program {
-    /// `true`: consumed, its bytes are free again. `false`: kept; `Engine::release` follows.
+    /// Returns `true` if the message was consumed and its bytes are free again; `false`: it was kept, and `Engine::release` follows.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    /// `life`: as in `Delivery`.
+    /// `session`: as in `Delivery`.
     fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
-    /// All of a turn, in order, after all messages and datagrams of it.
+    /// The events of a poll, in order, after all its messages and datagrams.
     fn event(&mut self, event: &Event);
     /// A buffer for a message of that length, if one is posted.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
-    /// The message that is borrowed to the engine.
+    /// The message that the engine borrows.
     fn borrowed(&self) -> &Borrowed<'_>;
 }
 
@@ -40,7 +40,7 @@ pub struct Driver<L: Link, C: Clock> {
 }
 
 impl<L: Link, C: Clock> Driver<L, C> {
-    /// Of the node `me`, which knows nobody yet.
+    /// A driver of the node `me`, without peers.
     pub fn new(me: NodeId, link: L, engine: Engine, clock: C) -> Self {
         let (link, table) = (Checked::new(link), Table::empty(me));
         let idle = Idle::new(IdlePolicy::default(), false);
@@ -49,7 +49,7 @@ impl<L: Link, C: Clock> Driver<L, C> {
         }
     }
 
-    /// `peer` lives there.
+    /// Adds `peer` with its address.
     pub fn add_peer(&mut self, now: Instant, peer: NodeId, addr: LinkAddr) {
         self.drive.table.add(peer, addr);
         self.engine_mut().add_peer(now, peer);
@@ -60,14 +60,14 @@ impl<L: Link, C: Clock> Driver<L, C> {
         &self.drive.engine
     }
 
-    /// Its engine, to be told something; a turn should follow.
+    /// The engine, to be changed; a poll should follow.
     pub fn engine_mut(&mut self) -> &mut Engine {
         self.drive.mark_pending();
         &mut self.drive.engine
     }
 
-    /// A program sends a datagram, which is dropped if it has not left after so long; for how many peers it neither left nor waits. A turn
-    /// should follow.
+    /// Sends a datagram of the program; it is dropped if it has not left after `deadline`. Returns for how many peers it neither left nor waits.
+    /// A poll should follow.
     pub fn datagram(
         &mut self,
         to: Destination,
@@ -77,22 +77,22 @@ impl<L: Link, C: Clock> Driver<L, C> {
         self.drive.datagram(to, datagram, deadline.map(to_std))
     }
 
-    /// One turn of the loop; how much it did.
+    /// One poll of the loop; returns how much it did.
     pub fn turn(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
         self.drive.poll_once(true, &mut Simulated(program))
     }
 
-    /// When the engine wants a turn at the latest.
+    /// When the engine needs a poll at the latest.
     pub fn due(&self) -> Option<Instant> {
         self.drive.engine.poll_timeout()
     }
 
-    /// Something may still leave, as soon as the link has room.
+    /// Whether frames wait for room in the link.
     pub fn has_backlog(&self) -> bool {
         self.drive.has_backlog()
     }
 
-    /// Frames refused for their checksums, ever.
+    /// Number of frames refused for their checksums.
     pub fn refused_frames(&self) -> u64 {
         let counters = self.drive.link.counters();
         counters.damaged_frames + counters.unchecked_frames

@@ -1,7 +1,7 @@
-//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, noticing a fork,
-//! threads without signals, and the length of their slices.
+//! The only module with unchecked calls: work between `fork` and `exec` of a worker, noticing a fork, threads without signals, and the length of
+//! their time slices.
 //!
-//! Called by `bootstrap::keeper`, `lock` and `assistant`.
+//! Used by `bootstrap::keeper`, `lock` and `assistant`.
 #![allow(
     unsafe_code,
     reason = "`Command::pre_exec`, `pthread_atfork` and `pthread_sigmask` are unsafe by nature, and nothing safer does the same"
@@ -17,13 +17,13 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Has the kernel kill the command's process when the thread that spawns it ends.
 ///
-/// The kernel means the *thread*: the caller must keep the spawning thread alive as long as the child shall live.
-/// Where the parent died between `fork` and the request, the child refuses to start.
+/// The kernel refers to the *thread*: the caller must keep the spawning thread alive as long as the child shall live. If the parent dies between
+/// `fork` and the request, the child does not start.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let in_child = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that died before the line above would never be reported: then somebody else is our parent already.
+        // If the parent died before the line above, no signal comes; then this process already has another parent.
         if getppid() != Some(parent) {
             return Err(io::Error::from_raw_os_error(
                 rustix::io::Errno::SRCH.raw_os_error(),
@@ -41,14 +41,14 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     }
 }
 
-/// How often this process is a child of `fork`: what was made before the last one is the parent's.
+/// Number of `fork`s from the first process to this one: endpoints made under a lower number belong to a parent.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `start`, so that a thread which it starts takes no signals: they are for the program's own threads.
+/// Runs `start`, so that a thread which it starts receives no signals: they are for the program's own threads.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = std::mem::MaybeUninit::uninit();
     let mut before = std::mem::MaybeUninit::uninit();
@@ -67,13 +67,13 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Asks the kernel (6.12 and later) to let this thread run soon, for short: a share of the core as large as any thread's, in slices of 0.1 ms
-/// instead of some milliseconds. So a thread that wakes seldom and does little need not wait until one that computes has had its slice.
-/// Where the kernel does not know it, or the thread is scheduled in another way, nothing changes.
+/// Asks the kernel (6.12 and later) for short time slices of this thread: 0.1 ms instead of some milliseconds, with the same share of the core. A
+/// thread that wakes seldom and does little then need not wait until a computing one has used its slice. Has no effect on older kernels, or under
+/// another scheduling policy.
 pub(crate) fn take_short_slices() {
     const SLICE_NS: u64 = 100_000;
     let size = size_of::<libc::sched_attr>() as u32; // some 48 bytes
-    // SAFETY: all of it are integers.
+    // SAFETY: all fields are integers.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: writes at most `size` bytes of `attributes`; 0 is the calling thread.
     let known =
@@ -81,17 +81,17 @@ pub(crate) fn take_short_slices() {
     if known && attributes.sched_policy == libc::SCHED_OTHER as u32 {
         attributes.size = size;
         attributes.sched_runtime = SLICE_NS;
-        // SAFETY: reads `attributes`, whose size stands in it.
+        // SAFETY: reads `attributes`, which contains its size.
         let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
 
-/// From now on `forks` notices them.
+/// Begins to count forks for `forks`.
 pub(crate) fn mind_forks() {
     static NOTED: Once = Once::new();
     NOTED.call_once(|| {
-        // SAFETY: the function is there for good, and touches one atomic number only, as is allowed in a child of a process with
-        // threads. Where it is not registered (no memory), children are not noticed.
+        // SAFETY: the function exists for the life of the process, and touches one atomic number only, as is allowed in a child of a process with
+        // threads. If it cannot be registered (no memory), forks are not noticed.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

@@ -1,4 +1,4 @@
-//! Addresses of peers, and the rule that a frame speaks only for the node that lives where it came from.
+//! Addresses of peers, and the rule that a frame must come from the address of its source.
 //!
 //! Called by `drive` for every frame, in both directions.
 
@@ -7,7 +7,7 @@ use tsumuji_proto::NodeId;
 
 use crate::membership::Membership;
 
-/// By node id.
+/// Addresses by node id.
 #[derive(Debug)]
 pub(crate) struct Table {
     me: NodeId,
@@ -15,7 +15,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// `membership` has passed its check.
+    /// The table of a membership that has passed its check.
     pub(crate) fn new(membership: &Membership) -> Self {
         Self {
             me: membership.me,
@@ -27,7 +27,7 @@ impl Table {
         }
     }
 
-    /// Nobody yet.
+    /// A table without peers.
     pub(crate) fn empty(me: NodeId) -> Self {
         Self {
             me,
@@ -35,17 +35,17 @@ impl Table {
         }
     }
 
-    /// `peer` lives there.
+    /// Sets the address of `peer`.
     pub(crate) fn add(&mut self, peer: NodeId, addr: LinkAddr) {
         let index = usize::from(peer.0);
         if self.addrs.len() <= index {
-            // No frame comes from everyone: whoever is not known yet is not admitted.
+            // No frame has the source address `Broadcast`, so unknown nodes are not admitted.
             self.addrs.resize(index + 1, LinkAddr::Broadcast);
         }
         self.addrs[index] = addr;
     }
 
-    /// Everyone but ourselves.
+    /// All nodes except this one.
     pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let (me, nodes) = (self.me, self.addrs.len());
         (0..=u16::MAX)
@@ -54,13 +54,13 @@ impl Table {
             .filter(move |id| *id != me)
     }
 
-    /// Where `peer` lives, if it is a member.
+    /// The address of `peer`, if it is a member.
     #[inline]
     pub(crate) fn addr(&self, peer: NodeId) -> Option<LinkAddr> {
         self.addrs.get(usize::from(peer.0)).copied()
     }
 
-    /// May a frame from `from` bear the id `source`?
+    /// Whether a frame from `from` may have the source id `source`.
     #[inline]
     pub(crate) fn admits(&self, from: LinkAddr, source: NodeId) -> bool {
         match (from, self.addrs.get(usize::from(source.0))) {
@@ -83,7 +83,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// A frame is admitted only under the id of the member that lives exactly where it came from.
+    /// A frame is admitted only with the id of the member whose address it came from.
     #[test]
     fn ids_are_bound_to_addresses() {
         let local = Table::new(&Membership::local(NodeId(0), 3));
@@ -113,7 +113,7 @@ mod tests {
         assert!(!ether.admits(mac(1), NodeId(0)));
     }
 
-    /// Nobody is a peer of its own.
+    /// A node is no peer of itself.
     #[test]
     fn peers_are_all_others() {
         let table = Table::new(&Membership::local(NodeId(1), 3));

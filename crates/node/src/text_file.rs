@@ -1,9 +1,9 @@
-//! Small text files that people write, such as cluster files: read whole up to a limit; what is wrong is named by its line.
+//! Small text files that people write, such as cluster files: read whole up to a limit; errors are located by line.
 
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The whole file; `None`: it is longer. Not by its stated size, which pipes and devices do not have.
+/// Reads the whole file; `None`: it is longer than `limit_bytes`. Does not rely on its stated size, which pipes and devices do not have.
 pub fn read(path: &Path, limit_bytes: u64) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path)?;
@@ -26,7 +26,7 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A file is read up to its limit, and what never ends is left.
+    /// A file is read up to its limit, and an endless one is refused.
     #[test]
     fn files_have_limits() {
         let path = std::env::temp_dir().join(format!("tsumuji-text-{}", std::process::id()));

@@ -1,11 +1,11 @@
-//! Which peer is to be looked at when: a binary heap with at most one entry for each peer.
+//! Alarms of the peers: a binary heap with at most one entry for each peer.
 //!
-//! Owned by the engine, which sets a peer's alarm whenever a deadline of that peer may have come nearer, and asks for those that have
-//! gone off. Deadlines are cancelled lazily: an alarm that goes off early finds nothing due, and is set anew. So peers of which nothing
-//! is due cost nothing, however many there are; setting an alarm nearer costs the heap's depth.
+//! Owned by the engine, which sets a peer's alarm whenever a deadline of that peer may have come nearer, and pops those that have gone off. Deadlines
+//! are cancelled lazily: an alarm that goes off early finds none expired, and is set anew. So peers without expired deadlines cost nothing, however
+//! many there are; moving an alarm nearer costs the heap's depth.
 //!
-//! Invariants: `Alarm::at` of a peer is the time of its entry, or [`NEVER`] if it has none; the entries are as many as peers at most; equal
-//! times go off in the order of the peers' ids, so that runs repeat.
+//! Invariants: an `Alarm` is the time of its peer's entry, or [`NEVER`] if there is none; there is at most one entry for each peer; equal times go
+//! off in the order of the peers' ids, so that runs repeat.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 /// Entry `i` has the children `2i + 1` and `2i + 2`.
 const CHILDREN: usize = 2;
 
-/// One peer's alarm, kept with the peer: most questions are answered without the heap.
+/// One peer's alarm, kept in the peer, so that most calls need not access the heap.
 #[derive(Debug)]
 pub(crate) struct Alarm(Instant);
 
@@ -37,18 +37,18 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     heap: Vec<Entry>,
-    /// Where a peer's entry stands in the heap, by id; of no meaning for a peer without one.
+    /// Index of a peer's entry in the heap, by peer id; meaningless for a peer without one.
     places: Vec<u32>,
 }
 
 impl Alarms {
-    /// When the first goes off.
+    /// When the first alarm goes off.
     #[inline]
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.heap.first().map(|entry| entry.at)
     }
 
-    /// The peer is to be looked at then, or earlier.
+    /// Sets the peer's alarm to `at`, unless it goes off earlier.
     #[inline]
     pub(crate) fn set(&mut self, peer: u16, alarm: &mut Alarm, at: Instant) {
         if at < alarm.0 {
@@ -73,7 +73,7 @@ impl Alarms {
         self.rise(place, entry);
     }
 
-    /// A peer whose alarm has gone off by `now`. Whoever gets it must give its alarm to `gone_off`.
+    /// Removes a peer whose alarm has gone off by `now`. The caller must pass its alarm to `gone_off`.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<u16> {
         let first = *self.heap.first().filter(|first| first.at <= now)?;
         let last = self.heap.pop()?;
@@ -83,7 +83,7 @@ impl Alarms {
         Some(first.peer)
     }
 
-    /// The alarm that `pop` told of.
+    /// Clears the alarm of a peer that `pop` returned.
     pub(crate) fn gone_off(alarm: &mut Alarm) {
         alarm.0 = NEVER;
     }
@@ -93,7 +93,7 @@ impl Alarms {
         self.places[usize::from(entry.peer)] = place as u32;
     }
 
-    /// `entry` belongs at `place` or nearer to the top.
+    /// Puts `entry` at `place` or nearer to the top.
     fn rise(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / CHILDREN;
@@ -106,7 +106,7 @@ impl Alarms {
         self.put(place, entry);
     }
 
-    /// The top is free; `entry` belongs there or below.
+    /// Puts `entry` at the top, which is free, or below.
     fn sink(&mut self, entry: Entry) {
         let mut place = 0;
         loop {
@@ -134,7 +134,7 @@ mod tests {
     const PEERS: u16 = 20;
 
     proptest! {
-        /// As a list of all peers that is searched from end to end.
+        /// Equal to a search through a list of all peers.
         #[test]
         fn as_a_list(steps in prop::collection::vec((0..PEERS, 0u64..100, any::<bool>()), 0..400)) {
             let mut alarms = Alarms::default();

@@ -1,10 +1,10 @@
-//! Congestion control: who may send how much, and what becomes of what was lost. Two are shipped.
+//! Congestion control: who may send how much, and how losses are repaired. There are two kinds.
 //!
-//! This is the seam. Sending half: whatever implements [`Sending`], one for each peer, held by `peer::send`: `Selective` for
-//! `credit`, `GoBack` for `suci`. Receiving half: one of `crate::receiving`, for all peers of an engine: `Granting` for `credit`
-//! (R-20 … R-31), `Permitting` for `suci` (R-70 … R-78). Everything else (lives, messages, channels, memory, order of what waits) is common.
+//! This is their interface. The sending half implements [`Sending`], one for each peer, and is held by `peer::send`: `Selective` for `credit`,
+//! `GoBack` for `suci`. The receiving half is part of `crate::receiving`, one for all peers of an engine: `Credit` (R-20 … R-31) or `Suci` (R-70 …
+//! All else (sessions, messages, channels, memory, the order of the queue) is common.
 //!
-//! Both nodes of a pair run the same one: hello says which.
+//! Both nodes of a pair run the same kind, as stated in hello.
 
 use crate::counters::Counters;
 use crate::message::SendId;
@@ -18,21 +18,21 @@ use core::fmt;
 use core::str::FromStr;
 use tsumuji_wire::{Ack, flags};
 
-/// Who may send how much, and what becomes of what was lost.
+/// Kind of congestion control: who may send how much, and how losses are repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Congestion {
-    /// The receiver hands out credit for new data and repairs alike; only what was lost is sent again.
+    /// The receiver grants credit for new data and repairs alike; only lost fragments are sent again.
     #[default]
     Credit,
-    /// Suci's rules: cumulative numbers, all after a gap is dropped and sent again, and only with the receiver's permission.
+    /// Suci's rules: numbers are cumulative; all after a gap is dropped, and sent again only with the receiver's permission.
     Suci,
 }
 
 impl Congestion {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::Credit, Self::Suci];
 
-    /// As it stands in options, variables and figures.
+    /// Name in options, variables and figures.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Credit => "credit",
@@ -40,7 +40,7 @@ impl Congestion {
         }
     }
 
-    /// As hello states it.
+    /// Flags of hello and welcome that state it.
     pub(crate) const fn flags(self) -> u8 {
         match self {
             Self::Credit => 0,
@@ -48,7 +48,7 @@ impl Congestion {
         }
     }
 
-    /// What a hello with these flags states.
+    /// The kind that a hello with these flags states.
     pub(crate) const fn of_flags(bits: u8) -> Self {
         if bits & flags::SUCI == 0 {
             Self::Credit
@@ -80,25 +80,25 @@ impl FromStr for Congestion {
     }
 }
 
-/// A fragment that leaves.
+/// A fragment that leaves now.
 pub(crate) struct Departure {
     pub(crate) part: Part,
     pub(crate) number: u64,
-    /// Lowest number still unanswered; 0 where the receiver is not to know.
+    /// Lowest number still unanswered; 0 if it is not told to the receiver.
     pub(crate) floor: u64,
-    /// It asks for an answer at once.
+    /// It requests an acknowledgement at once.
     pub(crate) probe: bool,
-    /// Others wait to be sent, or sent again.
+    /// Other fragments wait to be sent, or sent again.
     pub(crate) more: bool,
 }
 
-/// The sending half towards one peer: what of the queue may leave, and what answers and silence mean for what has left.
+/// The sending half towards one peer: what of the queue may leave, and what answers and silence mean for frames that left.
 pub(crate) trait Sending {
-    /// A session begins.
+    /// Begins a session.
     fn begin(&mut self, agreed: &Agreed);
-    /// Something may leave now.
+    /// Whether something may leave now.
     fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool;
-    /// The fragment that leaves; called only after `may_leave` said yes.
+    /// The fragment that leaves; to be called only after `may_leave` returned true.
     fn depart(
         &mut self,
         now: Instant,
@@ -106,9 +106,9 @@ pub(crate) trait Sending {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<Departure>;
-    /// Does an acknowledgement speak of numbers never sent?
+    /// Whether an acknowledgement names numbers that were never sent.
     fn is_unsent(&self, news: &AckNews<'_>) -> bool;
-    /// Takes one of which `is_unsent` said no. `done` is told each message that is now acknowledged whole and asked for it.
+    /// Takes an acknowledgement for which `is_unsent` is false. Tells `done` each tracked message that is now acknowledged whole.
     fn on_ack(
         &mut self,
         now: Instant,
@@ -116,20 +116,19 @@ pub(crate) trait Sending {
         ledger: Ledger<'_>,
         done: impl FnMut(SendId),
     );
-    /// What an acknowledgement says beside the numbers that came: how far the peer lets us send, and what it refused.
+    /// Takes what an ack frame states besides arrivals: credit or window, and whether memory refused frames.
     fn on_terms(&mut self, now: Instant, ack: &Ack<'_>, rtt: &Rtt, queue: &mut Queue);
-    /// Does nobody have so much credit to give?
+    /// Whether the credit is more than any honest peer grants.
     fn is_absurd(&self, _credit_low: u32) -> bool {
         false
     }
-    /// Permission is to be asked for, in a frame of its own.
+    /// An ask is to be sent, in a frame of its own.
     fn is_ask_due(&self) -> bool {
         false
     }
-    /// When `on_timeout` wants to be called.
+    /// When to call `on_timeout` next.
     fn deadline(&self) -> Option<Instant>;
-    /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for
-    /// an acknowledgement.
+    /// Handles deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: an acknowledgement is to be requested.
     fn on_timeout(
         &mut self,
         now: Instant,
@@ -137,17 +136,17 @@ pub(crate) trait Sending {
         lossless: bool,
         ledger: Ledger<'_>,
     ) -> bool;
-    /// A message of which nothing new was acknowledged for so long, though it was sent again and again.
+    /// The message, if any, that was sent again and again for `after` without a new acknowledgement of it.
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId>;
-    /// Nothing was heard of the peer for long: what was sent meanwhile could have no answer.
+    /// Notes that the peer was not heard for long: what was sent meanwhile could not be answered.
     fn note_silence(&mut self, now: Instant, queue: &mut Queue);
-    /// Frames sent and neither acknowledged nor known to be lost.
+    /// Frames sent and neither acknowledged nor declared lost.
     fn in_flight(&self) -> usize;
-    /// New frames that may be sent before the peer must say more.
+    /// New frames that may be sent before the peer must grant more.
     fn credit_left(&self) -> u64;
 }
 
-/// What an answer or silence changes beside what is in flight.
+/// State of a peer that acknowledgements and time-outs change, besides the frames in flight.
 pub(crate) struct Ledger<'a> {
     pub(crate) rtt: &'a mut Rtt,
     pub(crate) queue: &'a mut Queue,

@@ -1,4 +1,4 @@
-//! What went through the engine. Every refused frame is counted under its reason.
+//! Counters of the engine. Every frame that is not used is counted under its reason.
 
 use tsumuji_wire::DropReason;
 
@@ -6,29 +6,29 @@ use tsumuji_wire::DropReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Drop {
-    /// Shorter than it says.
+    /// Shorter than it states.
     Truncated,
     /// Another version of the format.
     Version,
     /// Unknown kind.
     Kind,
-    /// Sealed, and we have no key.
+    /// Sealed, and this node has no key.
     Sealed,
-    /// Fields that contradict each other or what was agreed.
+    /// Fields contradict each other or what was agreed.
     Malformed,
-    /// For another node.
+    /// Addressed to another node.
     Misdirected,
     /// From a node that is not a member.
     UnknownPeer,
-    /// Of another life of either side.
+    /// Of a session other than the present one.
     Session,
     /// Arrived before.
     Duplicate,
-    /// Beyond the window of packet numbers or message ids.
+    /// Beyond the window of packet numbers or message numbers.
     Window,
-    /// No memory left for it; the sender will try again.
+    /// No memory is free for it; the sender will send it again.
     Memory,
-    /// Came after one that is missing; under `suci` the sender will send both again.
+    /// Came after a missing one; under `suci` the sender will send both again.
     Gap,
     /// From a node that runs another congestion control.
     Congestion,
@@ -52,7 +52,7 @@ impl Drop {
         Self::Congestion,
     ];
 
-    /// As it stands in tables and metrics.
+    /// Name in tables and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Truncated => "truncated",
@@ -84,7 +84,7 @@ impl From<DropReason> for Drop {
     }
 }
 
-/// Frames not used, by reason.
+/// Numbers of frames that were not used, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DropCounts([u64; Drop::ALL.len()]);
 
@@ -104,39 +104,39 @@ impl DropCounts {
     }
 }
 
-/// Totals since the engine's birth.
+/// Totals since the engine was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Messages sent without numbers.
     pub direct_messages: u64,
     /// Frames written, of every kind.
     pub sent_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub sent_bytes: u64,
-    /// Frames handed in, of every kind, dropped ones included.
+    /// Frames received, of every kind, dropped ones included.
     pub received_frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub received_bytes: u64,
     /// Fragments sent again.
     pub retransmitted_frames: u64,
-    /// Fragments declared lost whose acknowledgement came after all.
+    /// Fragments declared lost that were acknowledged later.
     pub spurious_losses: u64,
-    /// Times that silence was probed, by content sent again or by a question.
+    /// Probes after silence, by a fragment sent again or by a request for an acknowledgement.
     pub probes: u64,
-    /// Under `suci`: frames that said that a number is missing.
+    /// Under `suci`: times that a missing number was reported.
     pub nacks: u64,
-    /// Under `suci`: times that permission to send again, or the window, was asked for.
+    /// Under `suci`: asks for permission to send again, or for the window.
     pub asks: u64,
-    /// Under `suci`: answers to such questions.
+    /// Under `suci`: grants that answered asks.
     pub grants: u64,
     /// Under `suci`: frames that peers were permitted to send again.
     pub granted_frames: u64,
-    /// Times that a peer was looked at because a deadline of its had come, or seemed to.
+    /// Peers handled because their alarm had gone off, whether or not a deadline had passed.
     pub timer_looks: u64,
-    /// Sessions ended because a message could not go on.
+    /// Sessions ended because a message was stalled.
     pub stalled_sessions: u64,
     /// Messages delivered.
     pub delivered_messages: u64,
-    /// Frames not used.
+    /// Frames that were not used.
     pub drops: DropCounts,
 }

@@ -1,14 +1,14 @@
-//! The `credit` congestion control: the receiver says who may send how much to it (R-20 … ).
+//! Receiving half of the `credit` congestion control: the receiver decides how much each peer may send to it (R-20 … ).
 //!
-//! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit
-//! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
-//! is made good by the next. What was overtaken may still come: it counts as not seen until it does, or its sender counts it lost.
+//! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit covers new data and repairs
+//! alike, a lost frame returns its credit as soon as a later one arrives, and a lost grant is made good by the next. An overtaken frame may still
+//! arrive: it counts as outstanding until it does, or until its sender counts it as lost.
 //!
-//! Asked by `crate::receiving` and `engine::credit`. What is known of a peer is a [`Grant`]: it lies in its `Peer`, and is written here alone.
+//! Called by `crate::receiving` and `engine::credit`. The state of one peer is a [`Grant`]: it is stored in its `Peer`, and written here only.
 //!
-//! Invariant: Σ claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is
-//! what is granted and did not come, and at least what hello and welcome promise: a peer that is gone may be back, and send that
-//! much, before anyone else's credit is used up.
+//! Invariant: the sum of claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is what
+//! is granted and has not arrived, and at least what hello and welcome promise: a peer that is gone may return, and send that much before the credit
+//! of the others is used up.
 
 mod granting;
 mod schedule;
@@ -24,42 +24,42 @@ use crate::rules::Rules;
 use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
-/// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
-/// messages finish sooner and need less switch buffer.
+/// How many senders are granted scheduled credit at once. More of them keep the receive side busy when one stalls; fewer let short messages finish
+/// sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
-/// What an idle peer may send unasked, at most: what a program's loop sends between two steps of its work, where there are few peers. Of
-/// many, R-21 and R-27 leave each less.
+/// Most frames that an idle peer may send without further permission: what a program's loop sends between two steps of its work. With many peers,
+/// leave each less.
 const UNSCHEDULED_FRAMES_MAX: u64 = 256;
 
-/// What one peer has been granted, and what it wants.
+/// What one peer was granted, and what it has to send.
 #[derive(Debug)]
 pub(crate) struct Grant {
     /// The peer may send numbers below this.
     granted: u64,
-    /// Largest value of `granted` that left in a frame.
+    /// Largest value of `granted` that was sent to the peer.
     told: u64,
     /// Largest packet number seen, plus one.
     seen: u64,
-    /// Below that, what has not come; once there was any.
+    /// Numbers below `seen` that have not arrived; present once there was any.
     overtaken: Option<Overtaken>,
-    /// How many: asked for with every frame.
+    /// Number of overtaken numbers, cached because every frame needs it.
     overtaken_frames: u64,
-    /// Its frames that were used; not those that memory refused. Whoever becomes active begins with the least of the others.
+    /// Frames of the peer that were used, not refused by memory. A peer that becomes active starts at least at the minimum of the active ones.
     served: u64,
-    /// Credit stated in our hello and welcome: the same in all of them. 0 before the first. Outlives sessions.
+    /// Credit that hello and welcome state: the same in all of them; 0 before the first. Outlives sessions.
     promised: u64,
-    /// The peer's last frame said that more are waiting.
+    /// The peer's last frame said that it has more to send.
     backlog: bool,
-    /// Memory refused its latest frame.
+    /// Memory refused the peer's latest frame.
     refused: bool,
-    /// The peer's last frame said that it is busy with others.
+    /// The peer's last frame said that it serves others, too.
     busy: bool,
     active: bool,
-    /// Order among active senders: priority, then bytes that remain. Smaller goes first.
+    /// Order among active senders: priority, then remaining bytes. The smallest goes first.
     urgency: (u8, u64),
     /// Current window, in frames.
     window: u64,
-    /// It is never larger than this: the program's word. Outlives the session.
+    /// Limit of the window that the program set. Outlives the session.
     limit: u64,
 }
 
@@ -83,7 +83,7 @@ impl Grant {
         }
     }
 
-    /// A session begins or ends. What was promised stays, and the program's word.
+    /// Resets the state when a session begins or ends, except the promise and the program's limit.
     fn reset(&mut self) {
         *self = Self {
             promised: self.promised,
@@ -92,7 +92,7 @@ impl Grant {
         };
     }
 
-    /// Granted and not yet seen.
+    /// Frames granted and not yet seen.
     pub(crate) fn outstanding(&self) -> u64 {
         self.granted.saturating_sub(self.seen)
     }
@@ -112,29 +112,29 @@ impl Grant {
         }
     }
 
-    /// On its way, or may be: granted and did not come.
+    /// Frames granted that have not arrived.
     fn awaited(&self) -> u64 {
         self.outstanding() + self.overtaken_frames
     }
 
-    /// What the receive ring must have room for.
+    /// Frames for which the receive ring must have room.
     pub(crate) fn claim(&self) -> u64 {
         self.awaited().max(self.promised)
     }
 
-    /// The frame skipped numbers, or some were skipped before.
+    /// Updates the overtaken numbers: the frame skipped some, or there are some.
     #[cold]
     fn note_overtaken(&mut self, frame: Seen) {
         let number = frame.next - 1;
         if number < self.seen && self.overtaken.is_none() {
-            return; // a copy
+            return; // a duplicate
         }
         let overtaken = self
             .overtaken
             .get_or_insert_with(|| Overtaken::new(frame.floor));
         overtaken.raise(frame.floor);
         if number >= self.granted {
-            // Sent without credit, so after a long silence: what has not come by now is lost.
+            // Sent without credit, so after a silence: what has not arrived by now is lost.
             overtaken.raise(number);
         } else if number >= self.seen {
             overtaken.skip(self.seen, number);
@@ -144,82 +144,82 @@ impl Grant {
         self.overtaken_frames = overtaken.count();
     }
 
-    /// The peer cannot send as far as it knows, has something to send, and we have granted more.
+    /// The peer has more to send, and has used all credit that it knows of, but was granted more.
     fn starves(&self) -> bool {
         self.backlog && self.granted > self.told && self.told <= self.seen
     }
 
-    /// The news is worth a frame of its own.
+    /// The grant is worth a frame of its own.
     fn worth_telling(&self) -> bool {
         self.starves() || self.granted - self.told > self.window / 2
     }
 }
 
-/// What a data frame said, and what became of it.
+/// A data frame that arrived, and whether it was used.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     /// Its number plus one.
     pub(crate) next: u64,
-    /// All below has come, or is no longer waited for by its sender.
+    /// All numbers below have arrived, or are no longer awaited.
     pub(crate) floor: u64,
-    /// Its sender has more for us.
+    /// Its sender has more to send.
     pub(crate) more: bool,
-    /// Its sender serves others, too.
+    /// Its sender serves other peers, too.
     pub(crate) busy: bool,
     /// It was not refused.
     pub(crate) used: bool,
-    /// Of its channel; then what has not come of its sender's messages that have begun to.
+    /// Priority of its channel, and remaining bytes of its sender's incomplete messages.
     pub(crate) urgency: (u8, u64),
-    /// What its sender's messages take of memory now.
+    /// Charge of its sender's messages now.
     pub(crate) used_bytes: usize,
 }
 
-/// What memory holds for one peer, in frames; divided only if it matters.
+/// Memory for one peer, from which frames are computed only if it may be scarce.
 #[derive(Debug, Clone, Copy)]
 struct MemoryFrames {
-    /// Free for anyone.
+    /// Free for any peer.
     free_bytes: usize,
-    /// Memory is set aside for them: of messages from this peer that have begun to arrive. They may be shorter than `frame_bytes`, each as
-    /// its message is cut, so that no number of bytes tells how many they are.
+    /// Frames of this peer's incomplete messages, whose memory is reserved. They may be shorter than `frame_bytes`, each according to its message
+    /// so they are counted, not computed from bytes.
     reserved_frames: usize,
-    /// Of a message that has not begun, in a frame of the largest size: its length is not known.
+    /// Expected charge of a frame of a message that has not begun.
     frame_bytes: usize,
-    /// What this peer's messages take.
+    /// Charge of this peer's messages.
     used_bytes: usize,
 }
 
 impl MemoryFrames {
-    /// As many frames as `frames` says, without dividing.
+    /// Whether memory holds `frames` frames; without a division.
     #[inline]
     fn suffices(self, frames: u64) -> bool {
         let new = frames.saturating_sub(self.reserved_frames as u64);
         self.free_bytes as u64 >= new * self.frame_bytes as u64
     }
 
-    /// Whole frames of `free_bytes`, and whatever finishes the messages under way.
+    /// Whole frames of `free_bytes`, and the frames that complete begun messages.
     fn frames(self, free_bytes: usize) -> u64 {
         (free_bytes / self.frame_bytes.max(1) + self.reserved_frames) as u64
     }
 
-    /// Granted and not yet seen, nor what is set aside for.
+    /// Bytes of frames that were granted and not seen, and have no memory reserved.
     fn promised_bytes(self, grant: &Grant) -> usize {
         let new = (grant.outstanding() as usize).saturating_sub(self.reserved_frames);
         new.saturating_mul(self.frame_bytes)
     }
 }
 
-/// Who is next to begin a message where memory is scarce: among those with more to send, the one that takes up least.
+/// The peer that begins the next message where memory is scarce: of those with more to send, the one that takes up least.
 #[derive(Debug, Default)]
 struct Turn {
     least: Option<Candidate>,
     candidates: usize,
-    /// To all candidates together.
+    /// Bytes promised to all candidates together.
     promised_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// What counts: as much as is taken, unless a policy says otherwise.
+    /// Memory that the peer takes up, or the rank that a policy gives it. The lowest goes first.
     rank: u64,
     /// Used and promised.
     taken_bytes: usize,
@@ -229,7 +229,7 @@ struct Candidate {
 }
 
 impl Turn {
-    /// `first`: the peer's other messages wait for the one that it would begin. `rank`: a policy's word.
+    /// `first`: later messages wait for the one that the peer would begin. `rank`: given by a policy, if there is one.
     fn consider(
         &mut self,
         peer: u16,
@@ -251,7 +251,7 @@ impl Turn {
         };
         let candidate = Candidate {
             rank: match rank {
-                // What others wait for comes first, whatever the policy: memory that waits is of no use to anyone.
+                // A message that others wait for goes first, whatever the policy: the memory of those is of no use before.
                 Some(rank) if !first => rank,
                 _ => taken_bytes as u64,
             },
@@ -268,23 +268,23 @@ impl Turn {
     }
 }
 
-/// Totals over all peers.
+/// State of credit over all peers.
 #[derive(Debug)]
 pub(crate) struct Credit {
     pub(crate) rules: Rules,
     /// When the last frame came.
     now: Instant,
     claimed: u64,
-    /// What is granted to all together: the program's window, or less where the path holds less.
+    /// Estimates what may be granted to all peers together: the program's window, or less if the path holds less.
     path: Path,
     /// What an idle peer may always send.
     allowance: u64,
     active: Vec<Active>,
-    /// As `active` says; `None`: it has changed since.
+    /// Result of scheduling `active`; `None` if that has changed since.
     scheduled: Option<Scheduled>,
-    /// Peers whose latest frame memory refused: while there are any, it does not suffice.
+    /// Number of peers whose latest frame memory refused; while there are any, memory is scarce.
     refused_peers: usize,
-    /// Somebody wanted more than the pool or the memory held.
+    /// Some peer wanted more than the pool or the memory held.
     pub(crate) hungry: bool,
 }
 
@@ -330,7 +330,7 @@ impl Credit {
         }
     }
 
-    /// What the policy grants; never more than all.
+    /// Frames that the policy grants, at most the window.
     #[cold]
     fn decide(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, usual: u64) -> u64 {
         let room = self.room(memory);
@@ -338,14 +338,14 @@ impl Credit {
         self.rules.decide(&room, &sender).min(self.rules.window())
     }
 
-    /// The policy's order among those who wait for memory, if there is one.
+    /// Rank that the policy gives to a peer that waits for memory, if there is a policy.
     fn memory_rank(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames) -> Option<u64> {
         let room = self.room(memory);
         let sender = grant.sender(peer, memory, grant.window);
         self.rules.memory_rank(&room, &sender)
     }
 
-    /// What an idle peer may always send: half of the pool divided by the number of peers.
+    /// What an idle peer may always send: an equal part of half of the pool.
     fn allowance(&self) -> u64 {
         self.allowance
     }
@@ -355,12 +355,12 @@ impl Credit {
             .clamp(1, UNSCHEDULED_FRAMES_MAX);
     }
 
-    /// By all peers.
+    /// Sum of the claims of all peers.
     pub(crate) fn claimed(&self) -> u64 {
         self.claimed
     }
 
-    /// What hello and welcome tell the peer. All members are added by now: the first statement counts them, later ones repeat it.
+    /// Credit that hello and welcome state to the peer. It is fixed by the first of them, when all members have been added.
     pub(crate) fn promise(&mut self, grant: &mut Grant) -> u64 {
         if grant.promised == 0 {
             grant.promised = self.allowance;
@@ -369,7 +369,7 @@ impl Credit {
         grant.promised
     }
 
-    /// A session begins; hello and welcome told the peer what is promised.
+    /// Begins a session, in which the peer has the promised credit.
     pub(crate) fn begin(&mut self, grant: &mut Grant) {
         grant.reset();
         grant.granted += grant.promised;
@@ -377,7 +377,7 @@ impl Credit {
         grant.window = grant.promised;
     }
 
-    /// A session ends.
+    /// Ends a session.
     pub(crate) fn end(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
         self.claimed -= grant.claim() - grant.promised;
         self.deactivate(now, peer, grant);
@@ -385,7 +385,7 @@ impl Credit {
         grant.reset();
     }
 
-    /// A data frame came. Tells whether other senders should be looked at again.
+    /// Accounts a data frame. Returns whether the credit of other senders should be decided anew.
     #[inline(always)] // as `engine::receive::settle`
     fn on_frame(&mut self, now: Instant, peer: u16, grant: &mut Grant, frame: Seen) -> bool {
         self.now = now;
@@ -415,7 +415,7 @@ impl Credit {
         (wants || grant.active) && self.on_want(now, peer, grant, frame.used_bytes, wants)
     }
 
-    /// The peer wants to send more, or wanted to.
+    /// Updates the active senders: the peer wants to send more, or wanted to.
     #[inline(never)]
     fn on_want(
         &mut self,
@@ -445,7 +445,7 @@ impl Credit {
         }
     }
 
-    /// Memory refused the peer's latest frame, or took it.
+    /// Notes whether memory refused the peer's latest frame.
     #[inline]
     fn set_refused(&mut self, grant: &mut Grant, refused: bool) {
         if grant.refused != refused {
@@ -455,7 +455,7 @@ impl Credit {
     }
 
     fn activate(&mut self, now: Instant, peer: u16, grant: &mut Grant, used_bytes: usize) {
-        // What it was not served while it wanted nothing is not owed to it.
+        // A peer has no claim to service for the time in which it had nothing to send.
         let least = self.active.iter().map(|entry| entry.served).min();
         grant.served = grant.served.max(least.unwrap_or(0));
         grant.active = true;
@@ -477,8 +477,8 @@ impl Credit {
         }
     }
 
-    /// Grants `peer` what its turn, the pool and `memory_frames` allow (R-22 … R-24).
-    #[inline(always)] // on every frame's way
+    /// Grants the peer what its turn, the pool and memory allow (R-22 … R-24).
+    #[inline(always)] // on the path of every frame
     fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
         let allowance = self.allowance();
         let mut window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
@@ -501,16 +501,16 @@ impl Credit {
             self.scarce_frames(grant, memory).min(window)
         };
         let ahead = affordable.saturating_sub(grant.overtaken_frames);
-        // What it needs to go on when all of its window was overtaken, or lost.
+        // The peer needs this much to go on when all of its window was overtaken, or lost.
         let least = allowance.min(affordable);
         self.give(grant, grant.seen + ahead.max(least));
     }
 
-    /// The pool bounds windows, the ring bounds claims: idle peers may hold more of an earlier, larger pool.
+    /// Grants up to `target`. The ring bounds claims besides the pool, because idle peers may hold credit of an earlier, larger pool.
     #[inline]
     fn give(&mut self, grant: &mut Grant, target: u64) {
         if target > grant.granted {
-            // What was promised is counted already.
+            // What was promised is part of the claims already.
             if target + grant.overtaken_frames <= grant.seen + grant.promised {
                 grant.granted = target;
                 return;
@@ -527,8 +527,8 @@ impl Credit {
         }
     }
 
-    /// Where memory does not suffice for all, who has more to send gets what finishes its message, and new ones by turns
-    /// (`give_turn`); who has not keeps an equal part, so that its next small message needs no probe.
+    /// Frames for a peer where memory is scarce: an active peer may complete its messages, and begins new ones by turns (`give_turn`); another peer
+    /// keeps an equal part, so that its next small message needs no probe.
     #[cold]
     fn scarce_frames(&self, grant: &Grant, memory: MemoryFrames) -> u64 {
         if grant.active {
@@ -539,8 +539,8 @@ impl Credit {
         }
     }
 
-    /// `grant` belongs to the peer whose turn it is. Alone, it gets all that is free and not promised to others; else half
-    /// of what it takes up less than that, and at least a frame: the first one tells how long the message is.
+    /// Grants credit to the peer in turn. Alone, it gets all that is free and not promised to others; otherwise half of the difference between that
+    /// and what it takes up, and at least one frame, because the first fragment tells the message's length.
     fn give_turn(&mut self, turn: &Turn, grant: &mut Grant, memory: MemoryFrames) {
         let Some(least) = turn.least else {
             return;
@@ -563,7 +563,7 @@ impl Credit {
             .all(|entry| entry.used_bytes >= used_bytes)
     }
 
-    /// All but one turn go to the most urgent, the last to whoever was served least: so that none is shut out.
+    /// Whether the peer has a turn: all turns but one go to the most urgent, the last to the one served least, so that none starves.
     fn has_turn(&mut self, peer: u16, grant: &Grant) -> bool {
         if self.active.len() <= SCHEDULED_SENDERS {
             return true;
@@ -578,12 +578,12 @@ impl Credit {
             || least_of_others.is_none_or(|least| (grant.served, peer) <= least)
     }
 
-    /// What the `index`-th active sender takes up now.
+    /// Records the memory that the `index`-th active sender takes up.
     fn note(&mut self, index: usize, used_bytes: usize) {
         self.active[index].used_bytes = used_bytes;
     }
 
-    /// The `index`-th active sender, for a look at all of them.
+    /// The `index`-th active sender, to visit all of them.
     fn active_peer(&self, index: usize) -> Option<u16> {
         self.active.get(index).map(|entry| entry.peer)
     }

@@ -1,6 +1,6 @@
-//! Datagrams of one frame that found no slot of the link: few, of each key the newest, and each until its deadline.
+//! Queue of datagrams of one frame that found no slot in the link: at most 64, the newest of each key, each until its deadline.
 //!
-//! Invariant: `due` names the front of `queue`, if it may be tried now.
+//! Invariant: `due` is true if the front of `queue` was returned by `next`, and may be tried now.
 
 use alloc::collections::VecDeque;
 use alloc::vec::{Drain, Vec};
@@ -9,11 +9,11 @@ use crate::event::Destination;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 
-/// More than one burst's worth would only grow stale.
+/// Queue length: more would only become outdated.
 const WAITING_MOST: usize = 64;
 
-/// Where none of them could go, all are tried again after this, and after twice as long each time: a peer's ring may stay full for as long
-/// as its process is stopped.
+/// When none of them could leave, all are tried again after this time, and after twice as long each further time: a peer's ring may stay full while
+/// its process is stopped.
 const RETRY: Duration = Duration::from_micros(250);
 const RETRY_MOST: Duration = Duration::from_millis(32);
 
@@ -28,7 +28,7 @@ pub(crate) struct Waiting {
     pub(crate) deadline: Instant,
 }
 
-/// Why a datagram was dropped, and to whom it was to go.
+/// Why a datagram was dropped, and its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dropped {
     /// A newer one took its place.
@@ -41,18 +41,18 @@ pub(crate) enum Dropped {
 pub(crate) struct Datagrams {
     queue: VecDeque<Waiting>,
     due: bool,
-    /// How many in turn found no slot.
+    /// How many consecutive datagrams found no slot.
     refused: usize,
-    /// None is tried before.
+    /// None is tried before this time.
     retry_at: Option<Instant>,
-    /// How long they wait the next time; zero: [`RETRY`].
+    /// Duration of the latest pause; zero: the next is [`RETRY`].
     pause: Duration,
-    /// What became of those that were dropped.
+    /// Datagrams that were dropped and not reported yet.
     dropped: Vec<Dropped>,
 }
 
 impl Datagrams {
-    /// Takes the place of one of the same key that waits, or of the oldest where too many do.
+    /// Queues a datagram. It replaces a waiting one of the same key, or the oldest if the queue is full.
     pub(crate) fn push(&mut self, datagram: Waiting, pool: &mut Pool) {
         self.supersede(datagram.to, (datagram.channel_id, datagram.key), pool);
         if self.queue.len() == WAITING_MOST
@@ -63,7 +63,7 @@ impl Datagrams {
         self.queue.push_back(datagram);
     }
 
-    /// One of that channel and key leaves, or comes to wait: the one that waits is worthless.
+    /// Drops a waiting datagram of that channel and key, because a newer one leaves or is queued.
     pub(crate) fn supersede(&mut self, to: Destination, of: (u16, u32), pool: &mut Pool) {
         let same = |old: &Waiting| old.to == to && (old.channel_id, old.key) == of;
         if let Some(index) = self.queue.iter().position(same)
@@ -79,7 +79,7 @@ impl Datagrams {
         self.queue.is_empty()
     }
 
-    /// To whom the next goes, if one may be tried now. Drops those that are late.
+    /// Destination of the next datagram, if it may be tried now. Drops late ones.
     pub(crate) fn next(&mut self, now: Instant, pool: &mut Pool) -> Option<Destination> {
         self.due = false;
         if !self.queue.is_empty() && self.refused >= self.queue.len() {
@@ -100,7 +100,7 @@ impl Datagrams {
         Some(next.to)
     }
 
-    /// There is room towards `to`, where none of those that wait is tried now: one that could take it is next. `false`: none could.
+    /// The link has room for `to`, while no datagram is tried: one for `to`, or a broadcast, becomes the next. `false`: there is none.
     #[cold]
     pub(crate) fn offer_room(&mut self, to: Destination) -> bool {
         let takes = |waiting: &Waiting| waiting.to == to || waiting.to == Destination::Broadcast;
@@ -115,13 +115,13 @@ impl Datagrams {
         true
     }
 
-    /// `next` has just named one.
+    /// `next` has returned a datagram that was neither popped nor deferred.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// The one that `next` named.
+    /// Removes the datagram that `next` returned.
     pub(crate) fn pop(&mut self) -> Option<Waiting> {
         if !core::mem::take(&mut self.due) {
             return None;
@@ -130,7 +130,7 @@ impl Datagrams {
         self.queue.pop_front()
     }
 
-    /// The one that `next` named found no slot: others first. `false`: it had named none.
+    /// The datagram that `next` returned found no slot: others go first. `false`: it had returned none.
     pub(crate) fn defer(&mut self) -> bool {
         let was_due = core::mem::take(&mut self.due);
         if was_due {
@@ -140,18 +140,18 @@ impl Datagrams {
         was_due
     }
 
-    /// When those that wait want to be tried again; `None`: none waits, or now.
+    /// When waiting datagrams are tried again; `None` if none wait, or they may be tried now.
     #[inline]
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Some wait, and may be tried now.
+    /// Some datagrams wait, and may be tried now.
     pub(crate) fn has_some(&self) -> bool {
         !self.queue.is_empty() && self.retry_at.is_none()
     }
 
-    /// What was dropped since this was asked last.
+    /// Datagrams that were dropped since the last call.
     pub(crate) fn dropped(&mut self) -> Drain<'_, Dropped> {
         self.dropped.drain(..)
     }
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Of one key to one peer the newest waits, and of too many the newest.
+    /// Of each key to a peer the newest waits, and if there are too many, the newest ones.
     #[test]
     fn the_newest_waits() {
         let (mut all, mut pool) = (Datagrams::default(), Pool::new());
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(all.pop().map(|next| next.lap), Some(1));
     }
 
-    /// What is late does not leave; what found no slot lets others go first, and where none could, all wait for a while.
+    /// Late datagrams do not leave; one that found no slot lets others go first, and if none could leave, all wait for a while.
     #[test]
     fn the_late_are_dropped_and_the_stuck_tried_again() {
         let (mut all, mut pool) = (Datagrams::default(), Pool::new());

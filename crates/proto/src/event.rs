@@ -1,4 +1,4 @@
-//! What the engine tells its driver beside deliveries.
+//! Events that the engine reports to its driver besides deliveries, and the states that it can be asked for.
 
 use crate::congestion::Congestion;
 
@@ -7,76 +7,77 @@ use crate::peer::pace::Pace;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
 
-/// What happened beside deliveries; read with `Engine::poll_event`.
+/// An event besides deliveries; read with `Engine::poll_event`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Hello and welcome were exchanged with this life of the peer.
+    /// A session with this incarnation of the peer has begun: hello and welcome were exchanged.
     PeerUp {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// Its life.
+        /// The peer's incarnation.
         incarnation: u32,
     },
-    /// Nothing was heard within the stated bound, or the peer came back as a new life: all it was sent has failed.
+    /// The session has ended: nothing was heard for `Config::dead_after`, or the peer closed, or another incarnation has taken its place, or the
+    /// driver aborted it. All unacknowledged messages to the peer have failed.
     PeerDead {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// Messages submitted and never acknowledged.
+        /// Messages that were submitted and never acknowledged.
         failed_messages: usize,
     },
-    /// The session with this peer could not go on, and ends, as is told next: the peer is heard, but a message was sent to it again and again
-    /// for longer than it might be silent, and nothing new of it acknowledged. The path carries small frames and no large ones, say; or
-    /// damage that no checksum found has left the two in contradiction.
+    /// The session with this peer is stalled; `PeerDead` follows. The peer is heard, but a message was sent to it again and again for longer than it
+    /// might be silent, and nothing new of it was acknowledged. For example, the path carries only small frames, or damage that no checksum found has
+    /// left the two sides in contradiction.
     Stalled {
-        /// With whom.
+        /// The peer.
         peer: NodeId,
-        /// Which message; `None`: one of the peer's, which it takes for delivered, and which is not whole here.
+        /// The stalled message; `None`: one that the peer sent and counts as delivered, and that is incomplete here.
         message: Option<SendId>,
     },
-    /// Reliable messages to this peer were not acknowledged when the session ended, which is told next. Those on
-    /// channels of libraries ([`Channel::LIBRARY_IDS`]) do not count.
+    /// Reliable messages to this peer were not acknowledged when the session ended; `PeerDead` follows. Messages on channels of libraries
+    /// ([`Channel::LIBRARY_IDS`]) do not count.
     ///
     /// [`Channel::LIBRARY_IDS`]: tsumuji_wire::Channel::LIBRARY_IDS
     MessagesLost {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
-        /// How many.
+        /// Number of these messages.
         messages: usize,
     },
     /// A message submitted with `notify` was acknowledged whole.
     Sent {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
-        /// Which.
+        /// The message.
         id: SendId,
     },
-    /// A message queued before the peer had said how much it takes is larger than that: it was given up.
+    /// A message that was queued before the session began is larger than the peer accepts, and was dropped.
     TooLarge {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
-        /// Which.
+        /// The message.
         id: SendId,
-        /// Its length.
+        /// Its length, in bytes.
         size: usize,
-        /// What the peer takes at most.
+        /// Largest message that the peer accepts, in bytes.
         limit: usize,
     },
-    /// The peer runs another congestion control: the two cannot meet. Told once until it is met after all.
+    /// The peer runs another congestion control, so no session begins. Reported once, until a session begins after all.
     OtherCongestion {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// What it runs.
+        /// Congestion control of the peer.
         theirs: Congestion,
     },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
     },
 }
 
-/// Where the next frame must go.
+/// Destination of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// One peer.
@@ -85,43 +86,42 @@ pub enum Destination {
     Broadcast,
 }
 
-/// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
-/// what we send.
+/// State of the traffic with one peer in both directions, readable at any time. Fields concern what this node sends unless they say otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
     /// Frames sent and neither acknowledged nor lost.
     pub in_flight_frames: usize,
-    /// Bytes the peer's program still has room for.
+    /// Free part of the peer's budget, in bytes, as it stated last.
     pub window_bytes: usize,
     /// Messages submitted and not yet acknowledged.
     pub queued_messages: usize,
-    /// Their bytes.
+    /// Bytes of these messages that are held here.
     pub queued_bytes: usize,
-    /// Frames sent again, ever.
+    /// Frames that were sent again, in all sessions.
     pub retransmitted_frames: u64,
-    /// Frames we may still send before the peer must grant more.
+    /// Frames that this node may send before the peer must grant more.
     pub credit_frames: usize,
-    /// Datagrams that a newer one replaced before they began to leave, ever.
+    /// Datagrams that a newer one replaced before they began to leave, in all sessions.
     pub superseded_datagrams: u64,
-    /// Datagrams that were dropped because their deadline had passed, ever.
+    /// Datagrams that were dropped because their deadline had passed, in all sessions.
     pub late_datagrams: u64,
-    /// Datagrams of several frames of which one was lost, ever.
+    /// Datagrams of several frames of which one was lost, in all sessions.
     pub lost_datagrams: u64,
-    /// How fast frames leave to the peer, where the program asked for it.
+    /// Pace of frames to the peer, as the program set it.
     pub pace: Pace,
-    /// Frames that left later than credit allowed, to keep that pace, ever.
+    /// Frames that left later than credit allowed to keep that pace, in this session and since the pace was set.
     pub paced_frames: u64,
-    /// The other direction: frames that the peer may still send to us.
+    /// Other direction: frames that the peer may still send to this node.
     pub granted_frames: usize,
-    /// Frames that it is granted ahead at present: its share of our window.
+    /// Other direction: frames that the peer is granted ahead at present, its share of this node's window.
     pub incoming_window_frames: usize,
-    /// Memory that its messages take here: that arrive, wait for their turn, or are held by the program.
+    /// Other direction: memory of the peer's messages here that arrive, wait for their turn, or are held by the program, in bytes.
     pub incoming_bytes: usize,
-    /// Its last frame said that more wait to be sent to us.
+    /// Other direction: the peer's last frame said that it has more to send.
     pub incoming_backlog: bool,
 }
 
@@ -130,9 +130,9 @@ pub struct Flow {
 pub struct Queued {
     /// Messages submitted and not yet acknowledged.
     pub messages: usize,
-    /// Their bytes.
+    /// Bytes of these messages that are held here.
     pub bytes: usize,
-    /// Something of them has not left: perhaps there is no credit.
+    /// Some of them have not left, perhaps for lack of credit.
     pub waits: bool,
 }
 
@@ -142,37 +142,37 @@ pub struct Queued {
 pub struct Window {
     /// Frames that may be granted to all peers together.
     pub frames: usize,
-    /// Most that `frames` can be: what the link's receive side holds.
+    /// Upper limit of `frames`: what the link's receive side holds.
     pub frames_limit: usize,
-    /// Of these, granted and not used yet. After the window was made smaller it may be more than `frames` for a while.
+    /// Frames granted and not used yet. After the window was made smaller they may be more than `frames` for a while.
     pub granted_frames: usize,
-    /// Memory that messages which arrived and were not consumed may take, all peers together.
+    /// Memory that messages of all peers may take that arrived and were not released, in bytes.
     pub budget_bytes: usize,
-    /// Of that, taken.
+    /// Part of `budget_bytes` that is taken.
     pub budget_used_bytes: usize,
-    /// A policy of the program's own decides who may send how much.
+    /// A policy of the program decides who may send how much.
     pub policy: bool,
-    /// Times that it, or one before it, was asked.
+    /// How often this policy, or one before it, was asked.
     pub policy_decisions: u64,
 }
 
-/// What the engine keeps books of, each account twice: as one total, and as the sum over its peers. The two are always equal.
+/// Accounts of the engine, each kept twice: as a total, and as the sum over its peers. The two are always equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
-    /// Charged to the budget: messages that arrive, wait for their turn, or are held by the program.
+    /// Charge to the budget: messages that arrive, wait for their turn, or are held by the program.
     pub memory_bytes: usize,
-    /// The same, by peer.
+    /// Sum of the same over the peers.
     pub peers_memory_bytes: usize,
-    /// Frames that peers may send and that have not come, or may send once they are back.
+    /// Frames that peers may send and that have not come, or may send when they are back.
     pub claimed_frames: u64,
-    /// The same, by peer.
+    /// Sum of the same over the peers.
     pub peers_claimed_frames: u64,
     /// Bytes queued to all peers.
     pub queued_bytes: usize,
 }
 
 impl Accounts {
-    /// Nothing is counted for nobody, or twice.
+    /// Whether each total equals the sum over the peers.
     pub fn are_balanced(&self) -> bool {
         self.memory_bytes == self.peers_memory_bytes
             && self.claimed_frames == self.peers_claimed_frames

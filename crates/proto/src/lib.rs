@@ -1,11 +1,11 @@
 //! The engine: reliability, flow and congestion control between one node and all its peers.
 //!
-//! Sans-I/O: no clock, no socket, no thread, no randomness. `node` drives it over a link, `sim`
-//! drives it in virtual time. Same inputs, same outputs. Rules are numbered in docs/protocol.md.
+//! Sans-I/O: no clock, no socket, no thread, no randomness. `node` drives it over a link, `sim` drives it in virtual time. Same inputs, same outputs.
+//! Rules are numbered in docs/protocol.md.
 //!
-//! `engine` is the driver's face; `peer` holds one pairing (`session` shakes hands, `send` and `receive` are its halves);
-//! `congestion` is the seam between the two congestion controls; `receiving`, which is `credit` or `suci`, decides who may send how much
-//! to us; `pool` keeps buffers.
+//! `engine` is the interface to the driver; `peer` holds the state of one peer (`session` agrees on a session, `send` and `receive` are the two
+//! halves); `congestion` is the interface of both congestion controls; `receiving`, which is `credit` or `suci`, decides how much each peer may send
+//! to this node; `pool` reuses buffers.
 #![no_std]
 extern crate alloc;
 

@@ -1,40 +1,40 @@
-//! The program's budget: what arrived messages may take until the program is done with them.
+//! The budget: how much memory messages may take from their arrival until the program releases them.
 //!
-//! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: the one
-//! that found something free, and one that an ordered channel waited for while the program held nothing.
+//! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: one admitted when little was
+//! free, and one that an ordered channel waited for while the program held nothing.
 
 use tsumuji_wire::bundle;
 
-/// Charged per message beside its bytes, so that empty messages are not free.
+/// Charged for each message besides its bytes, so that empty messages are not free.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
     budget_bytes: usize,
     limit_bytes: usize,
-    /// Headroom: for what comes unasked; nothing else may take it. 0 where that would be more than half of the budget.
+    /// Part of the budget for direct messages only; 0 if it would be more than half of the budget.
     headroom_bytes: usize,
     reserved_bytes: usize,
     held_bytes: usize,
-    /// Charge of the one message admitted beyond the budget; 0: none.
+    /// Charge of the one message admitted beyond the budget; 0 if there is none.
     exceeding_bytes: usize,
     /// The message that begins now is admitted whatever is free.
     beyond: bool,
 }
 
-/// What a message of so many bytes counts for.
+/// Charge of a message of `message_bytes`.
 #[inline]
 pub(crate) fn charge(message_bytes: usize) -> usize {
     charge_all(1, message_bytes)
 }
 
-/// What so many messages of so many bytes together count for.
+/// Charge of `messages` messages of `bytes` altogether.
 #[inline]
 pub(crate) fn charge_all(messages: usize, bytes: usize) -> usize {
     bytes.saturating_add(messages.saturating_mul(MESSAGE_OVERHEAD_BYTES))
 }
 
-/// As how long a message a bundle of so many bytes and messages counts, so that it is charged what they are charged one by one.
+/// Length of a message whose charge equals that of a bundle's messages; `bytes` is the bundle's length.
 pub(crate) fn bundle_weight(bytes: usize, messages: usize) -> usize {
     bytes - messages * bundle::PREFIX_BYTES + (messages - 1) * MESSAGE_OVERHEAD_BYTES
 }
@@ -52,22 +52,22 @@ impl Memory {
         }
     }
 
-    /// The program wants to give more or less from now on. What is taken stays taken until it is released.
+    /// Sets the budget. Memory that is taken stays taken until it is released.
     pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.budget_bytes = bytes;
     }
 
-    /// At present.
+    /// The present budget.
     pub(crate) fn budget_bytes(&self) -> usize {
         self.budget_bytes
     }
 
-    /// Of one message. Hello told it to peers.
+    /// Largest message that is accepted, as stated in hello.
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes
     }
 
-    /// Keeps so much headroom for what comes unasked, if it is at most half of the budget; else nothing.
+    /// Sets the headroom, or 0 if it would be more than half of the budget.
     pub(crate) fn set_headroom(&mut self, bytes: usize) {
         self.headroom_bytes = if bytes <= self.budget_bytes / 2 {
             bytes
@@ -76,23 +76,23 @@ impl Memory {
         };
     }
 
-    /// What is kept as headroom.
+    /// The present headroom.
     pub(crate) fn headroom_bytes(&self) -> usize {
         self.headroom_bytes
     }
 
-    /// Half of what is not headroom: beyond it who sends unasked is told to stop.
+    /// Half of the budget without headroom: when more is used, peers that send directly are told to stop.
     #[inline]
     pub(crate) fn half_bytes(&self) -> usize {
         (self.budget_bytes - self.headroom_bytes.min(self.budget_bytes)) / 2
     }
 
-    /// So little is used that who was told to stop may go on.
+    /// So little is used that peers that were told to stop may send directly again.
     pub(crate) fn has_eased(&self) -> bool {
         self.headroom_bytes > 0 && self.used_bytes() <= self.half_bytes() / 2
     }
 
-    /// What is left.
+    /// Bytes that are free, without headroom.
     pub(crate) fn free_bytes(&self) -> usize {
         self.budget_bytes
             .saturating_sub(self.headroom_bytes)
@@ -105,27 +105,26 @@ impl Memory {
         self.held_bytes == 0
     }
 
-    /// Something is free, or may be exceeded by one that a channel waits for.
+    /// Something is free, or a message that an ordered channel waits for may exceed the budget.
     #[inline]
     pub(crate) fn admits_more(&self) -> bool {
         self.free_bytes() > 0 || self.may_exceed(true)
     }
 
-    /// Whether the message that begins next is admitted whatever is free.
+    /// Sets whether the message that begins next is admitted whatever is free.
     pub(crate) fn set_beyond(&mut self, beyond: bool) {
         self.beyond = beyond;
     }
 
-    /// What all messages that arrive, wait or are held are charged.
+    /// Charge of all messages that arrive, wait or are held.
     #[inline]
     pub(crate) fn used_bytes(&self) -> usize {
         self.reserved_bytes + self.held_bytes + self.exceeding_bytes
     }
 
-    /// Is there room for a message of `bytes`? As long as anything is free, it may be more than is free: else a message
-    /// larger than the budget would never come, and credit for the last free frames would be refused again and again.
-    /// `fair`: its sender's share is not used up.
-    /// `head`: an ordered channel waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
+    /// Whether a message of `bytes` is admitted. While anything is free, it may be larger than that: otherwise a message larger than the budget would
+    /// never come, and credit for the last free frames would be refused again and again. `fair`: its sender's share is not used up. `head`: an
+    /// ordered channel waits for this message; it is admitted once the program holds nothing and no other message exceeds the budget.
     #[inline]
     pub(crate) fn admits(&self, bytes: usize, fair: bool, head: bool) -> bool {
         bytes <= self.limit_bytes
@@ -136,7 +135,7 @@ impl Memory {
         head && self.exceeding_bytes == 0 && self.held_bytes == 0
     }
 
-    /// Sets memory aside for a message that arrives in parts or waits for its turn.
+    /// Reserves memory for a message that arrives in parts or waits for its turn; `false` if it is not admitted.
     pub(crate) fn reserve(&mut self, bytes: usize, fair: bool, head: bool) -> bool {
         if !self.admits(bytes, fair, head) {
             return false;
@@ -149,15 +148,15 @@ impl Memory {
         true
     }
 
-    /// A reserved message was delivered.
+    /// Notes that a reserved message was delivered.
     pub(crate) fn deliver_reserved(&mut self, bytes: usize) {
         self.abandon(bytes);
         self.hold(bytes);
     }
 
-    /// A reserved message will not be delivered.
+    /// Releases the memory of a reserved message that will not be delivered.
     pub(crate) fn abandon(&mut self, bytes: usize) {
-        // Two messages of the same size are worth the same: which of them exceeds does not matter.
+        // Messages of the same size have the same charge: which of them exceeds the budget does not matter.
         if self.exceeding_bytes == charge(bytes) {
             self.exceeding_bytes = 0;
         } else {
@@ -165,12 +164,12 @@ impl Memory {
         }
     }
 
-    /// A message was delivered straight from its frame.
+    /// Charges a message that was delivered straight from its frame.
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.held_bytes += charge(bytes);
     }
 
-    /// The program is done with messages that were charged so much.
+    /// Releases messages whose charge is `charged_bytes`.
     pub(crate) fn release(&mut self, charged_bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(charged_bytes);
     }
@@ -182,7 +181,7 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// One message may go beyond the budget; then nothing, but what an ordered channel waits for.
+    /// One message may exceed the budget; then only one that an ordered channel waits for is admitted.
     #[test]
     fn budget_and_one_message() {
         let mut memory = Memory::new(1000, 5000);
@@ -204,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, waits and goes: what is counted is what is there, and less than the budget and two messages.
+        /// Whatever arrives, waits and is released: the accounts match, and stay below the budget and two messages.
         #[test]
         fn two_messages_exceed_at_most(
             steps in proptest::collection::vec((0u8..5, 0usize..3000, any::<bool>(), any::<bool>(), 0usize..64), 1..400),
@@ -237,7 +236,7 @@ mod tests {
         }
     }
 
-    /// The bound is sharp but for a byte: no smaller one could be promised.
+    /// The bound is exact but for a byte.
     #[test]
     fn two_messages_do_exceed() {
         let mut memory = Memory::new(charge(0) + 1, 1000);

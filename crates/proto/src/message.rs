@@ -1,4 +1,4 @@
-//! Messages on their way in and out, as the caller sees them.
+//! Messages to and from the engine, as its driver sees them.
 
 use crate::posted::Posted;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use core::ops::Range;
 use tsumuji_wire::{Channel, Datagram, NodeId};
 
-/// The bytes of a message handed to `submit`.
+/// Bytes of a message to submit.
 #[derive(Debug)]
 pub enum Payload<'a> {
     /// Copied into the engine's own memory: two parts that follow each other.
@@ -33,15 +33,15 @@ impl Payload<'_> {
     }
 }
 
-/// Names a submitted message until it is acknowledged: per peer, each new one greater. One that joins another in its frame shares its name; one
-/// whose `Event::Sent` is asked for has its own.
+/// Id of a submitted message until it is acknowledged; ids to one peer ascend. A message that is joined to another in a bundle has the id of
+/// the other; a tracked message has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SendId(pub u64);
 
-/// A message that stays with the program while it leaves: it goes along with each call that writes frames, from
-/// `Engine::submit_borrowed` to `Engine::keep` or `Engine::cancel`.
+/// A borrowed message: its bytes stay with the program while it leaves. The driver passes it with each call that writes frames, from
+/// `Engine::submit_borrowed` to `Engine::retain` or `Engine::cancel`.
 ///
-/// It says whose bytes these are, so that those of another message never leave in the place of one that nobody brings along.
+/// It names its message, so that bytes of another message never leave in the place of one that is not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrowed<'a> {
     to: NodeId,
@@ -50,34 +50,34 @@ pub struct Borrowed<'a> {
 }
 
 impl<'a> Borrowed<'a> {
-    /// Nothing is borrowed.
+    /// No message is borrowed.
     pub const NONE: Borrowed<'static> = Borrowed {
         to: NodeId(u16::MAX),
         id: SendId(u64::MAX),
         message: &[],
     };
 
-    /// The message that `Engine::submit_borrowed` named so.
+    /// The message for which `Engine::submit_borrowed` returned `id`.
     pub const fn new(to: NodeId, id: SendId, message: &'a [u8]) -> Self {
         Self { to, id, message }
     }
 
-    /// To whom.
+    /// Receiver of the message.
     pub const fn to(&self) -> NodeId {
         self.to
     }
 
-    /// Its name.
+    /// Id of the message.
     pub const fn id(&self) -> SendId {
         self.id
     }
 
-    /// The message.
+    /// Bytes of the message.
     pub const fn message(&self) -> &'a [u8] {
         self.message
     }
 
-    /// Those bytes of the message of that name; none of any other.
+    /// Bytes of the range `place` if this is the named message; none otherwise.
     #[inline]
     pub(crate) fn part(&self, to: NodeId, id: SendId, place: Range<usize>) -> &'a [u8] {
         if (self.to, self.id) == (to, id) {
@@ -91,30 +91,30 @@ impl<'a> Borrowed<'a> {
 /// A message that arrived.
 #[derive(Debug)]
 pub struct Delivery<'a> {
-    /// Who sent it.
+    /// Sender of the message.
     pub from: NodeId,
-    /// Which life of the sender, as `Event::PeerDead` counts them: how many of these were told or wait to be told of what was before it.
+    /// Number of the session, from 0 for each peer: so many `Event::PeerDead` of the sender concern earlier sessions, polled or still to be polled.
     pub session: u64,
-    /// The channel it came by.
+    /// Channel of the message.
     pub channel: Channel,
-    /// The message.
+    /// Bytes of the message.
     pub body: Body<'a>,
 }
 
-/// A message's bytes: borrowed from the frame it came in, or assembled from several.
+/// Bytes of a message: borrowed from the frame that it came in, or assembled from several.
 #[derive(Debug)]
 pub enum Body<'a> {
-    /// Lies in the link's receive buffer; gone when the call returns.
+    /// In the link's receive buffer; valid during the call only.
     Frame(&'a [u8]),
-    /// Assembled. A receiver that wants to keep it takes it (`core::mem::take`), and may give it back later with
-    /// `Engine::recycle`; what is left here is used again at once, while it is still in the caches.
+    /// Assembled. A receiver that keeps it takes it (`core::mem::take`), and may return it later by `Engine::recycle`; a buffer that is left here is
+    /// reused at once, while it is still in the caches.
     Whole(&'a mut Vec<u8>),
-    /// Assembled in the buffer that `Sink::place` gave. What is left here is given back to `Sink::put_back`.
+    /// Assembled in the buffer that `Sink::place` returned. A buffer that is left here goes to `Sink::put_back`.
     Posted(&'a mut Option<Posted>),
 }
 
 impl Body<'_> {
-    /// The message.
+    /// Bytes of the message.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -126,76 +126,76 @@ impl Body<'_> {
 }
 
 #[cold]
-#[inline(never)] // what it asks for would keep short messages' way from being inlined
+#[inline(never)] // inlined, it would keep the path of short messages from being inlined
 fn in_posted(posted: &Option<Posted>) -> &[u8] {
     posted.as_ref().map_or(&[], Posted::message)
 }
 
-/// Takes what `Engine::handle_frame` delivers, at once.
+/// Receives what `Engine::handle_frame` delivers, before that returns.
 pub trait Sink {
-    /// Each delivered message counts against the budget until `Engine::release` is told that the program is done with it.
+    /// Takes a message. It counts against the budget until `Engine::release` is called for it.
     fn message(&mut self, delivery: Delivery<'_>);
-    /// A datagram, of that life of its source (see `Delivery`); not counted against anything.
+    /// Takes a datagram of that session (see `Delivery`); it does not count against the budget.
     fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
-    /// A message of so many bytes begins to arrive in several frames, as the next of its channel: a buffer for it, if the program has posted one
-    /// that is long enough.
+    /// Returns a posted buffer for a message of `length_bytes` that begins to arrive in several frames, if the program has posted one that is long
+    /// enough for it. Called in the order of the channel's messages.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
         let _ = (from, channel, length_bytes);
         None
     }
-    /// A buffer is not needed for the message that it was for.
+    /// Takes a posted buffer back that is not needed for its message.
     fn put_back(&mut self, posted: Posted) {
         drop(posted);
     }
 }
 
-/// Why `submit` refused.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// Larger than the peer takes.
+    /// The message is larger than the peer accepts.
     #[error("message is {size} bytes; {peer} takes at most {limit}")]
     TooLarge {
-        /// Of the message.
+        /// Length of the message.
         size: usize,
-        /// The peer's limit.
+        /// Largest message that the peer accepts.
         limit: usize,
-        /// To whom.
+        /// The peer.
         peer: NodeId,
     },
-    /// `Config::send_queue_bytes` are waiting already.
+    /// The queue to the peer is full: `Config::send_queue_bytes` wait, or a message is borrowed already.
     #[error("queue to {peer} is full; wait for Event::Writable")]
     QueueFull {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
     },
-    /// There is no memory for a copy of it. Whatever was queued before and is acknowledged gives some back.
+    /// There is no memory for a copy of the message. Acknowledgements of queued messages release some.
     #[error("no memory for a copy of {size} bytes")]
     NoMemory {
-        /// Of the message.
+        /// Length of the message.
         size: usize,
     },
-    /// So many channels carry messages to it already in this session; each is remembered until it ends.
+    /// As many channels as allowed have carried messages to the peer in this session.
     #[error("{limit} channels to {peer} are in use; use one of them again")]
     TooManyChannels {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
-        /// In one session.
+        /// Largest number of channels in one session.
         limit: usize,
     },
-    /// Messages do not go by the channels of datagrams, which programs never name.
+    /// The channel is of class datagram; datagrams are submitted by another call.
     #[error("the channel is of datagrams; messages are ordered or unordered")]
     DatagramChannel,
-    /// Declared dead.
+    /// The peer was declared dead, or this node has closed.
     #[error("{peer} was declared dead")]
     PeerDead {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
     },
-    /// Never added.
+    /// The peer was never added.
     #[error("{peer} is not a member of this cluster")]
     UnknownPeer {
-        /// To whom.
+        /// The peer.
         peer: NodeId,
     },
 }

@@ -1,25 +1,24 @@
-//! Packet numbers: 64 bits inside, the low 32 on the wire; and which of them have arrived.
+//! Packet numbers, of 64 bits in memory and 32 on the wire, and the record of those that have arrived.
 
 use alloc::vec::Vec;
 
-/// Packet numbers a sender may have unanswered at once; the receiver's memory of arrivals. 4096 frames of 1,500 B cover
-/// 10 Gbit/s × 4.9 ms.
+/// How many packet numbers a sender may have unanswered, and a receiver records. 4096 frames of 1,500 B cover 10 Gbit/s × 4.9 ms.
 pub(crate) const NUMBER_WINDOW: u64 = 4096;
 
-/// Where packet numbers and message numbers begin: shortly before their 32 bits on the wire wrap, so that every run
-/// passes the wrap instead of only those of four billion frames.
+/// First packet number and message number: shortly before the 32 bits on the wire wrap, so that every run passes the wrap, not only those of four
+/// billion frames.
 pub(crate) const FIRST_NUMBER: u64 = (1 << 32) - 1000;
 
 const WORDS: usize = (NUMBER_WINDOW / 64) as usize;
 
-/// The number with these low 32 bits that lies nearest to `near`, which is far below 2⁶³: no run has so many frames.
+/// The number with these low 32 bits that is nearest to `near`, which is far below 2⁶³, because no run has that many frames.
 #[inline]
 pub(crate) fn expand(low: u32, near: u64) -> u64 {
     let delta = low.wrapping_sub(near as u32) as i32;
     near.cast_signed().wrapping_add(i64::from(delta)).max(0) as u64
 }
 
-/// What a number means to the receiver.
+/// Classification of a number by the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     New,
@@ -27,16 +26,16 @@ pub(crate) enum Arrival {
     Beyond,
 }
 
-/// Which numbers have arrived.
+/// Record of the numbers that have arrived.
 ///
-/// Invariant: every number below `base` has arrived or is no longer awaited; bit n mod 4096 tells of number n in
-/// `base..base + 4096`, and is clear from `next` on.
+/// Invariant: every number below `base` has arrived or is no longer awaited; bit n mod 4096 stands for number n in `base..base + 4096`, and is clear
+/// from `next` on.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     base: u64,
-    /// Largest that arrived, plus one.
+    /// Largest number that arrived, plus one.
     next: u64,
-    /// Empty until something comes out of turn: most peers are idle, and most of the others are in order.
+    /// Empty until something arrives out of order: most peers are idle, and most of the others are in order.
     bits: Vec<u64>,
 }
 
@@ -49,7 +48,7 @@ impl Arrivals {
         }
     }
 
-    /// The cumulative acknowledgement.
+    /// The cumulative acknowledgement: the lowest number that is still awaited.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
@@ -73,7 +72,7 @@ impl Arrivals {
         }
     }
 
-    /// `number` arrived; `look` said it is new. `true`: in turn, and none that came before waited for it.
+    /// Marks `number`, which is new, as arrived. `true`: it was the lowest awaited, and no later one had arrived.
     #[inline]
     pub(crate) fn mark(&mut self, number: u64) -> bool {
         if number == self.base && self.next == self.base {
@@ -95,7 +94,7 @@ impl Arrivals {
         self.advance();
     }
 
-    /// The sender no longer awaits an answer for numbers below `floor`.
+    /// Stops waiting for numbers below `floor`, for which the sender no longer awaits an answer.
     #[inline]
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         if floor > self.base {
@@ -116,7 +115,7 @@ impl Arrivals {
         self.advance();
     }
 
-    /// Writes which numbers from `base` have arrived; returns how many bytes of `bitmap` that took.
+    /// Writes into `bitmap` which numbers from `base` on have arrived; returns how many bytes were used.
     pub(crate) fn bitmap(&self, bitmap: &mut [u8]) -> usize {
         let span = (self.next - self.base).min(bitmap.len() as u64 * 8);
         let bytes = span.div_ceil(8) as usize;
@@ -169,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// The ring agrees with a plain set of numbers.
+        /// The record agrees with a plain set of numbers.
         #[test]
         fn arrivals_agree_with_a_set(steps in proptest::collection::vec((0u64..5000, any::<bool>()), 1..300)) {
             let mut arrivals = Arrivals::new();

@@ -1,9 +1,9 @@
-//! Which numbers were overtaken: they were skipped by a later one, and may still come.
+//! Overtaken numbers of one peer: a later number has arrived before them, and they may still arrive.
 //!
-//! Owned by `credit`, one for each peer of which something was ever skipped. What is on its way to the receive ring is more than what was
-//! granted and not seen: a frame that was overtaken is still in the network, and finds the ring as full as it is.
+//! Owned by `credit`, one for each peer of which a number was ever skipped. An overtaken frame is still in the network, and needs room in the receive
+//! ring when it arrives. So it counts in addition to what was granted and not seen.
 //!
-//! Invariants: `count` is the number of bits that are set; all are of numbers in `low..low + NUMBER_WINDOW`.
+//! Invariants: `count` is the number of set bits; all are of numbers in `low..low + NUMBER_WINDOW`.
 
 use alloc::boxed::Box;
 
@@ -13,7 +13,7 @@ const WORDS: usize = (NUMBER_WINDOW / 64) as usize;
 
 #[derive(Debug)]
 pub(crate) struct Overtaken {
-    /// Bit n mod 4096 tells of number n.
+    /// Bit n mod 4096 stands for number n.
     bits: Box<[u64; WORDS]>,
     low: u64,
     count: u64,
@@ -32,7 +32,7 @@ impl Overtaken {
         self.count
     }
 
-    /// Numbers in `from..to`, none of which was skipped before, were skipped.
+    /// Marks the numbers in `from..to` as overtaken; none of them was before.
     pub(crate) fn skip(&mut self, from: u64, to: u64) {
         let end = to.min(self.low + NUMBER_WINDOW);
         for number in from.max(self.low)..end {
@@ -41,14 +41,14 @@ impl Overtaken {
         }
     }
 
-    /// The number came.
+    /// Notes that the number has arrived.
     pub(crate) fn come(&mut self, number: u64) {
         if (self.low..self.low + NUMBER_WINDOW).contains(&number) {
             self.clear(number);
         }
     }
 
-    /// Numbers below `low` have come, or their sender no longer waits for them: they count as lost.
+    /// Forgets numbers below `low`: they have arrived, or their sender counts them as lost.
     pub(crate) fn raise(&mut self, low: u64) {
         let end = low.min(self.low + NUMBER_WINDOW);
         while self.low < end && self.count > 0 {
@@ -79,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// As a set of numbers.
+        /// Equal to a set of numbers.
         #[test]
         fn as_a_set(steps in prop::collection::vec((0u8..3, 0u64..9000, 1u64..5000), 1..60)) {
             let (mut overtaken, mut set) = (Overtaken::new(100), BTreeSet::new());

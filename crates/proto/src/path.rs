@@ -1,31 +1,29 @@
-//! How many frames may be on their way to us: what our own side holds, or less where a switch holds less.
+//! How many frames may be on their way to this node: what its receive side holds, or less if a switch holds less.
 //!
-//! Owned by `credit`, which divides `pool_frames` among the peers and tells of every frame that comes while some peer has
-//! more to send.
+//! Owned by `credit`, which divides `pool_frames` among the peers and reports every frame that arrives while some peer has more to send.
 //!
-//! Losses alone say nothing: a bad cable loses frames of a small pool, too. But where a buffer overflows, the wire behind it
-//! is busy all the time: a smaller pool brings as many frames a second. Where it brings fewer, it was no buffer that lost
-//! them. So a pool that loses frames is changed on trial, and the rate says whether the change stays.
+//! Losses alone are no evidence: a bad cable loses frames of a small pool, too. But where a buffer overflows, the wire behind it is busy all the
+//! time: a smaller pool brings as many frames a second. If it brings fewer, the losses had another cause. So a pool that loses frames is changed on
+//! trial, and the rate decides whether the change stays.
 //!
 //! Invariant: `least_frames <= pool_frames <= receive_frames`, and `pool_frames` is what the path holds as far as that allows.
 
 use crate::time::{Duration, Instant};
 
-/// Loss by a switch that holds less than our own ring does not shrink the pool below this and one frame for each peer:
-/// enough for 10 Gbit/s × 40 µs.
+/// Losses do not shrink the pool below this and one frame for each peer: enough for 10 Gbit/s × 40 µs.
 const POOL_FRAMES_MIN: u64 = 32;
-/// Frames that a measurement counts at least: of 5 % loss it finds 10 ± 3.
+/// Least number of frames in a measurement: of 5 % loss it finds 10 ± 3.
 const MEASURED_FRAMES_MIN: u64 = 192;
-/// Where frames may be lost, the pool begins no larger: one look after a pool of frames would come too late for a first burst that no
-/// switch holds. Enough for 10 Gbit/s × 300 µs.
+/// Where frames may be lost, the pool begins no larger than this, because the first measurement would come too late for a first burst that no switch
+/// holds. Enough for 10 Gbit/s × 300 µs.
 const POOL_FRAMES_FIRST: u64 = 256;
-/// Where there are many peers, it begins with so many for each: half of them is what each may send unasked, a small message or a few.
+/// With many peers, the pool begins with this for each: each may send half of it without further permission, a few small messages.
 const PEER_FRAMES_FIRST: u64 = 8;
-/// Loss up to this, in millionths, is never looked into.
+/// Loss up to this, in millionths, starts no trial.
 const TOLERATED_PPM: u64 = 20_000;
-/// More than this shrinks the pool without trial: of a pool that overflows so much, a quarter does nothing for the rate.
+/// Loss beyond this halves the pool without a trial: a quarter less would not change the rate of a pool that overflows so much.
 const GROSS_PPM: u64 = 333_333;
-/// When neither a smaller nor a larger pool was better, the next trial waits for so many measurements.
+/// When neither a smaller nor a larger pool was better, the next trial waits for this many measurements.
 const REST_MEASUREMENTS: u32 = 16;
 
 const MILLION: u64 = 1_000_000;
@@ -33,18 +31,18 @@ const MILLION: u64 = 1_000_000;
 /// A change of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// By a quarter: stays, if the rate does.
+    /// By a quarter: it stays if the rate does not fall.
     Smaller,
-    /// By a third: stays, if the rate grows.
+    /// By a third: it stays if the rate grows.
     Larger,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     change: Change,
-    /// The pool before.
+    /// The pool before the trial.
     from_frames: u64,
-    /// Highest rate that this trial or those just before saw, in frames a second.
+    /// Highest rate seen in this trial or those just before, in frames a second.
     best_rate: u64,
 }
 
@@ -53,29 +51,29 @@ pub(crate) struct Path {
     receive_frames: u64,
     least_frames: u64,
     pool_frames: u64,
-    /// What the path is believed to hold, also while our own side holds, or the program wants, less. `u64::MAX`: whatever we do.
+    /// What the path is believed to hold, even while the receive side or the program's window is smaller; `u64::MAX`: no limit is known.
     path_frames: u64,
-    /// Nothing has been found out yet of a path that may hold less.
+    /// Nothing has been measured yet on a path that may hold less than the receive side.
     is_new: bool,
-    /// Frames that came since the last look.
+    /// Frames that arrived since the last measurement.
     seen_frames: u64,
-    /// Numbers that were skipped since, less those that came late.
+    /// Numbers that were skipped since then, less those that arrived late.
     lost_frames: i64,
-    /// The next look is after so many.
+    /// The next measurement is made after this many frames.
     look_after_frames: u64,
-    /// Time of the last look, later by as long as nobody had anything to send since.
+    /// Time of the last measurement, moved forward by idle time since then.
     since: Instant,
-    /// Nobody has anything to send since then.
+    /// Since when no peer has anything to send.
     idle_since: Option<Instant>,
-    /// What comes now was granted before the pool was changed: it is not measured.
+    /// Frames that arrive now were granted before the pool was changed: they are not measured.
     settling: bool,
     trial: Option<Trial>,
-    /// Measurements until the next trial.
+    /// Measurements until the next trial may begin.
     rest: u32,
 }
 
 impl Path {
-    /// `receive_frames`: what our own side holds.
+    /// `receive_frames`: what the receive side holds.
     pub(crate) fn new(receive_frames: u64) -> Self {
         Self {
             receive_frames,
@@ -94,7 +92,7 @@ impl Path {
         }
     }
 
-    /// Nothing is known of what lies before us but that it may hold less.
+    /// Begins with a small pool: the path may hold less than the receive side.
     pub(crate) fn begin_small(&mut self) {
         self.path_frames = POOL_FRAMES_FIRST;
         self.is_new = true;
@@ -102,7 +100,7 @@ impl Path {
         self.look_after_frames = self.pool_frames.max(MEASURED_FRAMES_MIN);
     }
 
-    /// Our own side holds, or the program wants, another number. What is known of the path stays known.
+    /// Sets what the receive side holds, or the program's window. What was measured of the path stays known.
     pub(crate) fn set_receive_frames(&mut self, frames: u64) {
         self.receive_frames = frames;
         self.least_frames = POOL_FRAMES_MIN.min(frames);
@@ -120,37 +118,37 @@ impl Path {
         self.resize(self.pool_frames.max(first_frames));
     }
 
-    /// What may be granted to all peers together.
+    /// Frames that may be granted to all peers together.
     #[inline]
     pub(crate) fn pool_frames(&self) -> u64 {
         self.pool_frames
     }
 
-    /// Some peer has more to send; before, none had.
+    /// Notes that some peer has more to send, after none had.
     pub(crate) fn on_busy(&mut self, now: Instant) {
         if let Some(idle_since) = self.idle_since.take() {
             self.since += now.since(idle_since);
         }
     }
 
-    /// No peer has anything to send.
+    /// Notes that no peer has anything to send.
     pub(crate) fn on_idle(&mut self, now: Instant) {
         self.idle_since = Some(now);
     }
 
-    /// So many numbers were skipped by one that came.
+    /// Notes that `frames` numbers were skipped.
     #[inline]
     pub(crate) fn on_gap(&mut self, frames: u64) {
         self.lost_frames = self.lost_frames.wrapping_add_unsigned(frames);
     }
 
-    /// A number came that had been skipped.
+    /// Notes that a skipped number has arrived.
     #[cold]
     pub(crate) fn on_late(&mut self) {
         self.lost_frames = self.lost_frames.saturating_sub(1);
     }
 
-    /// A frame came while some peer has more to send. `true`: the pool was changed.
+    /// Counts a frame that arrived while some peer has more to send. `true`: the pool was changed.
     #[inline]
     pub(crate) fn on_frame(&mut self, now: Instant) -> bool {
         self.seen_frames += 1;
@@ -210,7 +208,7 @@ impl Path {
         }
     }
 
-    /// Rests instead, where there is nothing more to try.
+    /// Begins a trial, or a rest if the pool can change no further.
     fn try_change(&mut self, change: Change, best_rate: u64) {
         let from_frames = self.pool_frames;
         let change = match change {
@@ -222,7 +220,7 @@ impl Path {
             Change::Smaller => self.resize(from_frames * 3 / 4),
             Change::Larger => self.resize(from_frames * 4 / 3),
         }
-        self.path_frames = known_frames; // the trial tells
+        self.path_frames = known_frames; // only the trial's result changes it
         if self.pool_frames == from_frames {
             self.rest = REST_MEASUREMENTS;
             return;
@@ -249,11 +247,11 @@ impl Path {
 mod tests {
     use super::*;
 
-    /// A wire that takes 1 µs for a frame, and a round trip of 100 µs beside: 100 frames fill it.
+    /// A wire that takes 1 µs for a frame, with a round trip of 100 µs: 100 frames fill it.
     struct Wire {
         path: Path,
         now_ns: u64,
-        /// What the buffer before the wire holds.
+        /// Frames that the buffer before the wire holds.
         buffer_frames: u64,
         loss_percent: u64,
         excess: u64,
@@ -277,13 +275,13 @@ mod tests {
             }
         }
 
-        /// Mean pool of the second half of so many frames.
+        /// Mean pool over the second half of the frames.
         fn run(&mut self, frames: u64) -> u64 {
             let (mut pools, mut came) = (0, 0);
             for frame in 0..frames {
                 let pool = self.path.pool_frames();
                 let fit = pool.min(Self::FULL_FRAMES + self.buffer_frames);
-                // Evenly spread: of each pool, what does not fit is lost, and of the rest so much in a hundred.
+                // Losses are evenly spread: of each pool, what does not fit is lost, and a percentage of the rest.
                 self.excess += pool - fit;
                 self.chance += self.loss_percent;
                 if self.excess >= pool || self.chance >= 100 {
@@ -305,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Random loss leaves the wire full, whatever it was before; a small buffer shrinks the pool to about what fits.
+    /// Random loss keeps the wire full, whatever the pool was before; a small buffer shrinks the pool to about what fits.
     #[test]
     fn random_loss_is_no_full_buffer() {
         for loss_percent in [0, 1, 3, 5, 10, 25] {
@@ -328,7 +326,7 @@ mod tests {
         }
     }
 
-    /// A window that the program closes and opens again brings back what was known of the path, not more.
+    /// If the program closes the window and opens it again, what was known of the path returns, and no more.
     #[test]
     fn windows_teach_nothing_of_the_path() {
         let mut path = Path::new(5120);
@@ -354,11 +352,11 @@ mod tests {
         path.set_peers(1000);
         assert_eq!(path.pool_frames(), 5120, "enough for many");
         path.set_peers(1);
-        path.resize(100); // learnt by losses
+        path.resize(100); // learned from losses
         assert_eq!(windows(&mut path), [8, 100, 100, 4, 100]);
     }
 
-    /// A new path holds what many peers send unasked.
+    /// A new path holds what many peers may send without further permission.
     #[test]
     fn many_peers_begin_with_more() {
         for (peers, pool) in [(1, 256), (31, 256), (100, 800), (1000, 5120)] {
@@ -369,7 +367,7 @@ mod tests {
         }
     }
 
-    /// What was learnt of one path does not outlive it: a buffer that shrinks, a pool that was at its least when loss began.
+    /// Results do not outlive the path that they were measured on: a buffer that shrinks, a pool that was at its least when loss began.
     #[test]
     fn conditions_change() {
         let mut wire = Wire::new(256, 7);
@@ -384,7 +382,7 @@ mod tests {
         assert!(wire.run(50_000) >= 250, "back to all");
     }
 
-    /// Time without traffic is no low rate: the pool is the same with pauses as without.
+    /// Idle time does not lower the rate: the pool is the same with pauses as without.
     #[test]
     fn pauses_do_not_count() {
         let mut pools = [0; 2];

@@ -1,32 +1,31 @@
-//! Who may send how much to us now, where the program decides that itself (R-84).
+//! Policies: a program's own decision of who may send how much to it (R-84).
 //!
-//! Asked by `credit` for every peer whose credit is looked at, and by `engine::suci` for every window that is stated and for who asks to
-//! send again; without a policy nothing here runs. What a policy answers is a wish: the
-//! bound of R-21, the budget of R-30 and the probes of R-17 hold whatever it says, so that a policy cannot overrun
-//! the receive side, nor stop a pair for ever.
+//! `credit` asks the policy whenever it decides a peer's credit; `suci` asks it for every window that it states, and for every peer that asks to send
+//! again. Without a policy nothing here runs. A policy's answer is a wish: the bound of R-21, the budget of R-30 and the probes of R-17 hold whatever
+//! it is, so that a policy can neither overrun the receive side nor stop a pair for ever.
 
 use core::fmt::Debug;
 
 use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
-/// What there is to divide.
+/// What is to be divided among the peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Room {
-    /// When the last frame came that brought data, or under `suci` an ask.
+    /// When the last data frame came, or under `suci` the last ask.
     pub now: Instant,
-    /// Frames that may be granted to all peers together (R-21): the link's receive side, or the window that the program has set.
+    /// Frames that may be granted to all peers together (R-21): the link's receive side, or the window that the program set.
     pub window_frames: u64,
-    /// The same, less where the path holds less (R-27).
+    /// The same, or less if the path holds less (R-27).
     pub pool_frames: u64,
-    /// Granted to all peers together, and not used yet. Under `suci`: permitted to be sent again, and not come yet.
+    /// Frames granted to all peers together, and not used yet. Under `suci`: permitted to be sent again, and not arrived yet.
     pub claimed_frames: u64,
-    /// What the program's budget still holds.
+    /// Free part of the program's budget, in bytes.
     pub free_bytes: usize,
-    /// Other members.
+    /// Number of other members.
     pub peers: usize,
-    /// Peers with more to send; under `suci`, that wait for permission to send again.
+    /// Number of peers with more to send; under `suci`, of peers that wait for permission to send again.
     pub active_peers: usize,
 }
 
@@ -34,32 +33,32 @@ pub struct Room {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sender {
-    /// Who.
+    /// The peer.
     pub peer: NodeId,
-    /// It has more to send.
+    /// The peer has more to send.
     pub active: bool,
-    /// It serves others too, and cannot use all that it is granted.
+    /// The peer serves others too, and cannot use all that it is granted.
     pub busy: bool,
-    /// Under `suci`: it asks to send again what was lost, and that is to be decided. Else it is to be decided how far ahead it may send.
+    /// Under `suci`, `true`: the decision is how many lost frames it may send again. Otherwise it is how far ahead it may send.
     pub repairs: bool,
-    /// Of its last frame: 0 is the most urgent.
+    /// Priority of its last frame; 0 is the most urgent.
     pub priority: u8,
-    /// Of its messages that have begun to arrive: what has not.
+    /// Bytes that have not arrived of its messages that have begun to arrive.
     pub remaining_bytes: u64,
-    /// Memory that its messages take here.
+    /// Memory of its messages here, in bytes.
     pub memory_bytes: usize,
-    /// Its frames that were used. One that becomes active begins with the least of the others.
+    /// Frames of the peer that were used. A peer that becomes active starts at least at the minimum of the active ones.
     pub served_frames: u64,
-    /// Granted and not yet used.
+    /// Frames granted to the peer and not used yet.
     pub outstanding_frames: u64,
-    /// What the rules R-22 and R-23 would grant ahead; under `suci`, R-76 or R-75.
+    /// Frames that R-22 and R-23 would grant ahead; under `suci`, R-76 or R-75.
     pub usual_frames: u64,
 }
 
-/// A program's own decision of who may send how much to it now; given to `Engine::set_policy`.
+/// A policy of the program: how much each peer may send to it now. Given to `Engine::set_policy`.
 ///
-/// Called on the path of each data frame: it should be a few instructions, and it must not depend on anything but its
-/// arguments and its own state if runs are to be repeated exactly.
+/// Called for each data frame: it should take a few instructions. It must depend on nothing but its arguments and its own state if runs are to be
+/// repeated exactly.
 ///
 /// ```
 /// use tsumuji_proto::{FlowPolicy, NodeId, Room, Sender};
@@ -79,12 +78,12 @@ pub struct Sender {
 /// }
 /// ```
 pub trait FlowPolicy: Debug + Send {
-    /// How many frames `sender` may have granted ahead of the last that came. More than `room.window_frames` counts as that; 0 leaves
-    /// it the probes of R-17, or under `suci` one frame each time that it asks. Credit once given is never taken back; under `suci` a later
-    /// acknowledgement may state a smaller window.
+    /// How many frames `sender` may have granted beyond the last that came, at most `room.window_frames`. With 0 it has only the probes of R-17, or
+    /// under `suci` one frame for each ask. Credit is never taken back; under `suci` a later acknowledgement may state a smaller window.
     fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64;
 
-    /// Where memory is scarce, the active peer with the lowest rank begins the next message (R-31). As usual: by what it takes up.
+    /// Rank of `sender` where memory is scarce: the active peer with the lowest rank begins the next message (R-31). By default, the memory of its
+    /// messages.
     fn memory_rank(&mut self, room: &Room, sender: &Sender) -> u64 {
         let _ = room;
         sender.memory_bytes as u64

@@ -1,17 +1,17 @@
-//! Buffers that come back: so that steady traffic allocates nothing.
+//! Reuse of buffers, so that steady traffic allocates nothing.
 //!
-//! Buffers are kept by powers of two of their capacity. What is kept is bounded; the rest goes back to the allocator.
+//! Buffers are kept in classes by powers of two of their capacity. The total is bounded; the rest returns to the allocator.
 
 use crate::posted::Posted;
 use alloc::vec::Vec;
 
 /// Smallest class: 64 B, one cache line.
 const SMALLEST_LOG2: u32 = 6;
-/// Classes up to 4 GiB.
+/// Number of classes: up to 4 GiB.
 const CLASSES: usize = 27;
-/// Kept at most. Large buffers are worth keeping most: fresh ones cost a page fault every 4 KiB.
+/// Total capacity kept at most. Large buffers are worth keeping most: new ones cost a page fault every 4 KiB.
 const KEPT_BYTES: usize = 256 << 20;
-/// Bitmaps kept at most.
+/// Number of bitmaps kept at most.
 const KEPT_BITMAPS: usize = 256;
 
 #[derive(Debug)]
@@ -19,9 +19,9 @@ pub(crate) struct Pool {
     classes: [Vec<Vec<u8>>; CLASSES],
     kept_bytes: usize,
     bitmaps: Vec<Vec<u64>>,
-    /// The program's own, for the message that begins with the frame which is being taken.
+    /// The posted buffer for a message that begins with the frame being handled.
     pub(crate) posted: Option<Posted>,
-    /// Of messages that will not come.
+    /// Posted buffers whose messages will not come.
     pub(crate) unused: Vec<Posted>,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// An empty buffer of at least `capacity`; `None` if the allocator has none.
+    /// An empty buffer of at least `capacity` bytes; `None` if the allocator has none.
     #[inline]
     pub(crate) fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
         let mut buffer = self.take_used(capacity)?;
@@ -44,7 +44,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// As `take`, with whatever its last user left in it: for one that overwrites all that it keeps.
+    /// As `take`, with its former content: for callers that overwrite all they read.
     #[inline]
     pub(crate) fn take_used(&mut self, capacity: usize) -> Option<Vec<u8>> {
         let log2 = usize::BITS - capacity.saturating_sub(1).leading_zeros();
@@ -78,7 +78,7 @@ impl Pool {
         }
     }
 
-    /// `bits` zero bits.
+    /// A bitmap of at least `bits` bits, all zero.
     pub(crate) fn take_bitmap(&mut self, bits: usize) -> Vec<u64> {
         let mut bitmap = self.bitmaps.pop().unwrap_or_default();
         bitmap.resize(bits.div_ceil(64), 0);
@@ -109,7 +109,7 @@ pub(crate) fn has_bit(bitmap: &[u64], index: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// A buffer that was given back serves the next taker of its class.
+    /// A returned buffer is reused for its class.
     #[test]
     fn buffers_come_back() {
         let mut pool = Pool::new();
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// What a buffer held is seen only by who asks for it.
+    /// Former content of a buffer is seen only by callers of `take_used`.
     #[test]
     fn used_buffers_are_empty_unless_asked_for() {
         let mut pool = Pool::new();

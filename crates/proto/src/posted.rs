@@ -1,19 +1,18 @@
-//! Memory of the program's own for messages that are still to come: a long one is assembled there.
+//! Posted receives: memory of the program in which long messages are assembled.
 //!
-//! The driver keeps what the program has posted, and lends one buffer to each long message that begins (`Sink::place`). It comes
-//! back with the message, or without it if the message is not to come (`Sink::put_back`, `Engine::poll_unused`), or when the driver wants it
-//! back (`Engine::recall`).
+//! The driver holds the buffers that the program has posted, and gives one to each long message that begins (`Sink::place`). The buffer returns with
+//! the message, or without it if the message will not come (`Sink::put_back`, `Engine::poll_unused`) or the driver recalls it (`Engine::recall`).
 
 use alloc::boxed::Box;
 use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 
-/// Memory in which a message can be put. It is as long as it was whenever it is asked.
+/// Memory for a message. Its length must not change.
 pub trait ReceiveBuffer: Any + Send {
-    /// What lies there.
+    /// Content of the buffer.
     fn bytes(&self) -> &[u8];
-    /// The same, to be written.
+    /// Content of the buffer, to be written.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -32,18 +31,18 @@ impl<T: AsRef<[u8]> + AsMut<[u8]> + Any + Send> ReceiveBuffer for T {
 #[error("no memory for what has arrived of the message")]
 pub struct OutOfMemory;
 
-/// A buffer that was posted, and the length of the message for which it is.
+/// A posted buffer that is assigned to a message, and the length of that message.
 pub struct Posted {
-    /// As its driver calls it.
+    /// Number that the driver gave to the buffer.
     pub number: u64,
-    /// Of the message.
+    /// Length of the message.
     length_bytes: usize,
-    /// The program's.
+    /// The program's buffer.
     pub buffer: Box<dyn ReceiveBuffer>,
 }
 
 impl Posted {
-    /// For a message of so many bytes. `Err`: it does not fit, and here is the buffer.
+    /// Assigns `buffer` to a message of `length_bytes`. `Err`: the buffer is too short, and is returned.
     pub fn new(
         number: u64,
         length_bytes: usize,
@@ -71,7 +70,7 @@ impl Posted {
             .unwrap_or_default()
     }
 
-    /// Part of its place; nothing, if the buffer has become shorter.
+    /// The range `place` of the message; empty if the buffer has become shorter.
     pub(crate) fn part(&mut self, place: Range<usize>) -> &mut [u8] {
         self.buffer.bytes_mut().get_mut(place).unwrap_or_default()
     }

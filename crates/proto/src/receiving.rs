@@ -1,8 +1,7 @@
-//! The receiving half of congestion control: who may send how much to us, and what each peer is told of it.
+//! Receiving half of congestion control: how much each peer may send to this node, and what it is told of that.
 //!
-//! [`Receiving`] is one for all peers of an engine, and [`Account`], one in each `Peer`, what it knows of that peer: both are of `credit`
-//! (R-20 … R-31) or both of `suci` (R-70 … R-78), chosen when the engine is made, so that a branch is all it costs. What a data frame
-//! means to them when it comes is told by `engine::credit` and `engine::suci`.
+//! An engine has one [`Receiving`], and each `Peer` an [`Account`]: both of `credit` (R-20 … R-31) or both of `suci` (R-70 … R-78), fixed when the
+//! engine is made, so that they cost a branch only. `engine::credit` and `engine::suci` tell them of each data frame.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -26,24 +25,24 @@ pub(crate) enum Receiving {
     Suci(Suci),
 }
 
-/// What is known of one peer. Only `credit` writes a [`Grant`], only `suci` an [`Inbound`].
+/// State of one peer. Only `credit` writes a [`Grant`], only `suci` an [`Inbound`].
 #[derive(Debug)]
 pub(crate) enum Account {
     Credit(Grant),
     Suci(Box<Inbound>),
 }
 
-/// What a data frame says beside its data: of its sender, and of those frames that came the other way.
+/// Fields of a data frame besides its data: flags, and acknowledgement and credit for the other direction.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
     pub(crate) flags: u8,
     pub(crate) ack: u32,
     pub(crate) credit: u32,
-    /// Of the acknowledgement.
+    /// How long the acknowledgement was held back.
     pub(crate) delay: Duration,
 }
 
-/// All peers, for a look at more than one.
+/// All peers, to visit more than one.
 pub(crate) struct Members<'a> {
     pub(crate) peers: &'a mut [Option<Box<Peer>>],
     /// The engine's queue of peers with something to write.
@@ -57,7 +56,7 @@ impl Members<'_> {
         self.peers.get_mut(usize::from(id))?.as_deref_mut()
     }
 
-    /// Whatever the peer is to be told by now is written when it has its turn.
+    /// Queues the peer if a pending acknowledgement or grant is to be sent to it.
     pub(crate) fn tell(&mut self, id: u16) {
         if let Some(peer) = self.peers[usize::from(id)].as_deref_mut()
             && (peer.receive.ack_now || peer.receive.grant_due)
@@ -68,7 +67,7 @@ impl Members<'_> {
         }
     }
 
-    /// Looks at each peer that is up, and sees to it that it is told.
+    /// Calls `look` for each peer that is up, and queues it if it is to be told something.
     pub(crate) fn each_up(&mut self, mut look: impl FnMut(&mut Peer)) {
         for id in 0..self.peers.len() {
             if let Some(peer) = self.peers[id].as_deref_mut()
@@ -110,7 +109,7 @@ impl Receiving {
         }
     }
 
-    /// There is one more, of which nothing is known.
+    /// Adds a peer of which nothing is known.
     pub(crate) fn add_peer(&mut self) -> Account {
         match self {
             Self::Credit(credit) => {
@@ -124,7 +123,7 @@ impl Receiving {
         }
     }
 
-    /// The credit, or the window, that hello and welcome state: with that a session begins.
+    /// The credit or window that hello and welcome state, with which a session begins.
     pub(crate) fn promise(&mut self, account: &mut Account) -> u64 {
         match self {
             Self::Credit(credit) => credit.promise(account.grant()),
@@ -132,7 +131,7 @@ impl Receiving {
         }
     }
 
-    /// A session begins.
+    /// Begins a session.
     pub(crate) fn begin(&mut self, peer: &mut Peer) {
         match self {
             Self::Credit(credit) => {
@@ -140,11 +139,11 @@ impl Receiving {
                 credit.begin(grant);
                 peer.receive.set_window(grant.window());
             }
-            Self::Suci(_) => {} // as it ended
+            Self::Suci(_) => {} // `end` has reset it
         }
     }
 
-    /// It ends, if there was one.
+    /// Ends the session, if there is one.
     pub(crate) fn end(&mut self, now: Instant, peer: &mut Peer) {
         let expected = peer.receive.arrivals.base();
         match self {
@@ -153,7 +152,7 @@ impl Receiving {
         }
     }
 
-    /// What an acknowledgement that leaves now states: up to which number the peer may send, and flags.
+    /// What an acknowledgement that leaves now states: the number below which the peer may send, and flags.
     pub(crate) fn state(&mut self, peer: &mut Peer, memory: &Memory) -> (u64, u8) {
         match self {
             Self::Credit(_) => peer.account.grant().state(&mut peer.receive),
@@ -161,7 +160,7 @@ impl Receiving {
         }
     }
 
-    /// The peer asks whether it may send again. `share_out` is to follow.
+    /// Takes an ask for permission to send again. `share_out` must follow.
     pub(crate) fn on_ask(
         &mut self,
         now: Instant,
@@ -174,23 +173,23 @@ impl Receiving {
         }
     }
 
-    /// Whoever asked is granted what there is.
+    /// Grants peers that asked what there is room for.
     pub(crate) fn share_out(&mut self, members: Members<'_>) {
         if let Self::Suci(suci) = self {
             suci.share_out(members);
         }
     }
 
-    /// May a message of a peer begin whose others take more than is free?
+    /// Whether a message of a peer may begin whose other messages take more than is free.
     #[cold]
     pub(crate) fn is_fair(&self, used_bytes: usize) -> bool {
         match self {
             Self::Credit(credit) => credit.is_fair(used_bytes),
-            Self::Suci(_) => true, // as grants are given by turns
+            Self::Suci(_) => true, // grants are given by turns
         }
     }
 
-    /// Somebody wanted more than there was: `feed` is to be called when there is more.
+    /// Some peer waits for credit or memory: `feed` is to be called when there is more.
     #[inline]
     pub(crate) fn is_hungry(&self) -> bool {
         match self {
@@ -199,7 +198,7 @@ impl Receiving {
         }
     }
 
-    /// Credit or memory came free: whoever waits for it gets its part.
+    /// Grants credit to peers that wait for it, after credit or memory came free.
     #[cold]
     pub(crate) fn feed(&mut self, members: Members<'_>) {
         match self {
@@ -208,7 +207,7 @@ impl Receiving {
         }
     }
 
-    /// The program has changed its windows, or its policy its mind. `feed` may have to follow.
+    /// Decides the credit of all peers anew, after a window or the policy has changed. `feed` may have to follow.
     #[cold]
     pub(crate) fn regrant(&mut self, members: Members<'_>) {
         match self {
@@ -217,7 +216,7 @@ impl Receiving {
         }
     }
 
-    /// What all peers may still send of what was granted.
+    /// Frames that all peers may still send here, as granted or promised.
     pub(crate) fn claimed(&self) -> u64 {
         match self {
             Self::Credit(credit) => credit.claimed(),
@@ -227,7 +226,7 @@ impl Receiving {
 }
 
 impl Account {
-    #[inline(always)] // on every frame's way
+    #[inline(always)] // on the path of every frame
     pub(crate) fn grant(&mut self) -> &mut Grant {
         match self {
             Self::Credit(grant) => grant,
@@ -249,7 +248,7 @@ impl Account {
         }
     }
 
-    /// The peer is granted no more than so many frames ahead, in later sessions either.
+    /// Limits the frames that the peer is granted ahead, in later sessions, too.
     pub(crate) fn set_limit(&mut self, frames: u64) {
         match self {
             Self::Credit(grant) => grant.set_limit(frames),
@@ -264,8 +263,8 @@ impl Account {
         }
     }
 
-    /// What a data frame that leaves now says, with these flags. Nothing, where only frames of their own do.
-    #[inline(always)] // on every frame's way
+    /// Fields of a data frame that leaves now, with these flags. Under `suci` data frames carry none.
+    #[inline(always)] // on the path of every frame
     pub(crate) fn carry(&mut self, now: Instant, flags: u8, receive: &mut Receive) -> Carried {
         match self {
             Self::Credit(grant) => grant.carry(now, flags, receive),
@@ -273,15 +272,15 @@ impl Account {
         }
     }
 
-    /// What a grant that leaves now states: the peer's round, and how many frames from the number expected on.
+    /// Content of a grant that leaves now: the peer's round, and how many frames from the expected number on.
     pub(crate) fn permit(&self, expected: u64) -> (u32, u32) {
         match self {
-            Self::Credit(_) => (0, 0), // nobody asks
+            Self::Credit(_) => (0, 0), // no peer asks
             Self::Suci(inbound) => inbound.permit(expected),
         }
     }
 
-    /// Something of the peer's is missing that it may never send. Under `suci` it is sent again until it has come.
+    /// Something is missing that the peer may never send. Under `suci` it is sent again until it arrives.
     pub(crate) fn misses_something(&self, receive: &Receive) -> bool {
         match self {
             Self::Credit(grant) => !grant.has_backlog() && receive.misses_something(),
@@ -289,7 +288,7 @@ impl Account {
         }
     }
 
-    /// What the peer may still send of what was granted, counted as `Receiving::claimed` does.
+    /// Frames that the peer may still send here, counted as by `Receiving::claimed`.
     pub(crate) fn claim(&self, expected: u64) -> u64 {
         match self {
             Self::Credit(grant) => grant.claim(),
@@ -297,7 +296,7 @@ impl Account {
         }
     }
 
-    /// How far ahead the peer may send, its window, and whether it has more to send. Under `suci` each acknowledgement tells of a window.
+    /// How far ahead the peer may send, its window, and whether it has more to send. Under `suci` the first two are equal, and the third is unknown.
     pub(crate) fn incoming(&self, expected: u64) -> (u64, u64, bool) {
         match self {
             Self::Credit(grant) => (grant.outstanding(), grant.window(), grant.has_backlog()),

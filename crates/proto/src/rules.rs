@@ -1,7 +1,6 @@
-//! What holds under either congestion control: how much the link's receive side holds, how much of that the program wants used, and
-//! whether it decides itself.
+//! Limits under either congestion control: the capacity of the link's receive side, the program's window, and its policy.
 //!
-//! Owned by the receiving half. What was granted stays granted: after a cut the sum comes down as it is used.
+//! Owned by the receiving half. What was granted stays granted: after a cut, the sum comes down as it is used.
 
 use alloc::boxed::Box;
 
@@ -9,15 +8,15 @@ use crate::policy::{FlowPolicy, Room, Sender};
 
 #[derive(Debug)]
 pub(crate) struct Rules {
-    /// What the link's receive side holds.
+    /// Capacity of the link's receive side, in frames.
     ring_frames: u64,
-    /// The same, or less where the program wants less.
+    /// The same, or less if the program has set a smaller window.
     window_frames: u64,
-    /// The program's own rules.
+    /// Policy of the program.
     policy: Option<Box<dyn FlowPolicy>>,
-    /// Times that it was asked how much somebody may send.
+    /// How often a policy was asked how much a peer may send.
     decisions: u64,
-    /// Other members.
+    /// Number of other members.
     peers: u64,
 }
 
@@ -37,24 +36,24 @@ impl Rules {
         self.peers += 1;
     }
 
-    /// Other members.
+    /// Number of other members.
     #[inline]
     pub(crate) fn peers(&self) -> u64 {
         self.peers
     }
 
-    /// The program wants no more than so many frames granted at once, as far as the ring holds them.
+    /// Limits the frames that are granted at once to `frames`, as far as the ring holds them.
     pub(crate) fn set_window(&mut self, frames: u64) {
         self.window_frames = frames.clamp(1, self.ring_frames);
     }
 
-    /// At present.
+    /// The present window, in frames.
     #[inline]
     pub(crate) fn window(&self) -> u64 {
         self.window_frames
     }
 
-    /// At most.
+    /// The largest possible window, in frames.
     pub(crate) fn ring(&self) -> u64 {
         self.ring_frames
     }
@@ -68,7 +67,7 @@ impl Rules {
         self.policy.is_some()
     }
 
-    /// The usual rules decide, and nobody is held to less than the link's receive side holds.
+    /// There is no policy, and the window is as large as the receive side.
     pub(crate) fn are_plain(&self) -> bool {
         self.policy.is_none() && self.window_frames == self.ring_frames
     }
@@ -77,7 +76,7 @@ impl Rules {
         self.decisions
     }
 
-    /// How many frames the policy grants; without one, as many as usual.
+    /// How many frames the policy grants; without a policy, the usual number.
     pub(crate) fn decide(&mut self, room: &Room, sender: &Sender) -> u64 {
         self.decisions += 1;
         self.policy.as_mut().map_or(sender.usual_frames, |policy| {
@@ -85,7 +84,7 @@ impl Rules {
         })
     }
 
-    /// The policy's order among those who wait for memory, if there is one: the lowest rank first.
+    /// Rank of a peer that waits for memory, if there is a policy: the lowest rank goes first.
     pub(crate) fn memory_rank(&mut self, room: &Room, sender: &Sender) -> Option<u64> {
         let policy = self.policy.as_mut()?;
         Some(policy.memory_rank(room, sender))

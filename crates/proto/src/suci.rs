@@ -1,11 +1,11 @@
-//! The `suci` congestion control, receiving half: what is said of each frame that came, and who may send how much again
-//! (R1 to R4 of the paper and its congestion control; ).
+//! Receiving half of the `suci` congestion control: the answer to each frame that arrives, and permission to send lost frames again (R1 to R4 of the
+//! paper and its congestion control; ).
 //!
-//! Asked by `crate::receiving` and `engine::suci`. Owns the books of permission over all peers. What one peer was told is an [`Inbound`]: it
-//! lies in its `Peer`, and is written here alone. The numbers that have arrived are `peer::receive`'s.
+//! Called by `crate::receiving` and `engine::suci`. Keeps the permissions of all peers. The state of one peer is an [`Inbound`]: it is stored in its
+//! `Peer`, and written here only. `peer::receive` records which numbers have arrived.
 //!
-//! Invariants: `outstanding` is the sum over all peers of what is granted and has not come; it never exceeds the receive ring. A
-//! peer whose request is not granted in full stands in `waiting`, once.
+//! Invariants: `outstanding` is the sum over all peers of frames that are granted and have not arrived; it never exceeds the receive ring. A peer
+//! whose ask is not granted in full is in `waiting`, once.
 
 mod permitting;
 
@@ -17,61 +17,61 @@ use crate::rules::Rules;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::Permit;
 
-/// A grant of which nothing came for so long is not counted on when others wait: it, or what it permitted, was lost. Many round
-/// trips of a local network.
-const GRANT_SESSION: Duration = Duration::from_millis(10);
+/// A grant of which nothing arrived for this long no longer counts when others wait, because it or its frames were lost. Many round trips of a local
+/// network.
+const GRANT_LIFETIME: Duration = Duration::from_millis(10);
 
-/// The window until the program chooses another, where the link may lose frames: a switch holds less than our own side, and who
-/// goes back for each loss must not fill it. The paper's is what a UDP socket held in its day, 64 KiB or some dozens of frames.
+/// The window until the program chooses another, if the link may lose frames: a switch may hold less than our receive side, and senders that
+/// go back for each loss must not fill it. The paper's window is what a UDP socket held in its day, 64 KiB or some dozens of frames.
 const WINDOW_FRAMES: u64 = 256;
 
-/// What one peer wants, and what it was told.
+/// What one peer wants to send again, and what it was told.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    /// The last window stated: numbers below this may be sent.
+    /// The window stated last: numbers below this may be sent.
     told: u64,
-    /// The number expected is to be called missing in the next acknowledgement.
+    /// The next acknowledgement is to report the expected number as missing.
     nack_due: bool,
-    /// It was called missing: until it comes or is granted, what else comes is dropped without a word.
+    /// The expected number was reported missing: until it arrives or is granted, other frames are dropped silently.
     nacked: bool,
-    /// Memory refused it.
+    /// Memory refused the expected number.
     refused: bool,
-    /// Stands in `Suci::short`.
+    /// The peer is in `Suci::short`.
     short: bool,
-    /// Stands in `Suci::waiting`.
+    /// The peer is in `Suci::waiting`.
     waiting: bool,
-    /// Stands in `Suci::holders`.
+    /// The peer is in `Suci::holders`.
     holds: bool,
-    /// It asked, and has not been answered: where the program's policy permits nothing, one frame answers it.
+    /// The peer asked, and was not answered: if a policy permits nothing, it is granted or told of one frame.
     probes: bool,
-    /// Of the peer's last ask. `None`: it has not asked in this session.
+    /// Round of the peer's last ask; `None` if it has not asked in this session.
     round: Option<u32>,
     /// Numbers below this wait to be sent again.
     end: u64,
-    /// Numbers below this may be.
+    /// Numbers below this may be sent again.
     granted: u64,
-    /// What was expected when the round began.
+    /// The expected number when the round began.
     began: u64,
-    /// So much is granted at once: what arrived of the last round, and one more for each frame that came since.
+    /// How many frames are granted at once: as many as arrived of the last round, and one more for each frame that arrived since.
     burst: u64,
-    /// When the last of a grant came, or it was given.
+    /// When a granted frame last arrived, or the grant was given.
     moved_at: Instant,
-    /// Of its last frame.
+    /// Priority of its last frame.
     priority: u8,
-    /// Its frames that were used.
+    /// Frames of the peer that were used.
     served: u64,
-    /// No window of its is larger: the program's word. Outlives the session.
+    /// Limit of the window that the program set. Outlives the session.
     limit: u64,
 }
 
-/// How an ask is answered.
+/// The answer to an ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// All that it speaks of has come: by an acknowledgement.
+    /// An acknowledgement: all that the peer asked about has arrived, or it asked for the window only.
     Ack,
-    /// By a grant, perhaps of nothing.
+    /// A grant, perhaps of no frames.
     Grant,
-    /// A copy of an earlier one: not at all.
+    /// None: the ask is a copy of an earlier one.
     Nothing,
 }
 
@@ -98,7 +98,7 @@ impl Inbound {
         }
     }
 
-    /// The number expected is missing, or was refused. Tells whether that is news.
+    /// Notes that the expected number is missing, or was refused. Returns whether this is to be reported.
     fn miss(&mut self, refused: bool) -> bool {
         let news = !self.nacked;
         (self.nacked, self.refused) = (true, refused);
@@ -106,12 +106,12 @@ impl Inbound {
         news
     }
 
-    /// Granted and not come.
+    /// Frames granted that have not arrived.
     pub(crate) fn outstanding(&self, expected: u64) -> u64 {
         self.granted.saturating_sub(expected)
     }
 
-    /// Wants to send again more than it may.
+    /// The peer wants to send again more than it may.
     fn wants(&self, expected: u64) -> bool {
         self.end > self.granted.max(expected)
     }
@@ -123,24 +123,24 @@ impl Inbound {
     }
 }
 
-/// Permission over all peers.
+/// State of permissions over all peers.
 #[derive(Debug)]
 pub(crate) struct Suci {
     pub(crate) rules: Rules,
-    /// Memory did not suffice for somebody.
+    /// Memory did not suffice for some peer.
     pub(crate) hungry: bool,
-    /// What the receive ring holds: the most that can be taken in a turn, whatever the wire carries.
+    /// Capacity of the receive ring: the most frames that one poll can take.
     ring_frames: u64,
     outstanding: u64,
-    /// Peers that asked for more than they were granted, in turn.
+    /// Peers that asked for more than they were granted, in order of their turns.
     waiting: VecDeque<u16>,
-    /// Peers with grants of which not all had come when last looked at.
+    /// Peers with grants that had not been used whole when they were visited last.
     holders: Vec<u16>,
     /// Peers that were told of less than the full window.
     short: VecDeque<u16>,
-    /// When grants were last looked through for those of which nothing came.
+    /// When unused grants were last voided.
     swept_at: Instant,
-    /// When a frame last came.
+    /// When the last frame arrived.
     now: Instant,
 }
 
@@ -159,7 +159,7 @@ impl Suci {
         }
     }
 
-    /// Number `expected` was taken.
+    /// Notes that the expected number was taken.
     fn on_taken(&mut self, inbound: &mut Inbound, expected: u64) {
         if expected < inbound.granted {
             self.outstanding -= 1;
@@ -169,7 +169,7 @@ impl Suci {
         (inbound.nacked, inbound.nack_due, inbound.refused) = (false, false, false);
     }
 
-    /// A peer asks whether it may send again. `None`: it speaks of more than it can have sent.
+    /// Takes a peer's ask for permission to send again. `None`: it concerns more frames than can have been sent.
     fn on_ask(
         &mut self,
         peer: u16,
@@ -188,7 +188,7 @@ impl Suci {
             }
             Some(round) if ask.round == round => {}
             before => {
-                // What was granted before was lost, or the peer would not ask anew.
+                // The earlier grant, or its frames, were lost: otherwise the peer would not begin a new round.
                 if before.is_some() {
                     let came = expected - inbound.began;
                     inbound.burst = came.clamp(1, self.ring_frames);
@@ -214,28 +214,28 @@ impl Suci {
         }
     }
 
-    /// Whose turn it is; whoever is called must be given to `answer_call`, or be gone.
+    /// Removes the peer that is next; the caller must pass its state to `answer_call`, unless the peer is gone.
     fn call(&mut self) -> Option<u16> {
         self.waiting.pop_front()
     }
 
-    /// The peer was called: it waits no longer, unless `grant` finds that it wants more.
+    /// Notes that the peer no longer waits; `grant` may add it again.
     fn answer_call(inbound: &mut Inbound) {
         inbound.waiting = false;
     }
 
-    /// An equal part of the ring among all that wait.
+    /// An equal part of the ring for all peers that wait.
     fn part(&self) -> u64 {
         (self.ring_frames / (self.waiting.len() as u64 + 1)).max(1)
     }
 
-    /// By all peers.
+    /// Frames granted to all peers that have not arrived.
     pub(crate) fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
-    /// Permits what there is room for: `part` of the ring, no more than `window` frames, and no more at once than lately arrived.
-    /// Tells how much that is. Who gets less than it wants waits on.
+    /// Grants what the ring has room for: at most `part` of the ring, `window` frames, and as many as lately arrived. Returns how many frames were
+    /// granted. A peer that gets less than it wants waits on.
     fn grant(
         &mut self,
         peer: u16,
@@ -266,41 +266,41 @@ impl Suci {
         more
     }
 
-    /// So few of the frames permitted to this peer are on their way that more might be.
+    /// The peer waits, and at most half of its burst is outstanding, so that more may be granted.
     fn wants_more(&self, inbound: &Inbound, expected: u64) -> bool {
         inbound.waiting
             && inbound.wants(expected)
             && inbound.outstanding(expected) * 2 <= inbound.burst
     }
 
-    /// Half of the ring is free for who waits.
+    /// A peer waits, and at least half of the ring is free.
     fn has_room(&self) -> bool {
         !self.waiting.is_empty() && self.outstanding * 2 <= self.ring_frames
     }
 
-    /// No more can be permitted until something comes.
+    /// No more can be permitted until something arrives.
     fn is_full(&self) -> bool {
         self.outstanding >= self.ring_frames
     }
 
-    /// Somebody waits, nothing can be permitted, and grants were not looked through for a while.
+    /// Nothing can be permitted, and unused grants were not voided for a while.
     fn is_sweep_due(&mut self) -> bool {
-        let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_SESSION;
+        let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFETIME;
         if due {
             self.swept_at = self.now;
         }
         due
     }
 
-    /// The `index`-th peer with grants, for a look at all of them.
+    /// The `index`-th peer with grants, to visit all of them.
     fn holder(&self, index: usize) -> Option<u16> {
         self.holders.get(index).copied()
     }
 
-    /// A look at the `index`-th peer with grants: of which nothing came for a long time, they are void. `false`: it has none any
-    /// more, and another stands in its place.
+    /// Visits the `index`-th peer with grants, and voids them if nothing of them arrived for long. `false`: it has none any more, and another peer
+    /// has its index.
     fn check_holder(&mut self, index: usize, inbound: &mut Inbound, expected: u64) -> bool {
-        if self.now.since(inbound.moved_at) >= GRANT_SESSION {
+        if self.now.since(inbound.moved_at) >= GRANT_LIFETIME {
             self.void(inbound, expected);
         }
         inbound.holds = inbound.outstanding(expected) > 0;
@@ -310,13 +310,13 @@ impl Suci {
         inbound.holds
     }
 
-    /// What was granted and has not come is no longer counted on.
+    /// Voids the grants of which nothing has arrived.
     fn void(&mut self, inbound: &mut Inbound, expected: u64) {
         self.outstanding -= inbound.outstanding(expected);
         inbound.granted = expected;
     }
 
-    /// A session begins or ends.
+    /// Resets the state when a session begins or ends.
     pub(crate) fn reset(&mut self, peer: u16, inbound: &mut Inbound, expected: u64) {
         self.void(inbound, expected);
         if inbound.waiting {

@@ -1,4 +1,4 @@
-//! Time as the engine knows it: nanoseconds since a moment the driver chose.
+//! Time of the engine: nanoseconds since a moment that the driver chose.
 
 use core::ops::{Add, AddAssign, Sub};
 

@@ -1,12 +1,12 @@
-//! Frames between the seals of two nodes, always encrypted, inside a session: confirmation, and the group key.
+//! Control frames between the seals of two nodes, always encrypted, inside a session: confirmation, and the group key.
 //!
-//! Called by `peers`. `GroupNews` is what a node tells about the key it seals broadcast frames with.
+//! Called by `peers`. `GroupNews` tells a peer the key of the node's broadcast frames.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::key::KEY_BYTES;
 
-/// Bytes of the longest.
+/// Longest control frame.
 pub(crate) const CONTROL_BYTES_MAX: usize = 4 + 4 + 4 + 8 + 8 + KEY_BYTES;
 
 const FLAG_ANSWER: u8 = 1;
@@ -16,12 +16,12 @@ const FLAG_GROUP: u8 = 2;
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct GroupNews {
-    /// Random for each life of a sender.
+    /// Random for each incarnation of the sender.
     pub(crate) instance: u64,
-    /// Grows with each new key of one life.
+    /// Grows with each new key of one incarnation.
     pub(crate) generation: u32,
     pub(crate) key_id: u32,
-    /// Frames below this counter are of the past.
+    /// Frames with lower counters are from before.
     pub(crate) counter: u64,
     pub(crate) key: [u8; KEY_BYTES],
 }
@@ -29,14 +29,14 @@ pub(crate) struct GroupNews {
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct Control {
-    /// The receiver is asked to tell the same about itself.
+    /// Asks the receiver for the same message about itself.
     pub(crate) wants_answer: bool,
-    /// Nothing where the link has no broadcast.
+    /// `None` where the link has no broadcast.
     pub(crate) group: Option<GroupNews>,
 }
 
 impl Control {
-    /// Writes to the beginning of `slot`, which has room; returns the length.
+    /// Writes to the beginning of `slot`, which must have room; returns the length.
     pub(crate) fn write(&self, slot: &mut [u8]) -> usize {
         let mut flags = 0;
         if self.wants_answer {
@@ -86,7 +86,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// What was written reads the same; nothing shorter, longer or with unknown flags does.
+    /// A control frame is read as it was written; shorter or longer ones, and ones with unknown flags, are not.
     #[test]
     fn reads_back() {
         let news = GroupNews {

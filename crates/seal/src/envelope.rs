@@ -1,6 +1,6 @@
-//! The header before a sealed frame, as bytes and as a legal value.
+//! The header before a sealed frame, as bytes and as a parsed value.
 //!
-//! Invariant: an `Envelope` that `parse` returned states no more bytes than the frame has, and knows all its flags.
+//! Invariant: an `Envelope` that `parse` returned states no more bytes than the frame has, and has no unknown flag.
 
 /// Version of the protocol; the high half of a frame's first byte.
 const VERSION: u8 = 1;
@@ -8,7 +8,7 @@ const VERSION: u8 = 1;
 const KIND_SEALED: u8 = 7;
 /// Low half of a handshake frame's first byte.
 const KIND_HANDSHAKE: u8 = 8;
-/// From here on nothing has a meaning.
+/// Kinds from here on are unassigned.
 const KIND_UNASSIGNED: u8 = 14;
 
 pub(crate) const SEALED: u8 = VERSION << 4 | KIND_SEALED;
@@ -18,7 +18,7 @@ pub(crate) const HANDSHAKE: u8 = VERSION << 4 | KIND_HANDSHAKE;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Bytes after the inner frame.
 pub(crate) const TAG_BYTES: usize = 16;
-/// What sealing adds to each frame.
+/// Bytes that sealing adds to each frame.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 /// The length field has 16 bits.
 pub(crate) const INNER_BYTES_MAX: usize = u16::MAX as usize;
@@ -34,14 +34,14 @@ pub(crate) mod flags {
     pub(super) const ALL: u8 = READABLE | GROUP | CONTROL;
 }
 
-/// What a frame's first byte says.
+/// Kind of a frame by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sealed,
     Handshake,
-    /// A frame of the protocol that nobody sealed.
+    /// An unsealed frame of the protocol.
     Open,
-    /// Nothing of ours.
+    /// No frame of the protocol.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Envelope {
     pub(crate) flags: u8,
     /// Bytes between header and tag; never 0.
     pub(crate) inner_bytes: u16,
-    /// Names the session at the receiver, or the sender's group key.
+    /// Identifies the session at the receiver, or the sender's group key.
     pub(crate) key_id: u32,
     /// The nonce: never used twice with one key.
     pub(crate) counter: u64,
@@ -78,7 +78,7 @@ impl Envelope {
         header
     }
 
-    /// Reads a frame's first bytes; `frame_bytes` is the length of all. What follows the tag is padding of the link.
+    /// Reads a frame's first bytes; `frame_bytes` is the length of the whole. Bytes behind the tag are padding of the link.
     #[inline]
     pub(crate) fn parse(header: &[u8; HEADER_BYTES], frame_bytes: usize) -> Option<Self> {
         let [kind, flags, low, high, a, b, c, d, counter @ ..] = *header;
@@ -112,7 +112,7 @@ mod tests {
         counter: 0x0102_0304_0506_0708,
     };
 
-    /// What was written reads the same, and the layout is R-61's.
+    /// A header is read as it was written, and its layout is R-61's.
     #[test]
     fn header_as_documented() {
         let header = SOME.header();
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(Envelope::parse(&header, 400), Some(SOME));
     }
 
-    /// Too short, empty, of another kind, or with flags from the future: no envelope.
+    /// Frames that are too short, empty, of another kind, or with unknown flags, have no envelope.
     #[test]
     fn illegal_headers() {
         assert_eq!(Envelope::parse(&SOME.header(), 331), None);

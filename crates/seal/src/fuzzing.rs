@@ -1,11 +1,11 @@
-//! For fuzz targets: what lies behind the proof of a handshake frame must withstand any bytes, too.
+//! For fuzz targets: the code behind the proof of a handshake frame must withstand any bytes, too.
 
 use aws_lc_rs::hmac;
 
 use crate::handshake::{HEADER_BYTES, PROOF_BYTES};
 use crate::key::Keys;
 
-/// Makes handshake frames of what is long enough: puts name and proof of the first key where they belong.
+/// Makes a handshake frame of any bytes that are long enough: writes name and proof of the first key into it.
 pub fn prove(keys: &Keys, frame: &mut [u8]) {
     let Some(end) = frame.len().checked_sub(PROOF_BYTES) else {
         return;

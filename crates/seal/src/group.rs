@@ -3,8 +3,8 @@
 //! A broadcast frame is sealed once, with the sender's group key, and opened by each receiver that the sender told the key in
 //! their common session. Called by `peers`.
 //!
-//! Invariants: a key of a peer is taken up at most once, so its window never begins anew and no frame is opened twice;
-//! news of an earlier life of the peer, or of an earlier key, change nothing.
+//! Invariants: a key of a peer is accepted at most once, so its window never begins anew and no frame is opened twice; messages about an
+//! earlier incarnation of the peer, or an earlier key, change nothing.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::key::KEY_BYTES;
 use crate::random;
 use crate::session::{Opener, Sealer};
 
-/// How long frames under the key before are still opened.
+/// How long frames under the previous key are still opened.
 const BEFORE_LIFE: Duration = Duration::from_secs(10);
 
 /// The key we seal broadcast frames with.
@@ -59,11 +59,11 @@ impl OwnGroup {
     }
 }
 
-/// What a peer told about its broadcast keys: the newest, and the one before for frames that were overtaken.
+/// The broadcast keys of one peer: the newest, and the previous one for frames that were overtaken.
 #[derive(Debug, Default)]
 pub(crate) struct PeerGroup {
     newest: Option<Known>,
-    /// Until then.
+    /// Valid until then.
     before: Option<(Known, Duration)>,
 }
 
@@ -72,13 +72,13 @@ struct Known {
     key_id: u32,
     instance: u64,
     generation: u32,
-    /// The session that told it.
+    /// Number of the session in which the peer told it.
     session: u64,
     opener: Opener,
 }
 
 impl PeerGroup {
-    /// The peer told a key in its session number `session`; sessions are numbered as they begin.
+    /// Learns a key that the peer told in its session number `session`; sessions are numbered as they begin.
     pub(crate) fn learn(&mut self, news: &GroupNews, session: u64, now: Duration) {
         if let Some(newest) = &self.newest {
             let newer = if newest.instance == news.instance {
@@ -90,7 +90,7 @@ impl PeerGroup {
                 return;
             }
         }
-        // A key of an earlier life is of no use any more: nobody seals with it.
+        // A key of an earlier incarnation is useless: nobody seals with it.
         self.before = self
             .newest
             .take()
@@ -114,7 +114,7 @@ impl PeerGroup {
         if let Some(newest) = self.newest.as_mut().filter(|known| known.key_id == key_id) {
             return Some(&mut newest.opener);
         }
-        // Whoever had a cluster key that was removed may know this one: it must not last.
+        // A holder of a cluster key that was removed may know this one, so it must not be kept.
         if self
             .before
             .as_ref()
@@ -133,7 +133,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1);
 
-    /// Only newer keys of the same life, or a life told in a newer session, replace what is known; a repetition changes nothing.
+    /// Only newer keys of the same incarnation, or an incarnation told in a newer session, replace the known one; a repetition changes nothing.
     #[test]
     fn old_news_change_nothing() {
         let mut own = OwnGroup::new().expect("random");

@@ -1,10 +1,10 @@
 //! Handshake frames and the Noise handshake they carry.
 //!
-//! Four steps: *ask*, *challenge*, *first*, *second*. The last two are the messages of `NNpsk0`; the first two let the
-//! answering node do no more than hash until it knows that the asker is there now. Called by `peers`, which keeps the state.
+//! Four steps: *ask*, *challenge*, *first*, *second*. The last two are the messages of `NNpsk0`; through the first two the answering node does no
+//! more than hash until it knows that the asking node receives at its address now. Called by `peers`, which keeps the state.
 //!
-//! Invariant: no frame passes `HandshakeFrame::proves` unless who wrote it knows the cluster key; so nobody without a key
-//! makes us do more than hash about a hundred bytes, whatever is sent.
+//! Invariant: only frames written by a holder of the cluster key pass `HandshakeFrame::proves`; so a sender without a key can make us do no more than
+//! hash about a hundred bytes a frame.
 
 use aws_lc_rs::hmac;
 use snow::HandshakeState;
@@ -17,7 +17,7 @@ pub(crate) const HEADER_BYTES: usize = 16;
 const NONCE_BYTES: usize = 8;
 pub(crate) const COOKIE_BYTES: usize = 32;
 pub(crate) const PROOF_BYTES: usize = 32;
-/// An ephemeral public key, the sender's key id, a tag.
+/// Bytes of an ephemeral public key, the sender's key id and a tag.
 const NOISE_BYTES: usize = 32 + 4 + 16;
 /// The largest handshake frame, *first*.
 pub(crate) const FRAME_BYTES_MAX: usize =
@@ -25,7 +25,7 @@ pub(crate) const FRAME_BYTES_MAX: usize =
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// Says that frames are readable; else they are encrypted.
+/// Flag: frames are readable; without it they are encrypted.
 const FLAG_READABLE: u8 = 1;
 
 mod step {
@@ -38,24 +38,24 @@ mod step {
 pub(crate) type Cookie = [u8; COOKIE_BYTES];
 pub(crate) type NoiseMessage = [u8; NOISE_BYTES];
 
-/// What a handshake frame says.
+/// Step and content of a handshake frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// I would like to talk. As long as its answer, so that nobody is made to amplify.
+    /// Asks for a session. As long as its answer, so that it cannot be used for amplification.
     Ask { nonce: u64 },
-    /// Show me that this reaches you.
+    /// Asks the sender to prove that it receives at its address.
     Challenge { nonce: u64, cookie: Cookie },
-    /// It does; the first message of the Noise handshake.
+    /// Returns the cookie as proof; carries the first message of the Noise handshake.
     First {
         nonce: u64,
         cookie: Cookie,
         noise: NoiseMessage,
     },
-    /// The second.
+    /// Carries the second message.
     Second { nonce: u64, noise: NoiseMessage },
 }
 
-/// A legal frame; its proof is yet to be checked.
+/// A well-formed frame; its proof is not checked yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HandshakeFrame<'a> {
     pub(crate) readable: bool,
@@ -73,7 +73,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 impl<'a> HandshakeFrame<'a> {
-    /// Reads any bytes that begin as a handshake frame. What follows the proof is padding of the link.
+    /// Parses any bytes that begin as a handshake frame. Bytes behind the proof are padding of the link.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, _) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let [kind, flags, low, high, number, 0, 0, 0, print @ ..] = *header else {
@@ -116,7 +116,7 @@ impl<'a> HandshakeFrame<'a> {
         })
     }
 
-    /// Did someone write it who has this key?
+    /// Whether a holder of this key wrote it.
     pub(crate) fn proves(&self, key: &DerivedKey) -> bool {
         self.print == key.print && hmac::verify(&key.proof, self.proven, self.proof).is_ok()
     }
@@ -155,15 +155,15 @@ impl Step {
     }
 }
 
-/// What both sides have in the end: keys by direction.
+/// Result of a handshake on each side: keys by direction.
 pub(crate) struct Agreed {
-    /// How the peer finds its keys.
+    /// Key id of the session at the peer.
     pub(crate) peer_id: u32,
     pub(crate) seal: Zeroizing<[u8; KEY_BYTES]>,
     pub(crate) open: Zeroizing<[u8; KEY_BYTES]>,
 }
 
-/// What both must see alike: version, mode, and the exchange that came before.
+/// Data that both sides must agree on: version, mode, and the first two steps.
 fn prologue(readable: bool, nonce: u64, cookie: &Cookie) -> Vec<u8> {
     let mode: &[u8] = if readable { b"auth" } else { b"encrypt" };
     let exchange = [&nonce.to_le_bytes()[..], &cookie[..]].concat();
@@ -191,7 +191,7 @@ fn agreed(mut state: HandshakeState, peer_id: [u8; 4], initiator: bool) -> Agree
     }
 }
 
-/// Begins: the first Noise message, which tells the peer our key id. Costs one multiplication on the curve.
+/// Begins: makes the first Noise message, which tells the peer our key id. Costs one multiplication on the curve.
 pub(crate) fn begin(
     key: &DerivedKey,
     readable: bool,
@@ -224,7 +224,7 @@ pub(crate) fn answer(
     Ok((agreed(state, peer_id, false), message))
 }
 
-/// Takes the second message. Costs one multiplication.
+/// Reads the second message. Costs one multiplication.
 pub(crate) fn finish(
     mut state: Box<HandshakeState>,
     second: &NoiseMessage,
@@ -263,7 +263,7 @@ mod tests {
         ]
     }
 
-    /// What was written reads the same, padded or not, and is proven by its key only; answers are never longer than questions.
+    /// Frames are read as they were written, padded or not, and are proven by their key only; answers are never longer than their questions.
     #[test]
     fn frames_read_back() {
         let (key, other) = (key(), key());
@@ -282,7 +282,7 @@ mod tests {
         assert!(lengths[0] >= lengths[2] && lengths[4] >= lengths[6]);
     }
 
-    /// Cut anywhere it is no frame; with any bit changed it is none, or proves nothing.
+    /// A frame cut anywhere is not parsed; with any bit changed it is not parsed or not proven.
     #[test]
     fn damaged_frames_prove_nothing() {
         let key = key();
@@ -314,7 +314,7 @@ mod tests {
         assert_ne!(*initiator.seal, *initiator.open);
     }
 
-    /// Another key, mode, nonce or cookie, or a damaged message: no agreement.
+    /// With another key, mode, nonce or cookie, or a damaged message, the sides do not agree.
     #[test]
     fn differences_prevent_agreement() {
         let (key, other) = (key(), key());

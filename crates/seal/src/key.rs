@@ -1,7 +1,7 @@
-//! Cluster keys: what all nodes of a cluster share, read from a file that only its owner may read.
+//! Cluster keys, shared by all nodes of a cluster, read from a file that only its owner may read.
 //!
-//! A key file is text: one key a line, 32 bytes in hex or base64, `#` begins a comment. The first key is the one handshakes
-//! are begun with; the others are accepted, too, so that a key can be changed while the cluster runs (`docs/security.md`).
+//! A key file is text: one key a line, 32 bytes in hex or base64, `#` begins a comment. A node begins handshakes with the first key; the others are
+//! accepted, too, so that a key can be changed while the cluster runs (`docs/security.md`).
 //!
 //! Invariant: key bytes are wiped when their holder is dropped, and never printed.
 
@@ -19,75 +19,75 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
-/// Keys in use at once: the old, the new, and some for a cluster that is slow to follow.
+/// Most keys in use at once: the old, the new, and some for a cluster that is slow to change.
 pub const KEYS_MAX: usize = 8;
-/// Largest key file: eight keys with a page of comments each.
+/// Largest key file in bytes: eight keys with a page of comments each.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
 /// Why there are no usable keys.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the key file {path}: {source}", path = path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others could know the key.
+    /// The file's mode lets others read the key.
     #[error("{path} is open to others (mode {mode:03o}); run: chmod 600 {path}", path = path.display())]
     TooOpen {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// Whoever owns it can open it to others and change it, whatever its mode.
+    /// Another user owns the file, and could open it to others or change it.
     #[error("{path} belongs to user {owner}; its owner must be the user who reads it ({me}), or root: sudo chown {me} {path}", path = path.display())]
     Foreign {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of its owner.
         owner: u32,
-        /// Who reads it.
+        /// User id of the reader.
         me: u32,
     },
-    /// Far more than keys.
+    /// The file is far longer than any key file.
     #[error("{path} is larger than {FILE_BYTES_MAX} bytes; a key file has one key of 32 bytes a line", path = path.display())]
     TooLong {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A line that is no key. (The line itself is not shown: it may be most of a key.)
+    /// A line is no key. (The line itself is not shown: it may be most of a key.)
     #[error("{path}:{line}: {what}; a key is 32 random bytes as 64 hex digits or as base64", path = path.display())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
         /// What is wrong.
         what: &'static str,
     },
-    /// A file without a key in it.
+    /// The file contains no key.
     #[error("{path} has no key in it; make a new one: rm {path} && tsumuji key {path}", path = path.display())]
     Empty {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Nothing to use.
+    /// No key was given.
     #[error("no key given; make one with ClusterKey::generate, or a file with `tsumuji key FILE`")]
     None,
-    /// More than are tried.
+    /// There are more than `KEYS_MAX` keys.
     #[error("more than {KEYS_MAX} keys; remove those that no node uses any more")]
     TooMany,
-    /// Cannot be written.
+    /// The file cannot be written.
     #[error("cannot write a key to {path}: {source}", path = path.display())]
     Write {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel gave no random bytes.
@@ -107,7 +107,7 @@ impl ClusterKey {
         Ok(key)
     }
 
-    /// From 64 hex digits or base64; `Err`: what is wrong.
+    /// Parses 64 hex digits or base64; `Err`: what is wrong.
     fn parse(text: &str) -> Result<Self, &'static str> {
         let encoding = match text.len() {
             64 => HEXLOWER_PERMISSIVE,
@@ -117,7 +117,7 @@ impl ClusterKey {
             44 => BASE64,
             _ => return Err("not the length of a key"),
         };
-        // Decoding writes at most what the encoding says, a little more than a key.
+        // Decoding writes at most `decode_len` bytes, a little more than a key.
         let mut bytes = Zeroizing::new([0; KEY_BYTES + 4]);
         let most = encoding.decode_len(text.len());
         let decoded = most.ok().filter(|&most| most <= bytes.len());
@@ -139,9 +139,9 @@ impl ClusterKey {
         Ok(key)
     }
 
-    /// As 64 hex digits, for a key file.
+    /// The key as 64 hex digits, for a key file.
     pub fn to_hex(&self) -> Zeroizing<String> {
-        // The exact size from the beginning: growing would leave a copy behind.
+        // Allocated in full: growing would leave a copy behind.
         let mut text = String::with_capacity(2 * KEY_BYTES);
         HEXLOWER.encode_append(&self.0, &mut text);
         Zeroizing::new(text)
@@ -161,7 +161,7 @@ impl ClusterKey {
             .and_then(|mut file| {
                 let written = file.write_all(&line).and_then(|()| file.sync_all());
                 if written.is_err() {
-                    let _ = std::fs::remove_file(path); // the failure itself is what counts
+                    let _ = std::fs::remove_file(path); // the first error is returned
                 }
                 written
             })
@@ -171,7 +171,7 @@ impl ClusterKey {
             })
     }
 
-    /// Names the key without telling it, for messages and the wire.
+    /// The key's public name, for messages and the wire.
     pub fn print(&self) -> KeyPrint {
         let mut context = digest::Context::new(&digest::SHA256);
         context.update(b"tsumuji: name of a cluster key");
@@ -205,12 +205,12 @@ impl fmt::Display for KeyPrint {
     }
 }
 
-/// The keys a node accepts; the first is the one it begins handshakes with.
+/// The keys a node accepts; with the first it begins handshakes.
 #[derive(Debug, Clone)]
 pub struct Keys(Vec<ClusterKey>);
 
 impl Keys {
-    /// These keys, repetitions left out.
+    /// Collects these keys without repetitions.
     pub fn new(keys: impl IntoIterator<Item = ClusterKey>) -> Result<Self, KeyError> {
         let mut kept: Vec<ClusterKey> = Vec::with_capacity(KEYS_MAX);
         for key in keys {
@@ -236,7 +236,7 @@ impl Keys {
             source,
         };
         let file = File::open(path).map_err(failed)?;
-        // Of the file that was opened, not of the name, which may lead elsewhere by now.
+        // Metadata of the opened file: the path may lead to another by now.
         let found = file.metadata().map_err(failed)?;
         check_owner(path, found.uid(), rustix::process::geteuid().as_raw())?;
         let mode = found.mode() & 0o777;
@@ -258,7 +258,7 @@ impl Keys {
         Self::parse(&text, path)
     }
 
-    /// The content of a key file; `path` is for messages.
+    /// Parses the content of a key file; `path` is for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, KeyError> {
         let mut keys = Vec::with_capacity(KEYS_MAX);
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -301,11 +301,11 @@ fn check_owner(path: &Path, owner: u32, me: u32) -> Result<(), KeyError> {
     })
 }
 
-/// What handshakes use of a cluster key. Each purpose has a key of its own.
+/// Keys derived from a cluster key for handshakes, one for each purpose.
 #[derive(Debug)]
 pub(crate) struct DerivedKey {
     pub(crate) print: KeyPrint,
-    /// Proves each handshake frame.
+    /// For the proof of each handshake frame.
     pub(crate) proof: hmac::Key,
     /// The Noise handshake's pre-shared key.
     pub(crate) psk: Zeroizing<[u8; KEY_BYTES]>,

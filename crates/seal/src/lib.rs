@@ -1,8 +1,8 @@
 //! Sealed links: every frame of any link is authenticated, or encrypted, with a key that the cluster shares.
 //!
-//! [`Sealed`] wraps a [`Link`] and is one. The engine above knows nothing of it: all frames, whatever their kind, leave and arrive
-//! through here. What is on the wire is said in `docs/protocol.md` (R-60 to R-69), what it protects against in
-//! `docs/security.md`, why it is a wrapper in `docs/decisions`.
+//! [`Sealed`] wraps a [`Link`] and is one. The engine above does not depend on it: all its frames leave and arrive through the wrapper.
+//! `docs/protocol.md` (R-60 to R-69) has the format on the wire, `docs/security.md` the protection it gives, `docs/decisions` the reasons for a
+//! wrapper.
 //!
 //! ```
 //! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
@@ -24,9 +24,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rooms: `key` reads keys; `envelope`, `handshake` and `control` are the three kinds of frame; `session` seals and opens,
-//! `window` refuses repetitions, `slots` finds sessions, `group` holds broadcast keys; `peers` joins them. Left out on purpose:
-//! who may be a member (whoever has the key), and hiding how much is sent to whom.
+//! Modules: `key` reads keys; `envelope`, `handshake` and `control` are the three kinds of frame; `session` seals and opens, `window` refuses
+//! repetitions, `slots` finds sessions, `group` holds broadcast keys; `peers` combines them. Left out on purpose: membership (every holder of the key
+//! is a member), and hiding how much is sent to which node.
 
 mod control;
 mod envelope;
@@ -56,20 +56,20 @@ pub use tsumuji_link::{SealCounters, SealMode, SealModeError};
 use envelope::{HEADER_BYTES, INNER_BYTES_MAX, TAG_BYTES};
 use peers::{NEVER, Out, Peers};
 
-/// A sealed link must have room for this much in a frame: handshakes, and an engine's smallest frames.
+/// Smallest frame of a link that can be sealed: room for handshakes, and for an engine's smallest frames.
 const FRAME_BYTES_MIN: usize = 256;
 
-/// Sessions grow old in minutes: a program that polls looks at the clock for that once in so many calls, one that sleeps each time.
+/// Calls between two readings of the clock for sessions that age, which takes minutes. A program that sleeps reads it each time.
 const CALLS_PER_LOOK: u32 = 1024;
 
 /// Why a link cannot be sealed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// No room for the envelope.
+    /// The link's frames have no room for the envelope.
     #[error("frames of {frame_bytes} bytes have no room for a seal; configure the link for {least} or more", least = FRAME_BYTES_MIN + OVERHEAD_BYTES)]
     FrameBytes {
-        /// What the link has.
+        /// The link's largest frame in bytes.
         frame_bytes: usize,
     },
     /// The kernel gave no random bytes.
@@ -79,20 +79,20 @@ pub enum SealError {
 
 /// A link whose every frame is sealed.
 ///
-/// Handshakes run within `receive`, `send`, `flush` and `wait`; who polls or waits for frames needs nothing else. Until
-/// there is a session with an address, frames to it are dropped and counted (`SealCounters::no_session`). On `fd`'s owner: a
-/// handshake message that got lost is repeated at the next call, not by the descriptor.
+/// Handshakes run within `receive`, `send`, `flush` and `wait`; a program that polls or waits for frames need do nothing else. Until there is a
+/// session with an address, frames to it are dropped and counted (`SealCounters::no_session`). A program that waits on `fd`: a lost handshake message
+/// is repeated at the next call, the descriptor does not become readable for it.
 #[derive(Debug)]
 pub struct Sealed<L, C = SystemClock> {
     inner: L,
     clock: C,
     peers: Peers,
     frame_bytes: usize,
-    /// Frames of the layer above and their bytes; the wrapped link counts ours, too.
+    /// Frames of the layer above and their bytes; the wrapped link's counters include our own frames.
     counted: LinkCounters,
-    /// Calls since the clock was looked at for what is minutes away.
+    /// Calls since the clock was last read.
     calls: u32,
-    /// What is sent now.
+    /// Frames that are being sent.
     sealed: SealedFrames,
 }
 
@@ -123,8 +123,8 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         })
     }
 
-    /// Takes other keys while running. Sessions under keys that are gone end at once; where the first key is another, new
-    /// sessions are agreed under it while the old ones go on.
+    /// Replaces the keys while running. Sessions under removed keys end at once; if the first key changes, new sessions are agreed under it while the
+    /// old ones go on.
     pub fn reload(&mut self, keys: &Keys) -> Result<(), SealError> {
         self.peers.reload(keys)?;
         self.look();
@@ -139,17 +139,17 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         self.send_own(Some(to))
     }
 
-    /// Is there a session with this address, that it has spoken in?
+    /// Whether there is a session with this address in which the peer has sent a frame.
     pub fn has_session(&self, addr: LinkAddr) -> bool {
         self.peers.has_session(addr)
     }
 
-    /// Addresses with a session.
+    /// Number of addresses with a session.
     pub fn sessions(&self) -> usize {
         self.peers.sessions()
     }
 
-    /// What sealing did, and why frames were dropped.
+    /// Counters of sealing, and of dropped frames by reason.
     pub fn seal_counters(&self) -> SealCounters {
         self.peers.counters()
     }
@@ -159,7 +159,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         &self.inner
     }
 
-    /// Does what is due; reads the clock only if something may be.
+    /// Runs `upkeep` if it is time; reads the clock only if it may be.
     #[inline]
     fn look(&mut self) {
         self.calls += 1;
@@ -168,7 +168,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         }
     }
 
-    /// Does what is due; answers what time it is.
+    /// Runs `upkeep`; returns the time.
     #[cold]
     fn look_at_clock(&mut self) -> Duration {
         self.calls = 0;
@@ -177,7 +177,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         now
     }
 
-    /// Sends what the seals have to say to each other. Only what `asked` cannot be reached is an error.
+    /// Sends the seals' own frames. Only if `asked` cannot be reached is that an error.
     #[inline]
     fn send_own(&mut self, asked: Option<LinkAddr>) -> Result<(), LinkError> {
         let Self { inner, peers, .. } = self;
@@ -196,7 +196,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
             };
             any = true;
             match sent {
-                // No slot: as good as lost, and repeated.
+                // Without a transmit slot it is as good as lost, and will be repeated.
                 Ok(_) => {}
                 Err(LinkError::NoSuchPeer { link, to: nobody }) => {
                     peers.forget(to);
@@ -213,7 +213,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// There is no session: the frames go nowhere, a handshake begins.
+    /// Without a session, drops the frames and begins a handshake.
     #[cold]
     fn send_nowhere(&mut self, to: LinkAddr, frames: usize) -> Result<usize, LinkError> {
         if frames > 0 {
@@ -225,16 +225,16 @@ impl<L: Link, C: Clock> Sealed<L, C> {
     }
 }
 
-/// Frames that were sealed, one after the other.
+/// Sealed frames, one after the other.
 #[derive(Debug)]
 struct SealedFrames {
     arena: Vec<u8>,
-    /// Where each ends.
+    /// Where each frame ends.
     ends: Vec<usize>,
 }
 
 impl SealedFrames {
-    /// With room for one frame; more is taken once batches are sent.
+    /// Starts with room for one frame; grows with batches.
     fn new(frame_bytes: usize) -> Self {
         Self {
             arena: Vec::with_capacity(frame_bytes + OVERHEAD_BYTES),
@@ -247,8 +247,8 @@ impl SealedFrames {
         self.ends.clear();
     }
 
-    /// Copies a frame behind room for its header; `seal` is given both with room for the tag, and returns the length of all, or 0: then there
-    /// is no frame.
+    /// Copies a frame behind room for its header. `seal` gets header, frame and room for the tag, and returns the length of the sealed frame; 0:
+    /// there is none.
     #[inline]
     fn push(&mut self, frame: &Frame<'_>, seal: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let start = self.arena.len();
@@ -280,7 +280,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             // Frames without a session are lost.
             lossless: false,
             gathers: false,
-            // Tags find what is damaged.
+            // Tags reveal damaged frames.
             damages: false,
             ..self.inner.caps()
         }

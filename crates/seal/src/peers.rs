@@ -1,11 +1,11 @@
-//! Who we have sessions with, and how frames become sealed and opened.
+//! Sessions with peers, and the sealing and opening of frames.
 //!
-//! Called by `Sealed`, which owns the link: everything here is given frames and the time, and leaves what is to be sent in
-//! `outbox`. `agree` holds the handshake's steps, `upkeep` what happens as time passes.
+//! Called by `Sealed`, which owns the link: functions here are given frames and the time, and queue frames to be sent in `outbox`. `agree` has the
+//! handshake's steps, `upkeep` the timers.
 //!
-//! Invariants: a peer is remembered only if the layer above sends to it, or if it proved that it has a cluster key and receives
-//! at its address; a session is replaced only by one in which a frame was opened (by the second handshake message for who
-//! began); the layer above is given only what was opened, each frame once.
+//! Invariants: a peer is remembered only if the layer above sends to it, or if it proved that it has a cluster key and receives at its address; a
+//! session is replaced only by one in which a frame was opened (at the node that began the handshake, the second handshake message); the layer above
+//! is given only opened frames, each once.
 
 mod agree;
 #[cfg(test)]
@@ -29,30 +29,30 @@ use crate::session::{OpenFailure, Sealer};
 use crate::slots::{Session, Slots};
 use upkeep::{REKEY_AFTER, REKEY_SPARE};
 
-/// Peers remembered at once: a cluster's nodes, and what is left of earlier lives at other addresses.
+/// Most peers remembered: a cluster's nodes, and earlier incarnations at other addresses.
 pub(crate) const PEERS_MAX: usize = 4096;
-/// A peer that was not heard for so long may be forgotten for another if there are too many.
+/// A peer that was silent for so long may be forgotten for another if there are too many.
 pub(crate) const FORGET_QUIET: Duration = Duration::from_secs(60);
-/// Frames that wait to be sent by ourselves: more than a burst can ask for.
+/// Most frames of our own that wait to be sent: more than a burst can ask for.
 const OUTBOX_FRAMES_MAX: usize = 256;
-/// Multiplications on the curve in one burst, each some 50 µs: frames of sessions wait that long at most.
+/// Multiplications on the curve in one burst, each some 50 µs: frames of sessions wait at most for these.
 pub(crate) const HANDSHAKES_PER_BURST: u32 = 8;
-/// Handshakes begun by one address in the life of a challenge.
+/// Handshakes that one address may begin while a challenge is valid.
 pub(crate) const FIRSTS_MAX: usize = 8;
-/// A challenge is good for one to two of these.
+/// A challenge is valid for one to two of these.
 pub(crate) const COOKIE_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answered handshake waits for its confirmation.
 const ANSWERED_LIFE: Duration = Duration::from_secs(5);
-/// How long frames of the session before are still opened.
+/// How long frames of the previous session are still opened.
 const PREVIOUS_LIFE: Duration = Duration::from_secs(10);
-/// Between two attempts to renew a session that goes on.
+/// Time between two attempts to renew a session.
 const RENEW_GAP: Duration = Duration::from_secs(10);
-/// Between two questions for a peer's broadcast key.
+/// Time between two questions for a peer's broadcast key.
 const GROUP_QUESTION_GAP: Duration = Duration::from_millis(5);
-/// No need to look at the time.
+/// A time that never comes.
 pub(crate) const NEVER: Duration = Duration::MAX;
 
-/// When to send once more what was not answered.
+/// When to repeat an unanswered frame.
 #[derive(Debug, Clone, Copy)]
 struct Repeat {
     at: Duration,
@@ -61,10 +61,10 @@ struct Repeat {
 }
 
 impl Repeat {
-    /// A few round trips of a busy host.
+    /// First gap: a few round trips of a busy host.
     const FIRST_GAP: Duration = Duration::from_millis(2);
     const LONGEST_GAP: Duration = Duration::from_millis(500);
-    /// About three seconds.
+    /// Repetitions: about three seconds in all.
     const TIMES: u32 = 13;
 
     fn from(now: Duration) -> Self {
@@ -93,9 +93,9 @@ struct Asking {
     nonce: u64,
     print: KeyPrint,
     repeat: Repeat,
-    /// What is sent until it is answered.
+    /// The frame that is sent until it is answered.
     frame: Vec<u8>,
-    /// Once we were challenged.
+    /// `Some` once we were challenged.
     first: Option<First>,
 }
 
@@ -111,7 +111,7 @@ struct First {
 struct Answered {
     nonce: u64,
     id: u32,
-    /// The answer, should it get lost.
+    /// The answer, to be repeated if it gets lost.
     frame: Vec<u8>,
     repeat: Repeat,
     expires: Duration,
@@ -119,24 +119,24 @@ struct Answered {
 
 #[derive(Debug, Default)]
 struct Peer {
-    /// Frames to it are sealed with this one.
+    /// The session with which frames to it are sealed.
     current: Option<u32>,
-    /// Frames of it are still opened until then.
+    /// The previous session, whose frames are still opened until then.
     previous: Option<(u32, Duration)>,
     asking: Option<Asking>,
     answered: Option<Answered>,
     /// We began the current session and have not heard the peer in it.
     confirm: Option<Repeat>,
-    /// Time for a new session.
+    /// When a new session is to be agreed.
     renew_at: Option<Duration>,
-    /// When the current session will be too old; `None` once its renewal is wanted.
+    /// When the current session will be too old; `None` once its renewal is planned.
     ages_at: Option<Duration>,
-    /// The handshake by which we began the current session.
+    /// Nonce of the handshake by which we began the current session.
     completed: Option<u64>,
-    /// Handshakes that the peer began lately, and when: each is answered once.
+    /// Handshakes that the peer began recently, and when: each is answered once.
     firsts: Vec<(u64, Duration)>,
     group: PeerGroup,
-    /// Which of our broadcast keys it was told.
+    /// Generation of our broadcast key that it was told.
     told_generation: u32,
     group_question_at: Duration,
     quiet_since: Duration,
@@ -149,24 +149,24 @@ pub(crate) enum Out {
     Control { to: LinkAddr, wants_answer: bool },
 }
 
-/// See the module's head.
+/// All peers and their sessions; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Peers {
     /// Frames stay readable (`auth`).
     readable: bool,
-    /// The first is for beginning.
+    /// We begin handshakes with the first.
     keys: Vec<DerivedKey>,
     cookie_secret: hmac::Key,
     peers: HashMap<LinkAddr, Peer>,
     slots: Slots,
-    /// Where the link has broadcast.
+    /// `Some` where the link has broadcast.
     group: Option<OwnGroup>,
     outbox: VecDeque<Out>,
-    /// When `upkeep` has something to do.
+    /// Earliest time at which `upkeep` has something to do, ageing aside.
     next_due: Duration,
-    /// When a session or the group key is too old; minutes away, so nobody looks at the clock for it often.
+    /// When a session or the group key will be too old; it is minutes away, so the clock is seldom read for it.
     aging_due: Duration,
-    /// When the group key is too old; `NEVER`: it was told to nobody yet.
+    /// When the group key will be too old; `NEVER`: it was told to nobody yet.
     group_ages_at: Duration,
     /// Number of the next session.
     next_session: u64,
@@ -201,7 +201,7 @@ impl Peers {
         })
     }
 
-    /// A burst begins.
+    /// Begins a burst.
     pub(crate) fn begin_burst(&mut self) {
         self.handshakes_left = HANDSHAKES_PER_BURST;
     }
@@ -214,7 +214,7 @@ impl Peers {
         self.next_due
     }
 
-    /// The same, or something ages.
+    /// The same, with the ageing of keys.
     pub(crate) fn next_due_or_aging(&self) -> Duration {
         self.next_due.min(self.aging_due)
     }
@@ -230,7 +230,7 @@ impl Peers {
         self.peers.values().filter(current).count()
     }
 
-    /// What was counted, and what is remembered now.
+    /// Counters, and what is remembered now.
     pub(crate) fn counters(&self) -> SealCounters {
         SealCounters {
             peers: self.peers.len() as u64,
@@ -253,17 +253,17 @@ impl Peers {
         }
     }
 
-    /// See that `upkeep` runs at `at`.
+    /// Makes sure that `upkeep` runs at `at`.
     fn wake_at(&mut self, at: Duration) {
         self.next_due = self.next_due.min(at);
     }
 
-    /// The flag of ordinary frames.
+    /// The flags of ordinary frames.
     fn mode_flag(&self) -> u8 {
         if self.readable { flags::READABLE } else { 0 }
     }
 
-    /// Seals what goes to `to`; `None`: no session yet. The flags go with it.
+    /// The sealer and flags for frames to `to`; `None`: there is no session yet.
     #[inline]
     pub(crate) fn sealer(&mut self, to: LinkAddr) -> Option<(&mut Sealer, u8)> {
         let flag_bits = self.mode_flag();
@@ -276,17 +276,17 @@ impl Peers {
         Some((&mut session.sealer, flag_bits))
     }
 
-    /// Seals what goes to all.
+    /// The sealer and flags for broadcast frames.
     pub(crate) fn group_sealer(&mut self) -> Option<(&mut Sealer, u8)> {
         let flag_bits = self.mode_flag() | flags::GROUP;
         let group = self.group.as_mut()?;
         if group.sealer.is_worn() && group.renew().is_ok() {
-            self.next_due = Duration::ZERO; // all must be told
+            self.next_due = Duration::ZERO; // all peers must be told the key
         }
         Some((&mut group.sealer, flag_bits))
     }
 
-    /// Takes any bytes; what is for the layer above is returned, once and opened.
+    /// Takes any received bytes; returns the opened frame if it is for the layer above, each once.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -389,7 +389,7 @@ impl Peers {
         Some(&self.scratch[inner])
     }
 
-    /// The first frame of a session was opened: the peer has its keys, now, and not only a copy of an old message.
+    /// Called when the first frame of a session was opened: that proves that the peer has its keys now, and did not replay an old message.
     fn proven(&mut self, now: Duration, from: LinkAddr, id: u32) {
         if let Some(session) = self.slots.get(id) {
             session.fresh = false;
@@ -410,7 +410,7 @@ impl Peers {
         self.wake_at(now + PREVIOUS_LIFE);
     }
 
-    /// A new session takes the current one's place.
+    /// Makes a session the current one.
     fn replace(slots: &mut Slots, peer: &mut Peer, id: u32, now: Duration) {
         if let Some(old) = peer.current.replace(id)
             && let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFE))
@@ -421,7 +421,7 @@ impl Peers {
         peer.quiet_since = now;
     }
 
-    /// A broadcast came under a key that we were not told, or have forgotten.
+    /// Asks for a broadcast key, after a frame under a key that we were not told or have forgotten.
     fn ask_for_group(&mut self, now: Duration, from: LinkAddr) {
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
@@ -438,7 +438,7 @@ impl Peers {
 
     fn control(&mut self, now: Duration, from: LinkAddr, id: u32, control: Option<Control>) {
         let (Some(control), Some(session)) = (control, self.slots.get(id)) else {
-            // Someone with the keys wrote what we do not understand.
+            // A holder of the keys sent an unknown control frame.
             self.counters.malformed += 1;
             return;
         };
@@ -484,7 +484,7 @@ impl Peers {
     }
 }
 
-/// A session under agreed keys.
+/// Makes a session of agreed keys.
 fn session(
     agreed: &crate::handshake::Agreed,
     addr: LinkAddr,

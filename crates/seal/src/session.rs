@@ -1,9 +1,9 @@
-//! Keys of one direction at work: sealing in a transmit slot, opening into a scratch buffer.
+//! Sealing and opening with the keys of one direction: sealing in a transmit slot, opening into a scratch buffer.
 //!
 //! Called by `peers`. AES-256-GCM; the nonce is the envelope's counter, which one `Sealer` never uses twice.
 //!
-//! Invariant: what `open` returns lies in the scratch buffer and is what its tag was checked over: bytes are copied out of the
-//! link's memory first, so that nobody who can still write there changes them after the check.
+//! Invariant: the result of `open` lies in the scratch buffer, and its tag was checked over these same bytes: they are copied out of the link's
+//! memory first, so that no process that can still write there changes them after the check.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -11,16 +11,16 @@ use crate::envelope::{Envelope, HEADER_BYTES, TAG_BYTES, flags};
 use crate::key::KEY_BYTES;
 use crate::window::Window;
 
-/// Blocks of 16 bytes after which new keys are agreed: 1 TiB. The advantage of who tells the ciphertext from noise grows with
-/// the square of this number over 2^129: 2^-57, the bound that TLS 1.3 keeps, too (RFC 8446, 5.5).
+/// Blocks of 16 bytes after which new keys are agreed: 1 TiB. The advantage of distinguishing the ciphertext from noise grows with the square of this
+/// number over 2^129: 2^-57, the bound that TLS 1.3 keeps, too (RFC 8446, 5.5).
 pub(crate) const REKEY_BLOCKS: u64 = 1 << 36;
-/// Frames after which new keys are agreed: forging one by chance stays as unlikely as a tag of 16 bytes makes it, and who learns a
-/// session's keys learns no more than these.
+/// Frames after which new keys are agreed: forging one by chance stays as unlikely as a tag of 16 bytes makes it, and a leaked session key opens no
+/// more than these.
 pub(crate) const REKEY_FRAMES: u64 = 1 << 32;
-/// Blocks after which nothing more is sealed with a key.
+/// Blocks after which a key seals nothing more.
 pub(crate) const LAST_BLOCKS: u64 = 1 << 37;
 
-/// Beside the frame's own blocks: the tag's, the lengths', and a broken one at the end.
+/// Blocks of a frame beside its full ones: the tag's, the lengths', and a partial one at the end.
 const BLOCKS_PER_FRAME: u64 = 3;
 
 fn key(bytes: &[u8; KEY_BYTES]) -> LessSafeKey {
@@ -38,7 +38,7 @@ fn nonce(counter: u64) -> Nonce {
 #[derive(Debug)]
 pub(crate) struct Sealer {
     key: LessSafeKey,
-    /// How the receiver finds its keys.
+    /// Key id of the session at the receiver.
     key_id: u32,
     next: u64,
     blocks: u64,
@@ -63,25 +63,25 @@ impl Sealer {
         self.key_id
     }
 
-    /// It is time for new keys.
+    /// Whether new keys should be agreed.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         self.blocks >= REKEY_BLOCKS || self.next >= REKEY_FRAMES
     }
 
-    /// No frame may be sealed any more.
+    /// Whether no frame may be sealed any more.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
         self.blocks >= LAST_BLOCKS
     }
 
-    /// As if so much had been sealed.
+    /// Pretends that so many blocks had been sealed.
     #[cfg(test)]
     pub(crate) fn wear(&mut self, blocks: u64) {
         self.blocks = blocks;
     }
 
-    /// As if so many frames had been sealed.
+    /// Pretends that so many frames had been sealed.
     #[cfg(test)]
     pub(crate) fn skip_to(&mut self, counter: u64) {
         self.next = counter;
@@ -149,7 +149,7 @@ impl Opener {
         }
     }
 
-    /// Opens a frame whose header was parsed from `header`; `rest` is all that follows it. Returns the inner frame.
+    /// Opens a frame whose header was parsed from `header`; `rest` is all behind it. Returns the inner frame.
     #[inline]
     pub(crate) fn open<'a>(
         &mut self,
@@ -163,7 +163,7 @@ impl Opener {
         }
         let inner_bytes = usize::from(envelope.inner_bytes);
         let end = HEADER_BYTES + inner_bytes + TAG_BYTES;
-        // `Envelope::parse` saw that `rest` has them, and `scratch` holds the largest frame that a header can state.
+        // `Envelope::parse` checked that `rest` has them, and `scratch` holds the largest frame that a header can state.
         let Some(scratch) = scratch.get_mut(..end) else {
             return Err(OpenFailure::BadTag);
         };
@@ -209,7 +209,7 @@ mod tests {
             .map(|inner| inner.to_vec())
     }
 
-    /// Both modes give back what was sealed, once, with padding behind; only the readable one shows it.
+    /// Both modes return the sealed frame, once, with padding behind it; only the readable mode shows it on the wire.
     #[test]
     fn opens_what_was_sealed() {
         for flag_bits in [0, flags::READABLE] {
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// A change of any single bit of header, content or tag is noticed, and costs the true frame nothing.
+    /// A change of any single bit of header, content or tag is noticed, and does not keep the true frame from being opened.
     #[test]
     fn every_bit_counts() {
         for flag_bits in [0, flags::READABLE] {
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Another key opens nothing; a group key taken up late opens nothing from before.
+    /// Another key opens nothing; a group key learnt late opens no earlier frame.
     #[test]
     fn other_keys_and_earlier_frames() {
         let mut sealer = Sealer::new(&KEY, 5);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(open(&mut late, &frames[3]), Ok(vec![3]));
     }
 
-    /// A spent key seals nothing more; a worn one says so in time.
+    /// A spent key seals nothing more; a worn one reports it in time.
     #[test]
     fn keys_wear_out() {
         let mut sealer = Sealer::new(&KEY, 5);
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(sealer.next_counter(), 1);
     }
 
-    /// Frames count, too, however short they were.
+    /// Frames count, too, however short they are.
     #[test]
     fn frames_wear_keys_out() {
         let mut sealer = Sealer::new(&KEY, 5);
@@ -289,7 +289,7 @@ mod tests {
         assert!(sealer.is_worn() && !sealer.is_spent());
     }
 
-    /// A slot that is too small, or a frame beyond what the header can state, is not sealed.
+    /// A frame is not sealed if the slot is too small or the header cannot state its length.
     #[test]
     fn bounds_of_sealing() {
         let mut sealer = Sealer::new(&KEY, 5);

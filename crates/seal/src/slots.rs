@@ -1,5 +1,5 @@
-//! Sessions by key id: an index and a random half, so that finding one is an array access, and an id of an ended session is not
-//! met again soon.
+//! Sessions by key id. An id has an index and a random half, so that finding a session is an array access, and the id of an ended session is not used
+//! again soon.
 //!
 //! Called by `peers`.
 
@@ -9,7 +9,7 @@ use crate::key::KeyPrint;
 use crate::random;
 use crate::session::{Opener, Sealer};
 
-/// Sessions at once. A peer has at most three: the one in use, the one before, and one that is being agreed on.
+/// Most sessions. A peer has at most three: the current one, the previous one, and one that is being agreed on.
 pub(crate) const SESSIONS_MAX: usize = 1 << 14;
 
 /// Keys for both directions between us and one address.
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     pub(crate) opener: Opener,
     /// The peer has not yet shown that it has the keys: nothing was opened.
     pub(crate) fresh: bool,
-    /// Something was opened since somebody looked.
+    /// A frame was opened since `upkeep` last checked.
     pub(crate) heard: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// An id for a session to come; `None`: all are taken, or there is no randomness.
+    /// Reserves an id for a future session; `None`: all are taken, or there is no randomness.
     pub(crate) fn reserve(&mut self) -> Option<u32> {
         let half = random::number().ok()? as u16;
         let index = match self.free.pop() {
@@ -59,7 +59,7 @@ impl Slots {
         Some(u32::from(half) << 16 | u32::from(index))
     }
 
-    /// The session of a reserved id.
+    /// Stores the session of a reserved id.
     pub(crate) fn fill(&mut self, id: u32, session: Session) {
         if let Some(slot) = self.slot(id) {
             slot.session = Some(session);
@@ -77,7 +77,7 @@ impl Slots {
         self.slot(id)?.session.as_mut()
     }
 
-    /// Ends the session, or gives the reserved id back.
+    /// Ends the session, or returns the reserved id.
     pub(crate) fn release(&mut self, id: u32) {
         if let Some(slot) = self.slot(id) {
             *slot = Slot::default();
@@ -85,7 +85,7 @@ impl Slots {
         }
     }
 
-    /// How many ids are taken.
+    /// Number of ids in use.
     #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// A session is found by its whole id while it lives, and by nothing else.
+    /// A session is found by its whole id while it lasts, and by nothing else.
     #[test]
     fn found_by_its_id_only() {
         let mut slots = Slots::default();
@@ -128,7 +128,7 @@ mod tests {
         assert_ne!(ids[0], ids[1], "released once");
     }
 
-    /// There is an end to them.
+    /// Their number is limited.
     #[test]
     fn limited() {
         let mut slots = Slots::default();

@@ -1,4 +1,4 @@
-//! Which counters of one sealing key were seen: each is accepted once.
+//! Replay window: the counters of one sealing key that were seen. Each is accepted once.
 //!
 //! Called by `session` and `group` for each frame: `is_new` before its tag is checked, which is cheap, `accept` after.
 //!
@@ -36,11 +36,11 @@ impl Window {
         self.next - counter <= WINDOW_FRAMES && !self.is_marked(counter)
     }
 
-    /// Only for a counter that is new, and whose frame's tag was right.
+    /// Marks a counter that is new and whose frame's tag was right.
     #[inline]
     pub(crate) fn accept(&mut self, counter: u64) {
         if counter >= self.next {
-            // What was skipped may still come.
+            // Skipped counters may still come.
             if counter - self.next >= WINDOW_FRAMES {
                 self.seen = [0; WORDS];
             } else {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Against a plain set of all that was seen: new exactly if unseen, not too old, and not below the start.
+    /// Compared with a plain set of all counters seen: new exactly if unseen, not too old, and not below the start.
     #[test]
     fn agrees_with_a_set() {
         let mut dice = fastrand::Rng::with_seed(5);
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// The end of the numbers is refused, not overflown.
+    /// The last counter is refused, and does not overflow.
     #[test]
     fn last_counter_is_refused() {
         let mut window = Window::starting_at(0);

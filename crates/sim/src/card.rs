@@ -1,7 +1,7 @@
-//! A node's network card, as its process sees it: a link, and the time.
+//! A node's network card: to its process a link and a clock.
 //!
-//! Shared by the process and `net`, which puts frames into the receive ring, says what time it is and how many frames a turn may take, and
-//! takes away what the process has sent. The transmit ring holds `TRANSMIT_RING_FRAMES` and sends at the port's rate.
+//! Shared by the process and `net`, which puts frames into the receive ring, sets the time and the number of frames a poll may take, and takes the
+//! frames that the process has sent. The transmit ring holds `TRANSMIT_RING_FRAMES` and sends at the port's rate.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,10 +17,10 @@ use tsumuji_link::{
 use tsumuji_node::simulated::Clock;
 use tsumuji_proto::{Config, Destination, Instant, NodeId};
 
-/// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
+/// Frames of the transmit ring. Drivers of common network cards keep it short, because priorities do not apply to frames in it.
 const TRANSMIT_RING_FRAMES: usize = 64;
 
-/// Frames that one call takes at most.
+/// Most frames that one call takes.
 const BATCH_FRAMES: usize = 16;
 
 /// A frame that a process has sent.
@@ -32,12 +32,12 @@ pub(crate) struct Sent {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Why the card took no frame in a turn.
+/// Why the card took no frame in a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Its transmit ring has room again then.
+    /// Its transmit ring is full until then.
     Until(Instant),
-    /// By chance.
+    /// Refused at random.
     Deferred,
 }
 
@@ -47,7 +47,7 @@ struct State {
     me: u16,
     now: Instant,
     ring: VecDeque<(LinkAddr, Vec<u8>)>,
-    /// Frames that the present turn may still take from it.
+    /// Frames that the present poll may still take from the ring.
     allowed: usize,
     handled: u64,
     port: Port,
@@ -56,11 +56,11 @@ struct State {
     refusal: Option<Refusal>,
     rng: Rng,
     defer_ppm: u32,
-    /// Buffers of frames that were taken.
+    /// Buffers of frames that were taken, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// See the head of this module.
+/// A simulated network card; see the head of this module.
 #[derive(Debug, Clone)]
 pub struct Card(Rc<RefCell<State>>);
 
@@ -112,35 +112,35 @@ impl Card {
         state.ring.push_back((from, bytes));
     }
 
-    /// A turn begins, which may take so many frames.
+    /// Begins a poll that may take so many frames.
     pub(crate) fn begin(&self, now: Instant, frames: usize) {
         let mut state = self.0.borrow_mut();
         (state.now, state.allowed, state.refusal) = (now, frames, None);
     }
 
-    /// What the process has sent, in order; and why it could not send more, if so.
+    /// Takes the frames that the process has sent, in order, and the reason why it could not send more, if there is one.
     pub(crate) fn take_sent(&self) -> (Vec<Sent>, Option<Refusal>) {
         let mut state = self.0.borrow_mut();
         (std::mem::take(&mut state.sent), state.refusal)
     }
 
-    /// A frame's buffer is free again.
+    /// Returns a frame's buffer for reuse.
     pub(crate) fn give_back(&self, bytes: Vec<u8>) {
         self.0.borrow_mut().spare.push(bytes);
     }
 
-    /// Frames that the process has taken, ever.
+    /// Frames that the process has taken in all.
     pub(crate) fn handled(&self) -> u64 {
         self.0.borrow().handled
     }
 
-    /// The process is gone, and with it what waited in the ring: so many frames.
+    /// Drops the frames of the ring, since the process is gone; returns their number.
     pub(crate) fn clear(&self) -> u64 {
         let mut state = self.0.borrow_mut();
         state.ring.drain(..).count() as u64
     }
 
-    /// Where a node lives.
+    /// The address of a node.
     pub(crate) fn addr(node: NodeId) -> LinkAddr {
         LinkAddr::Local(node.0)
     }
@@ -242,7 +242,7 @@ impl Link for Card {
             let Some((from, frame)) = next else {
                 break;
             };
-            // Every other frame's body goes where it belongs, as with links that can place it.
+            // The body of every other frame is placed, as on links that support placement.
             if received.is_multiple_of(2) {
                 hand_over(receiver, from, &frame);
             } else {

@@ -1,7 +1,7 @@
-//! Everything at once, at random: what no single scenario thinks of. For tests, and for hours of `examples/soak.rs`.
+//! Random disturbances of all kinds at once, for cases that no scenario covers. For tests, and for hours of `examples/soak.rs`.
 //!
-//! A run is a number of steps, each of which chooses by numbers of its own what it does to the net. So steps can be left out without
-//! changing what the others choose, and of a run that fails [`shrink`] finds the few that it takes.
+//! A run is a number of steps, each of which chooses at random, by its own generator, a disturbance of the net. So steps can be left out without
+//! changing the choices of the others, and [`shrink`] reduces a failing run to the few steps that it needs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,12 +21,12 @@ const KINDS: &[Damage] = &[
     Damage::Flipped,
 ];
 
-/// Crashes, farewells, restarts, cuts, stops shorter and longer than silence is borne, slow programs, losses, repetitions, damage and
-/// garbage in random order: the judge finds nothing at any time, and once the weather is fair again all meet and everything sent then
-/// arrives. Of the steps of a whole run only those in `steps` are taken.
+/// Runs crashes, closed and restarted processes, partitions, pauses shorter and longer than the silence limit, slow programs, loss, repetition,
+/// damage and garbage in random order. The judge must find no violation, and once the disturbances end all nodes must connect and all messages sent
+/// then arrive. Only the steps in `steps` are run.
 ///
 /// # Panics
-/// With what the judge finds.
+/// With the violation that the judge finds.
 pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
     let mut net = Net::new(seed)
         .rate_mbit(1_000)
@@ -59,7 +59,7 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
         net.set_pace(*node, Pace::Prompt);
         net.resume(*node);
     }
-    // Whoever was given up meanwhile is tried again, as a program would when it wants its peer back.
+    // Peers whose session was aborted meanwhile are connected again, as a program would do.
     for _ in 0..3 {
         net.run_for(Duration::from_millis(200));
         for from in &nodes {
@@ -102,7 +102,7 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
     }
 }
 
-/// What the judge finds in such a run, if anything.
+/// The violation that the judge finds in such a run, if any.
 pub fn verdict(seed: Seed, config: &Config, steps: &[u16]) -> Option<String> {
     let fault = catch_unwind(AssertUnwindSafe(|| run(seed, config, steps))).err()?;
     let text = (fault.downcast_ref::<String>().cloned())
@@ -110,7 +110,7 @@ pub fn verdict(seed: Seed, config: &Config, steps: &[u16]) -> Option<String> {
     Some(text.unwrap_or_else(|| String::from("a panic without words")))
 }
 
-/// Leaves steps out of a run that fails as long as it still fails, in whatever way; `None`: it does not fail.
+/// Leaves steps out of a failing run as long as it still fails, in whatever way; `None`: it does not fail.
 pub fn shrink(seed: Seed, config: &Config) -> Option<Vec<u16>> {
     let fails = |steps: &[u16]| verdict(seed, config, steps).is_some();
     let mut steps: Vec<u16> = (0..STEPS).collect();
@@ -135,7 +135,7 @@ pub fn shrink(seed: Seed, config: &Config) -> Option<Vec<u16>> {
     }
 }
 
-/// One random thing happens to the net.
+/// Disturbs the net in one random way.
 fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng) {
     let at = chance.below(NODES);
     let node = nodes[at];

@@ -1,6 +1,6 @@
 //! Frames in flight: their bytes, shared by the copies of a broadcast, in buffers that are used again.
 
-/// Names a frame in flight.
+/// Identifies a frame in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameId(u32);
 
@@ -31,7 +31,7 @@ impl Frames {
         FrameId(index)
     }
 
-    /// One more owner, who must `drop` it too.
+    /// Adds an owner, which must `drop` the frame too.
     pub(crate) fn share(&mut self, frame: FrameId) -> FrameId {
         self.slots[frame.0 as usize].owners += 1;
         frame
@@ -41,7 +41,7 @@ impl Frames {
         &self.slots[frame.0 as usize].bytes
     }
 
-    /// One owner fewer.
+    /// Removes an owner.
     pub(crate) fn drop(&mut self, frame: FrameId) {
         let slot = &mut self.slots[frame.0 as usize];
         slot.owners -= 1;
@@ -50,7 +50,7 @@ impl Frames {
         }
     }
 
-    /// How many are in flight.
+    /// Number of frames in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }

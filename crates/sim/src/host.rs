@@ -12,7 +12,7 @@ use tsumuji_proto::{
     Body, Borrowed, Channel, Config, Datagram, Delivery, Event, Instant, NodeId, Posted, SendId,
 };
 
-/// How fast a node's program takes messages that were delivered to it.
+/// The pace at which a node's program takes delivered messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// At once.
@@ -23,43 +23,43 @@ pub enum Pace {
     Stopped,
 }
 
-/// A message as the program got it.
+/// A message as the program received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// When it was delivered.
     pub at: Instant,
     /// When it was submitted.
     pub submitted: Instant,
-    /// Who sent it.
+    /// Its sender.
     pub from: NodeId,
-    /// By which channel.
+    /// Its channel.
     pub channel: Channel,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: usize,
 }
 
-/// A datagram as the program got it.
+/// A datagram as the program received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedDatagram {
-    /// When.
+    /// When it was delivered.
     pub at: Instant,
-    /// Who wrote it.
+    /// Its source.
     pub source: NodeId,
-    /// In which life.
+    /// The source's incarnation.
     pub incarnation: u32,
-    /// For which board.
+    /// Its channel: the id of a board.
     pub channel_id: u16,
-    /// Of which epoch.
+    /// Its epoch.
     pub epoch: u32,
-    /// Of which lap.
+    /// Its lap.
     pub lap: u32,
-    /// First element.
+    /// Its key: the first element.
     pub key: u32,
-    /// Its length.
+    /// Length of its payload in bytes.
     pub bytes: usize,
 }
 
-/// A message, or many alike, that the program wants to send.
+/// One message, or several alike, that the program wants to send.
 #[derive(Debug, Clone)]
 pub(crate) enum Wish {
     Given(Vec<u8>),
@@ -67,19 +67,19 @@ pub(crate) enum Wish {
         bytes: usize,
         count: u64,
     },
-    /// One message, borrowed to the engine while it leaves.
+    /// One message that the engine borrows while it leaves.
     Borrowed {
         bytes: usize,
     },
 }
 
-/// A message that a program lends to the engine.
+/// A message that the engine borrows from a program.
 #[derive(Debug)]
 pub(crate) struct Borrowing {
     pub(crate) to: NodeId,
     pub(crate) id: SendId,
     pub(crate) body: Vec<u8>,
-    /// The program takes it back once no more than this waits to leave.
+    /// The program cancels the borrowing once no more than this waits to leave.
     pub(crate) ahead_bytes: usize,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Host<P> {
     pub(crate) transmit_planned: bool,
 
     pub(crate) timeout_at: Option<Instant>,
-    /// Timeouts in a row at one and the same moment.
+    /// Timeouts in a row at the same moment.
     pub(crate) timeouts_now: u32,
     pub(crate) timed_out_at: Instant,
 
@@ -120,9 +120,9 @@ pub(crate) struct Host<P> {
     pub(crate) largest: usize,
 
     pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Channel, Wish)>>,
-    /// One at a time.
+    /// At most one at a time.
     pub(crate) borrowing: Option<Borrowing>,
-    /// How often the present process was told that a peer died.
+    /// How often the present process was told that the session of a peer ended.
     pub(crate) ended_sessions: BTreeMap<NodeId, u64>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
@@ -166,7 +166,7 @@ impl<P> Host<P> {
         }
     }
 
-    /// The process is gone: what it held in memory with it. Statistics stay.
+    /// Drops all that the process held in memory. Statistics stay.
     pub(crate) fn forget_process(&mut self) {
         self.process = None;
         self.paused = false;
@@ -182,7 +182,7 @@ impl<P> Host<P> {
     }
 }
 
-/// A message just delivered, not yet judged.
+/// A message just delivered, not yet checked by the judge.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: NodeId,
@@ -194,14 +194,14 @@ pub(crate) struct Arrived {
     pub(crate) is_taken: bool,
 }
 
-/// A datagram just delivered.
+/// A datagram just delivered, not yet checked by the judge.
 #[derive(Debug)]
 pub(crate) struct ArrivedDatagram {
     pub(crate) stamp: ReceivedDatagram,
     pub(crate) checksum: u64,
 }
 
-/// What a turn delivers, with the life of its source.
+/// A delivery of one poll, with its session's number.
 #[derive(Debug)]
 pub(crate) enum Item {
     Message(u64, Arrived),
@@ -209,7 +209,7 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    /// Who sent it, in which life.
+    /// Its source, and the number of its session.
     pub(crate) fn source(&self) -> (NodeId, u64) {
         match self {
             Self::Message(session, arrived) => (arrived.from, *session),
@@ -218,11 +218,11 @@ impl Item {
     }
 }
 
-/// Collects what one turn delivers.
+/// Collects the deliveries of one poll.
 #[derive(Debug)]
 pub(crate) struct Inbox<'a> {
     pub(crate) now: Instant,
-    /// Copies of messages that lie in a frame are wanted.
+    /// Copies of messages within a frame are wanted.
     pub(crate) copies: bool,
     /// Messages are taken at once.
     pub(crate) is_prompt: bool,
@@ -252,7 +252,7 @@ impl Program for Inbox<'_> {
         self.is_prompt
     }
 
-    /// Every other length is posted for.
+    /// Posts a receive for messages of even length.
     fn place(&mut self, _: NodeId, _: Channel, length_bytes: usize) -> Option<Posted> {
         let is_posted = length_bytes.is_multiple_of(2);
         let buffer = || Box::new(vec![0_u8; length_bytes]);

@@ -1,6 +1,6 @@
 //! Many engines on a simulated switch, in virtual time, from one seed.
 //!
-//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only what lies below is simulated. Used by tests alone.
+//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only the layers below are simulated. Used by tests alone.
 //!
 //! ```text
 //! program ─ engine ─ transmit ring ─ card's rate ─▶ switch: partition, loss, damage, duplication,
@@ -8,19 +8,18 @@
 //! program ◀ engine ◀ processor's cost per frame ◀ receive ring (overflow counted) ◀──┘
 //! ```
 //!
-//! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of
-//! its channel's order, changed, or to the wrong life of a process; a run that waits for something has limited patience. The last
-//! words of a failure are the seed and the command that replays it.
+//! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of its channel's order,
+//! changed, or to the wrong incarnation of a process; a run that waits for something has limited patience. A failure ends with the seed and the
+//! command that replays it.
 //!
 //! # Damage
 //!
-//! Where a link may damage frames, a checksum is around each beneath the engine; `Net::checked` puts the same one around those of the
-//! simulation, and then nothing is forgiven. Without, frames rely on what is below, as those in shared memory do, and the simulated damage comes in kinds:
-//! `Damage::Found` is what a link's checksum makes of nearly all damage, a loss; `Damage::Truncated`, `Damage::Padded` and
-//! `Damage::Garbage` are what broken or foreign senders do, and a parser must refuse them (or ignore the padding), so that every
-//! promise holds; `Damage::Flipped` may hit a payload, or turn a frame into another legal one, where an open engine cannot know. A pair
-//! whose bits are flipped is therefore forgiven (`Net::forgive`) all but this: no panic, no endless loop, bounded memory, other
-//! pairs unharmed.
+//! Where a link may damage frames, a checksum is around each beneath the engine; `Net::checked` puts the same one around frames of the simulation,
+//! and then every fault counts. Without checksums, frames rely on the link, as over shared memory, and the simulated damage has several kinds:
+//! `Damage::Found` is damage that a link's checksum finds, as it nearly always does: a loss; `Damage::Truncated`, `Damage::Padded` and
+//! `Damage::Garbage` come from broken or foreign senders, and a parser must refuse them (or ignore the padding), so that every guarantee holds;
+//! `Damage::Flipped` may change a payload, or turn a frame into another legal one, which an unsealed engine cannot notice. A pair with flipped bits
+//! is therefore forgiven (`Net::forgive`) all but this: no panic, no endless loop, bounded memory, other pairs unharmed.
 #![forbid(unsafe_code)]
 
 mod card;

@@ -1,10 +1,10 @@
-//! The net: hosts, switch and judge on one timeline, and what a test does with them.
+//! The net: hosts, switch and judge on one timeline, and the operations of a test.
 //!
-//! `net/setup` builds it, `net/program` is what the simulated programs and the test do, `net/offer` gives engines what programs wish
-//! to send, `net/drive` moves events to engines and their frames away. A violation of the oracle's rules panics at once; the panic's last words name the seed and the
+//! `net/setup` builds it, `net/program` has the actions of the simulated programs and of the test, `net/offer` gives engines the messages to send,
+//! `net/drive` moves events to engines and their frames away. A violation of the oracle's rules panics at once; the panic ends with the seed and the
 //! command that replays it.
 //!
-//! Invariant: nothing here depends on anything but the seed and the calls made, so a replay is exact.
+//! Invariant: the net depends only on the seed and the calls made, so a replay is exact.
 
 mod drive;
 mod offer;
@@ -20,10 +20,10 @@ use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
 use crate::switch::{Medium, Switch, Traffic};
 use tsumuji_proto::{Duration, Event, Instant, NodeId};
 
-/// Virtual time a `run_until…` may take before it counts as stuck: many times every timeout of an engine.
+/// Virtual time after which a `run_until…` counts as stuck: many times every timeout of an engine.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a run that waits for acknowledgements looks at them.
+/// How often a run that waits for acknowledgements checks for them.
 const IDLE_LOOK_NS: u64 = 50_000;
 
 /// Many engines on a simulated switch.
@@ -36,23 +36,23 @@ pub struct Net<P: Process = Production> {
     oracle: Oracle,
     payload_rng: Rng,
     incarnation_rng: Rng,
-    /// What the present turn brings.
+    /// Deliveries of the present poll.
     items: Vec<Item>,
     events: VecDeque<Event>,
-    /// Copies of messages that lie in a frame are wanted.
+    /// Copies of messages within a frame are wanted.
     copies: bool,
-    /// Folded from everything that any engine sent, was given and reported.
+    /// Hash of everything that any engine sent, was given and reported.
     trace: u64,
     rate_bits: u64,
-    /// Chance that the link has no slot for the destination that an engine names.
     checked: bool,
+    /// Probability, in ppm, that the link has no slot for the destination that an engine names.
     defer_ppm: u32,
     patience: Duration,
     /// (sender, receiver, channel) batches that wait for `Event::Writable`.
     wishes: usize,
-    /// Messages given up because their peer was dead.
+    /// Messages dropped because their peer was dead.
     refused_messages: u64,
-    /// Between these, what the judge finds wrong is counted, not punished.
+    /// Pairs whose violations are counted and do not fail the run.
     forgiving: BTreeSet<(NodeId, NodeId)>,
     forgiven: u64,
 }
@@ -63,22 +63,22 @@ impl<P: Process> Net<P> {
         self.medium.timeline.now()
     }
 
-    /// What fixes this run.
+    /// The seed of this run.
     pub fn seed(&self) -> Seed {
         self.seed
     }
 
-    /// Where frames went so far.
+    /// Frames so far, by what happened to them.
     pub fn traffic(&self) -> Traffic {
         self.medium.traffic
     }
 
-    /// A number that two runs share only if every frame, delivery and event of theirs was the same, at the same time.
+    /// A hash: two runs share it only if every frame, delivery and event of theirs was the same, at the same time.
     pub fn trace(&self) -> u64 {
         self.trace
     }
 
-    /// Panics with `why` unless `holds`; the seed and the replay command are printed on the way out, as for any panic.
+    /// Panics with `why` unless `holds`; as for any panic, the seed and the replay command are printed.
     #[track_caller]
     pub fn check(&self, holds: bool, why: impl FnOnce() -> String) {
         if !holds {
@@ -122,7 +122,7 @@ impl<P: Process> Net<P> {
         self.medium.timeline.advance_to(end);
     }
 
-    /// Lets time pass until `done`, asked after every event.
+    /// Lets time pass until `done` returns true; it is called after every event.
     ///
     /// # Panics
     /// If that takes longer than the net's patience.
@@ -143,7 +143,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// Lets time pass until each node that was told of a peer has it up.
+    /// Lets time pass until each node has all its peers up.
     #[track_caller]
     pub fn run_until_up(&mut self) {
         let mut missing: Vec<(NodeId, NodeId)> = Vec::new();
@@ -165,7 +165,7 @@ impl<P: Process> Net<P> {
         });
     }
 
-    /// Lets time pass until every message wished for has been delivered or failed, and every sender knows it.
+    /// Lets time pass until every message has been delivered or failed, and every sender was told.
     ///
     /// # Panics
     /// If that takes longer than the net's patience, or a completion is never reported.
@@ -218,7 +218,7 @@ impl<P: Process> Net<P> {
 }
 
 impl<P: Process> Drop for Net<P> {
-    /// The last words of a failing test.
+    /// Prints the seed and the replay command of a failing test.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;

@@ -1,17 +1,16 @@
-//! The judge: what was submitted, and whether what is delivered is exactly that.
+//! The judge: checks that exactly the submitted messages are delivered.
 //!
-//! Told by `net` of every submission, delivery, event, crash and restart; answers with a violation in words. It keeps length and
-//! checksum of each message on its way, never the message.
+//! `net` tells it of every submission, delivery, event, crash and restart; it returns violations as text. It keeps length and checksum of each
+//! message under way, never the message.
 //!
-//! Held to: a message is delivered at most once, with its own bytes, to the incarnation of the peer it was meant for; those of an
-//! ordered channel in the order submitted; nothing after a later *session*. A session lasts at its sender from one `PeerDead` to
-//! the next, and is bound to the incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and
-//! never lead back to an earlier incarnation; `Sent` comes once for each message
+//! Rules: a message is delivered at most once, unchanged, to the incarnation of the peer it was meant for; messages of an ordered channel in the
+//! order submitted; nothing after a message of a later *session*. A session lasts at its sender from one `PeerDead` to the next, and is bound to the
+//! incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and never lead back to an earlier incarnation; `Sent` comes once for each
+//! message submitted with `notify`, and for no other.
 //! submitted with `notify`, and for no other.
 //!
-//! Messages are told apart by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session
-//! equals the next one of a later session between the same incarnations, what is delivered may be either: both are taken for delivered, and it
-//! may come once more.
+//! Messages are identified by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session equals the next
+//! one of a later session between the same incarnations, a delivery may be of either: both count as delivered, and the message may come once more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,14 +25,14 @@ pub(crate) struct Expected {
     pub(crate) bytes: usize,
     pub(crate) checksum: u64,
     pub(crate) submitted: Instant,
-    /// The body is wanted by `Net::received`.
+    /// `Net::received` is to return the body.
     pub(crate) keep: bool,
 }
 
 #[derive(Debug, Default)]
 struct Session {
     sender_incarnation: u32,
-    /// Known from `PeerUp` on.
+    /// `Some` from `PeerUp` on.
     receiver_incarnation: Option<u32>,
     ordered: BTreeMap<Channel, VecDeque<Expected>>,
     unordered: BTreeMap<(Channel, u64), VecDeque<Expected>>,
@@ -42,7 +41,7 @@ struct Session {
     submitted: usize,
     /// Submitted with `notify`, `Sent` not seen.
     unsent: BTreeSet<SendId>,
-    /// Submitted before `PeerUp`, when the peer's limit was not known.
+    /// Submitted before `PeerUp`, when the peer's limit on message length was not known.
     early: BTreeMap<SendId, (Channel, usize, u64)>,
 }
 
@@ -69,7 +68,7 @@ impl Session {
         }
     }
 
-    /// A message will not be delivered. False if it is not on its way.
+    /// Counts a message as failed. False if it is not under way.
     fn give_up(&mut self, channel: Channel, checksum: u64) -> bool {
         if let Some(place) = self.place(channel, checksum) {
             let queue = self.ordered.get_mut(&channel);
@@ -89,7 +88,7 @@ impl Session {
     }
 }
 
-/// A message that was taken for delivered when an equal one of an earlier session may have been.
+/// A message that counts as delivered because an equal one of an earlier session was.
 #[derive(Debug)]
 struct Equal {
     session: usize,
@@ -97,15 +96,15 @@ struct Equal {
     expected: Expected,
 }
 
-/// From one node to another.
+/// All messages from one node to another.
 #[derive(Debug, Default)]
 struct Pair {
     /// The last is the current one.
     sessions: Vec<Session>,
-    /// The earliest that may still deliver.
+    /// The earliest session that may still deliver.
     reached: usize,
     equals: Vec<Equal>,
-    /// The highest of the incarnation that submitted last.
+    /// The highest id of the incarnation that submitted last.
     last_id: Option<(u32, SendId)>,
 }
 
@@ -116,23 +115,23 @@ pub(crate) struct Oracle {
     incarnations: BTreeMap<NodeId, u32>,
     /// All incarnations ever, in order of birth.
     births: BTreeMap<(NodeId, u32), usize>,
-    /// (who, of whom) → the latest incarnation it has had up.
+    /// (node, peer) → the latest incarnation of the peer that was up.
     latest: BTreeMap<(NodeId, NodeId), usize>,
-    /// (who, of whom) → the incarnation it is up with.
+    /// (node, peer) → the incarnation of the peer that is up.
     up: BTreeMap<(NodeId, NodeId), u32>,
     waiting: usize,
     remembered: VecDeque<u64>,
 }
 
 impl Oracle {
-    /// A node begins a incarnation.
+    /// Begins an incarnation of a node.
     pub(crate) fn born(&mut self, node: NodeId, incarnation: u32) {
         self.incarnations.insert(node, incarnation);
         let order = self.births.len();
         self.births.insert((node, incarnation), order);
     }
 
-    /// A node's process is gone: what it had submitted may or may not arrive.
+    /// Ends a node's process: its submitted messages may or may not arrive.
     pub(crate) fn died(&mut self, node: NodeId) {
         self.incarnations.remove(&node);
         self.up.retain(|(who, _), _| *who != node);
@@ -156,7 +155,7 @@ impl Oracle {
             .sum()
     }
 
-    /// Pairs that have ever had a message.
+    /// Pairs that have ever exchanged a message.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         self.pairs.keys().copied()
     }
@@ -165,13 +164,13 @@ impl Oracle {
         self.up.contains_key(&(who, of))
     }
 
-    /// Up with the incarnation that the other has now.
+    /// Whether `who` has the present incarnation of `of` up.
     pub(crate) fn has_met(&self, who: NodeId, of: NodeId) -> bool {
         let incarnation = self.incarnations.get(&of);
         incarnation.is_some() && self.up.get(&(who, of)) == incarnation
     }
 
-    /// A datagram may be handed over only while the incarnation that wrote it is up.
+    /// Checks a datagram: it may be delivered only while its source's incarnation is up.
     pub(crate) fn shared(&self, from: NodeId, to: NodeId, incarnation: u32) -> Result<(), String> {
         match self.up.get(&(to, from)) {
             Some(&up) if up == incarnation => Ok(()),
@@ -197,7 +196,7 @@ impl Oracle {
         (pair, sender_incarnation, receiver_incarnation)
     }
 
-    /// A datagram was submitted: it may be one that fails with its session.
+    /// Notes a submitted datagram, which may fail with its session.
     pub(crate) fn published(&mut self, from: NodeId, to: NodeId) {
         if let Some(session) = self.pair(from, to).0.sessions.last_mut() {
             session.submitted += 1;
@@ -212,7 +211,7 @@ impl Oracle {
         (id, notify): (SendId, bool),
     ) -> Result<(), String> {
         let (pair, sender_incarnation, receiver_incarnation) = self.pair(from, to);
-        // Messages that share a frame share a name; whose acknowledgement is asked for has one of its own.
+        // Messages in one frame share an id; a message with `notify` has one of its own.
         match pair.last_id {
             Some((incarnation, last)) if incarnation == sender_incarnation && last >= id => {
                 if notify {
@@ -398,7 +397,7 @@ impl Oracle {
 }
 
 impl Pair {
-    /// A message comes that the incarnations of these two have exchanged: what it may be, and how many are not waited for any more.
+    /// Matches a delivered message between these incarnations: returns the expected message, and how many are no longer waited for.
     fn take(
         &mut self,
         (sender_incarnation, receiver_incarnation): (u32, u32),
@@ -439,7 +438,7 @@ impl Pair {
         });
         match (found, same) {
             (None, Some(at)) => found = Some(self.equals.remove(at).expected),
-            // It can only be what it was found as: nothing before it in its channel is to come.
+            // It can only be the message found: no message before it in its channel can still come.
             (Some(_), None) if channel.class() == DeliveryClass::Ordered => {
                 (self.equals)
                     .retain(|equal| equal.channel != channel || equal.session > self.reached);
@@ -449,7 +448,7 @@ impl Pair {
         (found, awaited)
     }
 
-    /// The current session's messages are not waited for any more; how many they were.
+    /// Stops waiting for the current session's messages; returns their number.
     fn give_up(&mut self) -> usize {
         let Some(session) = self.sessions.last_mut() else {
             return 0;

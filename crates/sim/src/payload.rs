@@ -7,7 +7,7 @@ pub(crate) fn fill(seed: u64, into: &mut [u8]) {
     let mut counter = mix(seed);
     let (words, rest) = into.as_chunks_mut::<8>();
     for word in words {
-        // One multiplication a word: 64 MiB must cost milliseconds. The xor-shift brings the high bits down.
+        // One multiplication a word: 64 MiB must take only milliseconds. The xor-shift brings the high bits down.
         counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = counter.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         *word = (value ^ value >> 32).to_le_bytes();
@@ -20,7 +20,7 @@ pub(crate) fn fill(seed: u64, into: &mut [u8]) {
 
 /// A 64-bit checksum over length, content and order of the bytes. Not keyed: it finds mistakes, not forgeries.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    // Four sums side by side: one would wait for its own multiplication at each word.
+    // Four independent sums: a single one would wait for its own multiplication at each word.
     let mut sums = [1, 2, 3, 4].map(|channel| mix(bytes.len() as u64 ^ channel << 56));
     let (rows, rest) = bytes.as_chunks::<32>();
     for row in rows {

@@ -1,4 +1,4 @@
-//! What runs on a simulated node: the production engine in the production loop, or a stand-in when the net itself is under test.
+//! The process of a simulated node: the production engine in the production loop, or a stand-in when the net itself is under test.
 
 use crate::card::Card;
 use tsumuji_node::simulated::{Driver, Program, SendError};
@@ -7,13 +7,13 @@ use tsumuji_proto::{
     NodeId, Payload, SendId, SubmitError,
 };
 
-/// A process as the net drives it. Unless something else is said here, a function means what the engine's own of that name means.
+/// A process as the net drives it. Unless stated otherwise, a function means the same as the engine's function of that name.
 #[expect(
     missing_docs,
     reason = "the engine documents them; a second text would drift"
 )]
 pub trait Process {
-    /// What a test may look at.
+    /// The part that tests may inspect.
     type Engine;
 
     fn new(config: Config, card: Card) -> Self;
@@ -35,7 +35,7 @@ pub trait Process {
         datagram: Datagram<'_>,
         deadline: Option<Duration>,
     ) -> Result<usize, SendError>;
-    /// A stand-in need not know how to be borrowed a message.
+    /// A stand-in need not support borrowed messages.
     fn submit_borrowed(
         &mut self,
         to: NodeId,
@@ -53,13 +53,13 @@ pub trait Process {
     fn retain(&mut self, _borrowed: &Borrowed<'_>) -> bool {
         true
     }
-    /// Receives what the card lets it, does what is due, and sends what the card takes.
+    /// Polls: receives the frames that the card allows, handles expired timeouts, and sends as many frames as the card takes.
     fn turn(&mut self, program: &mut impl Program);
-    /// When the next turn is due at the latest.
+    /// Latest time of the next poll.
     fn due(&self) -> Option<Instant>;
-    /// Something may still leave, as soon as the card has room.
+    /// Whether frames are ready to leave once the card has room.
     fn has_backlog(&self) -> bool;
-    /// Frames refused for their checksums, ever.
+    /// Frames refused for their checksums in all.
     fn refused_frames(&self) -> u64 {
         0
     }
@@ -70,7 +70,7 @@ pub trait Process {
     fn close(&mut self, now: Instant);
 }
 
-/// An engine's configuration for simulations; the net puts `me` and `incarnation` in.
+/// An engine's configuration for simulations; the net fills in `me` and `incarnation`.
 ///
 /// 1500-byte frames, a ring of 256, 16 MiB for arrived messages, 8 MiB of queue per peer, keep-alive 20 ms, death after 100 ms.
 pub fn config() -> Config {

@@ -1,14 +1,14 @@
-//! The only source of chance in a simulation: a seed from outside, and generators derived from it.
+//! The only source of randomness in a simulation: a seed, and generators derived from it.
 //!
-//! `Rng` is xoshiro256++ (Blackman and Vigna, 2019) filled by SplitMix64, as its authors recommend. Each user of chance (the
-//! wires, the payloads, the engines) has a generator of its own, so that a change to one leaves the others' choices as they were.
+//! `Rng` is xoshiro256++ (Blackman and Vigna, 2019) filled by SplitMix64, as its authors recommend. Each user of randomness (paths, payloads,
+//! engines) has a generator of its own, so that a change to one does not change the others' choices.
 
 use std::ops::Range;
 
 /// The environment variable that replaces every test's seed.
 pub const SEED_VARIABLE: &str = "TSUMUJI_SEED";
 
-/// What fixes a whole run.
+/// The seed of a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seed(pub u64);
 
@@ -64,12 +64,12 @@ pub(crate) const fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// xoshiro256++: small, fast, good enough for chance, useless for secrets.
+/// xoshiro256++: small, fast, good enough for simulation, not for secrets.
 #[derive(Debug, Clone)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The same `seed` gives the same numbers, for ever.
+    /// The same `seed` always gives the same numbers.
     pub fn new(seed: u64) -> Self {
         let mut state = [0; 4];
         let mut at = seed;
@@ -108,7 +108,7 @@ impl Rng {
         self.within(0..count as u64) as usize
     }
 
-    /// True in `per_million` of a million cases. Takes no random bits when the answer is certain.
+    /// True with a probability of `per_million` in a million. Takes no random bits when the answer is certain.
     pub fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.within(0..1_000_000) < u64::from(per_million)
     }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(rng.below(0), 0);
     }
 
-    /// Chance comes as often as stated.
+    /// `chance` is true as often as stated.
     #[test]
     fn chance_is_as_stated() {
         let mut rng = Seed(2).rng(0);

@@ -1,8 +1,7 @@
-//! The switch: one output port per node, with a finite buffer; and all the misfortune of the paths.
+//! The switch: one output port per node, with a finite buffer; and all faults of the paths.
 //!
-//! Called by `net` when a frame's last bit is there (store and forward). Order of a copy's fate: partition, loss, damage,
-//! duplication, then the port's buffer (tail drop), its rate, and at last the path's delay. Owns no frames: what it drops, it
-//! gives up in `Frames`.
+//! Called by `net` when a frame's last bit is there (store and forward). Each copy passes in this order: partition, loss, damage, duplication, then
+//! the port's buffer (tail drop), its rate, and at last the path's delay. Owns no frames: it releases dropped ones in `Frames`.
 
 use std::collections::BTreeMap;
 
@@ -15,38 +14,38 @@ use tsumuji_proto::{Destination, Duration, NodeId};
 /// Longest random frame: longer than any real one, shorter than a buffer.
 const GARBAGE_BYTES: u64 = 10_000;
 
-/// Where frames went. Each drop is counted under one reason.
+/// Frames by what happened to them. Each drop is counted under one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Frames that nodes transmitted; a broadcast counts once.
     pub sent_frames: u64,
-    /// Their bytes, without Ethernet's.
+    /// Bytes of these, without Ethernet's.
     pub sent_bytes: u64,
-    /// Copies handed to engines.
+    /// Copies delivered to engines.
     pub handled_frames: u64,
-    /// Lost by chance, or too long for their path.
+    /// Lost at random, or too long for their path.
     pub lost: u64,
     /// Dropped at the border of a partition.
     pub partitioned: u64,
     /// Damaged and found by the link's checksum.
     pub damage_found: u64,
-    /// Damaged and let through.
+    /// Damaged and passed on.
     pub damage_passed: u64,
-    /// Refused by the checksum, where frames bear one.
+    /// Refused by the checksum, where frames have one.
     pub refused: u64,
-    /// Passed twice.
+    /// Passed on twice.
     pub duplicated: u64,
     /// Given an extra delay.
     pub reordered: u64,
-    /// No room in the switch's buffer.
+    /// Dropped: no room in the switch's buffer.
     pub switch_full: u64,
-    /// No room in a live node's receive ring.
+    /// Dropped: no room in a live node's receive ring.
     pub receive_full: u64,
-    /// Arrived where no process runs, or was left in the ring of one that died.
+    /// Dropped: no process was running at the node, or it died with the frame in its ring.
     pub nobody: u64,
 }
 
-/// What frames travel in, and what is known of them.
+/// The timeline, the frames in flight and their counts.
 #[derive(Debug)]
 pub(crate) struct Medium {
     pub(crate) timeline: Timeline,
@@ -104,7 +103,7 @@ impl Switch {
         self.side.fill(0);
     }
 
-    /// Sends a frame on its way to one node, or to all but the sender. Takes over one ownership of `frame`.
+    /// Forwards a frame to one node, or to all but the sender. Takes over one ownership of `frame`.
     pub(crate) fn forward(
         &mut self,
         medium: &mut Medium,
@@ -198,7 +197,7 @@ impl Switch {
     }
 }
 
-/// The frame as it comes out; `None` where the link notices.
+/// The damaged frame; `None` where the link's checksum finds the damage.
 fn damage(kind: Damage, bytes: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     match kind {

@@ -1,4 +1,4 @@
-//! What happens when: the queue of future events, earliest first; events of one moment in the order in which they were planned.
+//! The queue of future events, earliest first; events of one moment in the order in which they were planned.
 //!
 //! Owned by `net`. Invariant: time never goes back, so a run is a function of its inputs only.
 
@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use crate::frames::FrameId;
 use tsumuji_proto::{Destination, Instant, NodeId};
 
-/// Something that is going to happen.
+/// A future event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// The last bit of a frame has reached the switch.
@@ -36,13 +36,13 @@ pub(crate) enum Happening {
 #[derive(Debug, PartialEq, Eq)]
 struct Planned {
     at_ns: u64,
-    /// How many were planned before: no two are alike.
+    /// How many were planned before: unique.
     order: u64,
     what: Happening,
 }
 
 impl Ord for Planned {
-    /// The greatest is the one that comes first, as `BinaryHeap` wants it.
+    /// The earliest is the greatest, as `BinaryHeap` needs it.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
     }
@@ -54,7 +54,7 @@ impl PartialOrd for Planned {
     }
 }
 
-/// The future.
+/// The present time and all future events.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     heap: BinaryHeap<Planned>,
@@ -77,7 +77,7 @@ impl Timeline {
         });
     }
 
-    /// Events that have happened or will.
+    /// Number of events planned so far.
     pub(crate) fn planned(&self) -> u64 {
         self.planned
     }
@@ -96,7 +96,7 @@ impl Timeline {
         Some(planned.what)
     }
 
-    /// Lets time pass where nothing happens.
+    /// Advances time where no event is due.
     pub(crate) fn advance_to(&mut self, at: Instant) {
         debug_assert!(
             self.next_at().is_none_or(|next| next >= at),

@@ -1,10 +1,10 @@
-//! What happens to frames between two nodes: the conditions of a path, and ports that send at a rate.
+//! Faults and delays of frames between two nodes: the conditions of a path, and ports that send at a rate.
 
 use std::ops::Range;
 
 use tsumuji_proto::{Duration, Instant};
 
-/// Ethernet header 14, checksum 4, preamble 8, gap 12: what a frame costs on the wire beside its own bytes.
+/// Bytes that a frame takes on the wire beside its own: Ethernet header 14, checksum 4, preamble 8, gap 12.
 pub const ETHERNET_OVERHEAD_BYTES: usize = 38;
 
 /// Ethernet pads shorter contents to this.
@@ -20,39 +20,39 @@ pub const fn wire_bytes(frame_bytes: usize) -> usize {
     content + ETHERNET_OVERHEAD_BYTES
 }
 
-/// What becomes of a frame that `Conditions::damage_ppm` picks. The crate's head says why there are several.
+/// What happens to a frame that `Conditions::damage_ppm` picks. The crate's head explains the kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// The link's checksum finds it: the frame is gone, and counted apart from the lost ones.
+    /// The link's checksum finds it: the frame is dropped, and counted apart from lost ones.
     Found,
-    /// Cut short, to nothing in the extreme.
+    /// Cut short, possibly to nothing.
     Truncated,
     /// Garbage appended, as a padding link would.
     Padded,
-    /// One to eight bits flipped anywhere: only authentication could tell. The oracle must be told to forgive.
+    /// One to eight bits flipped anywhere: only authentication would notice. The oracle must be told to forgive the pair.
     Flipped,
     /// Replaced by random bytes of random length.
     Garbage,
 }
 
-/// How the path from one node to another treats frames. Chances are in millionths (ppm) per frame.
+/// Conditions of the path from one node to another. Probabilities are in millionths (ppm) per frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
-    /// Time from the switch's port to the node, drawn anew for each frame; a wide range reorders.
+    /// Time from the switch's port to the node, drawn for each frame; a wide range reorders.
     pub delay_ns: Range<u64>,
-    /// Chance of being lost before the switch's port.
+    /// Probability of loss before the switch's port.
     pub loss_ppm: u32,
-    /// Longer frames are lost, as where an MTU is too small.
+    /// Longer frames are lost, as with too small an MTU.
     pub longest_bytes: usize,
-    /// Chance of passing the port twice.
+    /// Probability of passing the port twice.
     pub duplicate_ppm: u32,
-    /// Chance of an extra delay.
+    /// Probability of an extra delay.
     pub reorder_ppm: u32,
-    /// That delay.
+    /// Range of that delay.
     pub reorder_ns: Range<u64>,
-    /// Chance of being damaged.
+    /// Probability of damage.
     pub damage_ppm: u32,
-    /// Which kinds of damage, each as likely as the others; must not be empty where the chance is above 0.
+    /// Kinds of damage, equally probable; must not be empty where `damage_ppm` is above 0.
     pub damage: &'static [Damage],
 }
 
@@ -75,7 +75,7 @@ impl Default for Conditions {
 /// A transmitter that sends one frame after the other at a rate.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Port {
-    /// 0: no time at all. Picoseconds, so that 100 Gbit/s comes out exact.
+    /// Picoseconds, so that 100 Gbit/s is exact. 0: no limit.
     ps_per_byte: u64,
     free_at_ps: u64,
 }
@@ -101,7 +101,7 @@ impl Port {
         Instant::from_nanos(self.free_at_ps.div_ceil(1_000))
     }
 
-    /// Bytes that wait here, the part of the first that has left not counted.
+    /// Bytes that wait here, without the part of the first frame that has left.
     pub(crate) fn backlog_bytes(&self, now: Instant) -> usize {
         match self.ps_per_byte {
             0 => 0,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(port.backlog_bytes(Instant::from_nanos(50_000)), 0);
     }
 
-    /// Without a rate nothing waits.
+    /// Without a rate no frame waits.
     #[test]
     fn no_rate_no_wait() {
         let mut port = Port::new(0);

@@ -1,9 +1,9 @@
-//! Relaxation of linear systems `A x = b`: alone, by threads, and by processes that exchange what they have.
+//! Relaxation of linear systems `A x = b`: sequentially, by threads, and by processes that exchange their values.
 //!
-//! - [`system`]: matrices, where they come from, how rows are shared out.
+//! - [`system`]: matrices, their sources, and the partition of rows.
 //! - [`local`]: kernels, sweepers, and the modes that need no network.
 //! - [`distributed`]: judge and workers in several processes.
-//! - [`outlook`]: what can be said of convergence up front.
+//! - [`outlook`]: the expected convergence of a system.
 //! - [`report`]: progress and outcome.
 
 pub mod distributed;

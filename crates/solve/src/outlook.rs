@@ -1,6 +1,6 @@
-//! What can be said of convergence before the first lap.
+//! The expected convergence of a system, before the first lap.
 //!
-//! Called by the program before a run. Costs a few passes over A. What assures convergence:
+//! Called by the program before a run. Costs a few passes over A. Convergence is proven by:
 //!
 //! - strict diagonal dominance, or weak dominance of an irreducible matrix with one strict row: any order of relaxation
 //!   converges, also the asynchronous one, since ρ(|D⁻¹(L+U)|) < 1 (Chazan and Miranker, 1969), for ω in (0, 1];
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::system::{Generate, Matrix};
 
-/// Steps of the power method at most: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
+/// Most steps of the power method: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
 const POWER_STEPS: usize = 30;
-/// Entries that the power method visits at most, about a second's worth; never fewer than five steps.
+/// Most entries that the power method visits, about a second's worth; never fewer than five steps.
 const POWER_ENTRIES: usize = 500_000_000;
 
-/// What is to be expected.
+/// Expected convergence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -32,7 +32,7 @@ pub enum Verdict {
 /// The convergence outlook of a system.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outlook {
-    /// What is to be expected.
+    /// Expected convergence.
     pub verdict: Verdict,
     /// Why, in words.
     pub why: String,
@@ -58,7 +58,7 @@ impl std::fmt::Display for Outlook {
 }
 
 impl Outlook {
-    /// Of a matrix that is at hand. `omega` and `tolerance` as for the run.
+    /// The outlook of a matrix in memory. `omega` and `tolerance` as for the run.
     pub fn of_matrix(matrix: &Matrix, omega: f64, tolerance: f64) -> Self {
         let rows = Rows::look(matrix);
         if omega > 1.0 {
@@ -101,7 +101,7 @@ impl Outlook {
         }
     }
 
-    /// Of a system that each worker makes for itself: known from how it is made.
+    /// The outlook of a system that each worker generates, known from its kind.
     pub fn of_generated(what: &Generate, omega: f64, tolerance: f64) -> Self {
         if omega > 1.0 {
             return Self::over_relaxed(omega);
@@ -212,7 +212,7 @@ fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
             let image = sum / matrix.diagonal(row).abs();
             least = least.min(image / v[row]);
             largest = largest.max(image / v[row]);
-            // The average with v keeps all entries positive and stops bipartite matrices from swinging.
+            // The average with v keeps all entries positive and keeps bipartite matrices from oscillating.
             next[row] = 0.5 * (v[row] + image);
         }
         low = low.max(least);
@@ -228,7 +228,7 @@ fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
     (low, high)
 }
 
-/// Every unknown depends on every other, over any number of steps: the graph of A is strongly connected.
+/// Whether every unknown depends on every other, over any number of steps: the graph of A is strongly connected.
 fn is_irreducible(matrix: &Matrix) -> bool {
     let n = matrix.n();
     let mut transposed = vec![Vec::new(); n];
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(outlook.laps_at_most, Some(34)); // ln 1e-10 / ln 0.5 = 33.2
     }
 
-    /// Weak dominance assures only what hangs together.
+    /// Weak dominance proves convergence only for irreducible matrices.
     #[test]
     fn weak_dominance_needs_irreducibility() {
         let chain = dense(3, &[2.0, -1.0, 0.0, -1.0, 2.0, -1.0, 0.0, -1.0, 2.0]);
@@ -319,7 +319,7 @@ mod tests {
         assert!(outlook.radius_at_most.unwrap() < 0.51);
     }
 
-    /// What diverges is not expected to converge.
+    /// Divergent systems are not expected to converge.
     #[test]
     fn divergent_systems_are_told() {
         assert_eq!(
@@ -331,7 +331,7 @@ mod tests {
         assert!(symmetric.why.contains("positive definite"));
     }
 
-    /// What is known of generated systems agrees with a look at them.
+    /// The outlook of generated systems agrees with that of their matrices.
     #[test]
     fn generated_systems_agree_with_a_look() {
         for text in ["dense:50", "poisson2d:9", "poisson3d:5", "circuit:200"] {

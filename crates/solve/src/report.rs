@@ -1,4 +1,4 @@
-//! How a run reports: progress while it iterates, and at its end why it stopped and with what.
+//! Reports of a run: progress while it iterates, and at its end the reason and the result.
 //!
 //! Filled in by `local` and `distributed`, printed by the command line. Residuals are relative, ‖b − A x‖₂ / ‖b‖₂.
 //!
@@ -34,13 +34,13 @@ pub enum Reason {
     WorkerLost {
         /// Its name.
         worker: String,
-        /// What is known of the cause.
+        /// The known cause.
         cause: String,
     },
 }
 
 impl Reason {
-    /// The name scripts compare with.
+    /// The name for scripts.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::Converged => "converged",
@@ -58,7 +58,7 @@ impl Reason {
     }
 }
 
-/// One sentence for a person, with what can be done.
+/// One sentence for the user, with advice.
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -86,32 +86,32 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// The name alone: what varies is in the other fields of the report.
+/// The name alone: details are in the other fields of the report.
 impl Serialize for Reason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// Laps of the slowest worker.
     pub laps_min: u64,
     /// Laps of the fastest worker.
     pub laps_max: u64,
-    /// Relative residual as the workers met it on their last laps: an estimate, not verified.
+    /// Relative residual as the workers measured it on their last laps: an estimate, not verified.
     pub residual_estimate: f64,
-    /// Since the iteration began.
+    /// Time since the iteration began.
     pub elapsed: Duration,
 }
 
 /// Wall-clock seconds by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Seconds {
-    /// Reading or generating the system. Filled in by whoever does that.
+    /// Reading or generating the system. Filled in by the caller.
     pub load: f64,
-    /// Bringing rows to the workers; factorising their blocks.
+    /// Sending rows to the workers; factorising their blocks.
     pub distribute: f64,
     /// Iterating, verification excluded.
     pub iterate: f64,
@@ -119,7 +119,7 @@ pub struct Seconds {
     pub verify: f64,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// Whether the tolerance was met.
@@ -132,11 +132,11 @@ pub struct Outcome {
     pub laps: Vec<u64>,
     /// Exact residuals computed.
     pub verifications: u64,
-    /// Where the time went.
+    /// Time spent by phase.
     pub seconds: Seconds,
-    /// What a user should know beside that, one sentence each (for example that `lu` fell back to `sweep`).
+    /// Further notes for the user, one sentence each (for example that `lu` fell back to `sweep`).
     pub notes: Vec<String>,
-    /// The solution, or the best there is of it.
+    /// The solution, or the best approximation reached.
     #[serde(skip)]
     pub x: Vec<f64>,
 }
@@ -145,7 +145,7 @@ pub struct Outcome {
 mod tests {
     use super::*;
 
-    /// Scripts see the reason as a plain name and the vector not at all.
+    /// JSON has the reason as a plain name, and no vector.
     #[test]
     fn json_has_the_name_of_the_reason() {
         let outcome = Outcome {

@@ -1,21 +1,21 @@
 //! Runs `ip`, `tc`, `bridge` and `ethtool`: alone, or many lines by one process.
 //!
-//! Called by everybody here who asks or changes the kernel. Batches die with us (`setpriv --pdeathsig`), so that a killed
-//! `up` does not go on building behind the back of the `down` that follows. An error is one line: the command, and what it said.
+//! Called wherever the kernel is queried or changed. Batches die with us (`setpriv --pdeathsig`), so that the batch of a killed `up` does not go on
+//! building during the `down` that follows. An error is one line: the command, and its message.
 
 use std::io::{Seek, Write};
 use std::process::{Command, Output, Stdio};
 
-/// A command that did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
     /// The program is not installed.
     #[error("{program}: not found; apt-get install {package}")]
     NotInstalled {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// The package that has it.
+        /// The package that contains it.
         package: &'static str,
     },
     /// It could not be run, or its input or output could not be handled.
@@ -23,23 +23,23 @@ pub enum CommandError {
     Run {
         /// The command.
         command: String,
-        /// The kernel's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It failed.
+    /// It ended with an error.
     #[error("{command}: {complaint}")]
     Failed {
         /// The command.
         command: String,
-        /// What it said, in one line.
+        /// Its message, in one line.
         complaint: String,
     },
-    /// It answered something that is not understood.
+    /// Its output could not be parsed.
     #[error("{command}: unexpected answer ({problem})")]
     Answer {
         /// The command.
         command: String,
-        /// What is wrong with it.
+        /// What is wrong with the output.
         problem: String,
     },
 }
@@ -65,7 +65,7 @@ impl Tool {
 /// The package of `ip`, `tc` and `bridge`.
 const PACKAGE: &str = "iproute2";
 
-/// Runs one command, in a namespace if one is named, and returns what it printed.
+/// Runs one command, in a namespace if one is named, and returns its output.
 pub(crate) fn run(
     tool: Tool,
     netns: Option<&str>,
@@ -86,7 +86,7 @@ pub(crate) fn run(
     })
 }
 
-/// Runs a command and reads its answer as JSON.
+/// Runs a command and parses its output as JSON.
 pub(crate) fn ask<T: serde::de::DeserializeOwned>(
     tool: Tool,
     netns: &str,
@@ -102,12 +102,12 @@ pub(crate) fn ask<T: serde::de::DeserializeOwned>(
         })
 }
 
-/// Runs many lines by one process; stops at the first that fails, and names it.
+/// Runs many lines by one process; stops at the first that fails, and the error names it.
 pub(crate) fn batch(tool: Tool, netns: Option<&str>, lines: &[String]) -> Result<(), CommandError> {
     run_batch(tool, netns, &[], lines).map(drop)
 }
 
-/// Runs many questions by one process and reads the list that answers each.
+/// Runs many queries by one process and parses the list that each prints.
 pub(crate) fn ask_batch<T: serde::de::DeserializeOwned>(
     tool: Tool,
     netns: &str,
@@ -139,7 +139,7 @@ fn run_batch(
         command: whole.clone(),
         source,
     };
-    // A file rather than a pipe: whoever writes a pipe and reads another can wait for ever.
+    // A file rather than a pipe: writing one pipe while reading another could block for ever.
     let mut script = tempfile::tempfile().map_err(failed)?;
     let text: String = lines
         .iter()
@@ -166,14 +166,14 @@ fn run_batch(
     })
 }
 
-/// A command that the kernel kills when we die. It means the *thread* that starts it, which must wait for it.
+/// A command that the kernel kills when we die. That is tied to the *thread* that starts it, which must wait for it.
 pub(crate) fn dying_with_us(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
     command
 }
 
-/// Runs to the end; `program` and `package` are what to say when it is not there.
+/// Runs a command to its end; `program` and `package` are for the error when it is not installed.
 pub(crate) fn output_of(
     command: &mut Command,
     shown: &str,
@@ -197,7 +197,7 @@ fn shown(tool: Tool, netns: Option<&str>, arguments: &str) -> String {
     format!("{} {netns}{arguments}", tool.program())
 }
 
-/// JSON values one behind the other: a batch prints one for each line.
+/// Consecutive JSON values: a batch prints one for each line.
 fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<Vec<T>, String> {
     let values = serde_json::Deserializer::from_slice(answer).into_iter::<T>();
     values
@@ -213,7 +213,7 @@ fn failed_line(said: &str) -> Option<usize> {
     place.rsplit(':').next()?.trim().parse().ok()
 }
 
-/// What a failed command said, in one line; how it ended if it said nothing.
+/// The message of a failed command, in one line; how it ended if it printed nothing.
 pub(crate) fn complaint(said: &str, output: &Output) -> String {
     let lines: Vec<_> = said
         .lines()
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A batch's complaint names the line that failed, and is told without the rest.
+    /// A batch's error names the line that failed, and omits the rest.
     #[test]
     fn complaints_become_one_line() {
         let said = "RTNETLINK answers: File exists\nCommand failed -:12\n";
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(complaint("\n", &failed()), "exit status: 2");
     }
 
-    /// Answers one behind the other are told apart; what is no list is an error, not a panic.
+    /// Consecutive outputs are separated; one that is no list is an error, not a panic.
     #[test]
     fn answers_of_a_batch_are_told_apart() {
         assert_eq!(

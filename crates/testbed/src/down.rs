@@ -1,7 +1,7 @@
-//! Removes a testbed, whatever state it is in: ends what runs in its namespaces, then removes them, the switch last.
+//! Removes a testbed in any state: ends the processes in its namespaces, then removes the namespaces, the switch last.
 //!
-//! Called by `Testbed::down`, by a handle that is dropped, and by `up` for what it could not finish. Touches no namespace and
-//! no process that `mark` does not say is ours.
+//! Called by `Testbed::down`, by a handle that is dropped, and by `up` for a testbed that it could not finish. Touches only namespaces and processes
+//! that are ours according to `mark`.
 
 use crate::commands::{CommandError, Tool, batch};
 use crate::hosts_file;
@@ -9,10 +9,10 @@ use crate::mark::{self, Survey};
 use crate::processes;
 use crate::spec::Name;
 
-/// A killed `up` may have had a command under way, and new processes may appear while the old are ended.
+/// A command of a killed `up` may still be running, and new processes may appear while the old are ended.
 const ROUNDS: usize = 5;
 
-/// Why a testbed could not be removed as a whole.
+/// Why a testbed could not be removed completely.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownError {
@@ -22,15 +22,15 @@ pub enum DownError {
     /// A command failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The hosts file stays.
+    /// The hosts file could not be removed.
     #[error("{}: {source}", path.display())]
     HostsFile {
-        /// Which file.
+        /// Its path.
         path: std::path::PathBuf,
-        /// The kernel's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Namespaces appear again and again.
+    /// Namespaces reappear repeatedly.
     #[error("{namespace} is made again as often as it is removed; end what makes it")]
     Reappears {
         /// The first of them.
@@ -47,7 +47,7 @@ pub struct Removed {
     pub processes: usize,
 }
 
-/// Removes everything of this name that is ours, and says what that was.
+/// Removes everything of this name that is ours; returns what was removed.
 pub(crate) fn remove_all(name: &Name) -> Result<Removed, DownError> {
     let mut removed = Removed::default();
     for _ in 0..ROUNDS {

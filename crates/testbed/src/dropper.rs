@@ -1,14 +1,14 @@
-//! The kernel's half of impairment: a program that loses, repeats or changes frames as they leave a switch port.
+//! The kernel's part of impairment: a BPF program that loses, repeats or changes frames as they leave a switch port.
 //!
-//! A listing for the assembler of `tsumuji-bpf`, of one set of probabilities, put into an ELF object for `tc` to load. Called by `impair` only.
+//! Written for the assembler of `tsumuji-bpf`, for one set of probabilities, and put into an ELF object for `tc` to load. Called by `impair` only.
 //!
-//! It runs where the switch sends a frame to a host: all frames to that host pass there, whatever the sender's socket is and
-//! however the receiver takes them (AF_PACKET, AF_XDP in both modes, the kernel's own UDP and TCP). The sender never learns of a
-//! loss, because its frame has long left it. A broadcast frame is lost for each receiver by itself.
+//! It runs where the switch sends a frame to a host: all frames to that host pass there, for any kind of sender and receiver (AF_PACKET, AF_XDP in
+//! both modes, the kernel's own UDP and TCP). The sender never learns of a loss, because its frame has long left it. A broadcast frame is lost for
+//! each receiver separately.
 //!
-//! A copy that the program sent out of the port would be a redirected frame to the kernel, and generic XDP takes none of those
-//! (`skb_is_redirected` in `netif_receive_generic_xdp`). So a copy comes into the switch once more, by a port of its own, and is forwarded like
-//! any frame; one of a broadcast is addressed to the host alone, or it would reach all.
+//! If the program sent a copy out of the port, the kernel would count it as a redirected frame, and generic XDP takes none of those
+//! (`skb_is_redirected` in `netif_receive_generic_xdp`). So a copy enters the switch again, by a port of its own, and is forwarded like any frame; a
+//! copy of a broadcast is addressed to the one host, or it would reach all.
 
 use object::write::{Object, Symbol, SymbolSection};
 use object::{
@@ -21,14 +21,14 @@ use tsumuji_bpf::{Assembler, If, Label, Op, Reg};
 use crate::impair::Impairment;
 use crate::spec::Mac;
 
-/// The section that `tc` looks for.
+/// The section that `tc` loads.
 pub(crate) const SECTION: &str = "tc";
-/// All it calls may be called under any licence.
+/// The program calls only helpers that are allowed under any licence.
 const LICENSE: &[u8] = b"MIT OR Apache-2.0\0";
 
-/// A copy bears this, so that it is not impaired again. The kernel clears marks between namespaces: no sender can set it.
+/// Mark of a copy, so that it is not impaired again. The kernel clears marks between namespaces: no sender can set it.
 const COPY_MARK: u32 = 0x7473_756d;
-/// The Ethernet header stays whole: a frame for somebody else would be another fault than a changed one.
+/// The Ethernet header is not changed: a frame with another address would be another fault than a corrupted one.
 const ETHERNET_HEADER_BYTES: i32 = 14;
 
 // Fields of `struct __sk_buff`, by offset.
@@ -45,7 +45,7 @@ const LOAD_BYTES: i32 = 26;
 const PASS: i32 = 0;
 const DROP: i32 = 2;
 
-/// What helpers and the program answer.
+/// Result of helpers and of the program.
 const RESULT: Reg = Reg(0);
 /// Arguments of helpers.
 const A1: Reg = Reg(1);
@@ -55,20 +55,20 @@ const A4: Reg = Reg(4);
 const A5: Reg = Reg(5);
 /// The frame, for helpers.
 const CONTEXT: Reg = Reg(6);
-/// Of the byte that is changed or looked at, in the frame.
+/// Offset in the frame of the byte that is changed or read.
 const OFFSET: Reg = Reg(7);
 const STACK: Reg = Reg(10);
-/// That byte lies here on the stack,
+/// Place of that byte on the stack,
 const BYTE: i16 = -8;
-/// the address that a copy of a broadcast gets here,
+/// of the address that a copy of a broadcast gets,
 const NEW_ADDRESS: i16 = -16;
-/// and the one that it had here.
+/// and of its former address.
 const OLD_ADDRESS: i16 = -24;
 const ADDRESS_BYTES: i32 = 6;
-/// Of `CLONE_REDIRECT`: into that interface, not out of it.
+/// Flag of `CLONE_REDIRECT`: into that interface, not out of it.
 const INWARDS: i32 = 1;
 
-/// Where copies come into the switch, and the address of the host that they are for.
+/// The port by which copies enter the switch, and the address of the host that they are for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copies {
     pub(crate) ifindex: u32,
@@ -99,9 +99,9 @@ fn program(impairment: &Impairment, copies: Copies) -> Vec<u64> {
     p.finish()
 }
 
-/// Jumps to `otherwise` but with this probability. `false`: it is 0, and what would follow is not needed.
+/// Jumps to `otherwise`, except with this probability. `false`: it is 0, and the following code is not needed.
 fn unless_by_chance(p: &mut Assembler, probability: f64, otherwise: Label) -> bool {
-    // A 32-bit random number is below `share` in that share of all cases.
+    // A 32-bit random number is below `share` with that probability.
     let share = (probability.clamp(0.0, 1.0) * 2f64.powi(32)).round() as u64;
     let Some(last) = share.checked_sub(1) else {
         return false;
@@ -112,7 +112,7 @@ fn unless_by_chance(p: &mut Assembler, probability: f64, otherwise: Label) -> bo
     true
 }
 
-/// Between `bytes` of the frame, from the one that `A2` says on, and the stack.
+/// Copies `bytes` of the frame, from the offset in `A2` on, from or to the stack.
 fn frame_bytes(p: &mut Assembler, helper: i32, stack: i16, bytes: i32) {
     p.copy(A1, CONTEXT);
     p.copy(A3, STACK);
@@ -122,13 +122,13 @@ fn frame_bytes(p: &mut Assembler, helper: i32, stack: i16, bytes: i32) {
     p.call(helper);
 }
 
-/// Sends a copy into the switch once more.
+/// Sends a copy into the switch again.
 fn repeat(p: &mut Assembler, copies: Copies) {
     let [single, whole] = [(); 2].map(|()| p.label());
     p.set(A2, 0);
     frame_bytes(p, LOAD_BYTES, BYTE, 1);
     p.load(U8, OFFSET, STACK, BYTE);
-    p.op_number(Op::And, OFFSET, 1); // set in the addresses of groups
+    p.op_number(Op::And, OFFSET, 1); // set in group addresses
     p.jump_if(OFFSET, If::Equal, 0, single);
 
     let [a, b, c, d, e, f] = copies.host.0;
@@ -156,7 +156,7 @@ fn repeat(p: &mut Assembler, copies: Copies) {
     p.place(whole);
 }
 
-/// Flips one bit of one byte behind the Ethernet header, both at random; jumps to `done` where there is none.
+/// Flips one bit of one byte behind the Ethernet header, both at random; jumps to `done` where there is no such byte.
 fn change_a_bit(p: &mut Assembler, done: Label) {
     p.load(U32, OFFSET, CONTEXT, SKB_LEN);
     p.jump_if(
@@ -237,7 +237,7 @@ mod tests {
         instruction[0] == 0x85 && number(instruction) == helper
     }
 
-    /// What is not asked for is not in the program at all.
+    /// The program has no code for impairments with probability 0.
     #[test]
     fn program_has_only_what_is_asked_for() {
         let calls =
@@ -256,7 +256,7 @@ mod tests {
         );
     }
 
-    /// Certainty and the smallest share are compared with the right numbers.
+    /// Probability 1 and the smallest probability are compared with the right numbers.
     #[test]
     fn shares_become_limits() {
         let limit = |probability| {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(limit(0.0), None);
     }
 
-    /// Every jump goes ahead and lands inside the program, which ends with an exit.
+    /// Every jump goes forward to an instruction of the program, which ends with an exit.
     #[test]
     fn jumps_stay_inside() {
         let program = of(0.1, 0.1, 0.1);

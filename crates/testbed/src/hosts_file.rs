@@ -1,7 +1,6 @@
-//! The hosts file: which hosts there are, at which addresses, and how to start a program there. Commands that take
-//! `--hosts` read it.
+//! The hosts file: the hosts, their addresses, and how to start a program on each. Commands with `--hosts` read it.
 //!
-//! Written by `up` when the testbed works, whole or not at all; removed by `down`. Nothing here depends on it.
+//! `up` writes it when the testbed works, whole or not at all; `down` removes it. The testbed itself does not use it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use crate::spec::{Mac, Name};
 
 /// The port in the hosts' addresses.
 pub const PORT: u16 = 7000;
-/// Where the files lie; those of ordinary users lie in `$XDG_RUNTIME_DIR/tsumuji`.
+/// Folder of the files; those of ordinary users are in `$XDG_RUNTIME_DIR/tsumuji`.
 const FOLDER: &str = "/run/tsumuji";
 
 #[derive(Serialize)]
@@ -31,7 +30,7 @@ struct Node<'a> {
     via: [&'a str; 4],
 }
 
-/// The path of a testbed's hosts file, whether it is there or not.
+/// The path of a testbed's hosts file, which need not exist.
 pub(crate) fn path(name: &Name) -> PathBuf {
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
     let folder = match own {

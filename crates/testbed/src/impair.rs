@@ -1,11 +1,11 @@
 //! Loss, duplication and corruption of the frames to a host, in the kernel's own path.
 //!
-//! Called by `Testbed::impair` and `Testbed::status`. What is set is remembered by the kernel: the loaded program's name says it.
-//! See `dropper` for where frames are impaired, and why there.
+//! Called by `Testbed::impair` and `Testbed::status`. The kernel keeps the setting: it is part of the loaded program's name. `dropper` explains where
+//! frames are impaired, and why there.
 //!
-//! While any host is impaired, no host may hand the kernel more than one frame in one piece (segmentation offload), or a loss
-//! would take dozens of frames at once; and where frames are to be corrupted, checksums are really computed, or the kernel
-//! would take a changed packet for a sound one: between namespaces it trusts its own memory.
+//! While any host is impaired, no host may give the kernel more than one frame in one piece (segmentation offload), or a loss would take dozens of
+//! frames at once; and where frames are to be corrupted, checksums are really computed, or the kernel would accept a changed packet as sound, since
+//! between namespaces it trusts its own memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,19 +17,19 @@ use crate::commands::{CommandError, Tool, ask, ask_batch, batch, run};
 use crate::dropper;
 use crate::spec::{COPIES, INTERFACE, Name, SpecError, host_mac, port, port_id};
 
-/// What happens to the frames that are sent to a host: probabilities from 0 to 1.
+/// Impairment of the frames that are sent to a host: probabilities from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Impairment {
-    /// That a frame is lost.
+    /// Probability that a frame is lost.
     pub loss: f64,
-    /// That a frame which was not lost arrives twice.
+    /// Probability that a frame which was not lost arrives twice.
     pub duplicate: f64,
-    /// That a frame which was not lost has one bit changed, anywhere behind its Ethernet header.
+    /// Probability that a frame which was not lost has one bit changed, anywhere behind its Ethernet header.
     pub corrupt: f64,
 }
 
 impl Impairment {
-    /// Nothing happens to frames.
+    /// No impairment.
     pub const NONE: Self = Self {
         loss: 0.0,
         duplicate: 0.0,
@@ -44,7 +44,7 @@ impl Impairment {
         ]
     }
 
-    /// Refuses what is no probability.
+    /// Refuses values that are no probabilities.
     fn check(&self) -> Result<(), SpecError> {
         match self
             .fields()
@@ -56,13 +56,13 @@ impl Impairment {
         }
     }
 
-    /// As it stands in the kernel.
+    /// The setting as text, for the program's name.
     fn label(&self) -> String {
         let [loss, duplicate, corrupt] = self.fields().map(|(_, value)| value);
         format!("loss={loss},duplicate={duplicate},corrupt={corrupt}")
     }
 
-    /// Reads the name that `tc` gave the program: the file's name, and the section in brackets.
+    /// Parses the name that `tc` gave the program: the file's name, and the section in brackets.
     fn from_label(text: &str) -> Option<Self> {
         let label = text.split(":[").next()?;
         let mut values = label
@@ -97,7 +97,7 @@ impl fmt::Display for Impairment {
     }
 }
 
-/// Without the last digits that come from a factor of 100.
+/// Rounds off the last digits that come from a factor of 100.
 fn rounded(value: f64) -> f64 {
     (value * 1e9).round() / 1e9
 }
@@ -121,17 +121,17 @@ impl FromStr for Fraction {
     }
 }
 
-/// Why frames are not impaired as asked.
+/// Why impairment could not be set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImpairError {
-    /// Not a probability.
+    /// A value is no probability.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// Rights are missing.
     #[error(transparent)]
     Rights(#[from] crate::rights::RightsError),
-    /// The program could not be laid down for `tc` to load.
+    /// The program could not be written to a file for `tc`.
     #[error("cannot write the program that tc loads: {0}")]
     Write(#[from] std::io::Error),
     /// The program could not be made.
@@ -142,10 +142,10 @@ pub enum ImpairError {
     Command(#[from] CommandError),
 }
 
-/// The place of our program in the list of a port's programs; fixed, so that the next replaces it.
+/// The place of our program in the list of a port's programs; fixed, so that a new one replaces the old.
 const PLACE: &str = "egress protocol all pref 1 handle 1 bpf";
 
-/// Sets what happens to frames for these hosts, instead of what happened before.
+/// Sets the impairment of frames to these hosts, replacing the former.
 pub(crate) fn impair(
     name: &Name,
     hosts: u16,
@@ -164,7 +164,7 @@ pub(crate) fn impair(
     let prepared = prepare_senders(name, hosts, &after).map_err(ImpairError::from);
     let done = prepared.and_then(|()| set(name, ids, impairment));
     if done.is_err() {
-        // The first failure is the one to tell of; a second has the same cause.
+        // The first failure is reported; a second has the same cause.
         let _ = prepare_senders(name, hosts, &before);
     }
     done
@@ -184,7 +184,7 @@ fn set(name: &Name, ids: &[u16], impairment: Impairment) -> Result<(), ImpairErr
     let mut lines = Vec::new();
     for &id in ids {
         let (port, host) = (port(id), host_mac(id));
-        // The file's name is what the kernel remembers.
+        // The kernel keeps the file's name.
         let file = folder.path().join(&port).join(impairment.label());
         std::fs::create_dir(folder.path().join(&port))?;
         let copies = dropper::Copies { ifindex, host };
@@ -198,7 +198,7 @@ fn set(name: &Name, ids: &[u16], impairment: Impairment) -> Result<(), ImpairErr
     Ok(batch(Tool::Tc, Some(&name.switch()), &lines)?)
 }
 
-/// The index of the interface by which copies come into the switch.
+/// The index of the interface by which copies enter the switch.
 fn copies_port(name: &Name) -> Result<u32, CommandError> {
     let [copies, _] = COPIES;
     let arguments = ["-json", "link", "show", "dev", copies];
@@ -210,7 +210,7 @@ fn copies_port(name: &Name) -> Result<u32, CommandError> {
     })
 }
 
-/// Has all hosts send frame by frame, and with real checksums, while that matters.
+/// Makes all hosts send frame by frame, and with real checksums, while that is needed.
 fn prepare_senders(
     name: &Name,
     hosts: u16,
@@ -226,7 +226,7 @@ fn prepare_senders(
             Some(&namespace),
             &["link", "set", "dev", INTERFACE, "gso_max_segs", segments],
         )?;
-        // Only who ever asks for corruption needs the program for it.
+        // Only users who ask for corruption need `ethtool`.
         if is_corrupted || !offloads_checksums(&namespace)? {
             ethtool(&namespace, &["-K", INTERFACE, "tx", checksums])?;
         }
@@ -234,11 +234,10 @@ fn prepare_senders(
     Ok(())
 }
 
-/// What Linux gives an interface.
+/// Default of Linux for an interface.
 const MOST_SEGMENTS: &str = "65535";
 
-/// Whether the kernel leaves checksums to the interface, as it does unless told otherwise. If `ethtool` is not installed, it
-/// was not told otherwise by us.
+/// Whether the kernel leaves checksums to the interface, which is the default. Without `ethtool` we cannot have changed it.
 fn offloads_checksums(namespace: &str) -> Result<bool, CommandError> {
     match ethtool(namespace, &["-k", INTERFACE]) {
         Ok(features) => Ok(!String::from_utf8_lossy(&features).contains("tx-checksumming: off")),
@@ -285,7 +284,7 @@ struct FilterOptions {
     bpf_name: String,
 }
 
-/// The hosts to which frames are impaired now.
+/// The hosts whose frames are impaired now.
 pub(crate) fn current(name: &Name) -> Result<HashMap<u16, Impairment>, CommandError> {
     let switch = name.switch();
     let qdiscs: Vec<Qdisc> = ask(Tool::Tc, &switch, &["-json", "qdisc", "show"])?;
@@ -315,7 +314,7 @@ pub(crate) fn current(name: &Name) -> Result<HashMap<u16, Impairment>, CommandEr
 mod tests {
     use super::*;
 
-    /// What the kernel remembers is read back; what others named is not taken for ours.
+    /// The setting is read back from the kernel's name; names of other programs are ignored.
     #[test]
     fn labels_are_read_back() {
         let impairment = Impairment {
@@ -338,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Shares are read as fractions and percentages, and shown as people write them.
+    /// Fractions and percentages are parsed, and written in the usual form.
     #[test]
     fn fractions_are_read_and_shown() {
         for (text, value) in [("5%", 0.05), ("0.05", 0.05), ("100 %", 1.0), ("0", 0.0)] {

@@ -1,7 +1,7 @@
 //! A cluster in a box: hosts in network namespaces of one machine, joined by a Linux bridge in a namespace of its own.
 //!
-//! Several hosts, broadcast, loss and limited rates are real that way: frames cross real interfaces and a real switch. Called
-//! by `tsumuji testbed`, benchmarks and tests.
+//! So several hosts, broadcast, loss and limited rates are real: frames cross real interfaces and a real switch. Called by `tsumuji testbed`,
+//! benchmarks and tests.
 //!
 //! ```no_run
 //! use tsumuji_testbed::{Spec, Testbed};
@@ -13,8 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Works through the commands `ip`, `tc`, `bridge` and `ethtool`. The state is what the kernel has (see `mark`), so that a
-//! testbed can be found, used and removed by another process, and by the next one after a crash.
+//! Uses the commands `ip`, `tc`, `bridge` and `ethtool`. All state is in the kernel (see `mark`), so that a testbed can be found, used and removed by
+//! another process, also after a crash.
 //!
 //! Leaves out on purpose: delay and reordering (the kernel's means for them are often missing; the links' `impair` wrapper has
 //! them), IPv6, and isolation of anything but the network: hosts share files, processes and processors.
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// From 0.
+    /// Number of the host, from 0.
     pub fn id(&self) -> u16 {
         self.id
     }
@@ -92,8 +92,7 @@ impl Host {
         spec::INTERFACE
     }
 
-    /// A program that will run in this host; its exit code is passed on (`ip` says so, and fails, if there is none of that
-    /// name).
+    /// A command that runs a program in this host; its exit code is passed on (if there is no such program, `ip` prints that and fails).
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.netns()]).arg(program);
@@ -101,10 +100,10 @@ impl Host {
     }
 }
 
-/// A testbed that stands.
+/// A testbed.
 ///
-/// Made by [`Testbed::up`], it is removed when dropped, unless kept; if the process is killed instead, by the next `up` of any
-/// testbed. Found by [`Testbed::find`], it stays.
+/// One made by [`Testbed::up`] is removed when dropped, unless kept; if the process is killed instead, by the next `up` of any testbed. One found by
+/// [`Testbed::find`] stays.
 #[derive(Debug)]
 pub struct Testbed {
     name: Name,
@@ -113,12 +112,12 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds one.
+    /// Builds a testbed.
     pub fn up(spec: &Spec) -> Result<Self, UpError> {
         Self::up_watched(spec, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Builds one; `watch` is told how many hosts are done, again and again, and may stop the work.
+    /// Builds a testbed; `watch` is called repeatedly with the number of finished hosts, and may stop the work.
     pub fn up_watched(
         spec: &Spec,
         watch: &mut dyn FnMut(u16) -> ControlFlow<()>,
@@ -131,7 +130,7 @@ impl Testbed {
         })
     }
 
-    /// The testbed of that name, if it stands (or is being built, or half removed).
+    /// The testbed of that name, if it exists (or is being built, or half removed).
     pub fn find(name: &Name) -> Result<Option<Self>, CommandError> {
         let found = mark::switch_mark(name)?;
         Ok(found.map(|switch| Self {
@@ -141,13 +140,13 @@ impl Testbed {
         }))
     }
 
-    /// Removes the testbed of that name, whatever state it is in, and ends all processes in its hosts. Nothing if there is none.
+    /// Removes the testbed of that name in any state, and ends all processes in its hosts. Does nothing if there is none.
     pub fn remove(name: &Name) -> Result<Removed, DownError> {
         rights::check()?;
         down::remove_all(name)
     }
 
-    /// Leaves it standing when the handle is dropped.
+    /// Keeps the testbed when the handle is dropped.
     pub fn keep(mut self) -> Result<Self, CommandError> {
         up::keep(
             &self.name,
@@ -167,25 +166,25 @@ impl Testbed {
         &self.hosts
     }
 
-    /// The file that tells other commands of the hosts.
+    /// The file by which other commands know the hosts.
     pub fn hosts_file(&self) -> std::path::PathBuf {
         hosts_file::path(&self.name)
     }
 
-    /// Sets what happens to the frames sent to these hosts, instead of what happened before.
+    /// Sets the impairment of frames to these hosts, replacing the former.
     pub fn impair(&self, ids: &[u16], impairment: Impairment) -> Result<(), ImpairError> {
         rights::check()?;
         let hosts = u16::try_from(self.hosts.len()).unwrap_or(u16::MAX);
         impair::impair(&self.name, hosts, ids, impairment)
     }
 
-    /// What it is and does now.
+    /// Its present state.
     pub fn status(&self) -> Result<Status, CommandError> {
         status::status(&self.name, &self.hosts)
     }
 
-    /// Runs a command on all hosts at once. Lines of output are passed on as they come, from several threads; when
-    /// `wants_stop`, all are interrupted. Nothing of them runs when this returns.
+    /// Runs a command on all hosts at once. Lines of output are passed on as they come, from several threads; when `wants_stop` returns true, all are
+    /// interrupted. None of the processes runs when this returns.
     pub fn run_all(
         &self,
         command: &[OsString],
@@ -195,9 +194,9 @@ impl Testbed {
         run::run_all(&self.hosts, command, on_line, wants_stop)
     }
 
-    /// Removes it, and tells of what could not be removed.
+    /// Removes the testbed; the error names what could not be removed.
     pub fn down(mut self) -> Result<Removed, DownError> {
-        self.is_kept = true; // whatever comes of it, it is not tried again
+        self.is_kept = true; // it is not tried again, whatever the result
         down::remove_all(&self.name)
     }
 }

@@ -1,12 +1,12 @@
-//! Whose a namespace is: the mark that the testbed leaves on its namespaces, and what is found of it later.
+//! Ownership of namespaces: the mark that the testbed sets on its namespaces, and the search for them later.
 //!
-//! The mark is the alias of the loopback interface, so it lives and dies with the namespace: no file can disagree with the
-//! kernel. The switch's mark also says how many hosts there are to be, and who holds the testbed until it is finished.
+//! The mark is the alias of the loopback interface, so it exists exactly as long as the namespace: no file can disagree with the kernel. The switch's
+//! mark also has the number of hosts, and the process that holds the testbed until it is finished.
 //! Called by `up`, `down` and `Testbed::find`.
 //!
-//! Invariants: the switch's namespace bears its mark before it has a name; hosts exist only under a marked switch. So an
-//! unmarked namespace with a host's name is a half-made one of ours only if the switch is ours, the host is one of those to be
-//! made, and the namespace is bare; anything else belongs to somebody else and is never touched.
+//! Invariants: the switch's namespace has its mark before it has a name; hosts exist only with a marked switch. So an unmarked namespace with a
+//! host's name is a half-made one of ours only if the switch is ours, the host is one of those to be made, and the namespace is bare; any other
+//! belongs to somebody else and is never touched.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,7 +23,7 @@ const NETNS_FOLDER: &str = "/run/netns";
 /// What every mark begins with.
 const MARK: &str = "tsumuji testbed";
 
-/// A process, told apart from later ones of the same number by when it was started.
+/// A process, identified by its number and its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) pid: u32,
@@ -44,11 +44,11 @@ impl Holder {
     }
 }
 
-/// When a process was started; nothing if there is none of that number, or it is dead and only waited for.
+/// Start time of a process; `None` if there is none of that number, or it is a zombie.
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: fields are counted from behind it. The state is the third field of
-    // all, the time of start the twenty-second.
+    // The name in parentheses may contain any characters, so fields are counted from behind it. The state is the third field of all, the start time
+    // the twenty-second.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?;
     let start = fields.nth(18)?;
@@ -59,17 +59,17 @@ fn start_ticks(pid: u32) -> Option<u64> {
     }
 }
 
-/// What the switch's namespace says.
+/// The mark of the switch's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SwitchMark {
-    /// How many hosts there are, or are to be.
+    /// Number of hosts when finished.
     pub(crate) hosts: u16,
-    /// Who builds it, or has it removed at its end; nobody once it is kept.
+    /// The process that builds it, or removes it at its end; `None` once it is kept.
     pub(crate) holder: Option<Holder>,
 }
 
 impl SwitchMark {
-    /// As it stands in the alias.
+    /// The text of the alias.
     pub(crate) fn text(&self, name: &Name) -> String {
         let hosts = self.hosts;
         match self.holder {
@@ -100,7 +100,7 @@ impl SwitchMark {
     }
 }
 
-/// What a host's namespace says.
+/// The mark of a host's namespace.
 pub(crate) fn host_mark(name: &Name) -> String {
     format!("{MARK} {name}")
 }
@@ -109,14 +109,14 @@ fn after_mark(text: &str) -> Option<&str> {
     text.strip_prefix(MARK)?.strip_prefix(' ')
 }
 
-/// What is known of a namespace that bears a name of the testbed's.
+/// Kind of a namespace with one of the testbed's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
     Switch(SwitchMark),
     Host,
-    /// A name without a namespace: `ip` was killed between the two.
+    /// A name without a namespace: `ip` was killed between the two steps.
     Husk,
-    /// No mark, and nothing that anybody has put into use.
+    /// No mark, and nothing in use.
     Bare,
     Foreign,
 }
@@ -130,19 +130,19 @@ struct Interface {
     ifalias: Option<String>,
 }
 
-/// Everything there is under a testbed's names.
+/// All namespaces with a testbed's names.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// The switch, if it is ours.
     pub(crate) switch: Option<SwitchMark>,
-    /// Namespaces that are ours, hosts first, the switch last (it says what the others are).
+    /// Our namespaces, hosts first, the switch last (its mark is needed to judge the others).
     pub(crate) ours: Vec<String>,
-    /// Namespaces that are somebody else's.
+    /// Namespaces of others.
     pub(crate) foreign: Vec<String>,
 }
 
 impl Survey {
-    /// Looks at all namespaces whose names a testbed of this name may use.
+    /// Reads all namespaces whose names a testbed of this name may use.
     pub(crate) fn of(name: &Name) -> Result<Self, CommandError> {
         let mut survey = Self::default();
         let mut hosts = Vec::new();
@@ -204,7 +204,7 @@ pub(crate) fn abandoned() -> Vec<Name> {
         else {
             continue;
         };
-        // One that vanishes while we look is no longer abandoned.
+        // One that vanishes meanwhile is no longer abandoned.
         if let Ok(Some(SwitchMark {
             holder: Some(holder),
             ..
@@ -230,7 +230,7 @@ fn names() -> Vec<String> {
         .collect()
 }
 
-/// How the kernel tells namespaces apart: device and number of their files.
+/// Identity of a namespace for the kernel: device and inode of its file.
 pub(crate) type NetnsKey = (u64, u64);
 
 /// The namespaces behind these names.
@@ -272,7 +272,7 @@ fn examine(name: &Name, namespace: &str) -> Result<Finding, CommandError> {
     Ok(match alias {
         Some(alias) if alias == host_mark(name) => Finding::Host,
         Some(alias) => SwitchMark::parse(alias, name).map_or(Finding::Foreign, Finding::Switch),
-        // The kernel gives a new namespace its loopback, and some tunnels where it has their drivers: all of them down.
+        // A new namespace has its loopback, and some tunnels where the kernel has their drivers: all of them down.
         None if interfaces
             .iter()
             .all(|interface| !interface.flags.iter().any(|flag| flag == "UP")) =>
@@ -287,7 +287,7 @@ fn examine(name: &Name, namespace: &str) -> Result<Finding, CommandError> {
 mod tests {
     use super::*;
 
-    /// A mark is read as it was written, and by the testbed that wrote it only.
+    /// A mark is read as it was written, and only by the testbed that wrote it.
     #[test]
     fn marks_are_read_back() {
         let name: Name = "lab".parse().unwrap();
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(SwitchMark::parse(&host_mark(&name), &name), None);
     }
 
-    /// What others write into an alias is never taken for a mark.
+    /// Other aliases are never taken for a mark.
     #[test]
     fn foreign_marks_are_refused() {
         let name: Name = "lab".parse().unwrap();
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// A process number that was given to another process since is not the holder.
+    /// A process with the same number and another start time is not the holder.
     #[test]
     fn holder_is_known_by_its_start() {
         let me = Holder::me().unwrap();

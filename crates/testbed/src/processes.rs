@@ -1,6 +1,6 @@
-//! Finds processes by where they live and ends them.
+//! Finds processes by a condition and ends them.
 //!
-//! Called by `down` for all in a testbed's namespaces, and by `run` for what a command left there.
+//! Called by `down` for all processes in a testbed's namespaces, and by `run` for those that a command left there.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,11 +14,11 @@ use crate::mark::{self, NetnsKey};
 
 /// Processes get this long to end when asked to; then they are killed.
 const GRACE: Duration = Duration::from_secs(1);
-/// Killed processes get this long to be gone; one that is stuck in the kernel does not stop us.
+/// Longest wait for killed processes; one that is stuck in the kernel does not stop us.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Asks all processes that are meant to end, kills those that do not, and says how many there were. This process is spared.
+/// Asks all processes that match to end, kills those that do not, and returns how many there were. This process is spared.
 pub(crate) fn end(is_meant: &dyn Fn(u32) -> bool) -> usize {
     let first = handles(is_meant);
     let count = first.len();
@@ -32,7 +32,7 @@ pub(crate) fn end(is_meant: &dyn Fn(u32) -> bool) -> usize {
     count
 }
 
-/// Whether a process lives in one of these namespaces. Dead ones that are only waited for live nowhere.
+/// Whether a process runs in one of these namespaces. Zombies run in none.
 pub(crate) fn is_in(pid: u32, namespaces: &HashMap<NetnsKey, &str>) -> bool {
     let key = mark::key_of(Path::new(&format!("/proc/{pid}/ns/net")));
     key.is_some_and(|key| namespaces.contains_key(&key))
@@ -52,7 +52,7 @@ fn wait_for_end(is_meant: &dyn Fn(u32) -> bool, within: Duration) {
     }
 }
 
-/// Handles of all processes that are meant. A number may be given to another process at any time, a handle not.
+/// Handles of all processes that match. A number may be given to another process at any time, a handle may not.
 fn handles(is_meant: &dyn Fn(u32) -> bool) -> Vec<OwnedFd> {
     let me = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -61,7 +61,7 @@ fn handles(is_meant: &dyn Fn(u32) -> bool) -> Vec<OwnedFd> {
         .filter_map(|pid| {
             let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
             let handle = pidfd_open(number, PidfdFlags::empty()).ok()?;
-            // Looked at again: if the first had gone before it was opened, its successor must be meant, too.
+            // Checked again: if the first process ended before it was opened, its successor must match, too.
             is_meant(pid).then_some(handle)
         })
         .collect()

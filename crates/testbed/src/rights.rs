@@ -1,6 +1,6 @@
-//! Whether the programs we start will be allowed to build networks.
+//! Whether programs that we start have the rights to build networks.
 //!
-//! Called before anything is touched, so that a refusal names all that is missing at once.
+//! Called before anything is changed, so that a refusal names all missing rights at once.
 
 use std::fs;
 
@@ -11,22 +11,21 @@ const NEEDED: [(u32, &str); 3] = [
     (5, "CAP_KILL"),
 ];
 
-/// The rights that are missing.
+/// The missing rights.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a testbed needs {}; run it as root", missing.join(", "))]
 pub struct RightsError {
-    /// Names of the capabilities that are not there.
+    /// Names of the missing capabilities.
     pub missing: Vec<&'static str>,
 }
 
-/// Refuses if the programs that we start would lack a capability.
+/// Returns an error if the programs that we start would lack a capability.
 pub fn check() -> Result<(), RightsError> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     missing(&status, rustix::process::geteuid().is_root())
 }
 
-/// What lacks, by the process's own `status` file. Programs that root starts get the effective set, those of others only
-/// the ambient one.
+/// The missing rights, by the process's own `status` file. Programs that root starts get the effective set, those of others only the ambient one.
 fn missing(status: &str, is_root: bool) -> Result<(), RightsError> {
     let set = if is_root { "CapEff:" } else { "CapAmb:" };
     let held = status

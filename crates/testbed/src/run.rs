@@ -1,9 +1,9 @@
-//! Runs one command on all hosts at once, and leaves nothing of it running.
+//! Runs one command on all hosts at once, and leaves none of its processes running.
 //!
-//! Called by `Testbed::run_all`. Each command is a process group of its own. All are told to stop when the caller says so, and
-//! killed when they do not; processes that they started and left behind are known by a variable in their environment.
+//! Called by `Testbed::run_all`. Each command is a process group of its own. All are interrupted when the caller asks for it, and killed if they do
+//! not end; processes that they left behind are found by a variable in their environment.
 //!
-//! One thread per output of each host passes lines on; the calling thread waits for the ends.
+//! One thread per output of each host passes lines on; the calling thread waits for the commands to end.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
@@ -23,10 +23,10 @@ const GRACE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A longer line is passed on in pieces.
 const LONGEST_LINE_BYTES: u64 = 64 * 1024;
-/// What marks the processes of a run.
+/// Environment variable that identifies the processes of a run.
 const RUN_VARIABLE: &str = "TSUMUJI_TESTBED_RUN";
 
-/// Where a command wrote.
+/// The stream that a command wrote to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Its standard output.
@@ -38,14 +38,14 @@ pub enum Stream {
 /// How the command ended on one host.
 #[derive(Debug, Clone, Copy)]
 pub struct HostExit {
-    /// Which host.
+    /// Number of the host.
     pub id: u16,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
 }
 
 impl HostExit {
-    /// As a shell tells it: the exit code, or 128 and the number of the signal.
+    /// The exit code as in a shell: the code, or 128 and the number of the signal.
     pub fn code(&self) -> u8 {
         let code = self
             .status
@@ -55,29 +55,29 @@ impl HostExit {
     }
 }
 
-/// Why a command does not run on all hosts. None of it runs on any.
+/// Why a command could not be run on all hosts. It then runs on none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// It could not be started somewhere.
+    /// It could not be started on a host.
     #[error("{host}: cannot start: {source}")]
     Start {
-        /// Where.
+        /// Name of the host.
         host: String,
-        /// The kernel's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It could not be waited for.
+    /// It could not be waited for on a host.
     #[error("{host}: cannot wait: {source}")]
     Wait {
-        /// Where.
+        /// Name of the host.
         host: String,
-        /// The kernel's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Processes that are killed, with what they started, when this is dropped.
+/// Processes that are killed, with those they started, when this is dropped.
 struct Running<'a> {
     hosts: &'a [Host],
     children: Vec<Child>,
@@ -128,7 +128,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Starts the command everywhere, passes its lines on, and returns how it ended, by host.
+/// Starts the command on all hosts, passes its lines on, and returns how it ended, by host.
 pub(crate) fn run_all(
     hosts: &[Host],
     command: &[OsString],
@@ -151,7 +151,7 @@ pub(crate) fn run_all(
             scope.spawn(move || pass_on(host, Stream::Error, error, on_line));
         }
         let exits = wait(&mut running, wants_stop);
-        // Before the threads are waited for: whoever is left holds the other ends of their pipes.
+        // Before the threads are waited for: leftover processes hold the other ends of their pipes.
         drop(running);
         exits
     })
@@ -226,7 +226,7 @@ fn pass_on(
     let Some(source) = source else { return };
     let mut source = BufReader::new(source);
     let mut line = Vec::new();
-    // An output that cannot be read any more has ended.
+    // An output that cannot be read any more counts as ended.
     while let Ok(1..) = source
         .by_ref()
         .take(LONGEST_LINE_BYTES)

@@ -1,8 +1,8 @@
-//! What a testbed is asked to be: its name, number of hosts, frame size and rate, and the addresses that follow from them.
+//! Specification of a testbed: its name, number of hosts, frame size and rate, and the addresses that follow from them.
 //!
-//! Everything about a host follows from the testbed's name and the host's number, so that it can be told without looking.
+//! All properties of a host follow from the testbed's name and the host's number, and can be computed without the kernel.
 //!
-//! Called by everybody here, and by `tsumuji testbed` to read its command line.
+//! Called by all other modules, and by `tsumuji testbed` to parse its command line.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -34,12 +34,12 @@ impl Name {
         format!("{}-{id}", self.0)
     }
 
-    /// As text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Which host of this testbed a namespace's name means.
+    /// The number of the host that a namespace's name means in this testbed.
     pub(crate) fn host_id(&self, namespace: &str) -> Option<u16> {
         let digits = namespace.strip_prefix(&self.0)?.strip_prefix('-')?;
         let id = digits.parse().ok()?;
@@ -65,7 +65,7 @@ impl Serialize for Name {
     }
 }
 
-/// Why something about a testbed cannot be asked for.
+/// Why a specification is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -80,10 +80,10 @@ pub enum SpecError {
     /// The MTU is out of range.
     #[error("MTU of {0} bytes; use {LEAST_MTU_BYTES} to {MOST_MTU_BYTES}")]
     Mtu(u32),
-    /// The rate is not understood or out of range.
+    /// The rate is malformed or out of range.
     #[error("'{0}' is no rate; use a number with kbit, mbit or gbit, 100kbit to 100gbit")]
     Rate(String),
-    /// The fraction is not understood or out of range.
+    /// The fraction is malformed or out of range.
     #[error("'{0}' is no fraction; use 0 to 1, or 0% to 100%")]
     Fraction(String),
 }
@@ -105,7 +105,7 @@ impl FromStr for Name {
     }
 }
 
-/// Bits per second that a cable carries, each way.
+/// Rate of a cable in bits per second, each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     bits_per_second: u64,
@@ -124,7 +124,7 @@ impl Rate {
         }
     }
 
-    /// In bits per second.
+    /// The rate in bits per second.
     pub fn bits_per_second(self) -> u64 {
         self.bits_per_second
     }
@@ -148,7 +148,7 @@ impl FromStr for Rate {
             _ => return Err(error()),
         };
         let bits = number.trim().parse::<f64>().map_err(|_| error())? * unit;
-        // Out of range and not-a-number fail alike; the conversion of what is left is exact enough.
+        // Out of range and NaN are refused alike; the conversion of the others is exact enough.
         if !(bits >= Self::LEAST as f64 && bits <= Self::MOST as f64) {
             return Err(error());
         }
@@ -195,7 +195,7 @@ impl Serialize for Mac {
     }
 }
 
-/// What all our Ethernet addresses begin with: locally administered, then "ts" in ASCII.
+/// Prefix of all our Ethernet addresses: locally administered, then "ts" in ASCII.
 const MAC_PREFIX: [u8; 3] = [0x02, 0x74, 0x73];
 
 /// The Ethernet address of a host: 02:74:73:00:00:01 for host 0, and so on.
@@ -230,7 +230,7 @@ pub(crate) const INTERFACE: &str = "eth0";
 /// The bridge in the switch's namespace.
 pub(crate) const BRIDGE: &str = "br0";
 
-/// The switch's port by which copies of frames come in again (see `dropper`), and the other end of its cable, where nobody is.
+/// The switch's port by which copies of frames enter again (see `dropper`), and the other end of its cable, which is unused.
 pub(crate) const COPIES: [&str; 2] = ["copies", "copies-end"];
 
 /// The switch's port towards a host.
@@ -238,26 +238,26 @@ pub(crate) fn port(id: u16) -> String {
     format!("p{id}")
 }
 
-/// Which host a port of the switch leads to.
+/// The host to which a port of the switch leads.
 pub(crate) fn port_id(name: &str) -> Option<u16> {
     name.strip_prefix('p')?.parse().ok()
 }
 
-/// What to build.
+/// The testbed to build.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Its name; several testbeds may stand side by side, each on a bridge of its own.
+    /// Its name; several testbeds may exist at once, each with a bridge of its own.
     pub name: Name,
-    /// How many hosts, 1 to 253.
+    /// Number of hosts, 1 to 253.
     pub hosts: u16,
     /// Bytes of the largest IP packet on every interface.
     pub mtu_bytes: u32,
-    /// What every cable carries each way; without, as much as the machine can.
+    /// Rate of every cable each way; `None`: unlimited.
     pub rate: Option<Rate>,
 }
 
 impl Spec {
-    /// Hosts with the ordinary MTU of Ethernet and no limit of rate.
+    /// Hosts with the ordinary MTU of Ethernet and unlimited rate.
     pub fn new(hosts: u16) -> Self {
         Self {
             name: Name::default(),
@@ -273,7 +273,7 @@ impl Spec {
         self
     }
 
-    /// Refuses what cannot be built.
+    /// Refuses specifications that cannot be built.
     pub fn check(&self) -> Result<(), SpecError> {
         if !(1..=MOST_HOSTS).contains(&self.hosts) {
             return Err(SpecError::Hosts(self.hosts));
@@ -289,7 +289,7 @@ impl Spec {
 mod tests {
     use super::*;
 
-    /// Rates are read and written in the units people use; nonsense is refused by what is accepted.
+    /// Rates are read and written in the usual units; the error for others lists the accepted ones.
     #[test]
     fn rates_are_read_and_written() {
         for (text, bits, shown) in [
@@ -326,7 +326,7 @@ mod tests {
         );
     }
 
-    /// Only names that this testbed could have given are taken for its hosts.
+    /// Only names that this testbed could have given are recognised as its hosts.
     #[test]
     fn host_names_are_told_from_others() {
         let name: Name = "t".parse().unwrap();
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(host_ip(MOST_HOSTS - 1), Ipv4Addr::new(10, 77, 0, 253));
     }
 
-    /// What cannot be built is refused before anything is touched.
+    /// Specifications that cannot be built are refused before anything is touched.
     #[test]
     fn limits_are_checked() {
         assert_eq!(Spec::new(0).check(), Err(SpecError::Hosts(0)));

@@ -1,6 +1,6 @@
-//! What a testbed is and does now, by what the kernel says at its switch.
+//! State of a testbed, as the kernel reports it at its switch.
 //!
-//! Called by `Testbed::status`. A few commands tell all, however many hosts there are: everything is read at the switch's ports.
+//! Called by `Testbed::status`. A few commands are enough for any number of hosts: everything is read at the switch's ports.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -13,27 +13,27 @@ use crate::impair::{self, Impairment};
 use crate::spec::{BRIDGE, Mac, Name, Rate, port_id};
 use crate::{Host, hosts_file};
 
-/// A testbed as it is.
+/// State of a testbed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// Its name.
     pub name: Name,
-    /// The file that tells other commands of its hosts, if it is there.
+    /// The file by which other commands know its hosts, if it exists.
     pub hosts_file: Option<PathBuf>,
     /// The namespace with the bridge.
     pub switch: String,
     /// Bytes of the largest IP packet.
     pub mtu: u32,
-    /// What every cable carries each way, if it is limited.
+    /// Rate of every cable each way, if it is limited.
     pub rate: Option<Rate>,
-    /// By id.
+    /// Hosts by number.
     pub hosts: Vec<HostStatus>,
 }
 
-/// One host of it.
+/// State of one host.
 #[derive(Debug, Clone, Serialize)]
 pub struct HostStatus {
-    /// From 0.
+    /// Number of the host, from 0.
     pub id: u16,
     /// Its name.
     pub host: String,
@@ -47,26 +47,26 @@ pub struct HostStatus {
     pub netns: String,
     /// Whether its cable is connected and both ends are up.
     pub up: bool,
-    /// What happens to frames that are sent to it.
+    /// Impairment of frames that are sent to it.
     pub impairment: Impairment,
-    /// What has passed.
+    /// Traffic so far.
     pub counters: Counters,
 }
 
-/// What has passed between a host and the switch, as the host sees it.
+/// Traffic between a host and the switch, as the host sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Frames that it sent.
+    /// Frames that the host sent.
     pub sent_frames: u64,
-    /// Bytes that it sent.
+    /// Bytes that the host sent.
     pub sent_bytes: u64,
-    /// Frames that it was sent.
+    /// Frames sent to the host.
     pub received_frames: u64,
-    /// Bytes that it was sent.
+    /// Bytes sent to the host.
     pub received_bytes: u64,
-    /// Frames to it that were lost on purpose.
+    /// Frames to the host that were lost by impairment.
     pub lost_on_purpose: u64,
-    /// Frames to it that found the switch's queue full.
+    /// Frames to the host dropped at the switch's full queue.
     pub queue_overflows: u64,
 }
 
@@ -110,7 +110,7 @@ struct QdiscOptions {
     rate: u64,
 }
 
-/// Asks the kernel.
+/// Reads the state from the kernel.
 pub(crate) fn status(name: &Name, hosts: &[Host]) -> Result<Status, CommandError> {
     let switch = name.switch();
     let interfaces: Vec<Interface> =
@@ -139,7 +139,7 @@ pub(crate) fn status(name: &Name, hosts: &[Host]) -> Result<Status, CommandError
     let hosts = hosts.iter().map(|host| {
         let id = host.id();
         let port = ports.get(&id);
-        // What the port receives the host has sent.
+        // Frames that the port receives are those the host has sent.
         let counters = port.map_or_else(Counters::default, |Interface { stats64, .. }| Counters {
             sent_frames: stats64.rx.packets,
             sent_bytes: stats64.rx.bytes,

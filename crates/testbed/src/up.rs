@@ -1,7 +1,7 @@
-//! Builds a testbed: the switch's namespace and bridge, then the hosts, some at a time, then the mark that it is whole.
+//! Builds a testbed: the switch's namespace and bridge, then the hosts, some at a time, then the mark that it is complete.
 //!
-//! Called by `Testbed::up`. What it began it removes when it fails; what a killed one left is removed by the next, or by
-//! `down`. See `mark` for what tells ours from others'.
+//! Called by `Testbed::up`. If it fails it removes what it has built; the remains of a killed one are removed by the next, or by `down`. `mark` tells
+//! our namespaces from others.
 
 use std::io::{BufRead, BufReader};
 use std::ops::{ControlFlow, Range};
@@ -21,22 +21,21 @@ use crate::spec::{
 };
 use crate::{Host, hosts_file};
 
-/// From so many hosts on, they know each other's Ethernet addresses from the beginning: what a kernel learns of neighbours it keeps
-/// in one table for all namespaces, by default of 1024 places, and 40 hosts that all talk to each other need 1560. Addresses that it
-/// is told of do not count.
+/// From this number of hosts on, they are told each other's Ethernet addresses at once: the kernel keeps learnt neighbours in one table for all
+/// namespaces, by default of 1024 entries, and 40 hosts that all talk to each other need 1560. Addresses that it is told do not count.
 const KNOWN_FROM_HOSTS: u16 = 24;
-/// Hosts made by one batch: few enough that progress is seen to move and an interrupt is soon obeyed.
+/// Hosts made by one batch: few enough that progress is shown often and an interrupt takes effect soon.
 const HOSTS_AT_ONCE: u16 = 16;
 /// Ports forward as soon as the kernel has noticed both ends, within a second if it is not busy.
 const PORTS_READY_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_AT_PORTS_EVERY: Duration = Duration::from_millis(20);
-/// A sending host's queue, as Linux has it on an ordinary network card.
+/// Queue of a sending host: Linux's default for an ordinary network card.
 const HOST_QUEUE_FRAMES: u64 = 1000;
-/// A switch port's queue: what a small office switch has for its ports.
+/// Queue of a switch port, as in a small office switch.
 const PORT_QUEUE_BYTES: u64 = 512 * 1024;
-/// A queue holds at least so many of the largest frames.
+/// Fewest of the largest frames that a queue holds.
 const LEAST_QUEUE_FRAMES: u64 = 16;
-/// A limited cable may make up for this much time that the machine was late to send.
+/// A limited cable may catch up at most this part of a second when the machine was late to send.
 const BURSTS_PER_SECOND: u64 = 1000;
 const ETHERNET_HEADER_BYTES: u64 = 14;
 
@@ -44,24 +43,24 @@ const ETHERNET_HEADER_BYTES: u64 = 14;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
-    /// What was asked cannot be built.
+    /// The specification cannot be built.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// Rights are missing.
     #[error(transparent)]
     Rights(#[from] RightsError),
-    /// There is one of that name.
+    /// A testbed of that name exists.
     #[error("testbed {0} exists already; remove it first: tsumuji testbed down --name {0}")]
     Exists(Name),
-    /// Another process is building it, or uses it until it ends.
+    /// Another process builds it, or uses it until it ends.
     #[error("testbed {name} belongs to process {pid}, which still runs")]
     Held {
-        /// Which.
+        /// Name of the testbed.
         name: Name,
-        /// Whose.
+        /// The other process.
         pid: u32,
     },
-    /// A namespace that is not ours has a name that is needed.
+    /// A foreign namespace has a name that is needed.
     #[error(
         "network namespace {namespace} exists and belongs to no testbed; choose another --name"
     )]
@@ -69,53 +68,53 @@ pub enum UpError {
         /// The first of them.
         namespace: String,
     },
-    /// The caller wanted to stop.
+    /// The caller stopped it.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
-    /// The kernel would not let frames through.
+    /// The kernel does not forward frames.
     #[error("the switch does not forward to {host} {within:?} after it was connected")]
     NotForwarding {
         /// The first of them.
         host: String,
-        /// How long was waited.
+        /// How long it was waited for.
         within: Duration,
     },
     /// The hosts file could not be written.
     #[error("{}: {source}", path.display())]
     HostsFile {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A command failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// What an earlier one had left could not be removed.
+    /// The remains of an earlier testbed could not be removed.
     #[error("cannot remove what an interrupted `up` left: {0}")]
     Leftover(DownError),
-    /// It failed, and what was made could not be removed.
+    /// Building failed, and its parts could not be removed.
     #[error(
         "{failure}; cleaning up failed, too: {cleanup}; try: tsumuji testbed down --name {name}"
     )]
     LeftBehind {
-        /// Which.
+        /// Name of the testbed.
         name: Name,
-        /// Why it failed.
+        /// Why building failed.
         failure: Box<UpError>,
-        /// Why it could not be removed.
+        /// Why removal failed.
         cleanup: DownError,
     },
 }
 
-/// Builds it; `watch` is told how many hosts are done, and may stop the work.
+/// Builds a testbed; `watch` is called with the number of finished hosts, and may stop the work.
 pub(crate) fn up(
     spec: &Spec,
     watch: &mut dyn FnMut(u16) -> ControlFlow<()>,
 ) -> Result<Vec<Host>, UpError> {
     spec.check()?;
     rights::check()?;
-    // One that cannot be removed now stands in nobody's way but its own name's, which is looked at next.
+    // One that cannot be removed now blocks only its own name, which is checked next.
     for name in mark::abandoned() {
         let _ = down::remove_all(&name);
     }
@@ -126,7 +125,7 @@ pub(crate) fn up(
         built
     });
     built.map_err(|failure| match failure {
-        // Somebody else was faster: what is there is theirs.
+        // Another process was faster: the testbed there is its own.
         UpError::Exists(_) => failure,
         failure => match down::remove_all(&spec.name) {
             Ok(_) => failure,
@@ -139,7 +138,7 @@ pub(crate) fn up(
     })
 }
 
-/// Marks it as finished, so that it outlives us.
+/// Marks the testbed as finished, so that it outlives this process.
 pub(crate) fn keep(name: &Name, hosts: u16) -> Result<(), CommandError> {
     let mark = SwitchMark {
         hosts,
@@ -149,7 +148,7 @@ pub(crate) fn keep(name: &Name, hosts: u16) -> Result<(), CommandError> {
     run(Tool::Ip, Some(&name.switch()), &arguments).map(drop)
 }
 
-/// Refuses if the names are taken; removes what a killed one left.
+/// Refuses names that are taken; removes the remains of a killed process.
 fn make_room(spec: &Spec) -> Result<(), UpError> {
     let name = &spec.name;
     let survey = Survey::of(name)?;
@@ -179,17 +178,17 @@ fn make_room(spec: &Spec) -> Result<(), UpError> {
     Ok(())
 }
 
-/// A process that lives in the switch's namespace while the namespace is given its name.
+/// A process that keeps the switch's namespace alive while the namespace is given its name.
 struct SwitchProcess(Child);
 
 impl SwitchProcess {
     fn let_go(mut self) {
-        drop(self.0.stdin.take()); // it waits for the end of its input
+        drop(self.0.stdin.take()); // closing its input ends it
         let _ = self.0.wait();
     }
 }
 
-/// Marks the namespace it runs in, keeps bridged frames out of the packet filter's way, says so, and waits.
+/// Marks the namespace it runs in, keeps bridged frames out of the packet filter, reports that, and waits.
 const SWITCH_SCRIPT: &str = r#"
 ip link set dev lo alias "$1" || exit 1
 for knob in /proc/sys/net/bridge/bridge-nf-call-*; do
@@ -199,7 +198,7 @@ echo ready
 read -r _
 "#;
 
-/// The switch's namespace is marked before it has a name: at no moment is there a switch that nobody owns.
+/// The switch's namespace is marked before it has a name: there is never an unowned switch.
 fn make_switch(spec: &Spec) -> Result<SwitchProcess, UpError> {
     let name = &spec.name;
     let mark = SwitchMark {
@@ -292,7 +291,7 @@ fn build(spec: &Spec, watch: &mut dyn FnMut(u16) -> ControlFlow<()>) -> Result<V
 fn bridge_lines(spec: &Spec) -> Vec<String> {
     let (mac, mtu, [copies, end]) = (bridge_mac(), spec.mtu_bytes, COPIES);
     vec![
-        // It forwards at once, floods what it cannot place, and says nothing of its own.
+        // It forwards at once, floods frames to unknown addresses, and sends no frames of its own.
         format!(
             "link add name {BRIDGE} address {mac} mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
         ),
@@ -301,7 +300,7 @@ fn bridge_lines(spec: &Spec) -> Vec<String> {
         format!("link add name {copies} mtu {mtu} type veth peer name {end} mtu {mtu}"),
         format!("link set dev {copies} addrgenmode none"),
         format!("link set dev {end} addrgenmode none"),
-        // What comes in there has come in before: nothing is to be learned of it, and nothing flooded to it.
+        // Frames that come in there have entered before: it learns no addresses from them, and floods none to it.
         format!("link set dev {copies} master {BRIDGE}"),
         format!(
             "link set dev {copies} type bridge_slave learning off flood off mcast_flood off bcast_flood off"
@@ -344,13 +343,13 @@ fn make_hosts(spec: &Spec, ids: Range<u16>) -> Result<(), CommandError> {
 fn cable_lines(spec: &Spec, id: u16) -> [String; 2] {
     let (mtu, port, host) = (spec.mtu_bytes, port(id), spec.name.host(id));
     let (near, far) = (port_mac(id), host_mac(id));
-    // One queue each: an AF_XDP socket serves one queue, and must see all frames.
+    // One queue each: an AF_XDP socket serves one queue, and must receive all frames.
     let queues = "numrxqueues 1 numtxqueues 1";
     [
         format!(
             "link add name {port} address {near} mtu {mtu} {queues} type veth peer name {INTERFACE} address {far} mtu {mtu} {queues} netns {host}"
         ),
-        // No IPv6 address of its own: no neighbour or router solicitations among the frames.
+        // Without an IPv6 address of its own: no neighbour or router solicitations among the frames.
         format!("link set dev {port} addrgenmode none master {BRIDGE} up"),
     ]
 }
@@ -366,7 +365,7 @@ fn host_lines(name: &Name, id: u16) -> [String; 5] {
     ]
 }
 
-/// The other hosts' addresses, so that nobody asks for them.
+/// Sets the other hosts' addresses, so that no host has to ask for them.
 fn neighbour_lines(hosts: u16, id: u16) -> Vec<String> {
     let others = (0..hosts).filter(|&other| other != id);
     others

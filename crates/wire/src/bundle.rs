@@ -1,18 +1,18 @@
-//! Several small messages in one data frame: how they lie in its payload.
+//! Bundles: several small messages in the payload of one data frame.
 //!
-//! Each message stands behind its length (`prefix`). Any bytes may be read: `count` says whether they are a legal bundle before `messages`
-//! is asked for what lies in it.
+//! Each message follows its length (`prefix`). Any bytes may be read: `count` checks whether they are a legal bundle, and should be called before
+//! `messages`.
 
-/// A message's length stands before it.
+/// Length of the prefix that states a message's length.
 pub const PREFIX_BYTES: usize = 2;
-/// A bundle has at least so many messages,
+/// Smallest number of messages in a bundle.
 pub const MESSAGES_MIN: usize = 2;
-/// and at most.
+/// Largest number of messages in a bundle.
 pub const MESSAGES_MAX: usize = 256;
-/// No bundle is longer.
+/// Longest payload of a bundle.
 pub const BYTES_MAX: usize = 16 << 10;
 
-/// The messages of a payload in order, up to the first that does not lie within it.
+/// The messages of a payload in order, up to the first that does not fit into it.
 pub fn messages(payload: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     let mut rest = payload;
     core::iter::from_fn(move || {
@@ -22,7 +22,7 @@ pub fn messages(payload: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     })
 }
 
-/// How many messages a payload has. `None`: it is no bundle.
+/// Number of messages in a payload; `None` if it is no legal bundle.
 pub fn count(payload: &[u8]) -> Option<usize> {
     if payload.len() > BYTES_MAX {
         return None;
@@ -42,7 +42,7 @@ fn split(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     behind.split_at_checked(u16::from_le_bytes(*length).into())
 }
 
-/// The length that stands before a message of so many bytes, which are at most `BYTES_MAX`.
+/// The prefix of a message of `message_bytes`, which are at most `BYTES_MAX`.
 pub fn prefix(message_bytes: usize) -> [u8; PREFIX_BYTES] {
     debug_assert!(message_bytes <= BYTES_MAX);
     (message_bytes as u16).to_le_bytes()
@@ -56,7 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is written is read again, whatever the messages are.
+        /// Any messages survive a round trip.
         #[test]
         fn round_trip(written in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 2..250)) {
             let mut payload = Vec::new();
@@ -68,7 +68,7 @@ mod tests {
             prop_assert!(messages(&payload).eq(written.iter().map(Vec::as_slice)));
         }
 
-        /// Any bytes are a bundle whose messages fill them, or none.
+        /// Any bytes are either a bundle whose messages fill them, or no bundle.
         #[test]
         fn any_bytes(payload in proptest::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..2000)) {
             if let Some(count) = count(&payload) {
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// One message alone is no bundle, nor are too many, nor what is cut off or goes on.
+    /// A single message, too many of them, and bytes that are cut off or left over are no bundle.
     #[test]
     fn bounds() {
         assert_eq!(count(&[]), None);

@@ -1,7 +1,7 @@
-//! Legal frames: what `parse` makes of bytes, and how each kind is written.
+//! Parsing and writing of legal frames.
 //!
-//! Invariant: a frame that `parse` returned lies within the bytes it was given and its fields obey R-1 …; whether
-//! it is *wanted* (session, window, incarnation) is for the engine to say.
+//! Invariant: a frame that `parse` returned lies within the bytes it was given, and its fields obey R-1 …. The engine decides whether it
+//! is wanted (session, window, incarnation).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -14,9 +14,9 @@ use crate::raw::{
 
 /// Bits of a frame's second byte.
 pub mod flags {
-    /// Data, ack: the sender asks for an acknowledgement at once.
+    /// Data, ack: the sender requests an acknowledgement at once.
     pub const ACK_NOW: u8 = 1;
-    /// Data: more frames for the same peer are waiting.
+    /// Data: the sender has more frames for this peer.
     pub const MORE: u8 = 1 << 1;
     /// Data: the sender serves other peers too and cannot use all its credit.
     pub const BUSY: u8 = 1 << 2;
@@ -26,9 +26,9 @@ pub mod flags {
     pub const NACK: u8 = 1 << 4;
     /// Hello, welcome: the sender runs the congestion control `suci`; without it, `credit`.
     pub const SUCI: u8 = 1 << 5;
-    /// Data: a message, or a part of one, without a number, over a link that keeps frames in order and loses none.
+    /// Data: a direct message or a part of one, without a number.
     pub const DIRECT: u8 = 1 << 5;
-    /// Ack: the sender takes such.
+    /// Ack: the sender takes direct messages.
     pub const TAKES_DIRECT: u8 = 1 << 6;
     /// Data: the payload is a bundle of whole messages.
     pub const BUNDLE: u8 = 1 << 6;
@@ -36,14 +36,14 @@ pub mod flags {
     pub const SEALED: u8 = 1 << 7;
 }
 
-/// Why bytes are no legal frame.
+/// Why bytes are not a legal frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
     /// Shorter than its header or its stated length.
     Truncated,
-    /// Not our version.
+    /// Another version.
     Version,
-    /// No such kind.
+    /// Unknown kind.
     Kind,
     /// An envelope or a handshake of sealed links, or flagged as sealed; this node has no key.
     Sealed,
@@ -56,21 +56,21 @@ pub enum DropReason {
 pub enum Frame<'a> {
     /// A fragment of a reliable message.
     Data(Data<'a>),
-    /// Best-effort values.
+    /// A best-effort message.
     Datagram(Datagram<'a>),
-    /// Acknowledgement and grant.
+    /// Acknowledgement and credit.
     Ack(Ack<'a>),
-    /// Asks who is there.
+    /// First step of the handshake between two nodes.
     Hello(Hello),
-    /// Answers a hello.
+    /// Answer to a hello.
     Welcome(Hello),
-    /// The session is unknown here.
+    /// The session of a received frame is unknown.
     Reset(Control),
-    /// The sender leaves.
+    /// The sender leaves; also its last acknowledgement.
     Close(Ack<'a>),
-    /// May so many frames be sent again?
+    /// Asks for permission to send frames again.
     Ask(Permit),
-    /// So many frames may be sent again.
+    /// Permits frames to be sent again.
     Grant(Permit),
 }
 
@@ -83,53 +83,52 @@ pub struct Data<'a> {
     pub destination: NodeId,
     /// See `flags`.
     pub flags: u8,
-    /// Names the pair of lives that talk.
+    /// Session of the two nodes.
     pub session: u32,
-    /// Packet number, low 32 bits; never used twice.
+    /// Packet number, low 32 bits; under `credit` never used twice.
     pub number: u32,
-    /// Every packet number below has arrived or is no longer awaited; low 32 bits.
+    /// All packet numbers below have arrived or are no longer awaited; low 32 bits.
     pub ack: u32,
     /// The receiver of this frame may send packet numbers below this; low 32 bits.
     pub credit: u32,
-    /// Message within its channel, low 32 bits.
+    /// Message number within its channel, low 32 bits.
     pub message: u32,
-    /// Where the payload belongs in the message.
+    /// Offset of the payload in the message.
     pub offset: u32,
-    /// Bytes of the whole message.
+    /// Length of the whole message.
     pub length: u32,
     /// `number` minus the lowest packet number the sender still awaits an answer for; 65535 means at least that.
     pub floor_delta: u16,
-    /// Class, priority, channel.
+    /// Channel of the message.
     pub channel: Channel,
-    /// How long the acknowledgement was held back, in 4 µs; saturates.
+    /// How long the acknowledgement was held back, in units of 4 µs; saturates.
     pub ack_delay: u8,
-    /// The bytes at `offset`.
+    /// The message's bytes from `offset` on.
     pub payload: &'a [u8],
 }
 
-/// A best-effort message, of one frame or several: values of a shared vector, say, or the state of something.
+/// A best-effort message of one frame or several: for example values of a shared vector, or the state of something.
 ///
-/// It arrives at most once from each frame that carries it, perhaps late, perhaps repeated, perhaps never: its stamps say which is newer.
+/// It may be lost, late or repeated: lap and epoch state which datagram is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it. The engine fills it in; so it does the incarnation.
+    /// Sender. The engine fills it in, and the incarnation.
     pub source: NodeId,
-    /// The life of the source that sent it.
+    /// Incarnation of the sender.
     pub incarnation: u32,
-    /// Which board, or which of the program's own uses.
+    /// Id of its channel: a board, or a use of the program's own.
     pub channel_id: u16,
-    /// What it is about: a newer datagram of the same key makes an older one of its channel worthless. On a board, the index of the first
-    /// element.
+    /// Subject: a newer datagram replaces an older one of the same channel and key. On a board, the index of the first element.
     pub key: u32,
     /// Period of the computation; wraps.
     pub epoch: u32,
-    /// Within its epoch, which is newer; wraps. On a board, the lap in which the source wrote the values.
+    /// Sequence number within the epoch; wraps. On a board, the lap in which the source wrote the values.
     pub lap: u32,
-    /// The values, as bytes. A board's elements are f64, little-endian.
+    /// Content. On a board, elements of f64, little-endian.
     pub payload: &'a [u8],
 }
 
-/// Acknowledgement, grant and window.
+/// Acknowledgement, credit and window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {
     /// Sender.
@@ -138,15 +137,15 @@ pub struct Ack<'a> {
     pub destination: NodeId,
     /// See `flags`.
     pub flags: u8,
-    /// Names the pair of lives that talk.
+    /// Session of the two nodes.
     pub session: u32,
     /// As in `Data`.
     pub ack: u32,
     /// As in `Data`.
     pub credit: u32,
-    /// What the program's budget still holds, in KiB.
+    /// Free part of the program's budget, in KiB.
     pub window_kib: u32,
-    /// How long this was held back, in µs. In a close frame: how many direct messages of the program were taken.
+    /// How long the acknowledgement was held back, in µs. In a close frame: how many direct messages of the program were taken.
     pub ack_delay_us: u32,
     /// Bit i of byte j: packet number `ack + 8 j + i` has arrived.
     pub bitmap: &'a [u8],
@@ -161,17 +160,17 @@ pub struct Hello {
     pub destination: NodeId,
     /// See `flags`.
     pub flags: u8,
-    /// The sender's life; never 0.
+    /// Incarnation of the sender; never 0.
     pub incarnation: u32,
-    /// How often the sender, in this life, has given up on the receiver.
+    /// How often the sender, in this incarnation, has declared the receiver dead.
     pub pairing: u32,
-    /// Hello: counts up. Welcome: repeats the hello's.
+    /// In a hello, it counts up; a welcome repeats that of the hello.
     pub nonce: u32,
-    /// Largest frame the sender takes.
+    /// Largest frame that the sender takes from the receiver, and sends to it.
     pub frame_bytes: u32,
-    /// Packet numbers below this may be sent at once.
+    /// Number of frames that may be sent at once.
     pub credit: u32,
-    /// Largest message the sender takes.
+    /// Largest message that the sender accepts.
     pub message_limit: u32,
     /// Direct messages of the program that the sender took in its session before this one.
     pub taken: u32,
@@ -184,7 +183,7 @@ pub struct Control {
     pub source: NodeId,
     /// Receiver.
     pub destination: NodeId,
-    /// The session it is about.
+    /// Session that is unknown.
     pub session: u32,
 }
 
@@ -195,23 +194,23 @@ pub struct Permit {
     pub source: NodeId,
     /// Receiver.
     pub destination: NodeId,
-    /// Names the pair of lives that talk.
+    /// Session of the two nodes.
     pub session: u32,
-    /// Counts how often the asker has found frames lost; a grant repeats it.
+    /// Counts how often the asking node has found frames lost; a grant repeats it.
     pub round: u32,
-    /// Ask: the lowest number that awaits its acknowledgement. Grant: the number expected next. Low 32 bits.
+    /// In an ask, the first number that waits to be sent again; in a grant, the number expected next. Low 32 bits.
     pub number: u32,
-    /// Ask: how many frames, from `number` on, wait to be sent again. Grant: how many may be.
+    /// In an ask, how many frames from `number` on wait to be sent again; in a grant, how many may be.
     pub frames: u32,
 }
 
-/// Who claims to have sent these bytes; `None` if they are too short. Says nothing about the rest.
+/// Stated source of a frame; `None` if the bytes are too short. Nothing else is checked.
 pub fn source_of(bytes: &[u8]) -> Option<NodeId> {
     let source = bytes.get(2..4)?;
     Some(NodeId(u16::from_le_bytes([source[0], source[1]])))
 }
 
-/// Reads any bytes. What follows the stated length is link padding and is ignored.
+/// Parses any bytes. Bytes after the stated length are link padding and ignored.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
     let [version_kind, flag_bits, ..] = *bytes else {
@@ -237,7 +236,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
     }
 }
 
-/// The kinds that no steady traffic has: apart, so that they cost it nothing.
+/// Parses the kinds of frames that are rare in steady traffic, out of line.
 #[cold]
 #[inline(never)]
 fn parse_seldom(kind: u8, bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
@@ -257,7 +256,7 @@ pub(crate) fn first_byte(kind: u8) -> u8 {
     VERSION << 4 | kind
 }
 
-/// As `parse`, where the bytes are a legal data frame, as most are. `None`: they are not; `parse` says what they are.
+/// As `parse`, for legal data frames, the most frequent kind. `None`: the bytes are something else, and `parse` states what.
 #[inline]
 pub fn parse_data(bytes: &[u8]) -> Option<Data<'_>> {
     let (raw, rest) = RawData::ref_from_prefix(bytes).ok()?;
@@ -268,8 +267,8 @@ pub fn parse_data(bytes: &[u8]) -> Option<Data<'_>> {
     data_of(raw, raw.payload_bytes.get().into(), payload).ok()
 }
 
-/// Reads the header of a data frame whose payload lies elsewhere: there are `payload_bytes` of it, as the header must say; of a direct message
-/// that is sent by reference it says 0, for that is whole. In the answer the payload is empty.
+/// Parses the header of a data frame whose payload of `payload_bytes` is elsewhere; the result has an empty payload. The header must state that
+/// length, or 0 if it is a direct message by reference, whose payload is whole.
 #[inline]
 pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, DropReason> {
     let (raw, _) = RawData::ref_from_prefix(head).map_err(|_| DropReason::Truncated)?;
@@ -289,8 +288,8 @@ pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, Dr
     data_of(raw, stated, &[])
 }
 
-/// A legal data frame with that payload, or with `stated` bytes that lie elsewhere if that is empty.
-#[inline(always)] // on every frame's way
+/// Checks a data frame with that payload, or, if that is empty, with `stated` bytes elsewhere.
+#[inline(always)] // on the path of every frame
 fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Result<Data<'a>, DropReason> {
     let (offset, length) = (raw.offset.get(), raw.length.get());
     let end = u64::from(offset) + u64::from(stated);
@@ -419,13 +418,13 @@ pub(crate) fn write_parts(
 }
 
 impl Data<'_> {
-    /// The payload is flagged as a bundle.
+    /// Whether the payload is flagged as a bundle.
     #[inline]
     pub fn is_bundle(&self) -> bool {
         self.flags & flags::BUNDLE != 0
     }
 
-    /// Of one that is: how many messages it has; `None`: it is no legal bundle.
+    /// Number of messages in a frame that is flagged as a bundle; `None`: it is no legal bundle.
     pub fn bundled(&self) -> Option<usize> {
         let whole = self.offset == 0 && self.length as usize == self.payload.len();
         if whole && !self.channel.is_datagram() {
@@ -441,13 +440,13 @@ impl Data<'_> {
         write_parts(slot, &self.raw(), self.payload)
     }
 
-    /// The header alone, of a frame whose payload is sent from where it lies.
+    /// The header alone, for a payload that is sent from its own place.
     #[inline]
     pub fn head(&self) -> [u8; raw::DATA_HEADER_BYTES] {
         self.head_before(self.payload.len() as u16)
     }
 
-    /// The header alone, of a frame whose payload lies in several places.
+    /// The header alone, for a payload of `payload_bytes` that is in several places.
     #[inline]
     pub fn head_before(&self, payload_bytes: u16) -> [u8; raw::DATA_HEADER_BYTES] {
         let mut header = self.raw();
@@ -455,7 +454,7 @@ impl Data<'_> {
         zerocopy::transmute!(header)
     }
 
-    #[inline(always)] // on every frame's way
+    #[inline(always)] // on the path of every frame
     fn raw(&self) -> RawData {
         RawData {
             version_kind: first_byte(kind::DATA),
@@ -478,8 +477,8 @@ impl Data<'_> {
     }
 }
 
-/// How many numbers from `ack` on may be sent. A credit below the acknowledgement permits nothing more, and one that is further ahead than
-/// can be stated is told in parts.
+/// How many numbers from `ack` on may be sent. Credit below the acknowledgement permits none; if it is too far ahead for the field, part of it is
+/// stated.
 #[inline]
 fn credit_ahead(ack: u32, credit: u32) -> u16 {
     let ahead = credit.wrapping_sub(ack);
@@ -491,7 +490,7 @@ fn credit_ahead(ack: u32, credit: u32) -> u16 {
 }
 
 impl Datagram<'_> {
-    /// Says and holds nothing, of nobody: what to begin with where one is made to be sent.
+    /// An empty datagram, for the fields that are not set when one is made.
     pub const EMPTY: Datagram<'static> = Datagram {
         source: NodeId(0),
         incarnation: 0,
@@ -524,7 +523,7 @@ impl Datagram<'_> {
         zerocopy::transmute!(header)
     }
 
-    /// What stands before the payload in a message of several frames.
+    /// The fields before the payload, if the datagram takes several frames.
     pub fn stamp(&self) -> [u8; STAMP_BYTES] {
         zerocopy::transmute!(RawStamp {
             epoch: self.epoch.into(),
@@ -534,7 +533,7 @@ impl Datagram<'_> {
         })
     }
 
-    /// Reads such a message; `None`: it is none.
+    /// Parses a datagram of several frames from its message; `None` if it is malformed.
     pub fn of_message(
         (source, incarnation): (NodeId, u32),
         channel_id: u16,
@@ -559,7 +558,7 @@ impl Ack<'_> {
         self.write_as(kind::ACK, slot)
     }
 
-    /// Writes a close, whose last word is what has arrived; `None` if `slot` is too small.
+    /// Writes a close frame, which also acknowledges; `None` if `slot` is too small.
     pub fn write_close(&self, slot: &mut [u8]) -> Option<usize> {
         self.write_as(kind::CLOSE, slot)
     }

@@ -1,6 +1,6 @@
-//! Names that travel in frames.
+//! Names that frames carry.
 
-/// A process of the cluster. Given by the launcher or the cluster file; small and dense from 0.
+/// Id of a member of the cluster, assigned by the launcher or the cluster file: small, and dense from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
@@ -10,29 +10,29 @@ impl core::fmt::Display for NodeId {
     }
 }
 
-/// What the receiver is promised.
+/// Delivery guarantee of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeliveryClass {
-    /// Reliable, exactly once; first in, first out within one channel.
+    /// Reliable, exactly once, in the order sent within one channel.
     Ordered,
-    /// Reliable, exactly once; delivered as soon as complete.
+    /// Reliable, exactly once; delivered as soon as it is complete.
     Unordered,
-    /// Best effort (R-3, R-86 … R-88): the fragments of datagrams that are longer than a frame. Programs send them by calls of their own.
+    /// Best effort (R-3, R-86 … R-88): datagrams, which programs send by calls of their own.
     Datagram,
 }
 
-/// 0 is the most urgent, 3 the least; strict between values.
+/// Priority of a channel: 0 is the most urgent, 3 the least. A more urgent frame always goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// The most urgent.
+    /// The most urgent priority.
     pub const URGENT: Self = Self(0);
-    /// What a program that does not care uses.
+    /// The default.
     pub const NORMAL: Self = Self(2);
-    /// The least urgent: bulk transfers.
+    /// The least urgent priority, for bulk transfers.
     pub const BULK: Self = Self(3);
-    /// How many there are.
+    /// Number of priorities.
     pub const COUNT: usize = 4;
 
     /// `None` if `value` is above 3.
@@ -40,32 +40,32 @@ impl Priority {
         if value < 4 { Some(Self(value)) } else { None }
     }
 
-    /// 0 to 3.
+    /// The priority as a number, 0 to 3.
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// Where a message goes at its receiver, and how: an id, a delivery class and a priority.
+/// A sequence of messages between two nodes: an id, a delivery class and a priority.
 ///
-/// Messages of one ordered channel arrive in the order sent; between channels there is no order. Channels of one id are opened together, and
-/// have one owner.
+/// Messages of one ordered channel arrive in the order sent; there is no order between channels. All channels of one id are opened together, and have
+/// one owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(u32);
 
-/// Bits of a channel's number: 16 of the id, 2 of the priority, 2 of the class.
+/// Layout of a channel's number: 16 bits of id, 2 of priority, 2 of class.
 const PRIORITY_SHIFT: u32 = 16;
 const CLASS_SHIFT: u32 = 18;
-/// The three classes: as numbers they come after each other.
+/// Limits of the three classes, whose channels have consecutive numbers.
 const UNORDERED: u32 = 1 << CLASS_SHIFT;
 const DATAGRAM: u32 = 2 << CLASS_SHIFT;
 const END: u32 = 3 << CLASS_SHIFT;
 
 impl Channel {
-    /// Ids from here on are for libraries between endpoint and program. What they have on the way is none of the program's messages.
+    /// First id of the channels of libraries between endpoint and program. Messages there do not count as messages of the program.
     pub const LIBRARY_IDS: u16 = 0xff00;
 
-    /// The last of them is the endpoints' own. Few and short messages travel there, and none waits for room in a queue.
+    /// Id of the control channel, which endpoints use among themselves. Its messages are few and short, and never wait for room in a queue.
     pub const CONTROL_ID: u16 = u16::MAX;
 
     /// The channel of that class, priority and id.
@@ -78,22 +78,22 @@ impl Channel {
         Self(class | (priority.0 as u32) << PRIORITY_SHIFT | id as u32)
     }
 
-    /// Ordered, normal priority.
+    /// Ordered channel of normal priority.
     pub const fn ordered(id: u16) -> Self {
         Self::new(DeliveryClass::Ordered, Priority::NORMAL, id)
     }
 
-    /// Unordered, normal priority.
+    /// Unordered channel of normal priority.
     pub const fn unordered(id: u16) -> Self {
         Self::new(DeliveryClass::Unordered, Priority::NORMAL, id)
     }
 
-    /// Of the datagrams of that id: before all messages.
+    /// Channel of the datagrams of that id, of the most urgent priority.
     pub const fn datagram(id: u16) -> Self {
         Self::new(DeliveryClass::Datagram, Priority::URGENT, id)
     }
 
-    /// What the receiver is promised.
+    /// Delivery guarantee.
     pub const fn class(self) -> DeliveryClass {
         match self.0 {
             DATAGRAM.. => DeliveryClass::Datagram,
@@ -102,37 +102,37 @@ impl Channel {
         }
     }
 
-    /// Best effort.
+    /// Whether the class is `Datagram`.
     #[inline]
     pub const fn is_datagram(self) -> bool {
         self.0 >= DATAGRAM
     }
 
-    /// How urgent.
+    /// Priority.
     #[inline]
     pub const fn priority(self) -> Priority {
         Priority((self.0 >> PRIORITY_SHIFT) as u8 & 3)
     }
 
-    /// Who it is for, at the receiver.
+    /// Id, by which the receiver finds the owner.
     #[inline]
     pub const fn id(self) -> u16 {
         self.0 as u16
     }
 
-    /// Its id is for libraries.
+    /// Whether the id is one of libraries.
     #[inline]
     pub const fn is_library(self) -> bool {
         self.id() >= Self::LIBRARY_IDS
     }
 
-    /// As a number below 2²⁰: class (2 bits), priority (2), id (16).
+    /// The channel as a number below 2²⁰: class (2 bits), priority (2), id (16).
     #[inline]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The channel of that number; `None`: there is no such class.
+    /// The channel with that number; `None` if there is no such class.
     #[inline]
     pub const fn from_number(number: u32) -> Option<Self> {
         if number < END {
@@ -154,7 +154,7 @@ impl core::fmt::Debug for Channel {
 mod tests {
     use super::*;
 
-    /// Class, priority and id come back out of every channel, and every number below three classes is a channel.
+    /// Class, priority and id can be read from every channel, and every number below three classes is a channel.
     #[test]
     fn channels_read_as_made() {
         for kind in 0..16_u32 {

@@ -1,8 +1,8 @@
-//! Frame formats: bytes to frames and back (docs/protocol.md).
+//! Frame formats: conversion between bytes and frames (docs/protocol.md).
 //!
-//! Two levels: `raw` is the layout on the wire, `frame` is what a legal frame means; `id` names things that travel.
-//! Any bytes may be parsed: the answer is a frame or a reason to drop it, never a panic. The engine parses and writes
-//! frames; others name nodes and datagrams by it. Knows neither links nor time.
+//! There are two levels: `raw` is the layout on the wire, `frame` is the meaning of a legal frame; `id` has the names that frames carry. Any bytes
+//! may be parsed: the result is a frame or the reason why they are none, never a panic. The engine parses and writes frames; other crates use the
+//! names of nodes and channels. Knows neither links nor time.
 #![no_std]
 
 pub mod bundle;

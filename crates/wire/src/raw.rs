@@ -1,29 +1,29 @@
-//! Layout of each frame kind on the wire (R-1 … ): little-endian, packed by field order, no padding.
+//! Layout of each kind of frame on the wire (R-1 … ): little-endian, in field order, without padding.
 //!
-//! Only `frame` uses these; nothing here has been checked for meaning.
+//! Used by `frame` only; no field has been checked.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the format; the high half of a frame's first byte.
+/// Version of the format: the high half of a frame's first byte.
 pub const VERSION: u8 = 1;
 
-/// Bytes before a data frame's payload.
+/// Length of a data frame's header.
 pub const DATA_HEADER_BYTES: usize = size_of::<RawData>();
-/// Bytes before an ack frame's bitmap.
+/// Length of an ack frame's header, before the bitmap.
 pub const ACK_HEADER_BYTES: usize = size_of::<RawAck>();
-/// Bytes of a datagram before its payload, in a frame of its own.
+/// Length of the header of a datagram in one frame.
 pub const DATAGRAM_HEADER_BYTES: usize = size_of::<RawDatagram>();
-/// The same, in several frames.
+/// Length of the stamp of a datagram in several frames, before its payload.
 pub const STAMP_BYTES: usize = size_of::<RawStamp>();
-/// A hello or welcome frame.
+/// Length of a hello or welcome frame.
 pub const HELLO_BYTES: usize = size_of::<RawHello>();
-/// An ask or grant frame.
+/// Length of an ask or grant frame.
 pub const PERMIT_BYTES: usize = size_of::<RawPermit>();
-/// The length field has 16 bits.
+/// Largest payload that the length field of 16 bits can state.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 12 to 15 are unassigned, and 11 is the link's.
+/// Low half of a frame's first byte. 12 to 15 are unassigned, and 11 is used by links.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const DATAGRAM: u8 = 1;
@@ -32,9 +32,9 @@ pub(crate) mod kind {
     pub(crate) const WELCOME: u8 = 4;
     pub(crate) const RESET: u8 = 5;
     pub(crate) const CLOSE: u8 = 6;
-    /// An envelope around any other frame; its layout is the sealing link's.
+    /// An envelope around any other frame, defined by the sealing link.
     pub(crate) const SEALED: u8 = 7;
-    /// Between sealing links.
+    /// Handshake between sealing links.
     pub(crate) const HANDSHAKE: u8 = 8;
     pub(crate) const ASK: u8 = 9;
     pub(crate) const GRANT: u8 = 10;
@@ -77,14 +77,14 @@ pub(crate) struct RawDatagram {
 }
 const _: () = assert!(size_of::<RawDatagram>() == 24);
 
-/// What a datagram of several frames says of itself, before its payload.
+/// Fields of a datagram of several frames, before its payload.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawStamp {
     pub(crate) epoch: U32,
     pub(crate) lap: U32,
     pub(crate) key: U32,
-    /// Keeps the payload where numbers of 8 bytes may lie.
+    /// Aligns the payload for elements of 8 bytes.
     pub(crate) zero: U32,
 }
 const _: () = assert!(size_of::<RawStamp>() == 16);

@@ -1,4 +1,4 @@
-//! `tsumuji bench away`: what an endpoint does for a program that computes.
+//! `tsumuji bench away`: the effect of an endpoint's progress assistant for a program that computes.
 
 use anyhow::bail;
 use serde_json::json;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     Ok(DONE)
 }
 
-/// What the calls took, when the messages arrived, and how late the last was; what it cost, beside the first.
+/// Rows of the table: time of the calls, arrival of the messages, lateness of the last; the first has the costs.
 fn rows_of(name: &str, away: &Away) -> [[String; 8]; 3] {
     let row = |name: &str, what: &str, spans: &Spans, costs: [String; 3]| {
         let [computing, sender, receiver] = costs;

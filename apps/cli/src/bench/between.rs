@@ -1,4 +1,4 @@
-//! Between whom is measured: processes of this host, or nodes of a hosts file.
+//! The nodes of a measurement: processes of this host, or nodes of a hosts file.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(super) struct Between {
     pub(super) security: crate::security::Flags,
 }
 
-/// Two processes and what joins them, ready to be measured.
+/// Two processes and their link, ready to be measured.
 pub(super) struct Pair {
     pub(super) link: LinkSpec,
     hosts: Option<Hosts>,
@@ -42,7 +42,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Goes to where node 0 runs, if that is elsewhere.
+    /// Moves to the host of node 0, if that is another.
     pub(super) fn of(between: &Between, inside: bool) -> anyhow::Result<Self> {
         ensure!(
             between.congestion.len() <= 1,

@@ -1,4 +1,4 @@
-//! `tsumuji bench OPERATION --sizes … --vs …`: one operation at many sizes beside its peers, as a table, CSV, JSON and plot.
+//! `tsumuji bench OPERATION --sizes … --vs …`: one operation at many sizes, compared with its peers, as a table, CSV, JSON and plot.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,11 +22,11 @@ use crate::output::{self, PendingFile};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
 
-/// Rounds beside peers, where nobody says how many.
+/// Default rounds with peers.
 const ROUNDS: u64 = 3;
-/// Nodes of an operation among several, where nobody says how many.
+/// Default nodes of an operation among several.
 const NODES: usize = 4;
-/// Sizes, where nobody says which.
+/// Default sizes.
 const SIZES: [usize; 5] = [4, 64, 1 << 10, 16 << 10, 64 << 10];
 
 /// What an operation is put beside, and where it goes.
@@ -76,12 +76,12 @@ pub(super) enum PeerName {
 }
 
 impl Beside {
-    /// Beside the bare exchange only.
+    /// Whether only the bare exchange is compared.
     pub(super) fn is_bare(&self) -> bool {
         self.vs.as_deref() == Some(&[PeerName::Bare])
     }
 
-    /// More is asked for than one exchange in detail.
+    /// Whether more is asked for than one exchange in detail.
     pub(super) fn is_comparison(&self, between: &Between) -> bool {
         let named = self.vs.is_some() && !self.is_bare();
         let files = self.csv.is_some() || self.plot.is_some();
@@ -129,7 +129,7 @@ pub(super) struct GroupArgs {
     json: bool,
 }
 
-/// What was asked for, whichever command it was.
+/// The options of a comparison, from any of the commands.
 pub(super) struct Asked<'a> {
     pub(super) op: Op,
     pub(super) between: &'a Between,
@@ -161,7 +161,7 @@ pub(super) fn run_group(op: Op, args: &GroupArgs, inside: bool) -> Outcome {
     run(&asked, inside)
 }
 
-/// Where it takes place, made ready. The testbed goes when this is dropped.
+/// The place of a comparison, made ready. The testbed is removed when this is dropped.
 struct Stage {
     ours: Ours,
     ground: Ground,
@@ -257,7 +257,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     })
 }
 
-/// A file that is to be written, if one is.
+/// The file to be written, if one is wanted.
 pub(crate) fn pending(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
     path.map(PendingFile::create).transpose()
 }
@@ -272,8 +272,8 @@ pub(crate) fn draw(comparison: &Comparison, link: &str, more: &str) -> anyhow::R
     plot::svg(&title, unit, &lines).context("--plot")
 }
 
-/// The comparison as one JSON object. Each result has our own numbers at its top, as those of single sizes have; with one size only,
-/// they are at the top of the object, too.
+/// The comparison as one JSON object. Each result has our own numbers at its top, as those of single sizes do; with one size only, they are at the
+/// top of the object, too.
 pub(crate) fn object(comparison: &Comparison, link: &str) -> anyhow::Result<Value> {
     let mut results = Vec::new();
     for row in &comparison.results {
@@ -296,7 +296,7 @@ pub(crate) fn object(comparison: &Comparison, link: &str) -> anyhow::Result<Valu
         }
         for other_than_ours in ["median", "min", "max", "rounds", "ratio", "times_better"] {
             if let Value::Object(result) = &mut result {
-                result.remove(other_than_ours); // they are the contenders' own
+                result.remove(other_than_ours); // they are fields of the contenders
             }
         }
         results.push(result);
@@ -355,7 +355,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     let mut ours = Ours::here(link, program);
     ours.security = stated;
     if asked.beside.vs.is_some() {
-        // The first node is started where it belongs; peers are led to the hosts from here.
+        // The first node is started in its host; peers are started in the hosts from here.
         ours.link = between.link.unwrap_or(link);
         ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     } else {
@@ -372,7 +372,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     })
 }
 
-/// Makes a testbed of so many hosts, and sets ours on it.
+/// Makes a testbed of so many hosts, and places our nodes in it.
 fn staged_in_testbed(
     link: LinkSpec,
     nodes: usize,
@@ -393,7 +393,7 @@ fn staged_in_testbed(
     })
 }
 
-/// A testbed under a name that nobody else has.
+/// A testbed with a unique name.
 pub(crate) fn testbed(nodes: usize, rate: Option<Rate>, mtu: u32) -> anyhow::Result<Testbed> {
     let name: Name = format!("bench{}", std::process::id()).parse()?;
     let hosts = u16::try_from(nodes).unwrap_or(u16::MAX); // too many are refused there
@@ -402,7 +402,7 @@ pub(crate) fn testbed(nodes: usize, rate: Option<Rate>, mtu: u32) -> anyhow::Res
     Ok(Testbed::up(&spec)?)
 }
 
-/// Peers are led to namespaces of this machine; other hosts are closed to them.
+/// Peers can run in namespaces of this machine, not on other hosts.
 fn ground_of(file: &ClusterFile) -> Ground {
     let places = file.hosts().iter().map(|node| {
         let via: Vec<&str> = node.via.iter().flatten().map(String::as_str).collect();

@@ -1,5 +1,5 @@
-//! `tsumuji bench pingpong|burst --size …`: every detail of our own exchange, at will beside the bare machine. With `--sizes`, peers,
-//! files or a testbed it hands over to `compare`.
+//! `tsumuji bench pingpong|burst --size …`: every detail of our own exchange, optionally compared with the bare machine. With `--sizes`, peers, files
+//! or a testbed `compare` runs it.
 
 use std::fmt::Write as _;
 
@@ -121,7 +121,7 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
         results.push(with_versus(&middle, &standings)?);
     }
     if args.json {
-        // One size: its fields at the top, where scripts look for them.
+        // With one size, its fields are at the top for scripts.
         let mut object = match &results[..] {
             [only] => only.clone(),
             _ => json!({ "kind": results[0]["kind"], "link": results[0]["link"] }),

@@ -1,4 +1,4 @@
-//! `tsumuji bench figures`: every promised figure beside its limit or peer.
+//! `tsumuji bench figures`: every figure with a target, compared with its limit or peer.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `tsumuji bench idle`: what two processes that wait take of a core.
+//! `tsumuji bench idle`: processor time of two waiting processes, as a share of a core.
 
 use serde_json::json;
 use tsumuji_bench::exchange::{Kind, Plan, Side};

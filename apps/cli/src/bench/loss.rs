@@ -1,4 +1,4 @@
-//! `tsumuji bench loss`: a transfer and small messages under loss, beside TCP, in a testbed made for it.
+//! `tsumuji bench loss`: a transfer and small messages under loss, compared with TCP, in a testbed made for it.
 
 use anyhow::{Context, anyhow, ensure};
 use serde_json::json;

@@ -1,8 +1,8 @@
-//! Sizes of messages as people write them: `8`, `64K`, `4..64M`.
+//! Message sizes in the usual notation: `8`, `64K`, `4..64M`.
 
-/// What is accepted, in words.
+/// The accepted notations, for errors.
 const ACCEPTED: &str = "accepted are numbers of bytes like 8, 1500, 64K, 1M";
-/// No message is larger.
+/// Largest message.
 const BYTES_MAX: usize = 1 << 30;
 
 /// `64`, `64K`, `64KiB`, `1M`: bytes.
@@ -21,7 +21,7 @@ pub(crate) struct Sizes(pub(crate) Vec<usize>);
 impl std::str::FromStr for Sizes {
     type Err = String;
 
-    /// `4..64M`: 4 bytes, and twice as many again and again, up to 64 MiB.
+    /// `4..64M`: 4 bytes, doubled repeatedly, up to 64 MiB.
     fn from_str(text: &str) -> Result<Self, String> {
         let size = |text: &str| {
             size(text).map_err(|why| format!("{why}, and ranges by powers of two like 4..64M"))
@@ -44,7 +44,7 @@ impl std::str::FromStr for Sizes {
 mod tests {
     use super::*;
 
-    /// Sizes as people write them; what is none says what is accepted.
+    /// Sizes in the usual notation are parsed; the error for others lists the accepted ones.
     #[test]
     fn sizes() {
         assert_eq!(size("0"), Ok(0));

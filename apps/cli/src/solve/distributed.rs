@@ -1,4 +1,4 @@
-//! The runs with messages: starts the workers (or joins a cluster), judges, and puts what happened into an outcome.
+//! Runs with messages: starts the workers (or joins a cluster), runs the judge, and makes an outcome of the result.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,24 +18,23 @@ use super::show::Traffic;
 use crate::interrupt::Interrupt;
 use crate::{hosts, metrics, output};
 
-/// Workers that are left when a run has failed get this long to end by themselves.
+/// Grace time of the remaining workers when a run has failed.
 const GRACE: Duration = Duration::from_secs(1);
 /// Hosts of a cluster are started by hand, one after the other.
 const HOSTS_JOIN_WITHIN: Duration = Duration::from_secs(120);
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Workers that know of the end of a run get this long to end by themselves, before they are told to. None needs it but on a machine
-/// that is busy beyond measure.
+/// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// Several hosts, as their file says.
+/// Several hosts, from their file.
 pub(super) struct Cluster<'a> {
     pub(super) file: ClusterFile,
-    /// For messages.
+    /// Path of the file, for messages.
     pub(super) path: &'a Path,
 }
 
 impl Cluster<'_> {
-    /// Workers that the file leaves beside the judge.
+    /// Number of workers in the file, without the judge.
     pub(super) fn workers(&self) -> anyhow::Result<usize> {
         let nodes = self.file.hosts().len();
         ensure!(
@@ -46,7 +45,7 @@ impl Cluster<'_> {
         Ok(nodes - 1)
     }
 
-    /// The judge's link stands for all: `udp`, `packet` or `xdp`.
+    /// Kind of the judge's link, for reports: `udp`, `packet` or `xdp`.
     pub(super) fn link_name(&self) -> String {
         self.file.hosts()[0].link.kind().to_owned()
     }
@@ -136,7 +135,7 @@ pub(crate) fn join(
     Ok(endpoint)
 }
 
-/// What the command line says of this process's endpoint.
+/// Options of this process's endpoint, from the command line.
 pub(super) fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(Options {
         seed: args.seed,
@@ -146,7 +145,7 @@ pub(super) fn options(args: &Args) -> anyhow::Result<Options> {
     })
 }
 
-/// What starts the workers.
+/// Specification of the workers' launch.
 fn launch_spec(
     args: &Args,
     cluster: Option<&Cluster<'_>>,
@@ -163,7 +162,7 @@ fn launch_spec(
     spec.self_name = "judge".to_owned();
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
     spec.congestion = args.congestion;
-    // Nothing of a worker's may stand where the result goes.
+    // The output of workers must not be mixed with the result.
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
@@ -215,7 +214,7 @@ fn with_launched(
     );
     let _ = endpoint.close(FAREWELL);
     if seen.is_none() && matches!(&result, Ok((outcome, _)) if outcome.converged) {
-        // They were told the end, and may have something to write, as a capture.
+        // They know that the run has ended, and may have something to write, such as a capture.
         let exits = launcher.wait_all(PARTING);
         if exits.iter().any(|exit| !exit.success()) {
             output::note_partial();
@@ -232,7 +231,7 @@ fn with_launched(
     }
 }
 
-/// Judges. What ends a run early becomes its reason; what makes no sense is an error.
+/// Runs the judge. An event that ends a run early becomes its reason; other failures are errors.
 fn judge(
     endpoint: &mut Endpoint<AnyLink>,
     input: Input<'_>,
@@ -278,7 +277,7 @@ fn traffic(solved: &Solved) -> Traffic {
     }
 }
 
-/// The outcome of a run that has none.
+/// The outcome of a run without a result.
 fn ended(reason: Reason) -> (Outcome, Traffic) {
     let outcome = Outcome {
         converged: false,
@@ -293,7 +292,7 @@ fn ended(reason: Reason) -> (Outcome, Traffic) {
     (outcome, Traffic::default())
 }
 
-/// A worker that its launcher saw fail.
+/// The outcome of a worker that its launcher saw fail.
 fn lost(failure: &WorkerFailure) -> (Outcome, Traffic) {
     let text = failure.to_string();
     // The launcher's sentence begins with the name, and mostly the process.
@@ -306,7 +305,7 @@ fn lost(failure: &WorkerFailure) -> (Outcome, Traffic) {
     ended(Reason::WorkerLost { worker, cause })
 }
 
-/// What comes after the name.
+/// Splits off the part behind the name.
 fn split(text: &str, name: &str) -> (String, String) {
     let cause = text.strip_prefix(name).unwrap_or(text).trim_start();
     (

@@ -1,4 +1,4 @@
-//! What a run looks like: a bar while it iterates, a table for people, one object for scripts.
+//! Display of a run: a bar while it iterates, a table for people, one object for scripts.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Bar {
         }
     }
 
-    /// Shows where the run is.
+    /// Shows the progress of the run.
     pub(super) fn update(&mut self, progress: &Progress) {
         let residual = progress.residual_estimate;
         if residual.is_finite() && residual > 0.0 {
@@ -54,7 +54,7 @@ impl Bar {
         ));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -79,21 +79,21 @@ fn range(min: u64, max: u64) -> String {
     }
 }
 
-/// What the workers moved and used.
+/// Traffic and memory of the workers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Traffic {
-    /// Frames handed to the link, all processes together.
+    /// Frames given to the link, by all processes together.
     pub(super) frames_sent: u64,
     /// Frames that were lost, dropped on purpose or overwritten.
     pub(super) frames_lost: u64,
-    /// Bytes handed to the link.
+    /// Bytes given to the link.
     pub(super) bytes_sent: u64,
-    /// Most memory each worker ever had.
+    /// Peak memory of each worker.
     pub(super) peak_rss_bytes: Vec<u64>,
 }
 
 impl Traffic {
-    /// Of a run without messages: one process did it all.
+    /// Of a run without messages, in this process alone.
     pub(super) fn of_this_process() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let kib = status.lines().find_map(|line| {
@@ -111,7 +111,7 @@ impl Traffic {
     }
 }
 
-/// What was asked for, as the report names it.
+/// Options of the run, as the report names them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Run {
     pub(super) system: String,
@@ -120,7 +120,7 @@ pub(super) struct Run {
     /// None for modes that use no link.
     pub(super) link: Option<String>,
     pub(super) workers: usize,
-    /// What was to be expected of the convergence, in one sentence.
+    /// The expected convergence, in one sentence.
     pub(super) outlook: Option<Outlook>,
 }
 
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(position(1e-11, 1e-11, 1e-10), STEPS);
     }
 
-    /// The promised fields are there beside those of the outcome, and the table names what people look for.
+    /// JSON has the documented fields beside those of the outcome, and the table has the main ones.
     #[test]
     fn reports_are_complete() {
         let run = Run {

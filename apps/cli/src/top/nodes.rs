@@ -1,4 +1,4 @@
-//! One look at all nodes of this machine, and what changed since the look before.
+//! One reading of all nodes of this machine, and the changes since the previous one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -9,11 +9,11 @@ use tsumuji_node::metrics::{LocalNode, Sample, local_nodes, parse};
 
 /// A node that takes longer is stopped, or its machine is.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// Nodes asked at a time: many that do not answer shall not add up.
+/// Nodes asked at a time, so that the time-outs of silent ones do not add up.
 const ASKED_AT_ONCE: usize = 32;
-/// Of one look: whoever comes after that is shown as one who did not answer. Nodes of users who have many come last.
+/// Longest time of a reading: nodes not asked by then are shown as silent. Nodes of users with many nodes come last.
 const LOOK_MOST: Duration = Duration::from_secs(5);
-/// Of names, as shown.
+/// Characters of names that are shown.
 const NAME_CHARS_MAX: usize = 24;
 
 /// Counters of which rates are shown: metric, and name in JSON.
@@ -39,7 +39,7 @@ const RATES: [(&str, &str); 19] = [
     ("policy_decisions_total", "policy_decisions"),
 ];
 
-/// What a node lets others send to it: metric, and name in JSON.
+/// The room that a node offers its senders: metric, and name in JSON.
 const GAUGES: [(&str, &str); 6] = [
     ("receive_window_frames", "window_frames"),
     ("receive_window_limit_frames", "window_limit_frames"),
@@ -49,30 +49,30 @@ const GAUGES: [(&str, &str); 6] = [
     ("policy_active", "policy_active"),
 ];
 
-/// What was seen at one time.
+/// One reading.
 pub(super) struct Look {
     pub(super) nodes: BTreeMap<LocalNode, Node>,
 }
 
 /// One node.
 pub(super) struct Node {
-    /// The process that started the job, as far as can be told: the common parent, or the node that is the others' parent.
+    /// The process that started the job, as far as is known: the common parent, or the node that is the others' parent.
     pub(super) job: u32,
     pub(super) pid: u32,
     pub(super) id: u16,
     pub(super) name: String,
     pub(super) link: String,
-    /// `None`: it did not answer.
+    /// Age of the numbers; `None`: the node did not answer.
     pub(super) age: Option<Duration>,
-    /// Of one core. `None`: first look.
+    /// Percent of one core. `None`: first reading.
     pub(super) cpu_percent: Option<f64>,
     pub(super) totals: HashMap<&'static str, f64>,
-    /// Empty: it did not answer.
+    /// Empty: the node did not answer.
     pub(super) gauges: HashMap<&'static str, f64>,
-    /// Per second since the look before. Empty: first look, or nothing new was published.
+    /// Per second since the previous reading. Empty: first reading, or nothing new was published.
     pub(super) rates: HashMap<&'static str, f64>,
     pub(super) peers: Vec<Peer>,
-    /// When its numbers were taken, in seconds of its own life.
+    /// When its numbers were published, in seconds since its start.
     taken: f64,
     process: Option<Process>,
     at: Instant,
@@ -91,14 +91,14 @@ impl Peer {
         self.values.get(name).copied().unwrap_or_default()
     }
 
-    /// `None`: the node does not say.
+    /// `None`: the node does not have this metric.
     pub(super) fn find(&self, name: &str) -> Option<f64> {
         self.values.get(name).copied()
     }
 }
 
 impl Look {
-    /// Looks, and compares.
+    /// Reads all nodes, and compares with the previous reading.
     pub(super) fn now(before: Option<&Self>) -> std::io::Result<Self> {
         let until = Instant::now() + LOOK_MOST;
         let found = local_nodes()?;
@@ -125,7 +125,7 @@ impl Look {
         Ok(look)
     }
 
-    /// Which nodes belong together.
+    /// Finds which nodes belong together.
     fn group(&mut self) {
         let pids: HashSet<u32> = self.nodes.values().map(|node| node.pid).collect();
         let parents: HashSet<u32> = self.nodes.values().filter_map(Node::parent).collect();
@@ -136,21 +136,21 @@ impl Look {
         }
     }
 
-    /// By job and number.
+    /// The nodes by job and number.
     pub(super) fn in_order(&self) -> Vec<&Node> {
         let mut nodes: Vec<&Node> = self.nodes.values().collect();
         nodes.sort_by_key(|node| (node.job, node.id, node.pid));
         nodes
     }
 
-    /// For programs.
+    /// The reading as JSON.
     pub(super) fn json(&self) -> Value {
         let nodes: Vec<Value> = self.in_order().into_iter().map(Node::json).collect();
         json!({ "nodes": nodes })
     }
 }
 
-/// `None`: it is gone, or another user's.
+/// Asks one node; `None`: it is gone, or another user's.
 fn ask(local: &LocalNode, until: Instant) -> Option<Node> {
     let at = Instant::now();
     let process = Process::read(local.pid);
@@ -160,7 +160,7 @@ fn ask(local: &LocalNode, until: Instant) -> Option<Node> {
     }
     let samples = match local.ask(within) {
         Ok(text) => parse(&text),
-        // Full of readers that nobody serves, or silent.
+        // Its queue of readers is full and not served, or it is silent.
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             Vec::new()
         }
@@ -215,7 +215,7 @@ impl Node {
     }
 
     fn parent(&self) -> Option<u32> {
-        // A parent that has died left its children to process 1, which started nothing.
+        // After a parent's death its children belong to process 1, which did not start them.
         let parent = self.process.as_ref().map(|process| process.parent);
         parent.filter(|parent| *parent > 1)
     }
@@ -247,7 +247,7 @@ fn bare(sample: &Sample) -> &str {
     sample.name.strip_prefix("tsumuji_").unwrap_or_default()
 }
 
-/// In the order in which the node tells them.
+/// Peers in the order in which the node lists them.
 fn peers(samples: &[Sample]) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -270,7 +270,7 @@ fn peers(samples: &[Sample]) -> Vec<Peer> {
     peers
 }
 
-/// What other processes call themselves must not move our cursor.
+/// Removes control characters, since names of other processes must not move our cursor.
 fn plain(text: &str) -> String {
     let chars = text.chars().take(NAME_CHARS_MAX);
     chars
@@ -278,7 +278,7 @@ fn plain(text: &str) -> String {
         .collect()
 }
 
-/// What the kernel says of a process.
+/// The kernel's data on a process.
 struct Process {
     parent: u32,
     cpu_seconds: f64,
@@ -290,7 +290,7 @@ impl Process {
         Self::parse(&stat, rustix::param::clock_ticks_per_second())
     }
 
-    /// proc_pid_stat(5). The program's name, in parentheses, may hold anything, parentheses too.
+    /// proc_pid_stat(5). The program's name, in parentheses, may contain any characters, also parentheses.
     fn parse(stat: &str, ticks_per_second: u64) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
@@ -307,7 +307,7 @@ pub(super) mod tests {
     use super::*;
     use tsumuji_node::NodeId;
 
-    /// A node as if its text had been read.
+    /// A node from a given text.
     pub(in crate::top) fn node(pid: u32, parent: u32, text: &str) -> Node {
         let local = local_node(pid);
         let process = Some(Process {
@@ -342,7 +342,7 @@ pub(super) mod tests {
         )
     }
 
-    /// Rates are of the node's own time between what it published, so a late answer does not bend them.
+    /// Rates are over the node's own time between publications, so a late answer does not falsify them.
     #[test]
     fn rates_are_differences() {
         let before = node(11, 1, &text(10.0, 1000));
@@ -354,7 +354,7 @@ pub(super) mod tests {
         assert_eq!((now.name.as_str(), now.link.as_str()), ("w?1", "shm"));
         assert_eq!(now.peers.len(), 1);
         assert_eq!(now.peers[0].get("rtt_seconds"), 0.000_012);
-        // Nothing new was published, or nothing was answered: no rates.
+        // Nothing new was published, or the node did not answer: no rates.
         let mut same = node(11, 1, &text(10.0, 1000));
         same.compare(&before);
         assert!(same.rates.is_empty());
@@ -363,7 +363,7 @@ pub(super) mod tests {
         assert!(silent.rates.is_empty() && silent.age.is_none());
     }
 
-    /// A job is its parent: the judge's own process, or the launcher's; a process without either is its own.
+    /// A job is its parent: the judge's own process, or the launcher's; a process without either is its own job.
     #[test]
     fn nodes_are_grouped() {
         let any = text(1.0, 1);
@@ -380,7 +380,7 @@ pub(super) mod tests {
         );
     }
 
-    /// The kernel's line is read even where a program calls itself `) 1 (`.
+    /// The kernel's line is parsed even where a program is called `) 1 (`.
     #[test]
     fn process_lines_are_read() {
         let stat = "77 (a) R 1 () S 42 77 77 0 -1 4194304 1 2 3 4 250 150 0 0 20 0 1 0 100 0";

@@ -1,19 +1,19 @@
-//! A look at the nodes as a table for people.
+//! A reading of the nodes as a table for people.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::nodes::{Look, Node, Peer};
 
-/// A node that polls publishes ten times a second; one that computes long between polls is told from one that does not.
+/// A node that polls publishes ten times a second; one that is silent for longer computes between polls.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
 /// A column of the table.
 struct Column {
     heading: &'static str,
-    /// At least its heading's.
+    /// At least the heading's width.
     width: usize,
-    /// The highest goes first where the table is too wide.
+    /// Columns with the highest number are left out first where the table is too wide.
     spare: u8,
 }
 
@@ -25,7 +25,7 @@ const fn column(heading: &'static str, width: usize, spare: u8) -> Column {
     }
 }
 
-/// Without those of which `spare` is not 0, and with a name of [`NAME_CHARS`], the table fits 80 characters.
+/// Without the columns whose `spare` is not 0, and with a name of [`NAME_CHARS`], the table fits 80 characters.
 const COLUMNS: [Column; 19] = [
     column("JOB", 7, 4),
     column("PID", 7, 5),
@@ -48,10 +48,10 @@ const COLUMNS: [Column; 19] = [
     column("MEM%", 4, 3),
 ];
 
-/// Of a name, at least, where the table is narrow.
+/// Least width of a name where the table is narrow.
 const NAME_CHARS: usize = 10;
 
-/// The table, as wide as `width` characters allow but no narrower than 80; with lines for each flow if wanted.
+/// The table, at most `width` characters wide but no narrower than 80; with lines for each flow if wanted.
 pub(super) fn of(look: &Look, flows: bool, width: usize) -> String {
     let mut text = String::new();
     if look.nodes.is_empty() {
@@ -112,7 +112,7 @@ fn cells(node: &Node) -> [String; COLUMNS.len()] {
     };
     let over_peers = |name: &'static str| node.peers.iter().map(move |peer| peer.get(name));
     let up = over_peers("peer_up").filter(|up| *up > 0.0).count();
-    // The worst of all peers: that is where to look.
+    // The worst of all peers is the most interesting one.
     let rtt = over_peers("rtt_seconds").fold(0.0, f64::max);
     let window = over_peers("window_bytes").reduce(f64::min);
     [
@@ -156,7 +156,7 @@ fn remark(node: &Node) -> String {
     }
 }
 
-/// Three lines of at most 80 characters, but for long names: where we stand with the peer, what waits for it, what it may send here.
+/// A flow in three lines of at most 80 characters, except for long names: state of the peer, what waits for it, what it may send here.
 fn flow(text: &mut String, peer: &Peer) {
     let state = if peer.get("peer_up") > 0.0 {
         "up"
@@ -203,7 +203,7 @@ fn flow(text: &mut String, peer: &Peer) {
     );
 }
 
-/// At most six characters.
+/// A number in at most six characters.
 fn short(value: f64) -> String {
     const UNITS: [&str; 6] = ["", "k", "M", "G", "T", "P"];
     let mut value = if value.is_finite() { value } else { 0.0 };
@@ -215,7 +215,7 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}{}", UNITS[unit])
 }
 
-/// Of a round trip: `12us`, `3.4ms`, `1.2s`; `-` before the first sample.
+/// A round-trip time: `12us`, `3.4ms`, `1.2s`; `-` before the first sample.
 fn time(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() || s <= 0.0 => "-".to_owned(),
@@ -230,7 +230,7 @@ mod tests {
     use super::super::nodes::tests::{look, node, text};
     use super::*;
 
-    /// Numbers stay within their columns, whatever they are.
+    /// Numbers of any size stay within their columns.
     #[test]
     fn numbers_are_short() {
         let cases = [
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Each node has its line, and each flow its lines where wanted; what is not known is a dash.
+    /// Each node has its line, and each flow its lines where wanted; unknown values are a dash.
     #[test]
     fn table_has_all_nodes() {
         let look = look(vec![node(11, 1, &text(10.0, 1000)), node(12, 1, "")]);
@@ -281,7 +281,7 @@ mod tests {
         assert!(!flows.contains('\u{1b}'));
     }
 
-    /// On 80 characters the table is no wider than that, whatever the numbers are; jobs are told apart all the same.
+    /// At a width of 80 the table is no wider, whatever the numbers are, and jobs can still be told apart.
     #[test]
     fn table_fits_a_small_terminal() {
         let busy = format!(

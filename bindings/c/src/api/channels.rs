@@ -1,4 +1,4 @@
-//! Channels with owners: opening and closing them, taking from them, answering within callbacks, and sending from other threads.
+//! Opened channels: opening and closing, receiving, replies within callbacks, and sends from other threads.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_int, c_void};
@@ -14,25 +14,24 @@ use crate::handle::{Tsumuji, contained, on};
 use crate::objects;
 use crate::within;
 
-/// What waits on an opened channel.
+/// State of an opened channel.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiChannel {
     /// Messages that arrived and were not taken.
     pub messages: usize,
-    /// What they and those that are borrowed take, with 64 bytes for each.
+    /// Bytes of these and of borrowed messages, with 64 for each.
     pub used_bytes: usize,
-    /// As tsumuji_open_channel said.
+    /// Budget given to tsumuji_open_channel.
     pub budget_bytes: usize,
     /// Peers that were told to stop sending on it, and not yet to go on.
     pub stopped_peers: usize,
 }
 
-/// Keeps what comes on `channel_id`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
-/// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
-/// that calls, or the progress assistant while the program computes. What waits or is borrowed counts against budget_bytes (0: 4 MiB), beside
-/// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
-/// on it. What came before is its first. Its datagrams belong to it, too.
+/// Opens `channel_id`, in every class and priority, with its own mailbox for tsumuji_recv_on, tsumuji_recv_borrow_on and tsumuji_poll_on; or, if
+/// handler is not NULL, with callbacks, called by whichever thread drives the endpoint: a calling thread, or the progress assistant while the program
+/// computes. Waiting and borrowed messages count against budget_bytes (0: 4 MiB), apart from the endpoint's own budget, so an unread channel does not
+/// block others. When half is used, peers are told to stop sending on it. Messages that arrived before come first. Its datagrams belong to it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_channel(
     handle: *mut Tsumuji,
@@ -57,7 +56,7 @@ pub unsafe extern "C" fn tsumuji_open_channel(
     })
 }
 
-/// Ends what tsumuji_open_channel began; its handler is called no more. Messages that nobody took are dropped; returns how many.
+/// Closes an opened channel; its handler is not called any more. Messages that were not taken are dropped; returns their number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel_id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -69,7 +68,7 @@ pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel_id:
     })
 }
 
-/// What waits on an opened channel; size: sizeof(tsumuji_channel).
+/// State of an opened channel; size: sizeof(tsumuji_channel).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_channel_state(
     handle: *mut Tsumuji,
@@ -95,8 +94,8 @@ pub unsafe extern "C" fn tsumuji_channel_state(
     })
 }
 
-/// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from anyone) without taking it. 1: there
-/// is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+/// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from any) without taking it. 1: *bytes is its
+/// length (bytes may be NULL); 0: none within timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready_on(
     handle: *mut Tsumuji,
@@ -117,8 +116,8 @@ pub unsafe extern "C" fn tsumuji_ready_on(
     })
 }
 
-/// Takes the next message of an opened channel (-1: of those that nobody opened) from a peer (-1: from anyone), as tsumuji_recv does.
-/// TSUMUJI_EAGAIN with a timeout_us of 0: there is none.
+/// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EAGAIN with a timeout_us of 0: there is
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_on(
     handle: *mut Tsumuji,
@@ -141,7 +140,7 @@ pub unsafe extern "C" fn tsumuji_recv_on(
     }
 }
 
-/// Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
+/// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on. The message counts against the channel's budget until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     handle: *mut Tsumuji,
@@ -154,8 +153,8 @@ pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     unsafe { borrow(handle, (channel_id, from), message, timeout_us) }
 }
 
-/// As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
-/// and `datagram` are called.
+/// As tsumuji_poll, for a channel that was opened without a handler: messages of other channels wait for their receivers, and only `message` and
+/// `datagram` are called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll_on(
     handle: *mut Tsumuji,
@@ -179,8 +178,8 @@ pub unsafe extern "C" fn tsumuji_poll_on(
     })
 }
 
-/// Within a callback: sends a copy to whom the message came from, by its channel, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
-/// to be sent by callbacks.
+/// Within a callback: sends a copy to the sender of the message, on its channel, at the end of the poll. TSUMUJI_EAGAIN: too many bytes sent by
+/// callbacks wait already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reply(
     message: *const TsumujiMessage,
@@ -194,7 +193,7 @@ pub unsafe extern "C" fn tsumuji_reply(
     }))
 }
 
-/// Within a callback: sends a copy to any peer, by any channel, when the callback's turn ends.
+/// Within a callback: sends a copy to any peer, on any channel, at the end of the poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_from(
     message: *const TsumujiMessage,
@@ -215,7 +214,7 @@ pub unsafe extern "C" fn tsumuji_send_from(
 }
 
 /// # Safety
-/// NULL, or a message that a callback was shown.
+/// NULL, or a message given to a callback.
 unsafe fn name_of(message: *const TsumujiMessage) -> Result<u64, Failure> {
     if message.is_null() {
         return Err(Failure::invalid("the message is NULL"));
@@ -224,15 +223,15 @@ unsafe fn name_of(message: *const TsumujiMessage) -> Result<u64, Failure> {
     Ok(unsafe { message.read_unaligned() }.borrow)
 }
 
-/// Reaches an endpoint from any thread; tsumuji_thread_sender_new makes one.
+/// A handle with which any thread reaches an endpoint; see tsumuji_thread_sender_new.
 #[derive(Debug)]
 pub struct TsumujiThreadSender {
     sender: MessageSender,
     waker: Waker,
 }
 
-/// By which any thread sends messages of this endpoint, and ends its waits. To be freed; it outlives the endpoint, and says so then. NULL:
-/// an error.
+/// Makes an object with which any thread sends messages of this endpoint, and ends its waits. Free it with tsumuji_thread_sender_free; it may outlive
+/// the endpoint. NULL: an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_thread_sender_new(
     handle: *mut Tsumuji,
@@ -255,15 +254,15 @@ pub unsafe extern "C" fn tsumuji_thread_sender_new(
     }
 }
 
-/// Frees it. NULL is nothing.
+/// Frees a sender. NULL has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_thread_sender_free(sender: *mut TsumujiThreadSender) {
     objects::free(sender);
 }
 
-/// Sends a copy from any thread; waits up to timeout_us microseconds (negative: without limit) while too much waits to be sent by threads,
-/// and says TSUMUJI_EAGAIN then. It leaves when the endpoint is driven next; the progress assistant is woken for it. Messages of one
-/// thread to one peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
+/// Sends a copy from any thread. If too many bytes of threads wait already, it waits up to timeout_us microseconds (negative: without limit), and
+/// then returns TSUMUJI_EAGAIN. The message leaves when the endpoint is driven next; the progress assistant is woken. Messages of one thread to one
+/// peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_thread_send(
     sender: *const TsumujiThreadSender,
@@ -283,7 +282,7 @@ pub unsafe extern "C" fn tsumuji_thread_send(
     }))
 }
 
-/// Ends the call in which the endpoint waits for something to arrive, as if its time had passed; if there is none, the next one.
+/// Ends the endpoint's present wait for an arrival, as if its time had passed; if there is none, the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_thread_wake(sender: *const TsumujiThreadSender) -> c_int {
     done(contained(|| {

@@ -5,25 +5,25 @@ use std::ffi::{c_char, c_int};
 
 use crate::failure;
 
-/// It worked.
+/// Success.
 pub const TSUMUJI_OK: c_int = 0;
-/// An argument makes no sense: NULL where something is needed, a number out of range.
+/// An argument is invalid: NULL where something is needed, or a number out of range.
 pub const TSUMUJI_EINVAL: c_int = -1;
-/// Not now: nothing has come, or the queue is full. Try again, or wait.
+/// Not now: nothing has arrived, or the queue is full. Try again, or wait.
 pub const TSUMUJI_EAGAIN: c_int = -2;
 /// It did not happen within the given time.
 pub const TSUMUJI_ETIMEDOUT: c_int = -3;
-/// A message is larger than the buffer (it waits for a larger one), or than the peer takes.
+/// A message is larger than the buffer (it waits for a larger one), or than the peer accepts.
 pub const TSUMUJI_EMSGSIZE: c_int = -4;
 /// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_reconnect.
 pub const TSUMUJI_EPEER: c_int = -5;
-/// There is no such other member.
+/// There is no such other node.
 pub const TSUMUJI_EUNKNOWN: c_int = -6;
 /// No memory for a copy of the message.
 pub const TSUMUJI_ENOMEM: c_int = -7;
-/// The link failed for good: close the handle.
+/// The link failed permanently: close the handle.
 pub const TSUMUJI_ELINK: c_int = -8;
-/// The endpoint cannot be opened; the text says why, and what mends it.
+/// The endpoint cannot be opened; the text says why, and what to do.
 pub const TSUMUJI_EOPEN: c_int = -9;
 /// The handle belongs to another thread. See tsumuji_acquire_ownership.
 pub const TSUMUJI_ETHREAD: c_int = -10;
@@ -31,10 +31,10 @@ pub const TSUMUJI_ETHREAD: c_int = -10;
 pub const TSUMUJI_EBUSY: c_int = -11;
 /// A bug in the library; the handle can only be closed.
 pub const TSUMUJI_EPANIC: c_int = -12;
-/// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
+/// Members disagree on a collective operation, its length, root or table of algorithms, or on the congestion control.
 pub const TSUMUJI_EMISMATCH: c_int = -13;
-/// Messages that earlier calls took were lost with their peer, or are given up by tsumuji_close; the text says how many, to whom. Told once,
-/// and the call does nothing else: send again.
+/// Messages that earlier calls accepted were lost with their peer, or not delivered before tsumuji_close ended; the text says how many, to whom.
+/// Reported once, by a call that does nothing else: repeat that call.
 pub const TSUMUJI_ELOST: c_int = -14;
 
 /// The library's version, for example "0.1.0".
@@ -43,7 +43,7 @@ pub extern "C" fn tsumuji_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What a code means, in general. Never NULL.
+/// General meaning of a code. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_strerror(code: c_int) -> *const c_char {
     let text = match code {
@@ -67,8 +67,8 @@ pub extern "C" fn tsumuji_strerror(code: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// The particular text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next
-/// failure; "" before the first. Never NULL.
+/// Text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next failure; "" before the first. Never
+/// NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_last_error() -> *const c_char {
     failure::last_text()

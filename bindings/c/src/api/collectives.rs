@@ -17,8 +17,8 @@ pub const TSUMUJI_WORLD: c_int = 0;
 
 pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;
 
-/// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
-/// Several groups of the same nodes are told apart by `tag`.
+/// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. All of them make the same call, other nodes none.
+/// Groups of the same nodes are told apart by `tag`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group(
     handle: *mut Tsumuji,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn tsumuji_group_rank(handle: *mut Tsumuji, group: c_int) 
     }) // a number of nodes
 }
 
-/// How many members a group has.
+/// Number of members of a group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group_size(handle: *mut Tsumuji, group: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -71,10 +71,10 @@ pub unsafe extern "C" fn tsumuji_group_size(handle: *mut Tsumuji, group: c_int) 
 
 /// Ends when every member has called it.
 ///
-/// This and all operations below: all members of a group make the same calls in the same order. Where request is NULL the call waits for the
-/// operation's end. Otherwise it returns at once and writes to *request by what tsumuji_test and tsumuji_wait know the operation; the
-/// buffers must then stay, and be left alone, until tsumuji_wait has returned or the handle is closed.
-/// TSUMUJI_EPEER: a member died, and the group cannot be used any more. TSUMUJI_EMISMATCH: a member called something else.
+/// For this and all operations below: all members of a group make the same calls in the same order. If request is NULL, the call waits for the
+/// operation's end. Otherwise it returns at once and writes to *request a number for tsumuji_test and tsumuji_wait; the buffers must then stay valid
+/// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more.
+/// TSUMUJI_EMISMATCH: a member called something else.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_barrier(
     handle: *mut Tsumuji,
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn tsumuji_barrier(
     }
 }
 
-/// What `data` holds on the root it then holds on all; of one length on all.
+/// Copies the root's `data` to all members; `bytes` is the same on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_broadcast(
     handle: *mut Tsumuji,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn tsumuji_broadcast(
     }
 }
 
-/// Each member gets its part of the root's `send`, `bytes` long, in `receive`. counts: how long each member's part is; NULL: all `bytes`.
-/// send and counts are looked at on the root only.
+/// Each member receives its part of the root's `send`: `bytes` bytes, into `receive`. counts: lengths of the members' parts; NULL: `bytes` each. send
+/// and counts are used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_scatter(
     handle: *mut Tsumuji,
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn tsumuji_scatter(
     }
 }
 
-/// The root gets each member's `send`, `bytes` long, one behind the other in order of ranks. counts: how long each is; NULL: all `bytes`.
-/// receive and counts are looked at on the root only.
+/// The root receives each member's `send` of `bytes` bytes, one behind the other in order of ranks. counts: their lengths; NULL: `bytes` each.
+/// receive and counts are used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_gather(
     handle: *mut Tsumuji,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn tsumuji_gather(
     }
 }
 
-/// Like tsumuji_gather, and everybody gets everything. counts is looked at on all, and the same on all.
+/// As tsumuji_gather, but all members receive everything. counts is used on all, and the same on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_gather(
     handle: *mut Tsumuji,
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn tsumuji_all_gather(
     }
 }
 
-/// Part i of this node's `send` goes to rank i, and part i of `receive` comes from there. Counts are lengths in bytes by rank; NULL: all `bytes`.
+/// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_to_all(
     handle: *mut Tsumuji,
@@ -243,54 +243,54 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
     }
 }
 
-/// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
+/// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Advances all operations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_test(handle: *mut Tsumuji, request: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     answer(unsafe { on(handle, |node| CollectiveState::test(node, request)) })
 }
 
-/// Waits until the operation is over, and says how it ended. Each request is waited for once.
+/// Waits until the operation is over, and returns its result. Each request is waited for once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait(handle: *mut Tsumuji, request: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     done(unsafe { on(handle, |node| CollectiveState::wait(node, request)) })
 }
 
-/// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+/// Has long transfers between processes of one host go through the link from now on, instead of being read in the sender's memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_forbid_direct_reads(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     done(unsafe { on(handle, CollectiveState::forbid_direct_reads) })
 }
 
-/// What collective operations have counted since the handle was opened.
+/// Counters of collective operations since the handle was opened.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TsumujiCollectiveCounters {
     /// Operations begun.
     pub operations: u64,
-    /// Messages of no legal form, or of nobody's group.
+    /// Messages of invalid form, or of an unknown group.
     pub malformed: u64,
     /// Messages for operations that were over.
     pub late: u64,
-    /// Messages that came before their operation was called here, and were kept.
+    /// Messages that arrived before their operation was called here, and were kept.
     pub early: u64,
-    /// Messages dropped because their sender went beyond its credit.
+    /// Messages dropped because their sender exceeded its credit.
     pub overrun: u64,
-    /// Frames broadcast by the link itself, repairs not counted.
+    /// Frames broadcast by the link, without repairs.
     pub native_frames: u64,
     /// Frames broadcast again.
     pub native_repairs: u64,
     /// Pieces sent again reliably to one member.
     pub native_resent: u64,
-    /// Transfers read where their sender had them.
+    /// Transfers read in the sender's memory.
     pub direct_reads: u64,
 }
 
 const _: () = assert!(size_of::<TsumujiCollectiveCounters>() == 9 * 8); // no padding: see `ffi::put_struct`
 
-/// size: sizeof(tsumuji_collective_counters).
+/// Counters of collective operations; size: sizeof(tsumuji_collective_counters).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_collective_counters(
     handle: *mut Tsumuji,
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn tsumuji_get_collective_counters(
     })
 }
 
-/// Begins an operation, and waits for it unless the program wants its request.
+/// Begins an operation, and waits for it unless the program asks for a request.
 ///
 /// # Safety
 /// `handle` is NULL or live; `request` is NULL or can be written.

@@ -11,38 +11,38 @@ use crate::ffi;
 use crate::handle::{Tsumuji, on};
 use tsumuji_node::{Datagram, Destination};
 
-/// A best-effort message, sent or received: what a board's values travel in, or whatever a program makes of it.
+/// A best-effort message, sent or received.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiDatagram {
-    /// The values.
+    /// The payload.
     pub data: *const c_void,
-    /// Their length.
+    /// Its length in bytes.
     pub bytes: usize,
-    /// Who sent it; not looked at when sent.
+    /// Who sent it; ignored when sent.
     pub from: c_int,
-    /// The life of the one who sent it; not looked at when sent.
+    /// Incarnation of the sender; ignored when sent.
     pub incarnation: u32,
-    /// Which of the program's own uses; boards use 0.
+    /// Id of its channel.
     pub channel_id: u16,
     /// Not used; 0.
     pub reserved: u16,
-    /// What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
+    /// What the values are: a newer datagram of the same channel and key replaces an older one. For group memory, the index of the first element.
     pub key: u32,
     /// Period of the computation; wraps.
     pub epoch: u32,
-    /// Within its epoch, which is newer; wraps. On boards, the writer's lap.
+    /// Which is newer within the epoch; wraps. For group memory, the writer's lap.
     pub lap: u32,
 }
 
-/// Every peer.
+/// As receiver of a datagram: every peer.
 pub const TSUMUJI_ALL: c_int = -1;
 
-/// Sends a datagram to one peer or to all (TSUMUJI_ALL): best effort. Where the link has no room for it now, it waits until a newer one of its
-/// channel and key takes its place, or until deadline_us microseconds have passed, and then it is dropped and counted (negative: no
-/// deadline; 0: it leaves now or not at all). Between tsumuji_cork and tsumuji_uncork it leaves with what else is sent, else at once. Returns
-/// for how many peers it neither left nor waits. One of up to tsumuji_datagram_capacity bytes is one frame, which reaches everybody on
-/// shared memory and raw Ethernet; a longer one goes to each peer by itself, as the peer's window permits.
+/// Sends a datagram to one peer or to all (TSUMUJI_ALL), best effort. If the link has no room now, it waits until a newer one of its channel and key
+/// replaces it, or until deadline_us microseconds have passed, when it is dropped and counted (negative: no deadline; 0: it is sent now or dropped).
+/// Between tsumuji_cork and tsumuji_uncork it leaves with the batch, else at once. Returns the number of peers for which it was dropped at once. Up
+/// to tsumuji_datagram_capacity bytes it is one frame, which reaches all peers on shared memory and raw Ethernet; a longer one is sent to each peer
+/// separately, within its window.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_datagram(
     handle: *mut Tsumuji,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn tsumuji_send_datagram(
 }
 
 /// # Safety
-/// `datagram` is NULL, or can be read, and so can its data, for as long as what is returned is used.
+/// `datagram` is NULL, or it and its data can be read for as long as the result is used.
 unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Failure> {
     if datagram.is_null() {
         return Err(Failure::invalid("the datagram is NULL"));
@@ -84,9 +84,9 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
     })
 }
 
-/// Takes the next datagram of an opened channel (-1: of those that nobody opened) that no callback was given, into `buffer`; returns its
-/// length. Of those of one source, channel and key only the newest waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none came
-/// in time; TSUMUJI_EAGAIN with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+/// Copies the next datagram of an opened channel (-1: of channels that nobody opened), if no callback got it, into `buffer`; returns its length. Only
+/// the newest of each source, channel and key waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none arrived in time; TSUMUJI_EAGAIN
+/// with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_datagram(
     handle: *mut Tsumuji,
@@ -120,14 +120,14 @@ pub unsafe extern "C" fn tsumuji_recv_datagram(
     })
 }
 
-/// Longest datagram that is one frame, in bytes: on this link, and for every peer that was met so far.
+/// Largest one-frame datagram in bytes, for this link and every peer met so far.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_datagram_capacity(handle: *mut Tsumuji) -> isize {
     // SAFETY: the header asks for what `on` needs.
     size(unsafe { on(handle, |node| Ok(node.endpoint.datagram_capacity_bytes())) })
 }
 
-/// 1: one frame of this link reaches everybody.
+/// 1: one frame of this link reaches all peers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_broadcasts(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.

@@ -1,4 +1,4 @@
-//! Flow control in the program's hands: windows, a policy of its own, and messages of which only the newest counts.
+//! Flow control for programs: windows, policies, and the pace of sending.
 #![allow(unsafe_code, reason = "exports symbols to C, and calls back into it")]
 
 use std::ffi::{c_int, c_void};
@@ -10,60 +10,60 @@ use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
 
-/// What peers may send ahead at present, and the memory for what has arrived.
+/// The window granted to peers at present, and the memory for arrived messages.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TsumujiWindow {
     /// Frames that may be granted to all peers together.
     pub frames: u64,
-    /// Most that `frames` can be: what the link's receive side holds.
+    /// Upper limit of `frames`: the capacity of the link's receive side.
     pub frames_limit: u64,
-    /// Of these, granted and not used yet.
+    /// Frames of these that are granted and not used yet.
     pub granted_frames: u64,
-    /// Memory that messages which arrived and were not consumed may take.
+    /// Budget for messages that arrived and were not consumed.
     pub budget_bytes: u64,
-    /// Of that, taken.
+    /// Bytes of it that are used.
     pub budget_used_bytes: u64,
 }
 
-/// A peer that may want to send, as a policy is shown it.
+/// A peer that may want to send, as a policy sees it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TsumujiSender {
-    /// Who.
+    /// Number of the peer.
     pub peer: u64,
     /// 1: it has more to send.
     pub active: u64,
-    /// 1: it serves others too, and cannot use all that it is granted.
+    /// 1: it also serves other peers, and cannot use its whole grant.
     pub busy: u64,
-    /// Of its last frame: 0 is the most urgent.
+    /// Priority of its last frame: 0 is the most urgent.
     pub priority: u64,
-    /// Of its messages that have begun to arrive: what has not.
+    /// Bytes still to come of its messages that have begun to arrive.
     pub remaining_bytes: u64,
-    /// Memory that its messages take here.
+    /// Memory that its messages use here.
     pub memory_bytes: u64,
-    /// Its frames that were used.
+    /// Number of frames it has sent.
     pub served_frames: u64,
-    /// Granted and not yet used.
+    /// Frames granted and not used yet.
     pub outstanding_frames: u64,
-    /// What the usual rules would grant ahead, or under `suci` to be sent again.
+    /// Frames that the usual rules would grant ahead, or under `suci` permit to be sent again.
     pub usual_frames: u64,
-    /// Frames that may be granted to all peers together, less where the path holds less.
+    /// Frames that may be granted to all peers together, less if the path holds fewer.
     pub pool_frames: u64,
-    /// Peers that have more to send; under `suci`, that wait for permission to send again.
+    /// Number of peers that have more to send; under `suci`, that wait for permission to send again.
     pub active_peers: u64,
-    /// 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
+    /// 1, under `suci` only: the peer asks to send lost frames again, and the answer is how many of them it may. Otherwise the answer is how far
     /// ahead it may send.
     pub repairs: u64,
-    /// Frames that may be granted to all peers together: what the link's receive side holds, or tsumuji_set_window's.
+    /// Frames that may be granted to all peers together: the capacity of the link's receive side, or as set by tsumuji_set_window.
     pub window_frames: u64,
-    /// Granted to all peers together and not used yet; under `suci` permitted to be sent again and not come yet.
+    /// Frames granted to all peers together and not used yet; under `suci`, permitted to be sent again and not arrived yet.
     pub claimed_frames: u64,
-    /// Bytes that the budget for messages which arrived still holds.
+    /// Free bytes of the budget for arrived messages.
     pub free_bytes: u64,
-    /// Other nodes, active or not.
+    /// Number of other nodes, active or not.
     pub peers: u64,
-    /// When the last frame came that brought data, in nanoseconds since the handle was opened.
+    /// Time of the last frame with data, in nanoseconds since the handle was opened.
     pub now_ns: u64,
 }
 
@@ -71,18 +71,18 @@ pub struct TsumujiSender {
 const _: () = assert!(size_of::<TsumujiWindow>() == 5 * 8);
 const _: () = assert!(size_of::<TsumujiSender>() == 17 * 8);
 
-/// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle or, while
-/// that one makes no call, by the library's own (option progress), never by two at a time: it must be quick, share what it reads with the
-/// program by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+/// Returns how many frames may be granted ahead to this peer; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the
+/// handle or, while that one makes no call, by the library's own thread (option progress), never by two at a time. It must be quick, share data with
+/// the program only by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 pub type TsumujiPolicy =
     Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
 
-/// Whose turn it is where memory is scarce: the active peer with the lowest answer begins the next message, or under `suci` is the first to
-/// be told that there is room. Called as a tsumuji_policy is, and on the same terms.
+/// Ranks peers if memory is scarce: the active peer with the lowest result begins the next message, or under `suci` is the first to be told that
+/// there is room. The rules of tsumuji_policy apply.
 pub type TsumujiRank =
     Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
 
-/// The windows at present; size: sizeof(tsumuji_window).
+/// State of the window; size: sizeof(tsumuji_window).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_window(
     handle: *mut Tsumuji,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tsumuji_get_window(
     })
 }
 
-/// From now on so many frames are granted to all peers together, from 1 to frames_limit.
+/// Sets the number of frames granted to all peers together, from 1 to frames_limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_window(handle: *mut Tsumuji, frames: usize) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn tsumuji_set_window(handle: *mut Tsumuji, frames: usize)
     })
 }
 
-/// From now on no more than so many frames are granted ahead to this peer; 0: no limit of its own.
+/// Sets the most frames that are granted ahead to this peer; 0: no limit of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_peer_window(
     handle: *mut Tsumuji,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn tsumuji_set_peer_window(
     })
 }
 
-/// From now on messages that arrived and were not consumed may take so many bytes; peers wait when they do.
+/// Sets the budget in bytes for messages that arrived and were not consumed; peers wait when it is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_budget(handle: *mut Tsumuji, bytes: usize) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -146,9 +146,8 @@ pub unsafe extern "C" fn tsumuji_set_budget(handle: *mut Tsumuji, bytes: usize) 
     })
 }
 
-/// From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
-/// and no peer stops for ever. Under the congestion control `suci` it is asked for each window that is stated, and for each peer that asks
-/// to send again.
+/// Sets the policy that decides how much peers may send to this node; NULL: the usual rules. With any policy the receiver is not overrun, and no peer
+/// stops for ever. Under the congestion control `suci` it is called for each window that is announced, and for each peer that asks to send again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_policy(
     handle: *mut Tsumuji,
@@ -165,8 +164,8 @@ pub unsafe extern "C" fn tsumuji_set_policy(
     })
 }
 
-/// From now on `rank` decides, where memory is scarce, who begins the next message; NULL: whose messages take the least. With or without
-/// tsumuji_set_policy. A message that its sender's others wait for goes first whatever it says.
+/// Sets the rank that decides, if memory is scarce, which peer begins the next message; NULL: the one whose messages use the least memory. Works with
+/// or without tsumuji_set_policy. A message for which other messages of its sender wait always goes first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_memory_rank(
     handle: *mut Tsumuji,
@@ -183,7 +182,7 @@ pub unsafe extern "C" fn tsumuji_set_memory_rank(
     })
 }
 
-/// Has the policy asked again for every peer, where its mind has changed between two frames.
+/// Asks the policy again for every peer, after its decision has changed between two frames.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_regrant(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -195,12 +194,12 @@ pub unsafe extern "C" fn tsumuji_regrant(handle: *mut Tsumuji) -> c_int {
     })
 }
 
-/// As fast as credit and link allow.
+/// Pace: as fast as credit and link allow.
 pub const TSUMUJI_PACE_FREE: i64 = 0;
-/// As fast as the receiver has lately answered, evenly, so that little waits there: the paper's "slow write".
+/// Pace: as fast as the receiver has answered lately, evenly, so that few messages wait there: the paper's "slow write".
 pub const TSUMUJI_PACE_DRAIN: i64 = -1;
 
-/// From now on messages leave to this peer at this pace: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or so many bytes a second.
+/// Sets the pace of messages to this peer: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or bytes a second.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_pace(handle: *mut Tsumuji, peer: c_int, pace: i64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -230,7 +229,7 @@ fn some(number: usize) -> Result<usize, Failure> {
     Ok(number)
 }
 
-/// A function of the program's, and what it is given.
+/// A function of the program, and its context.
 #[derive(Debug, Clone, Copy)]
 struct Callback {
     call: unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64,
@@ -258,12 +257,12 @@ impl Callback {
             peers: room.peers as u64,
             now_ns: room.now.as_nanos(),
         };
-        // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
+        // SAFETY: the program gave this function for such calls; its arguments live until it returns.
         unsafe { (self.call)(self.context, &shown) }
     }
 }
 
-/// What the program decides itself; the usual rules the rest.
+/// Decisions of the program; the usual rules make the others.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Policy {
     window: Option<Callback>,
@@ -271,7 +270,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// As the endpoint takes it; `None`: the program decides nothing.
+    /// The policy for the endpoint; `None`: the program decides nothing.
     fn boxed(self) -> Option<Box<dyn FlowPolicy>> {
         if self.window.is_none() && self.rank.is_none() {
             return None;
@@ -280,8 +279,8 @@ impl Policy {
     }
 }
 
-// SAFETY: it is called by one thread at a time: the one that uses the handle, or the progress assistant. The header says so, and asks for
-// functions and a context that bear it.
+// SAFETY: it is called by one thread at a time: the one that uses the handle, or the progress assistant. The header says so, and asks for functions
+// and a context that permit it.
 unsafe impl Send for Policy {}
 
 impl FlowPolicy for Policy {

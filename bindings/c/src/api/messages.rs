@@ -1,4 +1,4 @@
-//! Messages: sending in blocking, non-blocking and tracked form, receiving into the program's buffer or borrowed.
+//! Messages: blocking, non-blocking and tracked sends; receiving into the program's buffer or as borrowed messages.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_int, c_void};
@@ -11,22 +11,22 @@ use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
 use crate::node::{Node, Source};
 
-/// Messages of one channel arrive in the order sent.
+/// Class: messages of one channel arrive in the order sent.
 pub const TSUMUJI_ORDERED: c_int = 0;
-/// Messages arrive as they are complete.
+/// Class: messages arrive when they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
-/// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
+/// Most urgent priority; priorities are 0 to 3, and urgent messages never wait behind others.
 pub const TSUMUJI_URGENT: c_int = 0;
 /// The usual priority.
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// How many channel ids programs have, in each class and priority: 0 to 65279. Those above are for libraries.
+/// Number of channel ids for programs, in each class and priority: 0 to 65279. Higher ids are for libraries.
 pub const TSUMUJI_CHANNEL_IDS: c_int = 65_280;
-/// The channel that most programs use: ordered, of usual priority, with id 0.
+/// The channel that most programs use: ordered, of normal priority, with id 0.
 pub const TSUMUJI_DEFAULT_CHANNEL: c_int = 0x20000;
-/// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
-/// next call that polls, or for the assistant. What waits shares frames and calls of the link.
+/// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the next that is sent without it, for a call that
+/// polls, or for the assistant. Waiting messages share frames and calls of the link.
 pub const TSUMUJI_MORE: c_int = 0x4000_0000;
 /// A wait without limit.
 pub const TSUMUJI_FOREVER: i64 = -1;
@@ -37,19 +37,19 @@ const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
 const _: () = assert!(TSUMUJI_CHANNEL_IDS == Channel::LIBRARY_IDS as c_int);
 
-/// A message that arrived. Of a borrowed message, data is valid until tsumuji_release.
+/// A message that arrived. The data of a borrowed message are valid until tsumuji_release.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiMessage {
-    /// The message; NULL where it was copied to the program's own buffer.
+    /// The message; NULL if it was copied to the program's own buffer.
     pub data: *const c_void,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: usize,
     /// Who sent it.
     pub from: c_int,
-    /// The channel it came by.
+    /// The channel on which it was sent.
     pub channel: c_int,
-    /// Of a borrowed message: its name, for tsumuji_release.
+    /// Number of a borrowed message, for tsumuji_release.
     pub borrow: u64,
 }
 
@@ -80,10 +80,10 @@ fn channel_of(class: c_int, priority: c_int, channel_id: c_int) -> Result<c_int,
     )))
 }
 
-/// Channels that nobody opened, and anyone.
+/// Any peer, on channels that nobody opened.
 pub(super) const ANY: (c_int, c_int) = (-1, -1);
 
-/// A channel by the number that C gave.
+/// Checks a channel id from C.
 pub(super) fn read_channel_id(channel_id: c_int) -> Result<u16, Failure> {
     let last = TSUMUJI_CHANNEL_IDS - 1;
     u16::try_from(channel_id)
@@ -92,7 +92,7 @@ pub(super) fn read_channel_id(channel_id: c_int) -> Result<u16, Failure> {
         .ok_or_else(|| Failure::invalid(format!("accepted channel ids are 0 to {last}")))
 }
 
-/// Channel and peer, or -1 for those that nobody opened, and for anyone.
+/// Reads a channel id (-1: channels that nobody opened) and a peer (-1: any).
 pub(super) fn source_of(
     node: &Node,
     (channel_id, from): (c_int, c_int),
@@ -117,14 +117,14 @@ pub(super) fn read_channel(channel: c_int) -> Result<Channel, Failure> {
         })
 }
 
-/// As C names it: below 2²⁰.
+/// A channel as C names it: below 2²⁰.
 pub(super) fn channel_number(channel: Channel) -> c_int {
     channel.number().cast_signed()
 }
 
-/// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
-/// window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
-/// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
+/// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The message leaves at once if window and
+/// link permit, else later, also while the program computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with
+/// TSUMUJI_MORE added to the channel of all but the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
     handle: *mut Tsumuji,
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn tsumuji_send(
     })
 }
 
-/// Begins a batch: messages wait for each other, until they fill a call of the link or tsumuji_uncork ends the batch; calls that poll send
-/// what waits, too. Batches nest.
+/// Begins a batch: messages wait for each other until they fill a call of the link, or until tsumuji_uncork; calls that poll send waiting messages,
+/// too. Batches nest.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_cork(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -159,15 +159,15 @@ pub unsafe extern "C" fn tsumuji_cork(handle: *mut Tsumuji) -> c_int {
     })
 }
 
-/// Ends a batch: what waits leaves.
+/// Ends a batch: waiting messages are sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_uncork(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     done(unsafe { on(handle, |node| Ok(node.endpoint.uncork()?)) })
 }
 
-/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or its owner of the channel wants nothing more for now, or
-/// memory is short before something in the queue is acknowledged; tsumuji_wait_writable waits for all of them. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
+/// Sends a copy, or returns TSUMUJI_EAGAIN: the queue to the peer is full, or the peer has stopped the channel, or there is no memory before a queued
+/// message is acknowledged; tsumuji_wait_writable waits for all three. TSUMUJI_ENOMEM: no memory, and no message in the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_send(
     handle: *mut Tsumuji,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn tsumuji_try_send(
     })
 }
 
-/// Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
+/// As tsumuji_send, and writes to *id the message's number for tsumuji_is_sent and tsumuji_wait_sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_tracked(
     handle: *mut Tsumuji,
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn tsumuji_send_tracked(
     })
 }
 
-/// Memory of the program's that a message is sent from.
+/// Memory of the program from which a message is sent.
 struct SharedBuffer {
     data: *const u8,
     bytes: usize,
@@ -216,7 +216,7 @@ struct SharedBuffer {
     context: *mut c_void,
 }
 
-// SAFETY: the header says that the memory is only read, and that any thread may release it.
+// SAFETY: the header says that the memory is only read, and that any thread may call `release`.
 unsafe impl Send for SharedBuffer {}
 
 impl AsRef<[u8]> for SharedBuffer {
@@ -231,16 +231,15 @@ impl AsRef<[u8]> for SharedBuffer {
 
 impl Drop for SharedBuffer {
     fn drop(&mut self) {
-        // SAFETY: the program gave it for this call, which comes once.
+        // SAFETY: the program gave the function for this call, which is made once.
         unsafe { (self.release)(self.context) };
     }
 }
 
-/// Sends a message from where the program has it, without a copy. The memory must stay as it is until release(context) is called, once:
-/// when the message is acknowledged or has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. One
-/// of less than 4096 bytes is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not
-/// NULL, the message is known by *id, as one of tsumuji_send_tracked is: memory that is released and a message that is acknowledged are two
-/// things where it failed.
+/// Sends a message from the program's memory, without a copy. The memory must not change until release(context) is called, once: when the message was
+/// acknowledged, has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. A message of less than 4096 bytes
+/// is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not NULL, *id becomes the message's
+/// number, as in tsumuji_send_tracked: ask with it whether the message was acknowledged, as memory is also released on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_shared(
     handle: *mut Tsumuji,
@@ -279,7 +278,7 @@ pub unsafe extern "C" fn tsumuji_send_shared(
     }))
 }
 
-/// 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
+/// 1: the peer has acknowledged the whole message; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with its peer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_is_sent(handle: *mut Tsumuji, to: c_int, id: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -291,7 +290,7 @@ pub unsafe extern "C" fn tsumuji_is_sent(handle: *mut Tsumuji, to: c_int, id: u6
     })
 }
 
-/// Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
+/// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_sent(
     handle: *mut Tsumuji,
@@ -308,7 +307,7 @@ pub unsafe extern "C" fn tsumuji_wait_sent(
     })
 }
 
-/// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 if the time has passed.
+/// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 after timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_writable(
     handle: *mut Tsumuji,
@@ -329,7 +328,7 @@ pub unsafe extern "C" fn tsumuji_wait_writable(
     })
 }
 
-/// Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
+/// Waits until all messages to live peers are acknowledged: 1, or 0 after timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_flush(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -340,7 +339,7 @@ pub unsafe extern "C" fn tsumuji_flush(handle: *mut Tsumuji, timeout_us: i64) ->
     })
 }
 
-/// Messages to the peer that are not yet acknowledged.
+/// Number of messages to the peer that are not acknowledged yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_queue_length(handle: *mut Tsumuji, to: c_int) -> isize {
     // SAFETY: the header asks for what `on` needs.
@@ -352,7 +351,7 @@ pub unsafe extern "C" fn tsumuji_queue_length(handle: *mut Tsumuji, to: c_int) -
     })
 }
 
-/// Waits for a whole message on channels that nobody opened, without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+/// Waits for a message on channels that nobody opened, without taking it. 1: *bytes is its length (bytes may be NULL); 0: none in timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready(
     handle: *mut Tsumuji,
@@ -369,8 +368,8 @@ pub unsafe extern "C" fn tsumuji_ready(
     })
 }
 
-/// Takes the next message on channels that nobody opened into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
-/// TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+/// Copies the next message on channels that nobody opened into `buffer`, and returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none arrived
+/// in time. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv(
     handle: *mut Tsumuji,
@@ -383,7 +382,7 @@ pub unsafe extern "C" fn tsumuji_recv(
     unsafe { receive(handle, ANY, (buffer, room), about, timeout_us) }
 }
 
-/// Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
+/// As tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_recv(
     handle: *mut Tsumuji,
@@ -428,8 +427,8 @@ pub(super) unsafe fn receive(
     })
 }
 
-/// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
-/// it is given back with tsumuji_release. At most 65,536 are borrowed at a time.
+/// Borrows the next message on channels that nobody opened, without a copy. It counts against the endpoint's budget until tsumuji_release. At most
+/// 65,536 messages are borrowed at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow(
     handle: *mut Tsumuji,
@@ -468,7 +467,7 @@ pub(super) unsafe fn borrow(
     })
 }
 
-/// Gives a borrowed message back; its data must not be read any more, and becomes NULL.
+/// Returns a borrowed message; its data must not be read any more, and becomes NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_release(
     handle: *mut Tsumuji,

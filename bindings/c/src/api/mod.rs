@@ -1,7 +1,7 @@
 //! `tsumuji.h`: everything an endpoint offers, in plain C types.
 //!
-//! One file for each part of the header, in this order. Comments here are the header's: they speak to C programmers. What the
-//! header's head says of all pointers is what every `unsafe` block here relies on.
+//! One file for each part of the header, in this order. The comments become the header's: they address C programmers. Every `unsafe` block here
+//! relies on what the header's head says of all pointers.
 //!
 //! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
 
@@ -34,22 +34,22 @@ use std::ffi::c_int;
 
 use crate::failure::Failure;
 
-/// 0, or the code of what failed.
+/// 0, or the code of a failure.
 fn done(result: Result<(), Failure>) -> c_int {
     number(result.map(|()| TSUMUJI_OK))
 }
 
-/// A number of 0 or more, or the code of what failed.
+/// A number of 0 or more, or the code of a failure.
 pub(crate) fn number(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|failure| failure.report())
 }
 
-/// How much was done, as far as C's numbers go.
+/// A count as a C int, at most its largest value.
 fn count(done: usize) -> c_int {
     c_int::try_from(done).unwrap_or(c_int::MAX)
 }
 
-/// A size, or the code of what failed.
+/// A size, or the code of a failure.
 fn size(result: Result<usize, Failure>) -> isize {
     match result {
         Ok(size) => isize::try_from(size).unwrap_or(isize::MAX),
@@ -57,7 +57,7 @@ fn size(result: Result<usize, Failure>) -> isize {
     }
 }
 
-/// 1 for yes, 0 for no, or the code of what failed.
+/// 1 for yes, 0 for no, or the code of a failure.
 fn answer(result: Result<bool, Failure>) -> c_int {
     number(result.map(c_int::from))
 }

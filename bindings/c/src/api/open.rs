@@ -20,19 +20,19 @@ use crate::node::Node;
 use crate::objects;
 use crate::settings::Settings;
 
-/// What an endpoint is told once, when it is opened.
+/// Options for opening an endpoint.
 #[derive(Debug, Default)]
 pub struct TsumujiOptions {
     settings: Settings,
 }
 
-/// Who takes part, and where each is reached.
+/// Table of the members and their addresses.
 #[derive(Debug, Default)]
 pub struct TsumujiMembers {
     address_map: AddressMap,
 }
 
-/// New options, all as they are by default. Free them with tsumuji_options_free.
+/// Makes options with their default values. Free them with tsumuji_options_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_options_new() -> *mut TsumujiOptions {
     objects::give(TsumujiOptions::default())
@@ -55,13 +55,13 @@ pub unsafe extern "C" fn tsumuji_options_set(
     }))
 }
 
-/// Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
+/// Frees options; NULL has no effect. Endpoints opened with them keep their own copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_options_free(options: *mut TsumujiOptions) {
     objects::free(options);
 }
 
-/// A table without members. Free it with tsumuji_members_free.
+/// Makes a table without members. Free it with tsumuji_members_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_members_new() -> *mut TsumujiMembers {
     objects::give(TsumujiMembers::default())
@@ -85,14 +85,14 @@ pub unsafe extern "C" fn tsumuji_members_add(
     }))
 }
 
-/// Frees a table; NULL is nothing.
+/// Frees a table; NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
     objects::free(members);
 }
 
-/// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
-/// TSUMUJI_NODE. options may be NULL. The handle goes to *handle; close it with tsumuji_close.
+/// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and TSUMUJI_NODE. options may be
+/// NULL. Writes the handle to *handle; close it with tsumuji_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_env(
     options: *const TsumujiOptions,
@@ -158,8 +158,8 @@ pub unsafe extern "C" fn tsumuji_open_members(
     }
 }
 
-/// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Give it to them (by fork, or over a UNIX
-/// socket), and let each open its endpoint by tsumuji_open_shm. It is close-on-exec; the memory lives as long as somebody uses it.
+/// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Pass it to them (by fork, or over a UNIX socket); each
+/// opens its endpoint with tsumuji_open_shm. It is close-on-exec; the memory lives as long as a process uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_shm_create(nodes: c_int) -> c_int {
     super::number(contained(|| {
@@ -194,9 +194,9 @@ pub unsafe extern "C" fn tsumuji_open_shm(
     }
 }
 
-/// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-/// node leaves, and frees all that the handle had, borrowed messages included. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
-/// not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
+/// Closes a handle: waits at most timeout_us microseconds (negative: without limit) for acknowledgements, tells the peers that this node leaves, and
+/// frees everything of the handle, borrowed messages included. NULL has no effect. TSUMUJI_ELOST: closed, but messages were lost, or not acknowledged
+/// in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays open. A closed handle is TSUMUJI_EINVAL to every call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     done(contained(|| {
@@ -207,28 +207,28 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
         if let Some(mut node) = handle.close()?
             && !node.spoiled
         {
-            node.collective_state = None; // no operation is carried on: its memory is the program's again
+            node.collective_state = None; // operations end, as their memory is the program's again
             node.endpoint.close(ffi::timeout(timeout_us))?;
         }
         Ok(())
     }))
 }
 
-/// Gives the handle up, so that another thread can acquire_ownership it.
+/// Ends the calling thread's ownership of the handle, so that another thread can acquire it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_release_ownership(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for a handle or NULL.
     done(contained(|| unsafe { given(handle) }?.release_ownership()))
 }
 
-/// Makes the calling thread the handle's owner, after the last owner gave it up.
+/// Makes the calling thread the handle's owner, after the last owner has released it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_acquire_ownership(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for a handle or NULL.
     done(contained(|| unsafe { given(handle) }?.acquire_ownership()))
 }
 
-/// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
+/// Reports to the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_report_error(text: *const c_char) -> c_int {
     done(contained(|| {

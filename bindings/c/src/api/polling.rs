@@ -1,4 +1,4 @@
-//! The program's own loop: callbacks with borrowed frames, a descriptor for somebody else's event loop, one turn at a time.
+//! The program's own loop: callbacks with borrowed frames, a descriptor for an event loop, single polls.
 #![allow(unsafe_code, reason = "exports symbols to C, and calls back into it")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,34 +14,33 @@ use crate::ffi;
 use crate::handle::{Tsumuji, on};
 use crate::within;
 
-/// What tsumuji_poll calls, on the thread that polls; or, of a channel's own handler (tsumuji_open_channel), whichever thread drives the
-/// endpoint. Only `message` must be there; the others may be NULL. No callback may use the
-/// handle (TSUMUJI_EBUSY; tsumuji_reply and tsumuji_send_from send), leave by longjmp, or throw. What it is shown is valid until it
-/// returns.
+/// Callbacks for tsumuji_poll, on the thread that polls; for a channel's own handler (tsumuji_open_channel), on whichever thread drives the endpoint.
+/// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY; use tsumuji_reply and tsumuji_send_from),
+/// leave by longjmp, or throw. Its arguments are valid until it returns.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiHandler {
     /// sizeof(tsumuji_handler).
     pub size: usize,
-    /// Given to every callback.
+    /// First argument of every callback.
     pub context: *mut c_void,
-    /// A message; it counts as consumed when the callback returns.
+    /// A message arrived; it counts as consumed when the callback returns.
     pub message: Option<unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage)>,
-    /// A datagram.
+    /// A datagram arrived.
     pub datagram:
         Option<unsafe extern "C" fn(context: *mut c_void, datagram: *const TsumujiDatagram)>,
     /// Hello was exchanged with this peer (again, after it was dead or restarted).
     pub peer_up: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int)>,
-    /// The peer died, left or restarted; so many messages to it have failed.
+    /// The peer died, left or restarted; failed_messages messages to it have failed.
     pub peer_dead:
         Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, failed_messages: usize)>,
     /// A message of tsumuji_send_tracked was acknowledged whole.
     pub sent: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64)>,
-    /// A message sent before the peer had said how much it takes was given up; text says why.
+    /// A message sent before the peer had announced its limit was dropped as too large; text says why.
     pub refused: Option<
         unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64, text: *const c_char),
     >,
-    /// An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
+    /// An answer to tsumuji_ask_flows; next: the peer to ask on from, or -1.
     pub flows: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -51,7 +50,7 @@ pub struct TsumujiHandler {
             next: c_int,
         ),
     >,
-    /// A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
+    /// A tsumuji_try_send to that peer and channel that returned TSUMUJI_EAGAIN may be tried again.
     pub writable:
         Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, channel_id: c_int)>,
 }
@@ -61,18 +60,17 @@ pub(super) struct Callbacks {
     message: unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage),
 }
 
-// SAFETY: the header says of a channel's handler that any thread may call it, one at a time.
+// SAFETY: the header says that any thread may call a channel's handler, one at a time.
 unsafe impl Send for Callbacks {}
 
 impl Callbacks {
     /// # Safety
-    /// As the header says: NULL, or a handler whose `size` says how much of it there is, to be called as long as this lives.
+    /// As the header says: NULL, or a handler whose `size` tells how much of it there is, which may be called as long as this lives.
     pub(super) unsafe fn read(handler: *const TsumujiHandler) -> Result<Self, Failure> {
         if handler.is_null() {
             return Err(Failure::invalid("the handler is NULL"));
         }
-        // SAFETY: by address: a program built with an older header points at less than the whole. All zero is a handler: no callbacks,
-        // no context.
+        // SAFETY: read by address: a program built with an older header passes a shorter one. All zero is a valid handler: no callbacks, no context.
         let handler = unsafe {
             let room = std::ptr::addr_of!((*handler).size).read_unaligned();
             ffi::read_struct(handler, room)?
@@ -101,7 +99,7 @@ impl Handler for Callbacks {
                 channel: channel_number(channel),
                 borrow,
             };
-            // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
+            // SAFETY: the program gave this function for such calls; its arguments live until it returns.
             unsafe { (self.message)(self.handler.context, &message) };
         };
         within::run(context, call);
@@ -181,8 +179,8 @@ impl Handler for Callbacks {
     }
 }
 
-/// Receives, hands over by the callbacks what comes on channels that nobody opened, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
-/// turn; negative: without limit). Returns how much was done.
+/// Receives, gives what arrives on channels that nobody opened to the callbacks, handles timers and sends, until something was done or timeout_us
+/// microseconds have passed (0: one poll; negative: without limit). Returns how much was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll(
     handle: *mut Tsumuji,
@@ -204,8 +202,7 @@ pub unsafe extern "C" fn tsumuji_poll(
     })
 }
 
-/// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, go on sending, and carry on collectives.
-/// Never waits.
+/// One poll that queues what arrives for later calls: lets a computing program acknowledge, go on sending, and advance collectives. Never waits.
 /// Returns how much was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
@@ -218,7 +215,7 @@ pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
     })
 }
 
-/// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It stays the handle's.
+/// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It belongs to the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_fd(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -239,7 +236,7 @@ pub unsafe extern "C" fn tsumuji_arm_fd(handle: *mut Tsumuji) -> c_int {
     answer(unsafe { on(handle, |node| Ok(node.endpoint.arm_fd()?)) })
 }
 
-/// Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
+/// Microseconds after which an event loop must poll again; -1: when the descriptor becomes readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_until_timer(handle: *mut Tsumuji) -> i64 {
     // SAFETY: the header asks for what `on` needs.
@@ -250,7 +247,7 @@ pub unsafe extern "C" fn tsumuji_until_timer(handle: *mut Tsumuji) -> i64 {
     }
 }
 
-/// Rounded up: an early wake-up would find nothing due.
+/// Rounded up: an early wake-up would find no expired timer.
 fn micros_up(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Posted receives: where the next messages of a channel are to go.
+//! Posted receives: buffers for the next messages of a channel.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_int, c_void};
@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::ffi::{self, Output};
 use crate::handle::{Tsumuji, on};
 
-/// Has the next message of an opened channel from a peer (-1: from anyone) put into `buffer`: the oldest that waits there, or the first that comes.
-/// Posts of a channel are filled in the order in which they were made. A long message lands there as its frames come, without another
-/// copy, whatever the program does meanwhile. The buffer is the library's until tsumuji_unpost or tsumuji_close; *post names it.
+/// Posts `buffer` for the next message of an opened channel from a peer (-1: from any): the oldest that waits there, or the next that arrives. Posts
+/// of a channel are filled in the order in which they were made. A long message is received directly into the buffer, whatever the program does
+/// meanwhile. The buffer belongs to the library until tsumuji_unpost or tsumuji_close; *post becomes the post's number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_post(
     handle: *mut Tsumuji,
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn tsumuji_post(
     room: usize,
     post: *mut u64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on`, `Output::new` and `put` need: the memory is the library's until the post ends.
+    // SAFETY: the header asks for what `on`, `Output::new` and `put` need: the memory belongs to the library until the post ends.
     done(unsafe {
         on(handle, |node| {
             let channel_id = read_channel_id(channel_id)?;
@@ -40,8 +40,7 @@ pub unsafe extern "C" fn tsumuji_post(
     })
 }
 
-/// Waits until a message has come for that buffer, or its channel was closed: 1, or 0 if timeout_us microseconds have passed (negative: without
-/// limit).
+/// Waits until a message has filled the buffer, or its channel was closed: 1, or 0 after timeout_us microseconds (negative: without limit).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_posted(
     handle: *mut Tsumuji,
@@ -57,9 +56,9 @@ pub unsafe extern "C" fn tsumuji_wait_posted(
     })
 }
 
-/// Ends a post: the buffer is the program's again. Returns the length of the message that lies in it; about may be NULL. TSUMUJI_EAGAIN: none
-/// has come; one that was arriving there waits on its channel when it is whole. TSUMUJI_EMSGSIZE: the one that came is longer than
-/// the buffer, and waits on its channel.
+/// Ends a post: the buffer is the program's again. Returns the length of the message in it; about may be NULL. TSUMUJI_EAGAIN: no message has filled
+/// it; one that was arriving there waits on its channel when it is complete. TSUMUJI_EMSGSIZE: a message was longer than the buffer, and waits on its
+/// channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_unpost(
     handle: *mut Tsumuji,

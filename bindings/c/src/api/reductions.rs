@@ -1,4 +1,4 @@
-//! Reductions: by the library's operations on its types, and by functions of the program's own. The rest of collectives: `collectives`.
+//! Reductions by the library's operations on its types, and by functions of the program. The other collectives are in `collectives`.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use crate::ffi::{self, Input, Output};
 use crate::fold::OwnFold;
 use crate::handle::Tsumuji;
 
-/// Elements of reductions.
+/// Element types of reductions: int8_t.
 pub const TSUMUJI_INT8: c_int = 1;
 /// uint8_t.
 pub const TSUMUJI_UINT8: c_int = 2;
@@ -32,7 +32,7 @@ pub const TSUMUJI_FLOAT: c_int = 9;
 /// double.
 pub const TSUMUJI_DOUBLE: c_int = 10;
 
-/// How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
+/// Operations on elements: the sum. Integers wrap around; of NaN and a number, minimum and maximum take the number.
 pub const TSUMUJI_SUM: c_int = 1;
 /// The product.
 pub const TSUMUJI_PRODUCT: c_int = 2;
@@ -41,7 +41,7 @@ pub const TSUMUJI_MINIMUM: c_int = 3;
 /// The larger one.
 pub const TSUMUJI_MAXIMUM: c_int = 4;
 
-/// A reduction by a function of the program's own. Fields behind `function` may be left zero.
+/// A reduction by a function of the program. Fields after `function` may be zero.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiCombine {
@@ -49,9 +49,9 @@ pub struct TsumujiCombine {
     pub size: usize,
     /// Bytes of an element, 1 to 1048576.
     pub element_bytes: usize,
-    /// For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
-    /// after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
-    /// it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
+    /// For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written after
+    /// both were read. All are aligned as elements of that size must be. Called within calls of this library, by their thread; it must not use the
+    /// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
     pub function: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -61,14 +61,14 @@ pub struct TsumujiCombine {
             count: usize,
         ),
     >,
-    /// Given to every call; it must stay until the operation is over.
+    /// First argument of every call; it must stay valid until the operation is over.
     pub context: *mut c_void,
     /// 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
     pub ordered: u64,
 }
 
-/// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
-/// (TSUMUJI_SUM ...). receive is looked at on the root only.
+/// The root gets in `receive` the combination of all members' `send`: `count` elements of a type (TSUMUJI_DOUBLE ...), by an operation (TSUMUJI_SUM
+/// ...). receive is used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce(
     handle: *mut Tsumuji,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn tsumuji_reduce(
     unsafe { reduce(handle, group, root, (send, receive, count), by, request) }
 }
 
-/// tsumuji_reduce by a function of the program's own; *by is not needed any more when the call returns.
+/// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce_by(
     handle: *mut Tsumuji,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn tsumuji_reduce_by(
     }
 }
 
-/// `data` becomes on all members what the elements of all come to; the same bits on all.
+/// Replaces `data` on all members by the combination of the elements of all; with the same bits on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_reduce(
     handle: *mut Tsumuji,
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn tsumuji_all_reduce(
     unsafe { all_reduce(handle, group, data, count, by, request) }
 }
 
-/// tsumuji_all_reduce by a function of the program's own; *by is not needed any more when the call returns.
+/// As tsumuji_all_reduce, by a function of the program; *by is not used after the call has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_reduce_by(
     handle: *mut Tsumuji,
@@ -202,7 +202,7 @@ fn bytes_of(by: &RawOp, count: usize) -> Result<usize, Failure> {
         .ok_or_else(|| Failure::invalid("the elements are larger than memory"))
 }
 
-/// An operation of the library's on one of its types.
+/// An operation of the library on one of its types.
 fn number_op(type_: c_int, operation: c_int) -> Result<RawOp, Failure> {
     fn of<T: Number>(operation: c_int) -> Result<RawOp, Failure> {
         let op = match operation {
@@ -235,7 +235,7 @@ fn number_op(type_: c_int, operation: c_int) -> Result<RawOp, Failure> {
     }
 }
 
-/// An operation of the program's own.
+/// An operation of the program.
 ///
 /// # Safety
 /// `by` is NULL, or its first field can be read and says how much more can.
@@ -243,7 +243,7 @@ unsafe fn own_op(by: *const TsumujiCombine) -> Result<RawOp, Failure> {
     if by.is_null() {
         return Err(Failure::invalid("the function's description is NULL"));
     }
-    // SAFETY: as the caller promises; all zero is a description: no function, no context.
+    // SAFETY: as the caller promises; all zero is valid: no function, no context.
     let by = unsafe {
         let room = std::ptr::addr_of!((*by).size).read_unaligned();
         ffi::read_struct(by, room)?

@@ -1,4 +1,4 @@
-//! What can be asked: who is there, how the traffic with a peer goes, what was counted.
+//! Queries: members, traffic with peers, and counters.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_char, c_int};
@@ -25,29 +25,29 @@ pub struct TsumujiFlow {
     pub queued_messages: u64,
     /// Their bytes.
     pub queued_bytes: u64,
-    /// Frames sent again, ever.
+    /// Number of frames sent again.
     pub retransmitted_frames: u64,
     /// Frames that may still be sent before the peer must grant more.
     pub credit_frames: u64,
-    /// Datagrams that a newer one replaced before they began to leave, ever.
+    /// Number of datagrams that a newer one replaced before they began to leave.
     pub superseded_datagrams: u64,
-    /// Datagrams that were dropped because their deadline had passed, ever.
+    /// Number of datagrams dropped because their deadline had passed.
     pub late_datagrams: u64,
-    /// Datagrams of several frames of which one was lost, ever.
+    /// Number of datagrams of several frames of which one was lost.
     pub lost_datagrams: u64,
     /// The other direction: frames that the peer may still send to us.
     pub granted_frames: u64,
-    /// Frames that it is granted ahead at present: its share of our window.
+    /// Frames granted ahead to it at present: its share of our window.
     pub incoming_window_frames: u64,
-    /// Memory that its messages take here.
+    /// Memory that its messages use here.
     pub incoming_bytes: u64,
     /// 1: its last frame said that more wait to be sent to us.
     pub incoming_backlog: u64,
-    /// 1: hello was exchanged with the peer's present life.
+    /// 1: hello was exchanged with the peer's present incarnation.
     pub up: u64,
 }
 
-/// What was counted since the endpoint was opened.
+/// Counters since the endpoint was opened.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TsumujiCounters {
@@ -63,17 +63,17 @@ pub struct TsumujiCounters {
     pub retransmitted_frames: u64,
     /// Fragments thought lost whose acknowledgement came after all.
     pub spurious_losses: u64,
-    /// Times that silence was probed.
+    /// Number of probes of silent peers.
     pub probes: u64,
     /// Messages delivered.
     pub delivered_messages: u64,
     /// Frames dropped because they were damaged, not understood, not for us, or not new.
     pub dropped_frames: u64,
-    /// Frames dropped because they did not come from where their source lives.
+    /// Frames dropped because they did not come from the address of their source.
     pub spoofed_source_frames: u64,
-    /// Datagrams dropped because nobody took them.
+    /// Datagrams dropped because there was no receiver and no room.
     pub dropped_datagrams: u64,
-    /// Times that the link had no free place for a frame.
+    /// Times that the link had no free slot for a frame.
     pub link_refusals: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub link_dropped_frames: u64,
@@ -88,14 +88,14 @@ const _: () = assert!(size_of::<TsumujiFlow>() == 16 * 8);
 const _: () = assert!(size_of::<TsumujiCounters>() == 15 * 8);
 const _: () = assert!(size_of::<TsumujiRemoteFlow>() == 17 * 8);
 
-/// This node.
+/// Number of this node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_me(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     number(unsafe { on(handle, |node| Ok(node.endpoint.me().0.into())) })
 }
 
-/// How many nodes there are, this one included: 0 to this - 1.
+/// Number of nodes, this one included: nodes are 0 to this - 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -106,22 +106,22 @@ pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
     })
 }
 
-/// What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
+/// Name of a node ("node 2", a host's name); NULL if there is no such node. Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_name(handle: *mut Tsumuji, which: c_int) -> *const c_char {
     // SAFETY: the header asks for what `told` needs.
     unsafe { told(handle, |node| Ok(Text::Name(node.member(which)?))) }
 }
 
-/// Where a node is reached ("10.0.0.2:7000", an Ethernet address, a place in shared memory); NULL if there is no such node. Valid until the
-/// handle is closed.
+/// Address of a node ("10.0.0.2:7000", an Ethernet address, an index in shared memory); NULL if there is no such node. Valid until the handle is
+/// closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_address(handle: *mut Tsumuji, which: c_int) -> *const c_char {
     // SAFETY: the header asks for what `told` needs.
     unsafe { told(handle, |node| Ok(Text::Address(node.member(which)?))) }
 }
 
-/// Where this node's counters are read over TCP; NULL if the option "metrics" did not ask for that. Valid until the handle is closed.
+/// TCP address of this node's metrics; NULL if the option "metrics" did not ask for one. Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_metrics_address(handle: *mut Tsumuji) -> *const c_char {
     // SAFETY: the header asks for what `told` needs.
@@ -148,7 +148,7 @@ unsafe fn told(
     })
 }
 
-/// The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
+/// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_char {
     // SAFETY: the header asks for what `on` needs.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_cha
     })
 }
 
-/// 1: hello was exchanged with the peer's present life.
+/// 1: hello was exchanged with the peer's present incarnation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_is_up(handle: *mut Tsumuji, peer: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn tsumuji_is_dead(handle: *mut Tsumuji, peer: c_int) -> c
     })
 }
 
-/// 1: the peer is not met because it runs the other congestion control; 0: as far as is known it does not.
+/// 1: the peer is not met because it uses the other congestion control; 0: not as far as is known.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: 
     })
 }
 
-/// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
+/// Waits until hello was exchanged with all peers; returns the number of those still missing after timeout_us. TSUMUJI_EPEER: a peer has died or
 /// left, and is not waited for; see tsumuji_reconnect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn tsumuji_get_flow(
     })
 }
 
-/// What another node says of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+/// What node `which` reports of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
 /// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_remote_flow(
@@ -267,8 +267,8 @@ pub unsafe extern "C" fn tsumuji_get_remote_flow(
     })
 }
 
-/// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
-/// many as fit a frame.
+/// Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
+/// most `most`, and at most 32.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ask_flows(
     handle: *mut Tsumuji,
@@ -293,14 +293,14 @@ pub unsafe extern "C" fn tsumuji_ask_flows(
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TsumujiRemoteFlow {
-    /// With whom.
+    /// Number of the peer.
     pub peer: u64,
-    /// As that node sees it.
+    /// The traffic as that node sees it.
     pub flow: TsumujiFlow,
 }
 
-/// The same of its traffic with all its peers, in order of their numbers: the first `room` go to `flows`. Returns how many there are.
-/// TSUMUJI_ETIMEDOUT: it has not told all of them. size: sizeof(tsumuji_remote_flow).
+/// As tsumuji_get_remote_flow, for all peers of the node in order of their numbers: the first `room` are written to `flows`. Returns how many there
+/// are. TSUMUJI_ETIMEDOUT: not all answers arrived. size: sizeof(tsumuji_remote_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_remote_flows(
     handle: *mut Tsumuji,
@@ -359,7 +359,7 @@ impl TsumujiFlow {
     }
 }
 
-/// What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
+/// Counters since the endpoint was opened; size: sizeof(tsumuji_counters).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_counters(
     handle: *mut Tsumuji,
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn tsumuji_get_counters(
     })
 }
 
-/// Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
+/// Publishes the present counters to `tsumuji top` and other readers, as polling does ten times a second. Never waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_publish_metrics(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.

@@ -1,6 +1,6 @@
-//! Figures among several: gather to one and broadcast from one over cables of 100 Mbit/s, broadcast over shared memory.
+//! Figures of several nodes: gather to one and broadcast from one over cables of 100 Mbit/s, broadcast over shared memory.
 //!
-//! What is promised over cables is a share of their rate; MPICH does the same beside it where the machine bears it.
+//! The target over cables is a share of their rate; MPICH runs the same operations where the machine permits.
 
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::{Rate, Testbed};
@@ -13,7 +13,7 @@ use crate::ops::Op;
 use crate::peers::mpi::MPICH_RANKS_MOST;
 use crate::stats::size_name;
 
-/// As in the paper.
+/// Rate of the paper's cables.
 const CABLE_BITS_PER_SECOND: u64 = 100_000_000;
 /// Bytes that one measurement brings to a receiver: a second of such a cable.
 const BYTES: usize = 12 << 20;
@@ -36,7 +36,7 @@ const SHM_SIZES: [usize; 9] = [
     16 << 20,
 ];
 
-/// Everything among several.
+/// All figures of several nodes.
 pub(super) fn collectives(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let tried = setting.is_tried();
     for nodes in GATHERS.into_iter().filter(|&nodes| !tried || nodes < 10) {
@@ -61,7 +61,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         Err(reason) => return super::missing(report, say, &title, &reason),
     };
     let ground = Ground::of(&testbed);
-    // One frame on the cable reaches all over raw Ethernet only.
+    // Only over raw Ethernet does one frame on the cable reach all.
     let links: &[&str] = if op == Op::Gather {
         &["udp", "packet"]
     } else {
@@ -73,7 +73,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         let usual = Ours::between(link, setting.program.clone(), testbed.hosts_file());
         let mut ours = vec![usual.clone()];
         if op == Op::Gather {
-            // Many to one is what the two differ in.
+            // The two differ where many send to one.
             ours = [Congestion::Credit, Congestion::Suci]
                 .map(|congestion| Ours {
                     congestion: Some(congestion),
@@ -118,7 +118,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
     down(testbed, say);
 }
 
-/// Frames to node 0 that found the queue of its port full.
+/// Frames to node 0 dropped at the full queue of its port.
 fn receiver_overflows(testbed: &Testbed) -> Option<u64> {
     let status = testbed.status().ok()?;
     Some(status.hosts.first()?.counters.queue_overflows)
@@ -154,7 +154,7 @@ fn share(
     }
 }
 
-/// Frames that reached the receiver and found no room there, of each of ours.
+/// Frames dropped at the receiver for want of room, of each of ours.
 fn drops(
     title: &str,
     comparison: &Comparison,
@@ -182,7 +182,7 @@ fn drops(
     }
 }
 
-/// Broadcast over shared memory beside MPICH's and Open MPI's own, by two nodes and by more than there are cores.
+/// Broadcast over shared memory, also by MPICH and Open MPI, by two nodes and by more than there are cores.
 fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;

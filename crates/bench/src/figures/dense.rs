@@ -1,4 +1,4 @@
-//! Figures of the dense system: the iteration beside memory bandwidth, speed-up, laps, loss, and PETSc.
+//! Figures of the dense system: the iteration compared with memory bandwidth, speed-up, laps, loss, and PETSc.
 //!
 //! Ours are runs of `tsumuji solve --json` on a matrix file that PETSc reads, too.
 
@@ -25,7 +25,7 @@ const LOSS: &str = "0.2";
 struct Run {
     /// Seconds of the iteration.
     iterate: f64,
-    /// Of each worker.
+    /// Laps of each worker.
     laps: Vec<f64>,
     residual: f64,
     converged: bool,
@@ -73,7 +73,7 @@ fn solve(setting: &Setting, folder: &Path, arguments: &[&str]) -> Result<Run, St
     })
 }
 
-/// Everything about the dense system.
+/// All figures of the dense system.
 pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let n = setting.n;
     say(&format!(
@@ -116,19 +116,19 @@ pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
     beside_petsc(setting, folder, &petsc, &iterate, report, say);
 }
 
-/// What so many workers did, round by round.
+/// Results of a number of workers, round by round.
 #[derive(Default)]
 struct Turn {
     /// Seconds of the iteration.
     seconds: Vec<f64>,
-    /// GB of A read per second meanwhile.
+    /// GB of A read per second during the iteration.
     rates: Vec<f64>,
-    /// GB per second that as many cores read at all, measured just before.
+    /// GB per second that as many cores can read, measured just before.
     limits: Vec<f64>,
 }
 
-/// Iterations with 1 worker to `cores` workers, in turn, each beside the memory bandwidth of the same moment: on a shared
-/// machine memory is faster at some times than at others.
+/// Iterations with 1 worker to `cores` workers, in turn, each with the memory bandwidth of the same moment: on a shared machine memory is faster at
+/// some times than at others.
 fn turns(
     setting: &Setting,
     folder: &Path,
@@ -201,7 +201,7 @@ fn turns(
     turns
 }
 
-/// Two workers beside one, and beside what memory allows two.
+/// Two workers compared with one, and with the memory bandwidth of two cores.
 fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
     let [one, two] = turns else { return };
     let ratio = median_ratio(&one.seconds, &two.seconds);
@@ -215,7 +215,7 @@ fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
         ratio,
         Wanted::AtLeast(1.9),
     );
-    // Where one core alone takes all that memory gives, a second one cannot help.
+    // Where one core alone uses the whole memory bandwidth, a second one cannot help.
     let allowed = median_ratio(&two.limits, &one.limits);
     add(
         report,
@@ -228,7 +228,7 @@ fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
     );
 }
 
-/// Laps beside the sequential sweep's, and the residual under loss.
+/// Laps compared with the sequential sweep's, and the residual under loss.
 fn laps_and_loss(
     setting: &Setting,
     folder: &Path,
@@ -315,7 +315,7 @@ fn laps_and_loss(
     }
 }
 
-/// Seconds of the iteration beside PETSc's methods on the same file, with as many processes.
+/// Seconds of the iteration compared with PETSc's methods on the same file, with as many processes.
 fn beside_petsc(
     setting: &Setting,
     folder: &Path,
@@ -385,7 +385,7 @@ fn beside_petsc(
 mod tests {
     use super::*;
 
-    /// The figures come from the fields that `tsumuji solve --json` promises.
+    /// The figures are read from the documented fields of `tsumuji solve --json`.
     #[test]
     fn reads_the_contract() {
         let text = br#"{"converged":true,"residual":3e-11,"laps":[18,20],"seconds":{"load":1.0,"iterate":0.5},"workers":2}"#;

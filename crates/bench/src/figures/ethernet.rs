@@ -1,8 +1,8 @@
-//! Figures of raw Ethernet: two hosts of a testbed, every link that joins them, beside the link alone and beside the kernel's own
-//! UDP and TCP; broadcast to seven; what waiting costs.
+//! Figures of raw Ethernet: two hosts of a testbed, every link between them, compared with the link alone and with the kernel's own UDP and TCP;
+//! broadcast to seven; the cost of waiting.
 //!
-//! The hosts are network namespaces on a bridge (`tsumuji-testbed`), made here and removed again. Ours are runs of
-//! `tsumuji bench … --hosts`. DPDK's devices take part where DPDK is; memif joins two processes of one machine.
+//! The hosts are network namespaces on a bridge (`tsumuji-testbed`), made here and removed again. Ours are runs of `tsumuji bench … --hosts`. DPDK's
+//! devices take part where DPDK is installed; memif joins two processes of one machine.
 
 use std::time::Duration;
 
@@ -24,37 +24,37 @@ use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
-/// The message whose latency is promised.
+/// The message whose latency has a target.
 const SMALL_BYTES: usize = 64;
-/// Sizes of the papers' tables of rates, those that fit a plain Ethernet frame and that which takes a jumbo frame.
+/// Sizes of the papers' tables of rates: those that fit a plain Ethernet frame, and the one for a jumbo frame.
 const RATE_BYTES: [usize; 4] = [200, 300, 1000, 1400];
 const JUMBO_RATE_BYTES: [usize; 1] = [8900];
 /// Frames of the broadcast, and the pause between two of them.
 const BROADCASTS: u64 = 200;
 const BROADCAST_PAUSE: Duration = Duration::from_micros(200);
-/// Hosts that hear a broadcast.
+/// Hosts that receive a broadcast.
 const LISTENERS: usize = 7;
 /// Share of a core that waiting may take.
 const IDLE_SHARE: f64 = 0.02;
 
-/// A frame alone takes what a reliable message may take 1.2 times.
+/// A reliable message may take at most 1.2 times as long as a frame over the link alone.
 const OVER_THE_LINK: Wanted = Wanted::AtMost(1.2);
-/// The same of what the kernel takes.
+/// Targets compared with the kernel's UDP and TCP.
 const OVER_UDP: Wanted = Wanted::AtMost(0.75);
 const OVER_TCP: Wanted = Wanted::AtMost(0.5);
 
 const LINKS: [&str; 3] = ["udp", "packet", "xdp"];
 const MEMIF: &str = "dpdk:net_memif";
-/// The same for messages that need jumbo frames; its buffers take 9 MB, which small messages would only spread themselves over.
+/// The same for messages that need jumbo frames; its buffers take 9 MB, and small messages would use no more than a part of each.
 const MEMIF_JUMBO: &str = "dpdk:net_memif,bsize=9216";
 const DPDK_PACKET: &str = "dpdk:net_af_packet";
-/// What real cables have.
+/// The MTU of real cables.
 const MTU: u32 = 9000;
 /// Its frames must fit a page.
 const DPDK_XDP: &str = "dpdk:net_af_xdp";
 const DPDK_XDP_MTU: u32 = 3400;
 
-/// Everything about raw Ethernet.
+/// All figures of raw Ethernet.
 pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let probe = dpdk::probe();
     if !probe.works {
@@ -108,7 +108,7 @@ fn on_testbed(
     }
 }
 
-/// What is measured between the two hosts of a testbed.
+/// The measurements between the two hosts of a testbed.
 struct Course<'a> {
     setting: &'a Setting,
     testbed: &'a Testbed,
@@ -156,7 +156,7 @@ impl<'a> Course<'a> {
         compare::run(&plan, contenders, machine::describe(), say)
     }
 
-    /// p50 of the half-round-trip of a small message over each link, beside the link alone and beside the peers.
+    /// p50 of the half-round-trip of a small message over each link, compared with the link alone and with the peers.
     fn latency(&self, links: &[&str], peers: &[Peer], report: &mut Report, say: Say<'_>) {
         if links.is_empty() {
             return;
@@ -181,7 +181,7 @@ impl<'a> Course<'a> {
             let limit = is_raw.then(|| limits.next().map(|limit| (limit, OVER_THE_LINK)));
             let peers = peers.iter().enumerate().map(|(peer, kind)| {
                 let wanted = match kind {
-                    _ if !is_raw => Wanted::Nothing, // it is carried by the kernel's UDP itself
+                    _ if !is_raw => Wanted::Nothing, // the kernel's UDP itself carries it
                     Peer::Udp => OVER_UDP,
                     _ => OVER_TCP,
                 };
@@ -197,7 +197,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Rates by size, with the processor time of both sides; beside the first link's.
+    /// Rates by size, with the processor time of both sides, compared with the first link's.
     fn rates(&self, links: &[&str], sizes: &[usize], report: &mut Report, say: Say<'_>) {
         say("rate between hosts by message size");
         let ours = self.ours(links);
@@ -226,7 +226,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Processor time of two processes that wait, by link.
+    /// Processor time of two waiting processes, by link.
     fn idle(&self, links: &[&str], report: &mut Report, say: Say<'_>) {
         for (ours, link) in self.ours(links).iter().zip(links) {
             let (ours, ratio) = match ours.idle_share() {
@@ -243,7 +243,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// One frame, one transmit, seven listeners.
+/// One frame, one transmit, seven receivers.
 fn heard_by_all(places: &[Place], report: &mut Report, say: Say<'_>) {
     let packet = alone::ends(places, |place| {
         Packet::open(&place.interface, PacketConfig::default())

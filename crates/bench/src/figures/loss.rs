@@ -1,4 +1,4 @@
-//! Figures under loss: 64 MiB and small messages between two hosts that both lose frames, beside TCP.
+//! Figures under loss: 64 MiB and small messages between two hosts that both lose frames, compared with TCP.
 
 use tsumuji_node::LinkSpec;
 
@@ -9,7 +9,7 @@ use crate::stats::{Rounds, size_name};
 
 const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
 
-/// Everything under loss.
+/// All figures under loss.
 pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
     const TITLE: &str = "under loss";
     let testbed = match super::testbed(2, None, 1500) {
@@ -20,7 +20,7 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let plan = Plan {
         bytes: if tried { 2 << 20 } else { 64 << 20 },
         trips: if tried { 50 } else { 5000 },
-        // Each turn already moves much and asks often, and TCP takes most of a minute for it.
+        // Each turn already moves many bytes and makes many round trips, and TCP takes most of a minute for it.
         rounds: 1,
         losses: vec![0.01, 0.05],
     };

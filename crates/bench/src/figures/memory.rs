@@ -1,8 +1,7 @@
-//! Figures beside MPI's own shared memory: ping-pong and burst between two processes of this host, ours over `shm`, Open MPI and MPICH by
+//! Figures compared with MPI's own shared memory: ping-pong and burst between two processes of this host, ours over `shm`, Open MPI and MPICH over
 //! theirs, and bare copies through shared memory, in turn in one run.
 //!
-//! Where a virtual machine's two cores are changes while it runs, and every figure with them: a measurement in another place than the others
-//! shows in the spread.
+//! A virtual machine's two cores may move while it runs, which changes every figure: a round measured after such a move shows in the spread.
 
 use tsumuji_node::LinkSpec;
 
@@ -13,15 +12,15 @@ use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
-/// Behind ours in the list of contenders.
+/// The peers, behind ours in the list of contenders.
 const PEERS: [Peer; 3] = [Peer::OpenMpi, Peer::Mpich, Peer::Bare];
 const OURS: usize = 0;
 const BARE: usize = 3;
-/// Of small messages ours may take so much longer than an MPI's, which has no other links to be one of.
+/// Limit for small messages, relative to an MPI, which need not support other links.
 const SMALL_AT_MOST: f64 = 1.1;
-/// So much longer than a copy without any protocol.
+/// Limit relative to a copy without any protocol.
 const COPY_AT_MOST: f64 = 1.5;
-/// One round trip in a hundred may take so many times the median.
+/// Limit of the slowest hundredth of round trips, relative to the median.
 const TAIL_AT_MOST: f64 = 2.0;
 const SMALL_SIZES: [usize; 2] = [8, 1 << 10];
 
@@ -46,7 +45,7 @@ fn sizes(setting: &Setting) -> Vec<usize> {
     all.into_iter().filter(|&size| size <= largest).collect()
 }
 
-/// Everything between two processes of this host.
+/// All figures between two processes of this host.
 pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;
@@ -76,7 +75,7 @@ pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     }
 }
 
-/// Ping-pongs of small messages: beside each peer, and how long the slowest hundredth takes.
+/// Ping-pongs of small messages: compared with each peer, and the slowest hundredth.
 fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
     let rows = comparison.results.iter();
     for row in rows.filter(|row| SMALL_SIZES.contains(&row.size)) {

@@ -1,4 +1,4 @@
-//! Figures of messages: half-round-trips beside the bare machine and MPI, throughput by size beside bare copies.
+//! Figures of messages: half-round-trips compared with the bare machine and MPI, throughput by size compared with bare copies.
 
 use tsumuji_node::{LinkSpec, Security};
 
@@ -11,15 +11,15 @@ use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::stats::{Rounds, size_name};
 use crate::versus::{Contender, alternate};
 
-/// The size whose latency is promised.
+/// The size whose latency has a target.
 const SMALL_BYTES: usize = 8;
-/// Cache lines' worth of time that a message over shm may take.
+/// Target for a message over shm, in times of a cache line.
 const SHM_LINES: f64 = 2.0;
-/// Two cores below the same cache hand over a line within this; others do not.
+/// Two cores below the same cache pass a line within this time; others take longer.
 const NEAR_US: f64 = 0.1;
-/// A throughput below this fraction of what a smaller message reached is a dip; the rest is noise between rounds.
+/// A throughput below this fraction of a smaller message's is a dip; smaller differences are noise between rounds.
 pub(super) const DIP: f64 = 0.9;
-/// Apparent dips that are looked at again.
+/// Most apparent dips that are measured again.
 const SUSPECTS_MAX: usize = 6;
 /// Payload that one point of the sweep moves, and the most messages it takes.
 const SWEEP_BYTES: u64 = 256 << 20;
@@ -32,8 +32,8 @@ fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, Stri
         .map_err(|error| error.to_string())
 }
 
-/// What is promised of shm beside a cache line, and beside a copy that takes so many times the cache line. Twice the cache line, unless
-/// that is less than copying the bytes in and out takes without any protocol: then the copy is the limit.
+/// Targets of shm relative to a cache line, and to a copy, which takes `copy_to_line` times as long as the line. Twice the cache line, unless the
+/// bare copy alone takes longer than that: then the copy is the limit.
 fn shm_limits(copy_to_line: f64) -> [Wanted; 2] {
     if copy_to_line > SHM_LINES {
         [Wanted::Nothing, Wanted::AtMost(1.0)]
@@ -42,7 +42,7 @@ fn shm_limits(copy_to_line: f64) -> [Wanted; 2] {
     }
 }
 
-/// Where the two cores are. A virtual machine's may move between one run and the next, and every figure of shm with them.
+/// Whether the two cores are near. A virtual machine's may move between one run and the next, which changes every figure of shm.
 fn state(line_us: f64) -> String {
     let name = if line_us < NEAR_US { "near" } else { "far" };
     format!(
@@ -52,7 +52,7 @@ fn state(line_us: f64) -> String {
     )
 }
 
-/// p50 of the half-round-trip of 8 bytes: shm beside a cache line and a bare copy, udp beside bare UDP and MPI over TCP.
+/// p50 of the half-round-trip of 8 bytes: shm compared with a cache line and a bare copy, udp with bare UDP and MPI over TCP.
 pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let cpus = machine::two_cpus();
     let mut plan = Plan::new(Kind::Pingpong, SMALL_BYTES);
@@ -129,7 +129,7 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
         }
     }
     let standings = alternate(setting.rounds, &mut contenders);
-    // "About 0.6" of MPI's: two thirds is still about that.
+    // "About 0.6" of MPI's: up to two thirds.
     for (other, wanted) in [
         (1, Wanted::AtMost(1.15)),
         (2, Wanted::AtMost(0.66)),
@@ -159,11 +159,10 @@ fn sizes(largest: usize) -> Vec<usize> {
     sizes
 }
 
-/// Falls of throughput below what a smaller message reached: index of that one, index of the fallen one, and the fraction left,
-/// deepest first.
+/// Falls of throughput below a smaller message's: index of that message, index of the fallen one, and the fraction left, deepest first.
 ///
-/// With `excused`, a fall counts only as far as the bare exchange does not fall, too, and as far as it leaves ours behind the bare
-/// exchange: messages larger than the caches come from memory, whoever carries them.
+/// With `excused`, a fall counts only as far as the bare exchange does not fall, too, and as far as ours is then slower than the bare exchange:
+/// messages larger than the caches come from memory in any case.
 pub(super) fn dips(points: &[Point], excused: bool) -> Vec<(usize, usize, f64)> {
     let mut best = 0;
     let mut dips = Vec::new();
@@ -191,7 +190,7 @@ fn left_of(best: Point, fallen: Point, excused: bool) -> f64 {
     (left / kept).max(of_the_limit)
 }
 
-/// One measurement at one size, ours and the bare exchange's.
+/// Measures one size, ours and the bare exchange.
 fn point(setting: &Setting, link: LinkSpec, size: usize) -> Result<Point, String> {
     let cpus = machine::two_cpus();
     let mut plan = Plan::new(Kind::Burst, size);
@@ -235,8 +234,8 @@ fn median_of(points: &[Point]) -> Point {
     }
 }
 
-/// The deepest dip that stays one when both sizes are measured again in turn: on a machine that changes its speed in the middle
-/// of a sweep, most apparent dips are of the machine. Returns the size (0: none) and the fraction left.
+/// The deepest dip that remains when both sizes are measured again in turn: on a machine that changes its speed in the middle of a sweep, most
+/// apparent dips are the machine's. Returns the size (0: none) and the fraction left.
 fn confirmed_dip(
     setting: &Setting,
     link: LinkSpec,
@@ -261,7 +260,7 @@ fn confirmed_dip(
     Ok(deepest)
 }
 
-/// Throughput over shm and udp for messages from 4 B up, with a look for dips.
+/// Throughput over shm and udp for messages from 4 B up, with a search for dips.
 pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let sizes = sizes(setting.burst_bytes_max);
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
@@ -349,7 +348,7 @@ mod tests {
         rates.iter().enumerate().map(point).collect()
     }
 
-    /// A fall is told against the best before it, not against the neighbour, and the deepest comes first.
+    /// A fall is measured from the best before it, not from the neighbour, and the deepest comes first.
     #[test]
     fn falls() {
         assert_eq!(dips(&points(&[1.0, 2.0, 3.0]), false), []);
@@ -357,7 +356,7 @@ mod tests {
         assert_eq!(found, [(1, 3, 0.6), (1, 2, 0.8), (1, 4, 0.9)]);
     }
 
-    /// What the limit loses, too, is no dip of ours.
+    /// A fall of the limit, too, is no dip of ours.
     #[test]
     fn falls_of_the_limit_are_excused() {
         let mut falling = points(&[1.0, 10.0, 4.0, 6.0]);
@@ -366,7 +365,7 @@ mod tests {
         assert_eq!(dips(&falling, true), [(1, 3, 0.6), (1, 2, 0.8)]);
         falling[3].limit_bytes_per_second = 10.0;
         assert_eq!(dips(&falling, true), [(1, 2, 0.8)]);
-        // Who was ahead of the limit and falls to it is at the limit.
+        // Ours was ahead of the limit and fell to it: it is at the limit.
         falling[1].limit_bytes_per_second = 5.0;
         falling[2].limit_bytes_per_second = 4.0;
         falling[3].limit_bytes_per_second = 6.0;
@@ -376,7 +375,7 @@ mod tests {
         assert_eq!(dips(&falling, true), [(1, 2, 0.4)]);
     }
 
-    /// Nobody is asked to be faster than a bare copy.
+    /// The target is never faster than a bare copy.
     #[test]
     fn copies_are_the_limit_where_lines_are_near() {
         let verdicts = |copy, ratio| shm_limits(copy).map(|wanted| wanted.verdict(ratio));

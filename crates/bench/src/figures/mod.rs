@@ -1,7 +1,7 @@
-//! Every figure the project promises, each beside its limit or peer in the same run, with a verdict.
+//! All figures with targets, each with its limit or peer in the same run, and a verdict.
 //!
-//! [`run`] is what `make bench` prints. Ours and the other side take turns; what is compared are medians. A figure whose other
-//! side is missing is printed without a verdict.
+//! `make bench` prints the result of [`run`]. Ours and the other side take turns; medians are compared. A figure without its other side is printed
+//! without a verdict.
 
 mod collectives;
 mod dense;
@@ -26,14 +26,14 @@ use crate::stop;
 use crate::table::aligned;
 use crate::versus::Standing;
 
-/// What is measured, and with what.
+/// Options of the figures.
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// The `tsumuji` program: solves systems, and is the other side of exchanges.
     pub program: PathBuf,
     /// Command that becomes the other side of an exchange.
     pub serve: Vec<OsString>,
-    /// Times that each comparison is repeated in turn.
+    /// Rounds of each comparison.
     pub rounds: usize,
     /// Rows of the dense system.
     pub n: usize,
@@ -46,7 +46,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Whether only the benchmark itself is tried, and nobody will quote its figures.
+    /// Whether this run only checks the benchmark, and its figures are not to be quoted.
     fn is_tried(&self) -> bool {
         self.round_trips < 1000
     }
@@ -63,48 +63,48 @@ pub enum Part {
     Dense,
     /// Raw Ethernet between hosts of a testbed.
     Ethernet,
-    /// Ping-pong and burst beside MPICH and Open MPI between hosts of a testbed.
+    /// Ping-pong and burst compared with MPICH and Open MPI between hosts of a testbed.
     Mpi,
-    /// Ping-pong and burst beside MPICH and Open MPI by shared memory, between two processes of this host.
+    /// Ping-pong and burst compared with MPICH and Open MPI by shared memory, between two processes of this host.
     Memory,
     /// Gather and broadcast over cables of 100 Mbit/s, broadcast over shared memory.
     Collectives,
-    /// A transfer and small messages under loss, beside TCP.
+    /// A transfer and small messages under loss, compared with TCP.
     Loss,
     /// Frames and half-round-trips with a cluster key.
     Sealing,
 }
 
-/// Whether a figure is what it was promised to be.
+/// Whether a figure reaches its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is.
+    /// It reaches it.
     Reached,
-    /// It is not.
+    /// It does not.
     Missed,
-    /// Nothing was promised, or nothing could be compared.
+    /// There is no target, or nothing to compare with.
     Open,
 }
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The measured quantity.
     pub name: String,
     /// Our median, with unit.
     pub ours: String,
     /// The limit or the peer.
     pub beside: String,
-    /// Ours divided by it; absent if there is nothing to divide.
+    /// Ours divided by that; absent if there is none.
     pub ratio: Option<f64>,
-    /// What was promised of that ratio.
+    /// The target of that ratio.
     pub wanted: String,
-    /// Whether it is so.
+    /// Whether it was reached.
     pub verdict: Verdict,
 }
 
-/// All lines, and where they were measured.
+/// All figures, and the machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The machine.
@@ -133,7 +133,7 @@ pub struct Point {
     pub size: usize,
     /// Ours.
     pub bytes_per_second: f64,
-    /// Of the bare limit at the same size.
+    /// Throughput of the bare limit at the same size.
     pub limit_bytes_per_second: f64,
 }
 
@@ -147,10 +147,10 @@ impl Report {
     }
 }
 
-/// Tells what is going on, line by line.
+/// Takes progress messages, line by line.
 pub type Say<'a> = &'a mut dyn FnMut(&str);
 
-/// Measures everything in `setting.parts` and tells each figure as soon as it is known.
+/// Measures everything in `setting.parts` and prints each figure as soon as it is known.
 pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     let machine = machine::describe();
     say(&format!("machine: {machine}"));
@@ -196,7 +196,7 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     report
 }
 
-/// A testbed under a name that nobody else has.
+/// A testbed with a unique name.
 fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, String> {
     let name = format!("bench{}", std::process::id());
     let name: Name = name
@@ -207,14 +207,14 @@ fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, 
     Testbed::up(&spec).map_err(|error| error.to_string())
 }
 
-/// Removes it, and says so where that fails: the figures stand.
+/// Removes it; a failure is reported, and the figures stay valid.
 fn down(testbed: Testbed, say: Say<'_>) {
     if let Err(error) = testbed.down() {
         say(&format!("warning: the testbed was not removed: {error}"));
     }
 }
 
-/// A time as figures show it, with the name of whoever took it.
+/// A time as figures show it, with the contender's name.
 fn micros(standing: &Standing) -> String {
     shown(
         &standing.name,
@@ -223,7 +223,7 @@ fn micros(standing: &Standing) -> String {
     )
 }
 
-/// What one contender reached at one size, as figures show it.
+/// The result of one contender at one size, as figures show it.
 fn told(cell: &Cell, unit: &str) -> String {
     let numbers = cell.numbers.as_ref().map(|numbers| &numbers.headline);
     let reason = cell.failure.as_deref().unwrap_or("not measured");
@@ -250,7 +250,7 @@ fn missing(report: &mut Report, say: Say<'_>, name: &str, reason: &str) {
     add(report, say, name, ours, none, f64::NAN, Wanted::Nothing);
 }
 
-/// What was promised of a ratio.
+/// The target of a ratio.
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
     /// Ours ÷ theirs is at most this.
@@ -283,7 +283,7 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// Adds a figure and tells it at once.
+/// Adds a figure and prints it at once.
 fn add(
     report: &mut Report,
     say: Say<'_>,
@@ -351,7 +351,7 @@ fn table(figures: &[Figure]) -> String {
 mod tests {
     use super::*;
 
-    /// A bound is part of what is wanted, and nothing is judged without a number.
+    /// A bound itself reaches the target, and without a number there is no verdict.
     #[test]
     fn verdicts() {
         assert_eq!(Wanted::AtMost(2.0).verdict(2.0), Verdict::Reached);

@@ -1,12 +1,11 @@
-//! Figures beside MPI: ping-pong and burst between two hosts of a testbed, ours over each link, MPICH and Open MPI over TCP, in one
-//! run, at the MTU of real cables and at the largest of the virtual one.
+//! Figures compared with MPI: ping-pong and burst between two hosts of a testbed, ours over each link, MPICH and Open MPI over TCP, in one run, at
+//! the MTU of real cables and at the largest of the virtual one.
 //!
-//! The kernel's TCP moves up to 64 KiB at once over a virtual cable, whatever its MTU: what a card would cut into frames, nobody
-//! cuts here. A raw frame is as long as the MTU. So frames as large are the like-for-like comparison, and the other says what
-//! a frame of 9000 bytes costs.
+//! The kernel's TCP moves up to 64 KiB at once over a virtual cable, whatever its MTU, since no card cuts them into frames. A raw frame is as long as
+//! the MTU. So frames of that size are the fair comparison, and the other shows the cost of frames of 9000 bytes.
 //!
-//! Of many sizes the worst is the figure, with its size. A burst may also be at the limit of what carries it: bare UDP over the same
-//! cable, which has no reliability to pay for, or the raw link alone, frames without engine.
+//! Of many sizes the worst is the figure, with its size. A burst may also be at its limit: that of bare UDP over the same cable, which has no
+//! reliability to pay for, or of the raw link alone, frames without engine.
 
 use tsumuji_link::dpdk;
 use tsumuji_node::LinkSpec;
@@ -20,27 +19,27 @@ use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
-/// Beside ours, behind our links in the lists of contenders; behind them each link's limit.
+/// The peers, behind our links in the lists of contenders; behind them each link's limit.
 const PEERS: [Peer; 2] = [Peer::Mpich, Peer::OpenMpi];
-/// Up to this size a latency is promised, beyond it that nobody is ahead.
+/// Up to this size there is a target for latency; beyond it, ours must not be slower.
 const SMALL_MOST_BYTES: usize = 1 << 10;
-/// A burst this near to its link alone is at its limit.
+/// A burst of at least this fraction of its link alone is at its limit.
 const AT_THE_LIMIT: f64 = 0.9;
-/// How many times MPI's a burst is to be where it is not at the limit.
+/// Target of a burst that is not at its limit, in times of MPI's.
 const BURST: f64 = 1.35;
 
-/// One of our links, and how many times better than MPI a small ping-pong over it is to be.
+/// One of our links, and how many times better than MPI a small ping-pong over it must be.
 type Promise = (&'static str, f64);
 
-/// A cable, and what is measured over it.
+/// A cable, and the measurements over it.
 struct Cable {
     mtu_bytes: u32,
     what: &'static str,
     links: &'static [Promise],
 }
 
-/// memif is the DPDK device whose small messages are fastest, and joins two namespaces of one machine; its buffers are as large as
-/// the cable's frames, and as many as fit some megabytes.
+/// memif is the DPDK device with the fastest small messages, and joins two namespaces of one machine; its buffers are as large as the cable's frames,
+/// and their number is limited to some megabytes.
 const CABLES: [Cable; 2] = [
     Cable {
         mtu_bytes: 9000,
@@ -101,7 +100,7 @@ fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
         .collect()
 }
 
-/// Everything beside MPI.
+/// All figures compared with MPI.
 pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let probe = dpdk::probe();
     if !probe.works {
@@ -130,19 +129,19 @@ pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
     }
 }
 
-/// What is measured over one cable.
+/// The measurements over one cable.
 struct Course {
     promises: Vec<Promise>,
     mtu: u32,
 }
 
 impl Course {
-    /// Where a peer stands among the contenders.
+    /// Indices of the peers among the contenders.
     fn peers(&self) -> std::ops::Range<usize> {
         self.promises.len()..self.promises.len() + PEERS.len()
     }
 
-    /// Where the limit of a link stands among the contenders.
+    /// Index of a link's limit among the contenders.
     fn limit(&self, own: usize) -> usize {
         self.peers().end + own
     }
@@ -175,7 +174,7 @@ fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Repo
     }
 }
 
-/// Those of the peers.
+/// Names of the peers.
 fn names(row: &Row, peers: std::ops::Range<usize>) -> Vec<String> {
     row.contenders[peers]
         .iter()
@@ -205,7 +204,7 @@ fn compared(
     compare::run(&plan, &mut contenders, machine::describe(), say)
 }
 
-/// What a link is measured against where it is not MPI.
+/// The limit of a link, measured without MPI.
 fn limit(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
     match (link, op) {
         (LinkSpec::Udp(_), Op::Pingpong) => {
@@ -216,7 +215,7 @@ fn limit(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
     }
 }
 
-/// The size at which something is least.
+/// The size at which `of` is least.
 pub(super) fn least(
     comparison: &Comparison,
     wanted: impl Fn(usize) -> bool,
@@ -229,7 +228,7 @@ pub(super) fn least(
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Adds the worst size of one link beside one peer.
+/// Adds the worst size of one link compared with one peer.
 pub(super) fn worst(
     report: &mut Report,
     say: Say<'_>,
@@ -277,7 +276,7 @@ fn pingpong(course: &Course, comparison: &Comparison, report: &mut Report, say: 
     }
 }
 
-/// How many times better, a burst at its limit being as good as promised.
+/// The score of a burst: how many times better it is; at its limit, at least the target.
 fn burst_score(times_better: f64, of_the_limit: f64) -> f64 {
     if of_the_limit >= AT_THE_LIMIT {
         times_better.max(BURST)
@@ -315,7 +314,7 @@ fn burst(course: &Course, comparison: &Comparison, report: &mut Report, say: Say
                 &points[points.partition_point(|point| point.size < 64 << 10)..],
             ),
         ] {
-            // Messages larger than the caches come from memory, whoever carries them: what the link alone loses is excused.
+            // Messages larger than the caches come from memory in any case: a loss of the link alone, too, is excused.
             let deepest = dips(points, true).first().copied();
             let (ours, left) = match deepest {
                 Some((_, index, left)) => {
@@ -351,7 +350,7 @@ fn point(row: &Row, own: usize, limit: usize) -> Option<Point> {
 mod tests {
     use super::*;
 
-    /// At the limit nobody can be much better; below it the promise holds; being ahead anyway is not held against it.
+    /// A burst at its limit counts as having reached the target; below the limit the ratio counts, and a larger ratio at the limit is kept.
     #[test]
     fn limits_count_as_reached() {
         assert_eq!(burst_score(1.1, 0.95), BURST);

@@ -1,8 +1,7 @@
-//! What sealing costs: nanoseconds and cycles of each frame, sealed and opened apart from each other, and half-round-trips with and
-//! without a key.
+//! The cost of sealing: nanoseconds and cycles of each frame, sealed and opened separately, and half-round-trips with and without a key.
 //!
-//! Frames go through the wrapper that nodes use, over shared memory of which both ends are in this process; what that link takes
-//! by itself is measured in turn and taken off. Nothing is promised here: the figures are for whoever chooses a mode.
+//! Frames go through the wrapper that nodes use, over shared memory with both ends in this process; the cost of that link alone is measured in turn
+//! and subtracted. There are no targets: the figures help to choose a mode.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,7 +22,7 @@ use crate::versus::Standing;
 
 /// A small frame and a jumbo frame.
 const SIZES: [usize; 2] = [64, 9000];
-/// Of the message of a half-round-trip.
+/// Bytes of the message of a half-round-trip.
 const MESSAGE_BYTES: usize = 64;
 /// Frames sealed, then opened, at a time: the ring has room for them, and they stay in the caches.
 const BURST_FRAMES: usize = 32;
@@ -31,7 +30,7 @@ const BURST_FRAMES: usize = 32;
 const FRAMES: usize = BURST_FRAMES * 4000;
 const MODES: [SealMode; 2] = [SealMode::Auth, SealMode::Encrypt];
 
-/// Everything about the cost of sealing.
+/// All figures of sealing.
 pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
     frames(setting, report, say);
     let folder = tempfile::tempdir().map_err(|error| error.to_string());
@@ -97,9 +96,9 @@ fn trips(setting: &Setting, usual: &Ours, key: &Path, report: &mut Report, say: 
     }
 }
 
-/// Seal and open, each mode and size.
+/// Times of sealing and opening, by mode and size.
 fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    // Where the machine does not let us choose a core, the figures are as good as it is quiet.
+    // Without binding to a core, the figures are only as good as the machine is quiet.
     let _pinned = machine::pinned(machine::two_cpus().map(|[first, _]| first));
     let ghz = gigahertz();
     say(&format!(
@@ -140,7 +139,7 @@ fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
     }
 }
 
-/// What the machine says its cycles are; on a virtual machine those of its time-stamp counter.
+/// The clock rate that the machine states; on a virtual machine that of its time-stamp counter.
 fn gigahertz() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;

@@ -1,4 +1,4 @@
-//! How fast this machine reads memory: a sum over an array far larger than the caches, with one core and with several.
+//! The rate at which this machine reads memory: a sum over an array far larger than the caches, with one core and with several.
 //!
 //! An iteration over a large matrix reads every element once a lap: this is its limit.
 
@@ -10,9 +10,9 @@ use pulp::{Arch, Simd, WithSimd};
 /// Bytes each core reads: larger than any last-level cache share seen so far.
 pub(crate) const BYTES_PER_CORE: usize = 512 << 20;
 
-/// One addition per vector of each of `STREAMS` equal parts of an array, read side by side.
+/// One addition per vector of each of `STREAMS` equal parts of an array, read in parallel.
 ///
-/// One stream does not always fill the memory pipeline of a core: how many do is the processor's affair, so several are tried.
+/// One stream does not always fill the memory pipeline of a core, and processors differ in how many do, so several numbers are tried.
 struct Sum<'a, const STREAMS: usize, const UNROLL: usize>(&'a [f64]);
 
 impl<const STREAMS: usize, const UNROLL: usize> WithSimd for Sum<'_, STREAMS, UNROLL> {
@@ -49,7 +49,7 @@ impl<const STREAMS: usize, const UNROLL: usize> WithSimd for Sum<'_, STREAMS, UN
     }
 }
 
-/// How an array is walked: as so many streams side by side.
+/// Numbers of parallel streams that are tried.
 const STREAMS: [usize; 3] = [1, 4, 8];
 
 /// Σ values, by the widest vectors the processor has, in `streams` streams (one of `STREAMS`).
@@ -61,7 +61,7 @@ fn sum(values: &[f64], streams: usize) -> f64 {
     }
 }
 
-/// Arrays that are read again and again, one a core, each touched first by its reader.
+/// Arrays that are read repeatedly, one for each core, each first touched by its reader.
 #[derive(Debug)]
 pub struct Bandwidth {
     arrays: Vec<Vec<f64>>,
@@ -86,8 +86,7 @@ impl Bandwidth {
         Self { arrays }
     }
 
-    /// Bytes a second that `cores` cores read together, over `laps` laps: by the walk that is fastest here. Panics if `new` was
-    /// given fewer cores.
+    /// Bytes a second that `cores` cores read together, over `laps` laps, with the fastest number of streams. Panics if `new` was given fewer cores.
     pub fn read(&self, cores: usize, laps: usize) -> f64 {
         STREAMS
             .into_iter()
@@ -148,7 +147,7 @@ fn pin_to_nth(core: usize) {
 mod tests {
     use super::*;
 
-    /// Nothing is left out of the sum at any length.
+    /// The sum includes all elements at any length.
     #[test]
     fn sums_all_lengths() {
         for n in [0_usize, 1, 7, 8, 63, 64, 65, 1000] {

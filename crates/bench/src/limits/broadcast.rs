@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tsumuji_link::{Frame, Link, LinkAddr, LinkError, each};
 
-/// The last frames are waited for so long, in milliseconds: where the link lost some, all of it.
+/// Longest wait for the last frames, in milliseconds; where the link lost some, it waits in full.
 const LINGER_MS: u32 = 100;
 
-/// `frames` broadcast frames from the first end, a pause after each, to all the others. Returns the frames that the sender handed to
-/// the medium, and those that each other end received.
+/// Sends `frames` broadcast frames from the first end, with a pause after each, to all the others. Returns the frames that the sender gave to the
+/// medium, and those that each other end received.
 pub fn broadcast<L: Link>(
     ends: &mut [L],
     size: usize,
@@ -21,7 +21,7 @@ pub fn broadcast<L: Link>(
     let frame = vec![1; size];
     let before = sender.counters().sent_frames;
     let mut received = vec![0; receivers.len()];
-    // Whether all have all.
+    // Returns whether all have received all.
     let mut collect = |receivers: &mut [L]| -> Result<bool, LinkError> {
         for (link, received) in receivers.iter_mut().zip(&mut received) {
             *received += link.receive(

@@ -1,9 +1,9 @@
-//! Messages over a link alone: cut into the link's frames, read from one buffer and written into another, and nothing above.
+//! Messages over a link alone: cut into the link's frames, read from one buffer and written into another, without engine.
 //!
-//! What our own messages pay beyond this is the engine: numbers, repairs, memory for many messages. A window, told by a frame of
-//! its own now and then, keeps the receiver's ring from running over; frames arrive in order on the cables this is made for, and a
-//! lost one ends the measurement. Each byte is copied twice by us, as in any program: out of the sender's message, into the
-//! receiver's, and both messages are as large in memory as they are said to be.
+//! The difference to our own messages is the cost of the engine: sequence numbers, repair, memory for many messages. A window, reported by a frame of
+//! its own from time to time, keeps the receiver's ring from overflowing; frames arrive in order on the cables this is made for, and a lost one ends
+//! the measurement. Each byte is copied twice by us, as in any program: out of the sender's message, into the receiver's, and both messages are as
+//! large in memory as stated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ use crate::stats::RoundTrips;
 const HEAD_BYTES: usize = 8;
 const DATA: u8 = 1;
 const TOLD: u8 = 2;
-/// On their way at most: more would leave the cache before it is read.
+/// Most bytes in flight: more would leave the cache before they are read.
 const WINDOW_BYTES: usize = 512 << 10;
-/// The window is told so often while it moves by its size, and what was sent is pushed out as often: a link whose bursts are larger
-/// would have the two sides work in turn and not at once.
+/// Parts of a window: after each the receiver reports its count, and the sender flushes. With larger bursts the two sides would work in turn and not
+/// at once.
 const TOLD_PER_WINDOW: u64 = 4;
-/// Frames on their way at least, and at most.
+/// Fewest and most frames in flight.
 const WINDOW_FRAMES: (u64, u64) = (4, 8192);
 /// Frames taken from the link at once.
 const BURST_FRAMES: usize = 64;
-/// Without a frame for this long one was lost.
+/// Without a frame for this long, one was lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-/// Empty polls between two looks at the clock.
+/// Empty polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 1 << 14;
 
 /// Why a link alone could not be measured.
@@ -40,7 +40,7 @@ pub enum LinkLimitError {
     /// The link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// No answer.
+    /// There was no answer.
     #[error("a frame was lost on a link without other traffic")]
     Lost,
 }
@@ -54,14 +54,14 @@ struct End<L> {
     payload_bytes: usize,
     window_frames: u64,
     sent_frames: u64,
-    /// So many the other side says it has.
+    /// Frames that the other side has reported as received.
     told_frames: u64,
     received_frames: u64,
-    /// So many we said we have.
+    /// Frames that we have reported as received.
     answered_frames: u64,
-    /// So many were pushed out.
+    /// Frames that were flushed.
     flushed_frames: u64,
-    /// Bytes of the message that is arriving.
+    /// Bytes received of the present message.
     filled_bytes: usize,
     empty_polls: u32,
     heard: Instant,
@@ -71,7 +71,7 @@ impl<L: Link> End<L> {
     fn new(link: L, to: LinkAddr, cpus: Option<[usize; 2]>, size: usize) -> Self {
         let caps = link.caps();
         let payload_bytes = (caps.frame_bytes - HEAD_BYTES).min(size.max(1));
-        // A ring of the largest frames, but for what tells of windows; small ones share an Ethernet frame.
+        // A ring of the largest frames, with room left for reports; small ones share an Ethernet frame.
         let room_bytes = (caps.receive_frames * 3 / 4).max(1) * caps.frame_bytes;
         let frames = (WINDOW_BYTES.min(room_bytes) / (HEAD_BYTES + payload_bytes)) as u64;
         Self {
@@ -92,7 +92,7 @@ impl<L: Link> End<L> {
         }
     }
 
-    /// Sends one frame with the message's bytes from `start` on; none: only how many frames have arrived.
+    /// Sends one frame with the message's bytes from `start` on; `None`: a report of how many frames have arrived.
     fn send_frame(&mut self, start: Option<usize>) -> Result<(), LinkError> {
         let payload = start.map_or(&[][..], |start| {
             let end = self.message.len().min(start + self.payload_bytes);
@@ -114,7 +114,7 @@ impl<L: Link> End<L> {
         Ok(())
     }
 
-    /// Of the window, what is told and pushed out at once.
+    /// Frames after which to report and to flush.
     fn share_frames(&self) -> u64 {
         (self.window_frames / TOLD_PER_WINDOW).max(1)
     }
@@ -125,7 +125,7 @@ impl<L: Link> End<L> {
         self.link.flush()
     }
 
-    /// Takes what has arrived, and tells the other side now and then.
+    /// Takes arrived frames, and reports their number from time to time.
     fn poll(&mut self) -> Result<(), LinkLimitError> {
         let Self {
             link,
@@ -139,11 +139,11 @@ impl<L: Link> End<L> {
             BURST_FRAMES,
             &mut each(|_, frame| {
                 let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
-                    return; // nobody else sends on this cable
+                    return; // no other sender uses this cable
                 };
                 if head[0] == TOLD {
                     let [_, _, _, _, number @ ..] = *head;
-                    // What lies between is far less than 2³² frames.
+                    // The difference is far less than 2³² frames.
                     let ahead = u32::from_le_bytes(number).wrapping_sub(*told_frames as u32);
                     *told_frames += u64::from(ahead);
                     return;
@@ -177,7 +177,7 @@ impl<L: Link> End<L> {
         Ok(())
     }
 
-    /// Forgets how long nothing was heard.
+    /// Restarts the time-out.
     fn begin(&mut self) {
         (self.heard, self.empty_polls) = (Instant::now(), 0);
     }
@@ -202,7 +202,7 @@ impl<L: Link> End<L> {
         Ok(())
     }
 
-    /// Frames of so many messages.
+    /// Number of frames of `messages` messages.
     fn frames_of(&self, messages: u64) -> u64 {
         messages * self.message.len().div_ceil(self.payload_bytes) as u64
     }
@@ -225,7 +225,7 @@ fn ends<L: Link>(links: [L; 2], cpus: Option<[usize; 2]>, size: usize) -> [End<L
     ]
 }
 
-/// The two sides on their cores; the first one's answer, and the processor time of both.
+/// Runs the two sides on their cores; returns the first one's result, and the processor time of both.
 fn between<L: Link + Send, T: Send>(
     [mut one, mut other]: [End<L>; 2],
     cpus: Option<[usize; 2]>,
@@ -270,7 +270,7 @@ pub fn pingpong<L: Link + Send>(
             end.send()?;
             end.link.flush()?;
             end.receive_until(end.frames_of(turn))?;
-            // The first trip contains the start of the other thread.
+            // The first trip includes the start of the other thread.
             if turn > 1 || iterations == 1 {
                 trips.record(before.elapsed().as_nanos() as u64);
             }
@@ -327,7 +327,7 @@ mod tests {
         [(); 2].map(|()| Udp::bind("127.0.0.1:0".parse().unwrap(), UdpConfig::default()).unwrap())
     }
 
-    /// Messages of one frame and of many cross in both ways of measuring, and none is forgotten.
+    /// Messages of one frame and of many arrive in both measurements, and none is left out.
     #[test]
     fn messages_cross() {
         for size in [1, 1000, 300_000] {
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    /// What was lost ends it in an error.
+    /// A lost frame ends the measurement with an error.
     #[test]
     fn loss_ends_it() {
         let [one, other] = links();

@@ -1,4 +1,4 @@
-//! The floor of any message through shared memory: one cache line that two cores hand to each other.
+//! The lower limit of any message through shared memory: one cache line that two cores pass to each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> HalfRtt {
                     relax(cpus);
                 }
                 let now = Instant::now();
-                // The first trip contains the start of the other thread.
+                // The first trip includes the start of the other thread.
                 if answer > 2 || last == 2 {
                     trips.record((now - before).as_nanos() as u64);
                 }
@@ -54,7 +54,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> HalfRtt {
 mod tests {
     use super::*;
 
-    /// Both sides see every turn, pinned or not.
+    /// Both sides see every change, pinned or not.
     #[test]
     fn takes_all_turns() {
         for cpus in [None, crate::machine::two_cpus()] {

@@ -1,4 +1,4 @@
-//! A message copied into shared memory by one core and out of it by another: the floor for messages larger than a line.
+//! A message copied into shared memory by one core and out of it by another: the lower limit for messages larger than a line.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::ring::{Reader, Writer, channel};
 use super::{pin_to, relax};
 use crate::stats::{HalfRtt, RoundTrips};
 
-/// Bytes in flight of a stream: past the second-level cache a larger ring only gets slower.
+/// Bytes in flight of a stream: a ring beyond the second-level cache is only slower.
 const RING_BYTES: usize = 512 << 10;
 /// Slots of a stream's ring, however small the messages.
 const RING_SLOTS_MAX: usize = 1024;
@@ -21,7 +21,7 @@ fn take(reader: &mut Reader, message: &mut [u8], cpus: Option<[usize; 2]>) {
     while !reader.try_take(message) {
         relax(cpus);
     }
-    // Nobody reads what was copied; without this the copy might be left out.
+    // The copy is never read; without this the compiler might leave it out.
     std::hint::black_box(message);
 }
 
@@ -47,7 +47,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfR
                 put(&mut questions, &message, cpus);
                 take(&mut answered, &mut message, cpus);
                 let now = Instant::now();
-                // The first trip contains the start of the other thread.
+                // The first trip includes the start of the other thread.
                 if turn > 0 || iterations == 1 {
                     trips.record((now - before).as_nanos() as u64);
                 }
@@ -89,7 +89,7 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Both shapes end, for sizes below a line and above a slot's share of the ring.
+    /// Both measurements end, for sizes below a line and above a slot's share of the ring.
     #[test]
     fn messages_cross() {
         for size in [0, 8, 5000, 1 << 20] {

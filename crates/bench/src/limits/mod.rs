@@ -1,8 +1,7 @@
-//! What this machine can do at best: the same exchanges done bare, without header, acknowledgement or protocol.
+//! Limits of this machine: the same exchanges without header, acknowledgement or protocol.
 //!
-//! Each limit takes the two cores it may use and answers like our own benchmark does, so that they can be put side by
-//! side. They share nothing with the code they are compared with; `bulk` and `broadcast` are
-//! the exception: the link alone, to tell what the engine above it costs.
+//! Each limit takes the two cores it may use and returns results like our own benchmark, so that they can be compared. They share no code with the
+//! programs they are compared with; `bulk` and `broadcast` are the exception: the link alone, to show the cost of the engine above it.
 
 pub mod bandwidth;
 pub mod broadcast;
@@ -14,14 +13,14 @@ mod ring;
 pub mod tcp;
 pub mod udp;
 
-/// Binds the calling thread of a limit, where there are two cores to choose from.
+/// Binds the calling thread of a limit, if there are two cores to choose from.
 pub(crate) fn pin_to(cpus: Option<[usize; 2]>, side: usize) {
     if let Some(cpus) = cpus {
         let _ = crate::machine::pin(cpus[side]); // unpinned figures are worse, not wrong
     }
 }
 
-/// Binds the calling thread to the core of that node, where each of `nodes` has one.
+/// Binds the calling thread to the core of that node, if each of `nodes` has one.
 pub(crate) fn core_of(node: usize, nodes: usize) {
     let cores = crate::machine::cpus();
     if nodes <= cores.len() {
@@ -29,7 +28,7 @@ pub(crate) fn core_of(node: usize, nodes: usize) {
     }
 }
 
-/// Spins on two cores; where there is one core only, gives it to the other side.
+/// Spins if there are two cores; else yields the only one to the other side.
 #[inline]
 pub(crate) fn relax(cpus: Option<[usize; 2]>) {
     if cpus.is_some() {

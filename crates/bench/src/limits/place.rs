@@ -1,4 +1,4 @@
-//! Where a bare exchange takes place: this host, or hosts of a testbed.
+//! Places of a bare exchange: this host, or hosts of a testbed.
 
 use std::fs::File;
 use std::io;
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// One end.
+/// The place of one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Network namespace, as a file; `None`: ours.
+    /// File of its network namespace; `None`: ours.
     pub netns: Option<PathBuf>,
-    /// Address there.
+    /// Its address.
     pub ip: Ipv4Addr,
-    /// Interface there.
+    /// Its interface.
     pub interface: String,
 }
 
@@ -31,7 +31,7 @@ impl Place {
         }
     }
 
-    /// Runs `open` there. What it opens stays there, whoever uses it: so a thread of its own goes, and ends.
+    /// Runs `open` in that place, on a thread of its own, which then ends. Sockets opened there stay in that namespace when other threads use them.
     pub fn enter<T: Send, E: Send + From<io::Error>>(
         &self,
         open: impl FnOnce() -> Result<T, E> + Send,

@@ -1,7 +1,7 @@
 //! Slots that one thread fills and another empties, by plain `memcpy`: the bare shape of a shared-memory ring.
 //!
-//! Used by `copy` only. Invariant: a slot whose `turn` is even belongs to the writer, one whose `turn` is odd to the reader;
-//! whoever owns a slot gives it away by a release store, and takes it by an acquire load.
+//! Used by `copy` only. Invariant: a slot whose `turn` is even belongs to the writer, one whose `turn` is odd to the reader; the owner of a slot
+//! passes it on by a release store, and the other takes it by an acquire load.
 // A ring between threads cannot be written in safe code without a lock or word-wise atomics, and both would hide the limit.
 #![allow(unsafe_code)]
 

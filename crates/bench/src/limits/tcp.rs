@@ -1,4 +1,4 @@
-//! TCP as a program would do it by hand: one connection a pair, no delay, everybody spinning (yielding where nodes outnumber cores).
+//! TCP used directly: one connection a pair, TCP_NODELAY, all nodes spinning (yielding where nodes outnumber cores).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::machine;
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
-/// An answer that is this late never comes; under heavy loss TCP waits for seconds.
+/// A later answer counts as lost; under heavy loss TCP waits for seconds.
 const LOST_AFTER: Duration = Duration::from_secs(20);
 
 /// Connections from each of `others` to `root`.
@@ -81,7 +81,7 @@ pub(crate) fn pingpong_for(
         scope.spawn(|| {
             pin_to(cpus, 1);
             let mut message = vec![0; size];
-            // A failure shows as an answer that does not come.
+            // A failure shows as a missing answer.
             while let Ok(true) = spin(&stop, cpus, size, |at| echo.read(&mut message[at..])) {
                 let Ok(true) = spin(&stop, cpus, size, |at| echo.write(&message[at..])) else {
                     break;
@@ -110,7 +110,7 @@ pub(crate) fn pingpong_for(
                         return Err(ErrorKind::TimedOut.into());
                     }
                     let now = Instant::now();
-                    // The first trip contains the start of the other thread.
+                    // The first trip includes the start of the other thread.
                     if turn > 0 || iterations == 1 {
                         trips.record((now - before).as_nanos() as u64);
                     }
@@ -126,8 +126,8 @@ pub(crate) fn pingpong_for(
     })
 }
 
-/// `messages` of `size` bytes (1 at least) from each of the other places to the first, each written by one call and read to its own
-/// length, as programs with messages do it. Two places: a burst.
+/// Sends `messages` of `size` bytes (1 at least) from each of the other places to the first, each written by one call and read to its own length, as
+/// programs with messages do it. With two places it is a burst.
 pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
     let Some((root, others)) = places.split_first() else {
         return Err(ErrorKind::InvalidInput.into());
@@ -144,7 +144,7 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
             scope.spawn(move || {
                 core_of(index + 1, places.len());
                 let message = vec![1; size];
-                // A failure shows as messages that do not come.
+                // A failure shows as missing messages.
                 for _ in 0..messages {
                     let Ok(true) = spin(stop, spinning, size, |at| stream.write(&message[at..]))
                     else {
@@ -168,7 +168,7 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
     })
 }
 
-/// Reads so many messages of each stream, whichever has something.
+/// Reads so many messages of each stream, from whichever has data.
 fn receive(
     streams: &mut [TcpStream],
     spinning: Option<[usize; 2]>,
@@ -213,7 +213,7 @@ fn receive(
 mod tests {
     use super::*;
 
-    /// Answers come back, also of sizes that a socket takes in parts.
+    /// Answers arrive, also of sizes that a socket takes in parts.
     #[test]
     fn echoes() {
         for size in [0, 64, 1 << 20] {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Round trips end with their time, not only with their number.
+    /// Round trips end after their time, not only after their number.
     #[test]
     fn round_trips_end_in_time() {
         let none = Some(Duration::ZERO);

@@ -1,8 +1,8 @@
-//! UDP as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
+//! UDP used directly: `sendto`, `recvfrom`, spinning, no acknowledgement.
 //!
-//! What is longer than the path's frames leaves up to 64 KiB at once, which the kernel cuts into datagrams that fit (UDP_SEGMENT), and
-//! is received as it comes (UDP_GRO): without these IP would fragment it, which no program in a hurry lets happen. Messages are
-//! as large in memory as they are said to be, on both sides.
+//! A message longer than the path's frames is sent in pieces of up to 64 KiB, which the kernel cuts into datagrams that fit (UDP_SEGMENT), and is
+//! received joined (UDP_GRO): without these IP would fragment it, which fast programs avoid. Messages are as large in memory as stated, on both
+//! sides.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -19,11 +19,11 @@ use crate::stats::{HalfRtt, RoundTrips};
 
 /// Largest payload of a UDP datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// IPv4's and UDP's headers.
+/// Bytes of IPv4's and UDP's headers.
 const HEADERS_BYTES: usize = 28;
-/// What the kernel hands over at once.
+/// Most bytes that the kernel delivers at once.
 const COALESCED_BYTES_MAX: usize = 1 << 16;
-/// A datagram that is this late is lost.
+/// A later datagram counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// A burst is over when nothing came for this long after the last was sent.
 const QUIET: Duration = Duration::from_millis(50);
@@ -32,16 +32,16 @@ const QUIET: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpLimitError {
-    /// The kernel refused.
+    /// A system call failed.
     #[error("bare UDP: {0}")]
     Io(#[from] io::Error),
-    /// No answer.
+    /// There was no answer.
     #[error("a bare datagram was lost; the machine is overloaded or a firewall drops it")]
     Lost,
-    /// There is no such datagram.
+    /// No datagram is that large.
     #[error("{size} bytes do not fit a UDP datagram; at most {DATAGRAM_BYTES_MAX} do")]
     TooLarge {
-        /// Asked for.
+        /// The size asked for.
         size: usize,
     },
 }
@@ -50,12 +50,12 @@ fn open(place: &Place) -> io::Result<UdpSocket> {
     let ip = place.ip;
     let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
     socket.set_nonblocking(true)?;
-    // Best effort: the system's limit caps it.
+    // The system's limit may cap it.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
     Ok(socket)
 }
 
-/// Payload of the largest datagram that reaches `to` from there in one frame.
+/// Payload of the largest datagram that reaches `to` from `place` in one frame.
 fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
     let probe = open(place)?;
     probe.connect(to)?;
@@ -65,7 +65,7 @@ fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
         .clamp(1, DATAGRAM_BYTES_MAX))
 }
 
-/// Lets the kernel cut what is sent, and join what is received.
+/// Lets the kernel cut datagrams that are sent, and join those that are received.
 fn cut(socket: &UdpSocket, segment_bytes: usize) -> io::Result<()> {
     setsockopt(socket, sockopt::UdpGsoSegment, &(segment_bytes as i32))?;
     Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
@@ -159,7 +159,7 @@ pub(crate) fn pingpong_between(
                         relax(cpus);
                     }
                     let now = Instant::now();
-                    // The first trip contains the start of the other thread.
+                    // The first trip includes the start of the other thread.
                     if turn > 0 || iterations == 1 {
                         trips.record((now - before).as_nanos() as u64);
                     }
@@ -175,7 +175,7 @@ pub(crate) fn pingpong_between(
     })
 }
 
-/// What a bare burst gave: what arrived counts, the rest was dropped by the socket buffer.
+/// Result of a bare burst: messages that arrived, and the part that the socket buffer dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
     /// Messages that arrived whole, a second.
@@ -184,8 +184,8 @@ pub struct Burst {
     pub lost: f64,
 }
 
-/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in pieces of up to 64 KiB, from and to their
-/// places in a message.
+/// Sends `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in pieces of up to 64 KiB, from and to their places in a
+/// message.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
     let arrived = gather(&Place::LOOPBACK, cpus, size, messages)?;
     Ok(Burst {
@@ -194,7 +194,7 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
     })
 }
 
-/// `messages` of `size` bytes from each of the other places to the first, as fast as the kernel takes them. What arrived counts.
+/// Sends `messages` of `size` bytes from each of the other places to the first, as fast as the kernel takes them. Arrived ones count.
 pub(crate) fn gather_between(
     places: &[Place],
     size: usize,
@@ -212,23 +212,23 @@ pub(crate) fn gather_between(
 }
 
 struct Arrived {
-    /// Of all senders together, counted by their bytes.
+    /// Messages of all senders together, counted by their bytes.
     messages: f64,
-    /// The same without what came first, when time began.
+    /// The same without the first datagram, whose arrival starts the clock.
     behind_first: f64,
     lost_datagrams: u64,
-    /// From the first to the last.
+    /// Time from the first datagram to the last.
     span: Duration,
     cpu: Duration,
 }
 
-/// What one side received.
+/// Datagrams that one side received.
 struct Heard {
     calls: u64,
     bytes: u64,
     first: Option<(Instant, u64)>,
     last: Instant,
-    /// Spun for nothing behind the last.
+    /// Time spent spinning after the last one.
     waited: Duration,
 }
 
@@ -330,7 +330,7 @@ fn gather(
 mod tests {
     use super::*;
 
-    /// Datagrams of all kinds of sizes come back; one that cannot exist is refused.
+    /// Datagrams of many sizes come back; an impossible one is refused.
     #[test]
     fn echoes() {
         for size in [0, 8, 1472, DATAGRAM_BYTES_MAX] {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Of several senders each is heard, and what was dropped is counted.
+    /// Datagrams of all senders are received, and drops are counted.
     #[test]
     fn gathers() {
         let [here, _] = Place::LOOPBACK;

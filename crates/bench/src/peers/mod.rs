@@ -1,7 +1,7 @@
-//! Other people's programs doing the same on the same machine: MPI and ZeroMQ exchanging messages, PETSc on the same system.
+//! Other libraries' programs doing the same on the same machine: MPI and ZeroMQ exchanging messages, PETSc on the same system.
 //!
-//! Their sources lie in `bench/`, are carried in this crate, and run from a temporary folder. A peer that is not installed is
-//! named with the package that brings it.
+//! Their sources are in `bench/`, are embedded in this crate, and run from a temporary folder. A missing peer is reported with the package that
+//! contains it.
 
 pub mod mpi;
 pub mod petsc;
@@ -19,68 +19,68 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use crate::ops::Job;
 use crate::stop;
 
-/// Who waits for a peer looks up this often whether all is to end; its own end is noticed at once …
+/// Interval at which a wait for a peer checks whether the user wants to stop; the peer's end is noticed at once …
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
-/// … and so often where the kernel gives no descriptor that tells of it.
+/// … or at this interval where the kernel gives no descriptor that signals it.
 const LOOK_WITHOUT_DESCRIPTOR: Duration = Duration::from_millis(2);
-/// From an end asked for to one that is forced: enough to remove what was made.
+/// Time from asking a process to end to killing it: enough to remove its files.
 const GRACE: Duration = Duration::from_secs(5);
-/// A compiler or a solver that takes longer hangs.
+/// Longest time of a compiler or a solver; a longer one hangs.
 const TOOL_PATIENCE: Duration = Duration::from_secs(1800);
-/// What a peer prints beyond this is not read.
+/// Most bytes of a peer's output that are read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a peer gave no figure.
+/// Why a peer has no figure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// Not on this machine.
+    /// It is not installed.
     #[error("not installed: apt-get install {package}")]
     NotInstalled {
         /// Debian's package.
         package: &'static str,
     },
-    /// There is no such program.
+    /// The program does not exist.
     #[error("{program}: there is no such program")]
     NotFound {
-        /// Which program.
+        /// The program.
         program: String,
     },
     /// It could not be run, or ended with an error.
     #[error("{program}: {problem}")]
     Failed {
-        /// Which program.
+        /// The program.
         program: String,
-        /// Its last line, or the kernel's answer.
+        /// Its last line, or the kernel's error.
         problem: String,
     },
-    /// What it printed is no figure.
+    /// Its output is no figure.
     #[error("{program} printed something else than agreed: {source}")]
     Output {
-        /// Which program.
+        /// The program.
         program: String,
-        /// Where it is wrong.
+        /// The parse error.
         source: serde_json::Error,
     },
 }
 
-/// Within this time a measurement begins and ends, if its messages are small; a longer one hangs.
+/// Longest time of a measurement with small messages; a longer one hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A cable of 100 Mbit/s, used badly.
+/// The rate of a badly used cable of 100 Mbit/s.
 const SLOWEST_BYTES_PER_SECOND: f64 = 5e6;
 
-/// A measurement that takes longer hangs.
+/// Longest time of this measurement.
 fn patience(job: &Job) -> Duration {
-    // Before what is measured goes as much again, at most.
+    // The warm-up is at most as long as the measurement.
     let messages = 2 * job.op.deliveries(job.nodes) * job.iterations;
     let seconds = messages as f64 * job.size as f64 / SLOWEST_BYTES_PER_SECOND;
     PATIENCE + Duration::from_secs_f64(seconds.min(TOOL_PATIENCE.as_secs_f64()))
 }
 
-/// What a peer left behind.
+/// Output and status of a peer's program.
 pub(crate) struct Left {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -89,7 +89,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Why there are no figures.
+    /// The error when there are no figures.
     pub(crate) fn failure(&self, program: &str) -> PeerError {
         let said = self.stderr.lines().chain(self.stdout.lines());
         let mut said = said
@@ -108,11 +108,11 @@ impl Left {
     }
 }
 
-/// Ends a process group when dropped: asked first, so that what it started ends, too.
+/// Ends a process group when dropped: first asks it to, so that the processes it started end, too.
 struct Ended(Child);
 
 impl Ended {
-    /// Waits for its end, unless all is to end.
+    /// Waits for its end, until the deadline or until the user wants to stop.
     fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         self.wait_while(|| Instant::now() < deadline && !stop::is_wanted())
     }
@@ -125,7 +125,7 @@ impl Ended {
     fn wait_on(&mut self, end: Option<&OwnedFd>, patient: impl Fn() -> bool) -> Option<ExitStatus> {
         while patient() {
             if let Some(end) = end {
-                let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us look early
+                let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us check early
             } else {
                 std::thread::sleep(LOOK_WITHOUT_DESCRIPTOR);
             }
@@ -140,7 +140,7 @@ impl Ended {
 impl Drop for Ended {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // It leads a group of its own, see `run_within`.
+            // It leads a process group of its own, see `run_within`.
             let group = Pid::from_child(&self.0);
             let signal = |signal| rustix::process::kill_process_group(group, signal);
             let _ = signal(Signal::TERM);
@@ -153,8 +153,7 @@ impl Drop for Ended {
     }
 }
 
-/// Runs a command to its end, or ends it when that does not come in time. It writes into files: a process of its that is left over
-/// could hold a pipe open.
+/// Runs a command to its end, or ends it after the time-out. Its output goes to files: a process it leaves behind could hold a pipe open.
 pub(crate) fn run_within(
     command: &mut Command,
     limit: Duration,
@@ -196,7 +195,7 @@ pub(crate) fn run_within(
     })
 }
 
-/// Runs a command to its end and returns what it printed; its last line of complaint on failure.
+/// Runs a command to its end and returns its output; on failure, the last line of its errors.
 fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let left = run_within(command, TOOL_PATIENCE, &program).map_err(|error| match error {
@@ -221,7 +220,7 @@ fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError
 mod tests {
     use super::*;
 
-    /// The end of a process is waited for also where no descriptor tells of it.
+    /// The end of a process is noticed also where no descriptor signals it.
     #[test]
     fn an_end_is_noticed_without_a_descriptor() {
         let mut command = Command::new("sh");

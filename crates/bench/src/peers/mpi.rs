@@ -1,7 +1,7 @@
 //! Open MPI and MPICH: ranks of this host over TCP or their own shared memory, or one rank in each host of a testbed over TCP.
 //!
-//! Both libraries spin while they wait. Ranks are bound to cores of their own where there are as many; where there are fewer,
-//! Open MPI is told to yield, and the program compiled for MPICH does it for MPICH (see `bench/mpi_bench.c`).
+//! Both libraries spin while they wait. Ranks are bound to cores of their own if there are enough; if not, Open MPI is told to yield, and the program
+//! compiled for MPICH yields by itself (see `bench/mpi_bench.c`).
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ use crate::ops::{Job, Sample};
 
 const SOURCE: &str = include_str!("../../../../bench/mpi_bench.c");
 
-/// More ranks of MPICH than that on few cores measure the scheduler.
+/// With more ranks on few cores, MPICH measures the scheduler.
 pub const MPICH_RANKS_MOST: usize = 8;
 
-/// Which MPI.
+/// An MPI library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     /// Open MPI, `ob1` over `btl/tcp`.
@@ -28,7 +28,7 @@ pub enum Library {
     Mpich,
 }
 
-/// How the ranks reach each other.
+/// Transport between the ranks.
 #[derive(Debug, Clone, Copy)]
 pub enum Transport<'a> {
     /// TCP over loopback.
@@ -39,12 +39,12 @@ pub enum Transport<'a> {
     Hosts(&'a [Place]),
 }
 
-/// The benchmark, compiled against one library, in a folder that goes with it.
+/// The benchmark, compiled for one library, in a temporary folder.
 #[derive(Debug)]
 pub struct Mpi {
     library: Library,
     program: PathBuf,
-    /// The same, yielding where it finds nothing to do.
+    /// The program that yields when it finds nothing to do.
     yielding: PathBuf,
     version: String,
     folder: tempfile::TempDir,
@@ -134,7 +134,7 @@ impl Mpi {
             Library::OpenMpi => "mpiexec.openmpi",
             Library::Mpich => "mpiexec.mpich",
         };
-        // Once the figures are printed they are complete, however the launcher ends.
+        // Figures that were printed are complete, however the launcher ends.
         let output = run_within(&mut command, patience(job), program)?;
         let line = output.stdout.lines().find(|line| line.starts_with('{'));
         let Some(line) = line else {
@@ -166,7 +166,7 @@ impl Mpi {
         };
         match self.library {
             Library::OpenMpi => {
-                // Benchmarks in containers often run as root; the ranks of a benchmark harm nobody.
+                // Benchmarks in containers often run as root, which their ranks may.
                 add(&[
                     "mpiexec.openmpi",
                     "--allow-run-as-root",
@@ -234,8 +234,8 @@ impl Mpi {
         Ok(words)
     }
 
-    /// Writes what leads to a host as `ssh` would, and returns it with the first host's name. Hosts are named by address, which
-    /// needs no resolver; each has a host name of its own, or the libraries would take all of them for one host.
+    /// Writes a script that enters a host as `ssh` would, and returns it with the first host's name. Hosts are named by address, which needs no
+    /// resolver; each has a host name of its own, or the libraries would take all of them for one host.
     fn agent(&self, places: &[Place]) -> Result<(String, String), PeerError> {
         let mut script = String::from(
             "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n",
@@ -247,7 +247,7 @@ impl Mpi {
                 .unwrap_or(Path::new("/proc/1/ns/net"));
             let _ = writeln!(script, "{}) netns=\'{}\' ;;", place.ip, netns.display());
         }
-        // Launchers give one line for a shell; we give words.
+        // Launchers pass one line for a shell; we pass words.
         script.push_str(
             "*) echo \"unknown host $host\" >&2; exit 2 ;;\nesac\n\
              [ $# -gt 1 ] && [ \"${1#mpiexec}\" != \"$1\" ] || set -- sh -c \"$*\"\n\
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Where an MPI is installed its program compiles without a warning and gives figures; where it is not, the package is named.
+    /// If an MPI is installed its program compiles without a warning and gives figures; if not, the package is named.
     #[test]
     fn gives_figures_or_names_the_package() {
         for library in [Library::OpenMpi, Library::Mpich] {

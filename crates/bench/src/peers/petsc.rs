@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{PeerError, run};
 
 const SOURCE: &str = include_str!("../../../../bench/petsc_dense.py");
-/// Debian's own interpreter: the one its packages install for.
+/// Debian's own interpreter, for which its packages are installed.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What one method took.
+/// Result of one method.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Solved {
     /// `gmres` or `richardson`, both with Jacobi preconditioning.
@@ -20,17 +20,17 @@ pub struct Solved {
     pub ranks: usize,
     /// Rows.
     pub n: usize,
-    /// Of the solve alone.
+    /// Time of the solve alone.
     pub seconds: f64,
     /// Iterations.
     pub laps: u64,
     /// ‖b − A x‖₂ / ‖b‖₂.
     pub residual: f64,
-    /// Of PETSc.
+    /// Version of PETSc.
     pub version: String,
 }
 
-/// The script, in a folder that goes with it.
+/// The script, in a temporary folder.
 #[derive(Debug)]
 pub struct Petsc {
     script: PathBuf,
@@ -85,7 +85,7 @@ impl Petsc {
             "-n",
             &ranks.to_string(),
         ]);
-        // One thread a rank: the ranks are the parallelism that is compared.
+        // One thread for each rank: the ranks are the parallelism that is compared.
         command.envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
         command
             .arg(PYTHON)
@@ -109,7 +109,7 @@ impl Petsc {
 mod tests {
     use super::*;
 
-    /// Where PETSc is installed both methods solve a small system to the tolerance; where it is not, that is said.
+    /// If PETSc is installed both methods solve a small system to the tolerance; if not, that is reported.
     #[test]
     fn solves_a_small_system() {
         let petsc = Petsc::new().unwrap();

@@ -12,10 +12,10 @@ use crate::ops::{Job, Op, Sample};
 
 const SOURCE: &str = include_str!("../../../../bench/zmq_bench.c");
 const PROGRAM: &str = "zmq_bench";
-/// What a program prints beyond this is not read.
+/// Most bytes of a program's output that are read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 16;
 
-/// The benchmark, compiled, in a folder that goes with it.
+/// The benchmark, compiled, in a temporary folder.
 #[derive(Debug)]
 pub struct ZeroMq {
     program: PathBuf,
@@ -66,7 +66,7 @@ impl ZeroMq {
         &self.version
     }
 
-    /// Whether it has such an operation.
+    /// Whether it supports this operation.
     pub fn has(op: Op) -> bool {
         matches!(op, Op::Pingpong | Op::Burst | Op::Gather)
     }
@@ -153,7 +153,7 @@ fn line(output: &mut BufReader<std::io::Take<ChildStdout>>) -> Result<String, Pe
 mod tests {
     use super::*;
 
-    /// Where ZeroMQ is installed its program compiles without a warning and gives figures; where it is not, the package is named.
+    /// If ZeroMQ is installed its program compiles without a warning and gives figures; if not, the package is named.
     #[test]
     fn gives_figures_or_names_the_package() {
         let zeromq = match ZeroMq::build() {

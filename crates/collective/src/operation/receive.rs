@@ -1,4 +1,4 @@
-//! The receiving half of an operation's transfers: bytes that come in messages, and those that are read where the sender has them.
+//! The receiving half of an operation's transfers: bytes in messages, and bytes read in the sender's memory.
 
 use tsumuji_link::shm::ProcessMemory;
 use tsumuji_node::NodeId;
@@ -10,14 +10,14 @@ use crate::header::Kind;
 use crate::ledger::{Ledger, Reads};
 use crate::plan::{Action, Place, Step};
 
-/// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
+/// Bytes read directly in one poll: a fraction of any `dead_after`, as peers must be answered.
 const READ_PER_TURN_BYTES: usize = 8 << 20;
 
-/// Read and folded at a time: stays in the first caches.
+/// Bytes read and folded at a time: they stay in the first-level caches.
 const FOLD_BYTES: usize = 64 << 10;
 
 impl Operation<'_> {
-    /// The sender says where it has a transfer. `None`: nobody asked.
+    /// The sender tells the address of a transfer. `None`: this is not expected.
     pub(super) fn told_where(
         &mut self,
         number: usize,
@@ -44,7 +44,7 @@ impl Operation<'_> {
         Some(())
     }
 
-    /// Reads on where the sender has it, and says so at the end.
+    /// Reads the next part in the sender's memory, and tells the sender at the end.
     pub(super) fn read(&mut self, number: usize, step: Step, from: NodeId, ledger: &mut Ledger) {
         let state = self.states[number];
         let reads = ledger.peers[usize::from(from.0)].reads;
@@ -87,7 +87,7 @@ impl Operation<'_> {
         if !read {
             let state = &mut self.states[number];
             if matches!(step.action, Action::Fold { .. }) && folded {
-                // What the sender had is gone, so its part has failed: we will hear why. Nothing was confirmed.
+                // The sender's memory is gone, so the sender has failed, of which we will be told. Nothing was confirmed.
                 state.told = true;
             } else {
                 (state.direct, state.progress) = (false, 0);
@@ -104,7 +104,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Takes the next bytes of a transfer; `None`: they are not.
+    /// Takes the next bytes of a transfer; `None`: they are not the next.
     pub(super) fn receive(
         &mut self,
         number: usize,
@@ -142,7 +142,7 @@ impl Operation<'_> {
         Some(())
     }
 
-    /// Messages that came before the steps they had to wait for.
+    /// Takes early messages whose steps may begin now; returns whether there were any.
     pub(super) fn take_early(&mut self, group: &Members, ledger: &mut Ledger) -> bool {
         let (mut took, mut index) = (false, 0);
         while index < self.early.len() {
@@ -164,7 +164,7 @@ impl Operation<'_> {
             arrival.pay(ledger);
             took = true;
             if self.states[number].done {
-                index = 0; // what waited for this step came before: pieces of one transfer stay in order
+                index = 0; // messages that waited for this step may lie before: start over
             }
         }
         took

@@ -1,4 +1,4 @@
-//! The sending half of an operation's transfers: on credit, in pieces once they are opened, or by telling the receiver where to read.
+//! The sending half of an operation's transfers: on credit, in pieces once opened, or read by the receiver in this process.
 
 use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
 use zerocopy::IntoBytes;
@@ -10,7 +10,7 @@ use crate::ledger::{Control, FEED_BYTES, Ledger, send_now};
 use crate::plan::Step;
 
 impl Operation<'_> {
-    /// Sends what may be sent of a transfer; whether that finished it.
+    /// Sends what is possible of a transfer; returns whether that finished it.
     pub(super) fn send<L: Link>(
         &mut self,
         number: usize,
@@ -23,7 +23,7 @@ impl Operation<'_> {
             return Ok(false);
         }
         let len = step.place.len;
-        // What is read directly is not known to be sound before it is confirmed.
+        // Bytes that are read directly may be invalid until they are confirmed.
         let there = step.follows.map_or(len, |receive| {
             let from = self.states[receive as usize];
             if from.direct && !from.done {
@@ -65,8 +65,8 @@ impl Operation<'_> {
         Ok(sent == len)
     }
 
-    /// Sends what is there of a transfer on credit; where that ends, its receiver is asked to open it. What it then gets needs no credit,
-    /// and is paid back by nobody.
+    /// Sends available bytes of a transfer on credit; without credit it asks the receiver to open the transfer. Pieces of an open transfer need no
+    /// credit, and the receiver grants none for them.
     fn send_eagerly<L: Link>(
         &mut self,
         number: usize,
@@ -112,7 +112,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The whole of a transfer is here: its receiver may read it.
+    /// Tells the receiver the address of a transfer that is complete here.
     fn tell_where(&mut self, number: usize, step: &Step, to: NodeId, ledger: &mut Ledger) {
         let Some(identity) = &ledger.identity else {
             return;

@@ -1,13 +1,13 @@
-//! Scatter, gather, all-gather and all-to-all. Lengths are in bytes, one per rank, each block behind the one before it.
+//! Scatter, gather, all-gather and all-to-all. Lengths are in bytes, one per rank; blocks follow each other.
 
 use std::ops::Range;
 
 use super::{Action, Buffer, Place, Plan};
 
-/// Transfers of an all-to-all that a member lets come in at once: enough to fill its link, few enough that all take part evenly.
+/// Transfers of an all-to-all that a member receives at once: enough to fill its link, few enough that all take part evenly.
 const INCOMING_AT_ONCE: usize = 8;
 
-/// Where each block lies.
+/// Ranges of the blocks.
 fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
     let mut start = 0;
     let place = |len: &usize| {
@@ -17,7 +17,7 @@ fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
     lens.iter().map(place).collect()
 }
 
-/// The root sends each its block. Others know their own length only.
+/// The root sends each member its block. Others know their own length only.
 pub(crate) fn scatter(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
     let mut plan = Plan::default();
     if rank != root {
@@ -41,7 +41,7 @@ pub(crate) fn scatter(rank: usize, size: usize, root: usize, lens: &[usize], own
     plan
 }
 
-/// Each sends its block to the root.
+/// Each member sends its block to the root.
 pub(crate) fn gather(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
     let mut plan = Plan::default();
     if rank != root {
@@ -65,7 +65,7 @@ pub(crate) fn gather(rank: usize, size: usize, root: usize, lens: &[usize], own:
     plan
 }
 
-/// Each sends its block to each: one step.
+/// Each member sends its block to each other one, in one step.
 pub(crate) fn all_gather_direct(rank: usize, size: usize, lens: &[usize]) -> Plan {
     let mut plan = Plan::default();
     let blocks = blocks(lens);
@@ -84,7 +84,7 @@ pub(crate) fn all_gather_direct(rank: usize, size: usize, lens: &[usize]) -> Pla
     plan
 }
 
-/// Each passes on to the next what came from the one before: every link carries every block once.
+/// Each member forwards to the next what came from the one before: every link carries every block once.
 pub(crate) fn all_gather_ring(rank: usize, size: usize, lens: &[usize]) -> Plan {
     let mut plan = Plan::default();
     let blocks = blocks(lens);
@@ -101,7 +101,7 @@ pub(crate) fn all_gather_ring(rank: usize, size: usize, lens: &[usize]) -> Plan 
     plan
 }
 
-/// Each sends each a block of its own.
+/// Each member sends each other one a separate block.
 pub(crate) fn all_to_all(rank: usize, size: usize, goes: &[usize], comes: &[usize]) -> Plan {
     let mut plan = Plan::default();
     let (outgoing, incoming) = (blocks(goes), blocks(comes));

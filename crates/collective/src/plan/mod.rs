@@ -1,10 +1,9 @@
-//! What each member does in an operation: transfers, their order, and where they read and write. Pure functions of rank, size
-//! and lengths.
+//! Plans: the transfers of each member in an operation, their order, and their places in memory. Pure functions of rank, size and lengths.
 //!
-//! Called by `api`; carried out by `operation`.
+//! Made by `api`; carried out by `operation`.
 //!
-//! Invariants: the plans of all members fit together, each send has its receive of the same length and tag; they end even if
-//! every send waits until its receiver is ready for it.
+//! Invariants: the plans of all members fit together, each send having its receive of the same length and tag; they end even if every send waits
+//! until its receiver is ready.
 
 mod gather;
 mod reduce;
@@ -17,18 +16,18 @@ pub(crate) use reduce::{
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
 
-/// Which of an operation's memories.
+/// A memory of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// What the member gives. Never written.
+    /// Memory that the member sends. Never written.
     Input,
-    /// What it gets.
+    /// Memory that the member receives into.
     Output,
-    /// The operation's own.
+    /// Memory of the operation itself.
     Scratch,
 }
 
-/// A stretch of bytes.
+/// A range of bytes in a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) buffer: Buffer,
@@ -36,42 +35,42 @@ pub(crate) struct Place {
     pub(crate) len: usize,
 }
 
-/// What a transfer does here.
+/// What a transfer does on this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Send,
-    /// What comes in is written.
+    /// Incoming bytes are written.
     Store,
-    /// What comes in is folded into what is there.
+    /// Incoming elements are folded into those in place.
     Fold {
-        /// It stands left of it.
+        /// The incoming element is the left operand.
         incoming_left: bool,
     },
 }
 
-/// One transfer, as one of its two sides sees it.
+/// One transfer, seen from one of its two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) action: Action,
     /// The other side's rank.
     pub(crate) peer: usize,
-    /// Unique between the two sides in each direction.
+    /// Number of the transfer, unique between the two sides in each direction.
     pub(crate) tag: u16,
     pub(crate) place: Place,
     /// Steps that must be done before this one begins.
     pub(crate) after: [Option<u32>; 2],
-    /// A receive whose bytes this send passes on as they come.
+    /// The receive whose bytes this send forwards as they arrive.
     pub(crate) follows: Option<u32>,
 }
 
-/// One member's part.
+/// The plan of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
-    /// Done before anything else: from, to.
+    /// Copies (from, to) that are done before all steps.
     pub(crate) copies: Vec<(Place, Place)>,
     pub(crate) scratch_bytes: usize,
-    /// Some member passes on what comes as it comes, and the next one waits for that.
+    /// Some members forward bytes as they arrive, for which the next ones wait.
     pub(crate) streams: bool,
 }
 
@@ -94,7 +93,7 @@ impl Place {
 }
 
 impl Plan {
-    /// One whose members pass on what comes.
+    /// A plan whose members forward bytes as they arrive.
     fn streaming() -> Self {
         Self {
             streams: true,
@@ -128,7 +127,7 @@ impl Plan {
     }
 }
 
-/// Piece `index` of `len` bytes cut into `count` of whole units, the first ones longer where it does not come out even.
+/// Range of piece `index`, if `len` bytes are cut into `count` pieces of whole units; the first ones may be a unit longer.
 pub(crate) fn piece(len: usize, unit: usize, count: usize, index: usize) -> std::ops::Range<usize> {
     let units = len / unit;
     let at = |index: usize| (units / count * index + (units % count).min(index)) * unit;

@@ -1,8 +1,8 @@
 //! Reduce and all-reduce.
 //!
-//! Orders of folding, the same in each run: trees, chains, doubling and halving join neighbouring stretches of ranks, lower ranks on
-//! the left, beginning with the root unless the operation is ordered (then with rank 0). The ring folds piece i in the order
-//! of ranks i+1, i+2 … i, and is for commutative operations only.
+//! Orders of folding, the same in each run: trees, chains, doubling and halving join neighbouring ranges of ranks, lower ranks on the left, beginning
+//! with the root unless the operation is ordered (then with rank 0). The ring folds piece i in the order of ranks i+1, i+2 … i, and is for
+//! commutative operations only.
 
 use super::tree::broadcast_tree_into;
 use super::{Action, Buffer, Place, Plan, piece};
@@ -11,7 +11,7 @@ const RIGHT: Action = Action::Fold {
     incoming_left: false,
 };
 
-/// Where a member of a reduction to `root` gathers what it folds: the root where the result is wanted, others in scratch.
+/// The place in which a member of a reduction folds: the output on the root, scratch on others.
 fn gathered(plan: &mut Plan, is_root: bool, len: usize) -> Place {
     let held = if is_root {
         Place::whole(Buffer::Output, len)
@@ -23,7 +23,7 @@ fn gathered(plan: &mut Plan, is_root: bool, len: usize) -> Place {
     held
 }
 
-/// An ordered reduction ends at rank 0; from there its result goes to the root. Tag 1.
+/// Sends the result of an ordered reduction from rank 0 to the root. Tag 1.
 fn hand_to_root(plan: &mut Plan, rank: usize, root: usize, len: usize, last: Option<u32>) {
     if root == 0 {
         return;
@@ -36,7 +36,7 @@ fn hand_to_root(plan: &mut Plan, rank: usize, root: usize, len: usize, last: Opt
     }
 }
 
-/// Binomial: pairs of neighbours, then pairs of pairs.
+/// Binomial tree: pairs of neighbours, then pairs of pairs.
 pub(crate) fn reduce_tree(
     rank: usize,
     size: usize,
@@ -88,7 +88,7 @@ fn reduce_tree_into(
     last
 }
 
-/// From the last rank down to the first, each folding as bytes come: a long reduction takes as long as one transfer.
+/// From the last rank down to the first, each folding as bytes arrive: a long reduction takes as long as one transfer.
 pub(crate) fn reduce_chain(
     rank: usize,
     size: usize,
@@ -119,7 +119,7 @@ pub(crate) fn reduce_chain(
     plan
 }
 
-/// Up a tree to rank 0 and down again, in place, as a chain or binomially. For any operation.
+/// Up a tree to rank 0 and down again, in place, as a chain or a binomial tree. For any operation.
 pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
     let mut plan = Plan::streaming();
     let held = Place::whole(Buffer::Output, len);
@@ -151,7 +151,7 @@ pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool)
     plan
 }
 
-/// The way up alone: rank 0 then holds the result. For a broadcast from there.
+/// Up a tree or chain to rank 0, which then has the result. Followed by a broadcast from there.
 pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
     let mut plan = Plan::streaming();
     let held = Place::whole(Buffer::Output, len);
@@ -167,18 +167,18 @@ pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool)
     plan
 }
 
-/// A member's place among a power of two that act for all.
+/// A member's role if a power of two of the members act for all.
 struct Paired {
     acting: usize,
-    /// The receive that joined the other of a pair.
+    /// The receive from the other one of a pair.
     joined: Option<u32>,
     rounds: u32,
-    /// So many pairs.
+    /// Number of pairs.
     extra: usize,
 }
 
-/// Where the size is no power of two, the first ranks are joined in pairs, of which the even one acts for both. `None`: another acts for
-/// this one. Tags 0 and 1.
+/// If the size is no power of two, the first ranks form pairs, and the even one acts for both. `None`: another member acts for this one. Tags 0 and
+/// 1.
 fn pair_up(plan: &mut Plan, rank: usize, size: usize, len: usize) -> Option<Paired> {
     let held = Place::whole(Buffer::Output, len);
     let rounds = size.ilog2();
@@ -201,7 +201,7 @@ fn pair_up(plan: &mut Plan, rank: usize, size: usize, len: usize) -> Option<Pair
     })
 }
 
-/// The rank of one that acts.
+/// The rank of an acting member.
 fn unpaired(acting: usize, extra: usize) -> usize {
     if acting < extra {
         2 * acting
@@ -210,7 +210,7 @@ fn unpaired(acting: usize, extra: usize) -> usize {
     }
 }
 
-/// The result, for the other of a pair.
+/// Sends the result to the other one of a pair.
 fn hand_back(plan: &mut Plan, rank: usize, extra: usize, len: usize, after: [Option<u32>; 2]) {
     if rank < 2 * extra {
         let held = Place::whole(Buffer::Output, len);
@@ -219,8 +219,8 @@ fn hand_back(plan: &mut Plan, rank: usize, extra: usize, len: usize, after: [Opt
     }
 }
 
-/// Everyone exchanges with one twice as far away each round: ⌈log₂ n⌉ rounds, two more where n is no power of two. For any
-/// operation, on messages small enough to be kept by a receiver that is not ready.
+/// In each round a member exchanges all with one twice as far away: ⌈log₂ n⌉ rounds, two more if n is no power of two. For any operation, on messages
+/// so small that a receiver that is not ready keeps them.
 pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan {
     let mut plan = Plan::default();
     let held = Place::whole(Buffer::Output, len);
@@ -247,9 +247,9 @@ pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan 
     plan
 }
 
-/// Halves of what is left go to partners twice as far away each round, until each holds one piece, folded; then the same way back.
-/// Every member sends and receives 2(n−1)/n of the whole in 2·log₂ n messages, and two more of all of it for each member above a
-/// power of two. For any operation.
+/// In each round halves of the rest go to partners twice as far away, until each member has one folded piece; then back the same way. Every member
+/// sends and receives 2(n−1)/n of the whole in 2·log₂ n messages, and for each member above a power of two there are two more messages of the whole.
+/// For any operation.
 pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usize) -> Plan {
     let mut plan = Plan::default();
     let Some(Paired {
@@ -267,7 +267,7 @@ pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usi
         let end = piece(len, unit, pieces, first + count - 1).end;
         Place::of(Buffer::Output, start..end)
     };
-    // Of round i: our half, the partner's half, and the number of the send.
+    // For each round: our half, the partner's half, and the number of the send.
     let mut halves = Vec::with_capacity(rounds as usize);
     let (mut first, mut count) = (0, pieces);
     for round in 0..rounds {
@@ -294,7 +294,7 @@ pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usi
         let (partner, tag) = (acting ^ (1 << round), 2 + rounds as usize + round);
         let to = unpaired(partner, extra);
         let send = plan.add(Action::Send, to, tag, ours);
-        // Of all that came before, the send before it waited for all but the last.
+        // The send before waited for all earlier steps except the last.
         plan.after(send, [last, sent]);
         let receive = plan.add(Action::Store, to, tag, theirs);
         plan.after(receive, [Some(left), None]);
@@ -304,15 +304,15 @@ pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usi
     plan
 }
 
-/// Pieces go round twice: folded the first time, spread the second. Every member sends and receives 2(n−1)/n of the whole.
-/// For commutative operations.
+/// Pieces go round twice: folded the first time, distributed the second. Every member sends and receives 2(n−1)/n of the whole. For commutative
+/// operations.
 pub(crate) fn all_reduce_ring(rank: usize, size: usize, len: usize, unit: usize) -> Plan {
     let mut plan = Plan::default();
     let place = |index: usize| Place::of(Buffer::Output, piece(len, unit, size, index % size));
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let mut last = None;
     for round in 0..2 * (size - 1) {
-        // Counted so that after size − 1 rounds the member holds its own piece, whole.
+        // Counted so that after size − 1 rounds the member has its own piece complete.
         let send = plan.add(
             Action::Send,
             next,

@@ -1,7 +1,7 @@
 use super::*;
 
-/// Carries out all members' plans, each transfer only when both sides are ready for it (`kept`: a receiver that is not ready
-/// keeps what comes). Panics unless all fit together and end. Returns messages sent by each member.
+/// Carries out all members' plans, each transfer only when both sides are ready (`kept`: a receiver that is not ready keeps messages). Panics unless
+/// all fit together and end. Returns the number of messages sent by each member.
 fn carry_out(plans: &[Plan], kept: bool) -> Vec<usize> {
     let mut done: Vec<Vec<bool>> = plans
         .iter()
@@ -139,7 +139,7 @@ fn plans_fit_together() {
     }
 }
 
-/// Pieces follow each other without gap, are whole units, and differ by one unit at most.
+/// Pieces follow each other without gap, have whole units, and differ by one unit at most.
 #[test]
 fn pieces_cover_the_whole() {
     for units in [0, 1, 5, 8, 100] {

@@ -1,8 +1,8 @@
-//! Barrier, and broadcasts from member to member. Ranks are turned so that the root is 0.
+//! Barrier, and broadcasts from member to member. `turned` ranks are relative to the root.
 
 use super::{Action, Buffer, Place, Plan};
 
-/// In round k each tells the one 2ᵏ behind it: after ⌈log₂ n⌉ rounds everyone has heard of all, directly or not.
+/// In round k each member signals the one 2ᵏ behind it: after ⌈log₂ n⌉ rounds each has heard of all, directly or not.
 pub(crate) fn barrier(rank: usize, size: usize) -> Plan {
     let mut plan = Plan::default();
     let (mut heard, mut distance, mut round) = (None, 1, 0);
@@ -12,7 +12,7 @@ pub(crate) fn barrier(rank: usize, size: usize) -> Plan {
         plan.after(send, [heard, None]);
         let from = (rank + size - distance) % size;
         let receive = plan.add(Action::Store, from, round, nothing);
-        // A round is over when all before it are: its message tells of all that its sender had heard.
+        // A round ends after all before it: its message stands for all that its sender had heard of.
         plan.after(receive, [heard, None]);
         heard = Some(receive);
         (distance, round) = (2 * distance, round + 1);
@@ -20,7 +20,7 @@ pub(crate) fn barrier(rank: usize, size: usize) -> Plan {
     plan
 }
 
-/// The root sends to each: one step for all, and the root pays for each.
+/// The root sends to each member: one step for all, but the root pays for each.
 pub(crate) fn broadcast_flat(rank: usize, size: usize, root: usize, len: usize) -> Plan {
     let mut plan = Plan::default();
     let data = Place::whole(Buffer::Output, len);
@@ -34,14 +34,14 @@ pub(crate) fn broadcast_flat(rank: usize, size: usize, root: usize, len: usize) 
     plan
 }
 
-/// Binomial: who has it sends it on, twice as many after each round; bytes are passed on as they come.
+/// Binomial tree: members that have the data send it on, twice as many after each round; bytes are forwarded as they arrive.
 pub(crate) fn broadcast_tree(rank: usize, size: usize, root: usize, len: usize) -> Plan {
     let mut plan = Plan::streaming();
     broadcast_tree_into(&mut plan, rank, size, root, len, 0);
     plan
 }
 
-/// The same, after a plan that ends with all of it in the root's output; `tag` is free in it.
+/// As `broadcast_tree`, after a plan that ends with all data in the root's output; `tag` must be unused in it.
 pub(super) fn broadcast_tree_into(
     plan: &mut Plan,
     rank: usize,
@@ -53,7 +53,7 @@ pub(super) fn broadcast_tree_into(
     let turned = (rank + size - root) % size;
     let data = Place::whole(Buffer::Output, len);
     let absolute = |turned: usize| (turned + root) % size;
-    // The lowest bit set leads to the parent; the root has them all clear.
+    // The lowest set bit leads to the parent; the root has none.
     let lowest = if turned == 0 {
         size.next_power_of_two()
     } else {
@@ -74,7 +74,7 @@ pub(super) fn broadcast_tree_into(
     receive
 }
 
-/// Each passes on to the next what comes, as it comes: long messages take as long as one transfer, whatever the size of the group.
+/// Each member forwards to the next as bytes arrive: a long message takes as long as one transfer, for any size of the group.
 pub(crate) fn broadcast_chain(rank: usize, size: usize, root: usize, len: usize) -> Plan {
     let mut plan = Plan::streaming();
     let turned = (rank + size - root) % size;

@@ -25,14 +25,14 @@ use crate::{Frame, LinkAddr};
 const BUFFER_BYTES: usize = 256 << 10;
 /// The capture ends here, so that a forgotten one does not fill the disk.
 const FILE_BYTES_MAX: u64 = 4 << 30;
-/// Of time stamps: powers of ten a second.
+/// Resolution of time stamps: 10⁻⁹ seconds.
 const NANOSECONDS: u8 = 9;
 /// `pcap-file` fails where its writer does, and where a block names an interface that was not described.
 const INTO_MEMORY: &str = "memory takes every block, and all are of interface 0";
 
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a capture of this process, begun by `Capture::create`, could not be written to its end. It was told on standard error.
+/// Whether a capture of this process, begun by `Capture::create`, could not be written to its end. Standard error has the reason.
 pub fn has_failed() -> bool {
     HAS_FAILED.load(Ordering::Relaxed)
 }
@@ -46,7 +46,7 @@ pub(super) enum Direction {
 /// Gathers blocks and writes them out.
 pub(super) struct Recorder<W: Write> {
     writer: W,
-    /// Of a file by name.
+    /// Path of the file, if the capture was begun by name.
     pub(super) path: Option<PathBuf>,
     blocks: PcapNgWriter<Vec<u8>>,
     /// The packet written last; the next one takes its place.
@@ -164,7 +164,7 @@ impl<W: Write> Drop for Recorder<W> {
     }
 }
 
-/// A made-up address, as `capture`'s head says.
+/// A made-up address, as the head of `capture` describes.
 fn mac_of(addr: LinkAddr) -> [u8; 6] {
     match addr {
         LinkAddr::Local(node) => {
@@ -184,7 +184,7 @@ fn mac_of(addr: LinkAddr) -> [u8; 6] {
     }
 }
 
-/// Creates the file. Nothing that somebody puts there meanwhile is followed or opened for a file.
+/// Creates the file. A link or file that appears there meanwhile is neither followed nor opened.
 pub(super) fn new_file(path: &Path) -> io::Result<File> {
     let refused = |what: &str| {
         let text = format!("{what}; remove it, or name another file");

@@ -14,7 +14,7 @@ fn closed(frame: &[u8]) -> Vec<u8> {
     slot
 }
 
-/// The sum is the one that others call CRC-32C, and covers length and frame.
+/// The sum is the standard CRC-32C, and covers length and frame.
 #[test]
 fn the_sum_is_crc32c() {
     assert_eq!(sum(b"", b"1234", b"56789"), 0xe306_9283, "as of RFC 3720");
@@ -24,7 +24,7 @@ fn the_sum_is_crc32c() {
     assert_eq!(frame[4..8], crc32c(&covered).to_le_bytes());
 }
 
-/// What was written is read, padding behind it is ignored, and any one to three changed bits are found, wherever they are.
+/// A frame is read as it was written, padding behind it is ignored, and any one to three changed bits are found, wherever they are.
 #[test]
 fn damage_is_found() {
     let sent: Vec<u8> = (0..200u8).map(|at| at.wrapping_mul(7)).collect();
@@ -46,7 +46,7 @@ fn damage_is_found() {
     }
 }
 
-/// Frames without a header, as earlier versions and sealed links send them, are no damage, and a header about nothing is.
+/// Frames without a header, as earlier versions and sealed links send them, count as unchecked; a header without a frame counts as damage.
 #[test]
 fn others_are_told_apart() {
     for frame in [&[][..], &[0x10; 60], &[0x17, 0, 9, 0], &[0x2b; 20]] {
@@ -66,7 +66,7 @@ fn udp() -> Checked<Udp> {
 const HEAD: [u8; 4] = *b"head";
 const BODY_BYTES: usize = 500;
 
-/// Expects bodies of `BODY_BYTES` behind `HEAD` and a number, one after the other.
+/// A receiver that expects bodies of `BODY_BYTES` behind `HEAD` and a number, in order.
 #[derive(Default)]
 struct Taker {
     place: Vec<u8>,
@@ -101,12 +101,12 @@ fn body(number: u8) -> Vec<u8> {
     (0..BODY_BYTES).map(|at| at as u8 ^ number).collect()
 }
 
-/// A frame as `Checked` sends it, from a socket that adds nothing.
+/// A frame as `Checked` sends it, from a socket without checksums.
 fn expected(number: u8) -> Vec<u8> {
     closed(&[&HEAD[..], &[number], &body(number)].concat())
 }
 
-/// Of frames that a link puts into their places only sound ones count; the damaged are counted, and nothing of them is handed up.
+/// Of placed frames only sound ones are delivered; damaged ones are counted, and no part of them is delivered.
 #[test]
 fn damaged_bodies_do_not_land() {
     let mut link = udp();
@@ -158,7 +158,7 @@ fn damaged_bodies_do_not_land() {
     assert_eq!(came, (0..60).step_by(3).collect::<Vec<u8>>());
 }
 
-/// Batches leave with their sums: of frames sent from where they lie, all arrive, and the capacity stated holds.
+/// Batches leave with their checksums: frames sent from the caller's memory all arrive, and the stated capacity holds.
 #[test]
 fn batches_are_checked() {
     let (mut a, mut b) = (udp(), udp());

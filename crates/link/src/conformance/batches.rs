@@ -1,4 +1,4 @@
-//! Batches out, and bodies into their places: what frames one by one do not show.
+//! Checks of batches and of placement, which single frames do not cover.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{LOOK, PATIENCE, collect, cut, drain, number_of, numbered, pair, send};
 use crate::{Coming, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver};
 
-/// A link takes all that its capacity states, in one call, short frames and long ones, of one size and of many; and all of it arrives.
+/// A link takes all that its capacity states in one call, with frames short and long, of one size and of many; and all of them arrive.
 pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     let caps = a.caps();
@@ -42,13 +42,13 @@ pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     assert_eq!(a.counters().sent_frames, u64::from(number));
 }
 
-/// Of the next frames, where the bodies belong.
+/// A receiver that expects bodies of the next frames in its place.
 struct Placing {
     place: Vec<u8>,
     body_bytes: usize,
-    /// Bodies that lie in their places.
+    /// Bodies placed.
     filled: usize,
-    /// Nothing is expected, or nothing sound.
+    /// Expects nothing, or finds nothing sound.
     refuses: bool,
     spoils: bool,
     placed: Vec<Vec<u8>>,
@@ -96,7 +96,7 @@ impl Receiver for Placing {
     }
 }
 
-/// Whether bodies are put into their places or not, whether they are expected there or not: all frames arrive once, as they were sent.
+/// All frames arrive once and unchanged, whether bodies are placed or not, and whether they are expected there or not.
 pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     for (refuses, spoils) in [(false, false), (true, false), (false, true)] {
         for short in [true, false] {
@@ -119,7 +119,7 @@ pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
                 whole: Vec::new(),
             };
             for number in 0..count as u32 {
-                // The last is another, of which the place knows nothing.
+                // The last frame is shorter, which the placement does not know.
                 let length = bytes - usize::from(number as usize == count - 1);
                 send(&mut a, to, &numbered(number, length));
             }

@@ -1,4 +1,4 @@
-//! What is there to be opened: drivers of virtual devices, and network cards on the PCI bus.
+//! Available devices: drivers of virtual devices, and network cards on the PCI bus.
 //!
 //! Called by `device`, before anything is made, and by `probe`.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::errors::DpdkOpenError;
 use super::{DpdkSpec, sys};
 
-/// Drivers of the kernel's that leave a card to DPDK, or share it.
+/// The kernel's drivers that leave a card to DPDK, or share it.
 const CARD_DRIVERS: [&str; 6] = [
     "vfio-pci",
     "uio_pci_generic",
@@ -25,7 +25,7 @@ pub(super) fn check_driver(spec: &DpdkSpec) -> Result<(), DpdkOpenError> {
     let (_, folder) = sys::describe()?;
     let there = drivers(Path::new(&folder));
     let driver = spec.driver().unwrap_or_default();
-    // A folder that cannot be read says nothing.
+    // An unreadable folder does not mean that there are no drivers.
     if there.is_empty() || there.iter().any(|name| name == driver) {
         return Ok(());
     }
@@ -49,7 +49,7 @@ const VIRTUAL: [(&str, &str); 10] = [
     ("net_virtio_user", "virtio"),
 ];
 
-/// Those of which the library is in the folder.
+/// The drivers whose library is in the folder.
 pub(super) fn drivers(folder: &Path) -> Vec<String> {
     let there = |library: &str| folder.join(format!("librte_net_{library}.so")).exists();
     let found = VIRTUAL.iter().filter(|(_, library)| there(library));
@@ -60,7 +60,7 @@ pub(super) fn drivers(folder: &Path) -> Vec<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Card {
     pub(super) address: String,
-    /// The kernel's driver that has it, or `none`.
+    /// The kernel's driver of the card, or `none`.
     pub(super) driver: String,
 }
 

@@ -1,6 +1,6 @@
-//! From a name to a running device: what the driver needs to be told, how large frames may be, how many mbufs it takes.
+//! From a name to a running device: the driver's parameters, the largest frame, the number of mbufs.
 //!
-//! Called by `Dpdk::open`. What users write stands; parameters that our use needs are added where they are absent.
+//! Called by `Dpdk::open`. Parameters that users write stand; those that our use needs are added where they are absent.
 
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -22,48 +22,48 @@ use crate::ether::{
 /// memif's defaults for `bsize` and, as a power of two, `rsize`.
 const MEMIF_BUFFER_BYTES: usize = 2048;
 const MEMIF_RING_LOG2: usize = 10;
-/// The largest that it takes, and the smallest that we choose.
+/// Largest ring that memif takes, and smallest that we choose.
 const MEMIF_RING_LOG2_MAX: usize = 14;
 const MEMIF_RING_LOG2_MIN: usize = 4;
-/// Of a ring of memif whose size is not stated, at most: its buffers are used in turn, and those that left the cache since the last time
-/// cost two thirds of what large messages reach.
+/// Most bytes of a memif ring whose size is not stated: its buffers are used in turn, and those that left the cache since their last use cost two
+/// thirds of the rate of large messages.
 const MEMIF_RING_BYTES: usize = 2 << 20;
-/// Of a burst over memif, at most: it is copied twice on each side, the second time best out of the nearest cache.
+/// Most bytes of a burst over memif: it is copied twice on each side, the second time best out of the nearest cache.
 const MEMIF_BURST_BYTES: usize = 128 << 10;
 const MEMIF_BURST_FRAMES_MIN: usize = 2;
-/// Of the kernel's ring for AF_PACKET: its own header, and the room that VLAN tags and alignment take.
+/// Bytes in a slot of the kernel's AF_PACKET ring beside the frame: its own header, and room for VLAN tags and alignment.
 const PACKET_OVERHEAD_BYTES: usize = 128;
 /// Slots of that ring for frames of Ethernet's MTU, and for larger ones.
 const PACKET_FRAMES: usize = 2048;
 const PACKET_FRAMES_LARGE: usize = 512;
 const PACKET_SLOT_BYTES: usize = 2048;
 const PAGE_BYTES: usize = 4096;
-/// Of an Ethernet frame without its checksum; cards need not fill up shorter ones.
+/// Shortest Ethernet frame without its checksum; cards need not pad shorter ones.
 const ETHERNET_BYTES_MIN: usize = 60;
-/// What drivers expect an mbuf to hold at least, and two VLAN tags.
+/// Room that drivers expect in an mbuf at least, and bytes of two VLAN tags.
 const ROOM_BYTES_MIN: usize = 2048;
 const TAGS_BYTES: usize = 8;
 /// A frame, the kernel's headroom, and DPDK's own headers (of the pool, of an mbuf, and the mbuf's headroom) share a page.
 const XDP_FRAME_BYTES_MAX: usize =
     PAGE_BYTES - (64 + 128 + 128) - XDP_HEADROOM_BYTES - HEADER_BYTES - TAGS_BYTES;
-/// A queue of AF_XDP that a closed socket had is free again after some milliseconds.
+/// A queue of AF_XDP is free again some milliseconds after its socket was closed.
 const QUEUE_FREE_WITHIN: Duration = Duration::from_secs(1);
-/// What the kernel leaves free before each frame of AF_XDP.
+/// Bytes that the kernel leaves free before each frame of AF_XDP.
 const XDP_HEADROOM_BYTES: usize = 256;
 /// A length in an mbuf has 16 bits.
 const ROOM_BYTES_MAX: usize = 65_000;
-/// The driver of AF_PACKET wants its slots, which are whole pages here, to fit an mbuf.
+/// The AF_PACKET driver needs its slots, which are whole pages here, to fit an mbuf.
 const PACKET_SLOT_BYTES_MAX: usize = ROOM_BYTES_MAX / PAGE_BYTES * PAGE_BYTES;
-/// A pool for a driver that copies has so many bursts, less one mbuf. Fewer mbufs stay in the cache.
+/// Bursts in a pool, less one mbuf, for a driver that copies. Fewer mbufs stay in the cache.
 const POOL_BURSTS: u32 = 16;
-/// Bursts of ours that may be out at once: those both ways and the spare ones, and one that each of four threads may keep for itself (DPDK
-/// keeps half as many again).
+/// Most bursts in use at once: those both ways and the spare ones, and one that each of four threads may keep for itself (DPDK keeps half as many
+/// again).
 const BURSTS_OUT: u32 = 4 + 4 * 3 / 2;
-/// Mbufs that a driver takes at a time, all of them or none, however few there is a use for: memif's, since DPDK 23.03.
+/// Mbufs that memif's driver takes from the pool at a time, since DPDK 23.03: all of them or none, even for fewer frames.
 const DRIVER_BURST_FRAMES: u32 = 32;
-/// Descriptors wished for where neither users nor the driver say.
+/// Descriptors of a ring where neither the user nor the driver states a number.
 const RING_FRAMES: u16 = 1024;
-/// A device that runs.
+/// A running device.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) port: Port,
@@ -71,14 +71,14 @@ pub(super) struct Opened {
     pub(super) mac: MacAddr,
     pub(super) frame_bytes: usize,
     pub(super) receive_frames: usize,
-    /// Frames shorter than that are filled up.
+    /// Shorter Ethernet frames are padded to this.
     pub(super) frame_bytes_least: usize,
-    /// The device must stay a while after its last frame.
+    /// The device must stay open a while after its last frame.
     pub(super) lingers: bool,
     pub(super) interface: Option<(Interface, Claim)>,
 }
 
-/// What kind of driver, as far as it matters here.
+/// Kind of driver, as far as the set-up differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Memif { server: bool },
@@ -102,7 +102,7 @@ pub(super) struct Made {
     deadline: Instant,
 }
 
-/// Starts the EAL if need be, makes the device and sets it up.
+/// Starts the EAL if needed, makes the device and sets it up.
 pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpenError> {
     let deadline = Instant::now() + config.up_timeout;
     let kind = examine(spec)?;
@@ -130,7 +130,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
     let queue_free_at = Instant::now() + QUEUE_FREE_WITHIN;
     let set_up = loop {
         match set_up(spec, &kind, config, running) {
-            // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed is of no more use.
+            // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed cannot be used again.
             Err(_) if matches!(kind, Kind::Xdp(_)) && Instant::now() < queue_free_at => {
                 std::thread::sleep(LOOK);
             }
@@ -149,7 +149,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
     })
 }
 
-/// A device with its queues and what follows from its kind.
+/// A device with its queues and the properties that follow from its kind.
 struct SetUp {
     port: Port,
     frame_bytes: usize,
@@ -247,7 +247,7 @@ fn set_up(
     })
 }
 
-/// Mbufs of a pool for a driver that copies: one less than a power of two, as pools like it.
+/// Mbufs of a pool for a driver that copies: one less than a power of two, the best size for pools.
 const fn pool_frames(burst_frames: u32) -> u32 {
     let needed = BURSTS_OUT * burst_frames + DRIVER_BURST_FRAMES;
     let ample = POOL_BURSTS * burst_frames;
@@ -255,7 +255,7 @@ const fn pool_frames(burst_frames: u32) -> u32 {
     frames.next_power_of_two() - 1
 }
 
-/// Between two calls of a memif client whose server is not there: many times what a server needs from its socket to its service.
+/// Pause between two attempts of a memif client without a server: many times as long as a server needs from its socket to its service.
 const SERVER_LOOK: Duration = Duration::from_millis(250);
 
 impl Made {
@@ -264,7 +264,7 @@ impl Made {
         loop {
             match self.port.start() {
                 Ok(()) => return self.part_tap(),
-                // Nobody listens at its socket yet.
+                // No server listens at its socket yet.
                 Err(_) if self.kind == (Kind::Memif { server: false }) => {
                     self.pause(SERVER_LOOK)?;
                 }
@@ -277,10 +277,10 @@ impl Made {
         }
     }
 
-    /// The driver gives the kernel's end of a tap the address of ours, as if the cable had one station: a bridge then takes what is
-    /// meant for us for its own host's. So that end gets another address, as the other end of any cable has.
+    /// The driver gives the kernel's end of a tap the address of our end, as if the cable had one station: a bridge then takes frames for us as
+    /// frames for its own host. So that end gets another address, as the other end of any cable has.
     fn part_tap(&self) -> Result<(), DpdkOpenError> {
-        // With `remote` it is a real interface's.
+        // With `remote` the address is a real interface's.
         if self.kind != Kind::Tap || self.spec.parameter("remote").is_some() {
             return Ok(());
         }
@@ -303,20 +303,20 @@ impl Made {
         Ok(())
     }
 
-    /// The server of a memif connection, which is called.
+    /// Whether this is the server of a memif connection, to which the client connects.
     pub(super) fn is_server(&self) -> bool {
         self.kind == (Kind::Memif { server: true })
     }
 
-    /// Waits until the started device has a link. The client of a memif connection calls again, each time with more patience: one that
-    /// calls while its server opens the socket may be sent away without a word, and the driver calls but once.
+    /// Waits until the started device has a link. The client of a memif connection restarts its device, each time with more patience: a client that
+    /// connects while its server opens the socket may be refused silently, and the driver connects only once.
     pub(super) fn wait_up(mut self) -> Result<Opened, DpdkOpenError> {
         let (mut called, mut patience) = (Instant::now(), SERVER_LOOK);
         while !self.port.is_up() {
             self.pause(LOOK)?;
             let is_client = self.kind == (Kind::Memif { server: false });
             if is_client && called.elapsed() >= patience && !self.port.is_up() {
-                // Refused, it is as if the server had not answered.
+                // If the restart fails, it is as if the server had not answered.
                 let restarted = self.port.restart();
                 tracing::debug!("{}: no answer, called again: {restarted:?}", self.spec);
                 (called, patience) = (Instant::now(), 2 * patience);
@@ -327,7 +327,7 @@ impl Made {
 
     /// The started device, with or without a link.
     pub(super) fn opened(self) -> Result<Opened, DpdkOpenError> {
-        // Not before: a device may learn its address when it starts.
+        // Only now: a device may learn its address when it starts.
         let info =
             self.port
                 .info()
@@ -347,7 +347,7 @@ impl Made {
         })
     }
 
-    /// Sleeps so long, or until it is too late.
+    /// Sleeps for `pause`, or until the deadline; an error after it.
     fn pause(&self, pause: Duration) -> Result<(), DpdkOpenError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -384,7 +384,7 @@ fn refused<'a>(
     }
 }
 
-/// What can be seen without DPDK: are the parameters there, is the interface.
+/// Checks what can be checked without DPDK: the parameters, and the interface.
 fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
     let lacks = |parameter, example| DpdkOpenError::Lacks {
         spec: spec.to_string(),
@@ -419,7 +419,7 @@ fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
     })
 }
 
-/// A server that was killed leaves its socket file behind, and the next one could not begin. A file on which somebody listens stays.
+/// Removes the socket file of a server that was killed, which would keep the next one from starting. A file with a listener stays.
 fn remove_stale_socket(path: &str) {
     let path = Path::new(path);
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
@@ -433,13 +433,13 @@ fn number(spec: &DpdkSpec, parameter: &str) -> Option<usize> {
     spec.parameter(parameter)?.parse().ok()
 }
 
-/// Whether memif's driver copies, as it does unless it is told to share its mbufs: by any value that has a *yes* in it.
+/// Whether memif's driver copies: it does unless it is told to share its mbufs, by any value that contains *yes*.
 fn memif_copies(spec: &DpdkSpec) -> bool {
     let shares = |value: &str| value.contains("yes");
     !spec.parameter("zero-copy").is_some_and(shares)
 }
 
-/// Of a memif ring, as a power of two, where users do not say.
+/// Size of a memif ring, as a power of two, where users do not state it.
 fn memif_ring_log2(spec: &DpdkSpec) -> usize {
     if !memif_copies(spec) {
         return MEMIF_RING_LOG2; // the ring has no buffers of its own
@@ -449,7 +449,7 @@ fn memif_ring_log2(spec: &DpdkSpec) -> usize {
     (frames.ilog2() as usize).clamp(MEMIF_RING_LOG2_MIN, MEMIF_RING_LOG2)
 }
 
-/// Size and count of the slots of an AF_PACKET ring. The driver wants blocks to hold slots without rest.
+/// Size and count of the slots of an AF_PACKET ring. Blocks must be multiples of the driver's slots.
 fn packet_ring(interface: &Interface) -> (usize, usize) {
     let needed = interface.mtu_bytes + HEADER_BYTES + PACKET_OVERHEAD_BYTES;
     if needed <= PACKET_SLOT_BYTES {
@@ -465,7 +465,7 @@ fn next_name(stem: &str) -> String {
     format!("{stem}_t{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The device as DPDK is told of it; and the bytes that it will want an mbuf to hold, if it says so by its parameters.
+/// The device's description for DPDK; and the bytes that it needs in an mbuf, if its parameters determine them.
 fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
     let name = match spec.device() {
         Device::Pci(address) => address.to_owned(),
@@ -485,7 +485,7 @@ fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
         Kind::Packet(interface) => {
             let (bytes, count) = packet_ring(interface);
             slot_bytes = number(spec, "framesz").unwrap_or(bytes);
-            // One without the others would not fit together.
+            // The three must fit each other, so all or none are added.
             if ["framesz", "blocksz", "framecnt"]
                 .iter()
                 .all(|p| spec.parameter(p).is_none())
@@ -496,7 +496,7 @@ fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
             }
             add("qdisc_bypass", "1");
         }
-        // Busy polling by system call is for cards whose driver knows it; a virtual interface then never gets its frames.
+        // Busy polling by system call is for cards whose driver supports it; a virtual interface would never get its frames.
         Kind::Xdp(_) => add("busy_budget", "0"),
         Kind::Memif { .. } => add("rsize", &memif_ring_log2(spec).to_string()),
         Kind::Tap | Kind::OtherVirtual | Kind::Card => {}
@@ -510,9 +510,9 @@ fn frame_bytes(
     info: &Info,
     wanted: Option<usize>,
 ) -> Result<usize, DpdkOpenError> {
-    // The payload of an Ethernet frame; ours is shorter by its length.
+    // Largest payload of an Ethernet frame; our frame is shorter by its length field.
     let (default, limit) = match kind {
-        // Its MTU says 1500 and means nothing. A frame must fit a buffer: those in several overrun a full ring (DPDK 22.11).
+        // The device's MTU of 1500 has no meaning. A frame must fit a buffer: frames in several overrun a full ring (DPDK 22.11).
         Kind::Memif { .. } => {
             let buffer = number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES);
             let most = buffer.saturating_sub(HEADER_BYTES);
@@ -557,7 +557,7 @@ fn frame_bytes(
     })
 }
 
-/// What a driver needs and this process lacks.
+/// Rights that a driver needs and this process lacks.
 fn needs(kind: &Kind, source: &io::Error) -> String {
     let rights: &[Capability] = match kind {
         Kind::Packet(_) => &[Capability::NetRaw],
@@ -598,7 +598,7 @@ fn needs(kind: &Kind, source: &io::Error) -> String {
     )
 }
 
-// Whatever a burst is: while all that may be out is, the pool holds what a driver takes at a time.
+// For any size of burst: while all bursts are in use, the pool still has as many mbufs as a driver takes at a time.
 const _: () = {
     let mut burst_frames = MEMIF_BURST_FRAMES_MIN as u32;
     while burst_frames <= BURST_FRAMES as u32 {
@@ -612,7 +612,7 @@ const _: () = {
 mod tests {
     use super::*;
 
-    /// Rings of memif that are copied from are as many buffers as a cache holds, within what the driver takes.
+    /// A memif ring that is copied has as many buffers as a cache holds, within the driver's limits.
     #[test]
     fn memif_rings_fit_a_cache() {
         for (parameters, log2) in [
@@ -631,7 +631,7 @@ mod tests {
         }
     }
 
-    /// Pools are no larger than they need be.
+    /// Pools are no larger than needed.
     #[test]
     fn pools_fit_a_cache() {
         for (burst_frames, frames) in [(2, 63), (4, 127), (14, 255), (64, 1023)] {

@@ -1,10 +1,9 @@
 //! DPDK's environment layer (EAL): started once in a process, and left running until its end.
 //!
-//! Called by `Dpdk::open` before a device is made. Every start is private to the process: no files, no sockets, no telemetry, no
-//! other thread than DPDK's own service threads. It runs on a thread made for it, so that no thread of the program changes its
-//! CPU affinity or becomes DPDK's.
+//! Called by `Dpdk::open` before a device is made. Every start is private to the process: no files, no sockets, no telemetry, no threads but DPDK's
+//! own service threads. It runs on a thread made for it, so that no thread of the program changes its CPU affinity or becomes DPDK's.
 //!
-//! Memory: hugepages if enough are free, taken as needed; otherwise ordinary memory, which all virtual devices can do with.
+//! Memory: hugepages if enough are free, taken as needed; otherwise ordinary memory, which suffices for all virtual devices.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,23 +14,23 @@ use std::sync::{Mutex, PoisonError};
 use super::errors::DpdkOpenError;
 use super::sys;
 
-/// Of ordinary memory at least: smaller, and DPDK's own tables do not fit.
+/// Least ordinary memory: in less, DPDK's own tables do not fit.
 const MEMORY_MIB_MIN: u64 = 64;
 const MEMORY_MIB_MAX: u64 = 64 << 10;
-/// Hugepages worth taking the trouble.
+/// Hugepages are used if at least so many bytes are free.
 const HUGE_BYTES_MIN: u64 = 128 << 20;
-/// Where the kernel tells of hugepages, a folder for each size.
+/// The kernel's state of hugepages, a folder for each size.
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
-/// Before the process id, in the name of DPDK's folder.
+/// Prefix of the process id in the name of DPDK's folder.
 const PREFIX: &str = "tsumuji-";
-/// Lines of DPDK's own that an error shows, and characters of each.
+/// Lines of DPDK's log that an error shows, and characters of each.
 const LOG_LINES: usize = 3;
 const LOG_CHARS: usize = 160;
 
-/// For what the EAL is started.
+/// Purpose for which the EAL is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted<'a> {
-    /// Virtual devices: no bus is looked at.
+    /// Virtual devices: no bus is scanned.
     Virtual,
     /// A network card.
     Pci(&'a str),
@@ -42,7 +41,7 @@ pub(super) enum Wanted<'a> {
 pub(super) struct Running {
     pub(super) pci: bool,
     pub(super) huge: bool,
-    /// Of ordinary memory, or the hugepages that were free.
+    /// Bytes of ordinary memory, or of the hugepages that were free.
     pub(super) memory_bytes: u64,
 }
 
@@ -50,7 +49,7 @@ pub(super) struct Running {
 enum State {
     Never,
     Running(Running),
-    /// DPDK cannot be started a second time: its answer, and what it said.
+    /// DPDK cannot be started a second time: its error, and its log.
     Failed(io::ErrorKind, String),
 }
 
@@ -111,7 +110,7 @@ fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> 
     let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
     let mut texts = vec![
         "tsumuji".to_owned(),
-        // One thread of DPDK's kind, allowed on every CPU that we may use: its service threads then are, too.
+        // One DPDK thread, allowed on every CPU that we may use: then its service threads are, too.
         format!("--lcores=0@({})", cpus.join(",")),
         format!("--file-prefix={PREFIX}{}", std::process::id()),
         "--no-telemetry".to_owned(),
@@ -133,7 +132,7 @@ fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> 
         .collect()
 }
 
-/// Each start makes a folder and removes it, empty, in a fraction of a second. Processes that were killed just then left theirs.
+/// Removes folders of killed processes. Each start makes a folder and removes it, empty, in a fraction of a second.
 fn remove_stale_folders() {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("dpdk"));
     let fixed = ["/var/run/dpdk", "/tmp/dpdk"].map(PathBuf::from);
@@ -143,7 +142,7 @@ fn remove_stale_folders() {
             let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
             let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
             if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                // Does nothing if the folder holds anything.
+                // Fails, as it should, if the folder is not empty.
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -161,7 +160,7 @@ fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// The last that DPDK said, in one line.
+/// The last lines of DPDK's log, joined in one.
 pub(super) fn said() -> String {
     let log = sys::take_log();
     let lines: Vec<String> = log
@@ -183,7 +182,7 @@ pub(super) fn said() -> String {
     }
 }
 
-/// Hugepages of the size of which most bytes are free.
+/// Hugepages of the size with the most free bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hugepages {
     pub(super) page_kib: u64,
@@ -216,7 +215,7 @@ impl Hugepages {
         self.free.saturating_mul(self.page_kib).saturating_mul(1024)
     }
 
-    /// What reserves enough.
+    /// A command that reserves enough.
     pub(super) fn command() -> String {
         format!("sysctl -w vm.nr_hugepages={}", HUGE_BYTES_MIN >> 21)
     }
@@ -241,7 +240,7 @@ mod tests {
         texts.collect::<Vec<_>>().join(" ")
     }
 
-    /// A start leaves no files, exclusive options are not mixed, and a network card is the only one that is looked at.
+    /// A start leaves no files, exclusive options are not mixed, and a network card is the only one scanned.
     #[test]
     fn a_start_is_private() {
         let plain = texts(Wanted::Virtual, false);
@@ -265,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A card without hugepages is answered with the command that reserves them.
+    /// A card without hugepages is refused with the command that reserves them.
     #[test]
     fn too_few_hugepages() {
         let pages = Hugepages {

@@ -11,52 +11,52 @@ use crate::ether::{ClaimError, InterfaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpdkOpenError {
-    /// Without the feature.
+    /// The program was built without the feature `dpdk`.
     #[error(
         "this program was built without DPDK; `apt-get install libdpdk-dev`, then build it with `make build`"
     )]
     NotBuiltIn,
-    /// Built in, but DPDK itself is not here.
+    /// The feature is built in, but DPDK is not installed.
     #[error("DPDK cannot be loaded ({reason}); `apt-get install libdpdk-dev` installs it")]
     NotInstalled {
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
-    /// Its environment layer refused to start.
+    /// DPDK's environment layer did not start.
     #[error("DPDK did not start ({source}): {log}")]
     Start {
-        /// Its answer.
+        /// DPDK's error.
         source: io::Error,
-        /// What it said.
+        /// DPDK's log.
         log: String,
     },
-    /// It can be started only once.
+    /// DPDK can be started only once in a process.
     #[error(
         "DPDK was started for virtual devices in this process; open the network card first, or in a process of its own"
     )]
     StartedWithoutPci,
-    /// A network card without hugepages.
+    /// There are too few hugepages for a network card.
     #[error(
         "a network card needs {needed} free hugepages of {page_kib} KiB, {free} are there; `{command}` reserves them"
     )]
     Hugepages {
-        /// Pages.
+        /// Pages needed.
         needed: u64,
-        /// Of that size.
+        /// Size of the pages.
         page_kib: u64,
         /// Free now.
         free: u64,
-        /// What mends it.
+        /// A command that reserves them.
         command: String,
     },
-    /// No such card.
+    /// There is no card at this address.
     #[error(
         "there is no network card at {address}; there are {there} (`dpdk-devbind.py --status`)"
     )]
     NoCard {
-        /// Asked for.
+        /// The address.
         address: String,
-        /// Those that exist.
+        /// Cards that exist.
         there: String,
     },
     /// The kernel's driver has the card.
@@ -67,88 +67,88 @@ pub enum DpdkOpenError {
     NotBound {
         /// The card.
         address: String,
-        /// Its driver now, or `none`.
+        /// Its present driver, or `none`.
         driver: String,
     },
-    /// No such driver.
+    /// There is no such driver.
     #[error("there is no DPDK driver `{driver}`; installed are {there}")]
     NoDriver {
-        /// Asked for.
+        /// The driver.
         driver: String,
-        /// Those that are there.
+        /// Drivers that are there.
         there: String,
     },
-    /// A parameter that the driver cannot do without.
+    /// A required parameter is missing.
     #[error("{spec} lacks `{parameter}=`; for example `{example}`")]
     Lacks {
-        /// Asked for.
+        /// The device as given.
         spec: String,
         /// The parameter.
         parameter: &'static str,
-        /// A whole name.
+        /// A complete name with it.
         example: &'static str,
     },
-    /// The interface is not there, not up, or no Ethernet.
+    /// The interface does not exist, is not up, or is no Ethernet.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// Another process of ours has the interface.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// The driver refused the device.
+    /// The driver did not make or set up the device.
     #[error("{spec}: {what} failed ({source}){needs}: {log}")]
     Device {
-        /// Asked for.
+        /// The device as given.
         spec: String,
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// DPDK's answer.
+        /// DPDK's error.
         source: io::Error,
-        /// `; it needs …`, or nothing.
+        /// `; it needs …`, or empty.
         needs: String,
-        /// What DPDK said.
+        /// DPDK's log.
         log: String,
     },
-    /// Not enough memory for the mbufs.
+    /// There is not enough memory for the mbufs.
     #[error(
         "{spec}: no memory for {bytes} bytes of frames; ask for a smaller ring, or free hugepages, or give the first link of this \
          process more than {memory_bytes} bytes of memory"
     )]
     Memory {
-        /// Asked for.
+        /// The device as given.
         spec: String,
-        /// Of the pool.
+        /// Bytes of the pool.
         bytes: u64,
-        /// What the EAL was started with.
+        /// Bytes of memory with which the EAL was started.
         memory_bytes: u64,
     },
-    /// A frame size that the device does not have.
+    /// The device cannot have this frame size.
     #[error("frames of {frame_bytes} bytes do not fit {spec}; take {least} to {limit}{hint}")]
     FrameBytes {
-        /// Asked for.
+        /// The frame size asked for.
         frame_bytes: usize,
-        /// Where.
+        /// The device as given.
         spec: String,
-        /// The least.
+        /// Smallest frame size.
         least: usize,
-        /// The most.
+        /// Largest frame size.
         limit: usize,
-        /// What allows more.
+        /// Advice for larger frames.
         hint: &'static str,
     },
     /// The text names no device.
     #[error(transparent)]
     Spec(#[from] DpdkSpecError),
-    /// No timer for those who wait.
+    /// The kernel gave no timer for `fd`.
     #[error("cannot make a timer ({0}); raise the limit of open files (`ulimit -n`)")]
     Timer(io::Error),
-    /// Nobody at the other end.
+    /// The device has no link.
     #[error("{spec} has no link after {waited:?}; {hint}")]
     NoLink {
-        /// Asked for.
+        /// The device as given.
         spec: String,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
-        /// What is probably missing.
+        /// The probable cause.
         hint: &'static str,
     },
 }

@@ -1,7 +1,7 @@
 //! `dpdk`: one Ethernet segment, or one peer, by a DPDK device: a network card by its PCI address, or a virtual device.
 //!
-//! `device` makes it, `eal` starts DPDK once in the process, `rx` and `tx` hold the mbufs, `sys` is the only `unsafe`, `shim.c` the
-//! only C. The module is there without the feature `dpdk`, too: `Dpdk::open` then says what is missing.
+//! `device` makes it, `eal` starts DPDK once in the process, `rx` and `tx` hold the mbufs, `sys` is the only `unsafe`, `shim.c` the only C. Without
+//! the feature `dpdk` the module is there, and `Dpdk::open` returns an error that says what is missing.
 //!
 //! ```no_run
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, dpdk::{Dpdk, DpdkConfig}};
@@ -14,17 +14,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A DPDK device is polled; nothing tells that a frame came. `wait` therefore naps: 20 µs at first, longer while nothing comes, up to
-//! 1 ms. What an idle link costs, `tsumuji bench figures --part ethernet` prints; it answers at most a millisecond late; whoever needs less polls, as the idle
-//! policy above does while there is work. `fd` is a timer that becomes readable when the next look is due.
+//! A DPDK device is polled; nothing signals that a frame came. `wait` therefore naps: 20 µs at first, longer while nothing comes, up to 1 ms. So an
+//! idle link answers at most a millisecond late; a program that needs less has to poll. `tsumuji bench figures --part ethernet` prints the cost of an
+//! idle link. `fd` is a timer that becomes readable when the next poll is due.
 //!
-//! Left out on purpose: receive interrupts (few drivers have them); several queues; DPDK's secondary processes. A card has no kernel
-//! behind it: foreign frames are dropped and counted. What DPDK's own drivers (22.11) cannot do stays:
+//! Left out on purpose: receive interrupts (few drivers have them); several queues; DPDK's secondary processes. A card has no kernel behind it:
+//! foreign frames are dropped and counted. Limits of DPDK's own drivers (22.11):
 //!
 //! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`.
-//! - `net_tap` is a cable to the kernel, which holds 500 frames towards us (`ip link set IFACE txqueuelen 10000`) and does not tell how
-//!   many it lost. Two of them on a bridge reach each other: the kernel's end gets an address of its own, which the driver forgets.
-//! - `net_af_packet` does not tell how many frames its full ring lost.
+//! - `net_tap` is a cable to the kernel, which holds 500 frames towards us (`ip link set IFACE txqueuelen 10000`) and does not report losses. Two of
+//!   them on a bridge reach each other: we give the kernel's end an address of its own, which the driver does not do.
+//! - `net_af_packet` does not report how many frames its full ring lost.
 //! - `net_af_xdp` takes all traffic of its interface from the kernel, which the link `xdp` does not, and frames must fit a page.
 
 mod cards;
@@ -61,30 +61,30 @@ use tx::Tx;
 
 /// The link's name.
 const NAME: &str = "dpdk";
-/// What every link must carry.
+/// Frame size that every link must offer.
 const FRAME_BYTES_MIN: usize = 512;
-/// How often `open` looks whether a device or its peer is there.
+/// How often `open` checks whether a device or its peer is there.
 const LOOK: Duration = Duration::from_millis(5);
-/// A sleeping link looks this often whether its device is up, a polling one every so many empty polls.
+/// How often a sleeping link checks whether its device is up; a polling one checks every so many empty polls.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// First and longest nap of a waiting link; each is half as long again as the last.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that.
+/// Closing a memif connection discards its memory with the frames in it: a live peer is given this long to fetch them.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// How to open the link.
+/// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DpdkConfig {
-    /// Largest frame; `None`: the device's MTU, or what a buffer of memif holds (`bsize`). All nodes of a cluster should agree on it.
+    /// Largest frame in bytes; `None`: the device's MTU, or the buffer of memif (`bsize`). All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Frames in each of the device's rings; `None`: its own choice. (memif takes `rsize`, AF_PACKET `framecnt` instead.)
     pub ring_frames: Option<u16>,
-    /// Of the whole process, where no hugepages are free; the first link that is opened decides. Touched only as needed.
+    /// Memory of the whole process, in bytes, where no hugepages are free; the first link that is opened decides. Used only as needed.
     pub memory_bytes: u64,
-    /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a
-    /// bound socket it is open before anybody calls, and until then drops what is sent.
+    /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a bound socket it
+    /// is open before a client connects, and until then drops the frames sent.
     pub up_timeout: Duration,
 }
 
@@ -100,10 +100,10 @@ impl Default for DpdkConfig {
     }
 }
 
-/// One device.
+/// A link over one device.
 #[derive(Debug)]
 pub struct Dpdk {
-    // Mbufs go back before the device and its pool go.
+    // Before the device and its pool, so that mbufs are returned first.
     tx: Tx,
     rx: Rx,
     port: Port,
@@ -118,7 +118,7 @@ pub struct Dpdk {
     timer: OwnedFd,
     lingers: bool,
     counters: LinkCounters,
-    // Last: free for others once the device is gone.
+    // Last, so that the interface is free for others only once the device is gone.
     _claim: Option<Claim>,
 }
 
@@ -149,7 +149,7 @@ impl Dpdk {
         client_config: DpdkConfig,
     ) -> Result<(Self, Self), DpdkOpenError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // An abstract socket: nothing is left behind, whatever happens.
+        // An abstract socket leaves no file behind.
         let (pid, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let comma = if parameters.is_empty() { "" } else { "," };
         let spec = |role| {
@@ -213,17 +213,17 @@ impl Dpdk {
         Ok(link)
     }
 
-    /// What was opened.
+    /// The device that was opened.
     pub fn spec(&self) -> &DpdkSpec {
         &self.spec
     }
 
-    /// Mbufs that are not in the device's pool. After traffic it comes back to what it was before.
+    /// Mbufs that are not in the device's pool. After traffic the number returns to its earlier value.
     pub fn mbufs_in_use(&self) -> u32 {
         self.port.mbufs_in_use()
     }
 
-    /// Looks whether the device went down, came back, or is gone.
+    /// Checks whether the device went down, came back, or is gone.
     #[cold]
     fn look(&mut self) -> Result<(), LinkError> {
         self.looked = Instant::now();
@@ -254,7 +254,7 @@ impl Dpdk {
         Ok(())
     }
 
-    /// Greets the segment. The first poll matters: by it the client of a memif connection hands its server the buffers to send into.
+    /// Announces our address to the segment. The poll is needed: by it the client of a memif connection gives its server the buffers to send into.
     fn come_up(&mut self) {
         self.rx.is_ready(&self.port);
         self.tx.announce(&self.port, &mut self.counters);
@@ -398,7 +398,7 @@ impl Link for Dpdk {
                 tv_nsec: nap.subsec_nanos().into(),
             },
         };
-        // Setting it anew also takes back that it was readable.
+        // Setting it anew also clears its readability.
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map_err(|error| {
             LinkError::Io {
                 what: "setting the dpdk link's timer",

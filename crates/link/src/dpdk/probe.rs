@@ -1,4 +1,4 @@
-//! What `tsumuji doctor` asks: is DPDK built in and installed, which devices could be used, and does a frame pass.
+//! The probe for `tsumuji doctor`: whether DPDK is built in and installed, which devices could be used, and whether a frame passes.
 //!
 //! The frame passes a pair of memif devices in this process, which needs no rights and no card. DPDK then stays in the process.
 
@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::{Dpdk, DpdkConfig, DpdkOpenError, NAME, cards, eal::Hugepages, sys};
 use crate::{Frame, Link, LinkAddr, Probe, each};
 
-/// Cards described; more are a matter of `dpdk-devbind.py`.
+/// Most cards described; `dpdk-devbind.py` lists more.
 const CARDS_MAX: usize = 16;
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 200;
 const INSTALL: &str = "apt-get install libdpdk-dev";
 
-/// Sends a frame through a pair of virtual devices, and looks at hugepages and cards.
+/// Sends a frame through a pair of virtual devices, and reads the state of hugepages and cards.
 pub fn probe() -> Probe {
     let (version, folder) = match sys::describe() {
         Ok(found) => found,

@@ -1,16 +1,16 @@
-//! Receive half: frames as they lie in the device's mbufs, handed on, then given back in one go.
+//! Receive half: frames are delivered from the device's mbufs, and the mbufs of a burst are returned together.
 //!
-//! Called by `Dpdk::receive`, and by `wait` to see whether there is anything. A frame that lies in several mbufs is gathered in
-//! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
+//! Called by `Dpdk::receive`, and by `wait` to see whether there are frames. A frame that lies in several mbufs is joined in a scratch buffer; one
+//! longer than our frames is dropped and counted. Frames of other protocols or stations are counted apart.
 
 use super::sys::{Port, Slots};
 use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
 use crate::{LinkCounters, Receiver};
 
-/// Bursts of others' frames that one call passes over, beyond what it hands on.
+/// Bursts of foreign frames that one call skips, beyond the frames it delivers.
 const FOREIGN_BURSTS: usize = 2;
 
-/// The last burst, and how far it was handed on.
+/// The last burst, and how much of it was delivered.
 #[derive(Debug)]
 pub(super) struct Rx {
     me: MacAddr,
@@ -47,7 +47,7 @@ impl Rx {
         self.slots.receive(port) > 0
     }
 
-    /// Hands on frames until there are `max`.
+    /// Delivers frames until there are `max`.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -66,7 +66,7 @@ impl Rx {
             bursts += 1;
             while handed < max && self.next < self.slots.len() {
                 let at = self.next;
-                // Before the call: if it panics, the frame is not handed on twice.
+                // Before the call: if it panics, the frame is not delivered twice.
                 self.next += 1;
                 let Some(frame) = self.slots.frame(at, &mut self.scratch) else {
                     counters.dropped_frames += 1;
@@ -84,7 +84,7 @@ impl Rx {
                 }
             }
         }
-        // What was handed on goes back now: a quiet link must not hold a burst of the device's mbufs.
+        // Delivered frames' mbufs are returned now: a quiet link must not hold a burst of the device's mbufs.
         if self.next == self.slots.len() && !self.slots.is_empty() {
             self.slots.clear();
             self.next = 0;

@@ -1,36 +1,36 @@
-//! Which device: the text that users write after `dpdk:`.
+//! Names of devices: the text that users write after `dpdk:`.
 //!
-//! Called by whoever reads command lines and cluster files. The text may hold anything: its length is bounded, each character
-//! checked, and what is accepted cannot be taken for anything else by DPDK's own parser.
+//! Called to read command lines and cluster files. The text is untrusted: its length is bounded, each character is checked, and DPDK's own parser
+//! cannot read an accepted text in any other way.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Of the text without `dpdk:`; the path of a UNIX socket has at most 107 bytes.
+/// Longest text without `dpdk:`; the path of a UNIX socket has at most 107 bytes.
 const SPEC_BYTES_MAX: usize = 200;
-/// Of a driver's name: DPDK's device names have 63, of which we add some.
+/// Longest driver's name: DPDK's device names have 63 bytes, some of which we add.
 const DRIVER_BYTES_MAX: usize = 40;
-/// Of a wrong text that an error shows.
+/// Characters of a wrong text that an error shows.
 const SHOWN_CHARS_MAX: usize = 80;
 const PREFIX: &str = "dpdk:";
 
-/// A device: `dpdk:0000:03:00.0` or `dpdk:net_memif,role=server,socket=/run/x.sock,id=0`. Small enough to be copied.
+/// A device: `dpdk:0000:03:00.0` or `dpdk:net_memif,role=server,socket=/run/x.sock,id=0`. `Copy`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DpdkSpec {
     bytes: [u8; SPEC_BYTES_MAX],
     length: u8,
 }
 
-/// What a `DpdkSpec` names.
+/// The device that a `DpdkSpec` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Device<'a> {
-    /// A network card by its place on the PCI bus: `0000:03:00.0`.
+    /// A network card by its address on the PCI bus: `0000:03:00.0`.
     Pci(&'a str),
     /// A device made by a driver: `net_memif`.
     Virtual(&'a str),
 }
 
-/// A text that names no device.
+/// The text names no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` names no DPDK device: {reason}; write a PCI address (dpdk:0000:03:00.0) or a driver and its parameters \
@@ -41,16 +41,16 @@ pub struct DpdkSpecError {
     reason: &'static str,
 }
 
-/// Why processes of one host cannot meet by a device.
+/// Why processes of one host cannot connect by a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpdkMeetError {
-    /// One process has it.
+    /// Only one process can have the device.
     #[error(
         "{spec} joins hosts, one process each; say which by --hosts FILE, or take dpdk:net_memif, shm or udp on one host"
     )]
     OneProcess {
-        /// As given.
+        /// The device as given.
         spec: Box<DpdkSpec>,
     },
     /// memif is point to point.
@@ -58,29 +58,29 @@ pub enum DpdkMeetError {
         "{spec} joins two processes (of `solve`, the judge is one), not {processes}; take shm or udp for more"
     )]
     TwoEnds {
-        /// As given.
+        /// The device as given.
         spec: Box<DpdkSpec>,
-        /// Asked for.
+        /// Number of processes.
         processes: usize,
     },
-    /// What is told apart by the process's number must not be stated for all.
+    /// `role` differs between the two processes, so it must not be stated for both.
     #[error(
         "{spec}: `role` is given to each of the two processes when they are started; leave it out"
     )]
     Role {
-        /// As given.
+        /// The device as given.
         spec: Box<DpdkSpec>,
     },
-    /// Of a socket that is not stated.
+    /// The socket is an abstract one.
     #[error("{spec}: `socket-abstract` names no socket; state `socket`, too, or leave it out")]
     Abstract {
-        /// As given.
+        /// The device as given.
         spec: Box<DpdkSpec>,
     },
-    /// No place for what is added.
+    /// The name is too long for the parameters to be added.
     #[error("{spec} is too long: role and socket are added to it, and a name has 200 bytes")]
     Long {
-        /// As given.
+        /// The device as given.
         spec: Box<DpdkSpec>,
     },
 }
@@ -88,7 +88,7 @@ pub enum DpdkMeetError {
 impl FromStr for DpdkSpec {
     type Err = DpdkSpecError;
 
-    /// With or without `dpdk:` before it.
+    /// Reads a name with or without `dpdk:` before it.
     fn from_str(given: &str) -> Result<Self, DpdkSpecError> {
         let refused = |reason| {
             let shown = given.chars().take(SHOWN_CHARS_MAX);
@@ -172,7 +172,7 @@ fn check_parameters(text: &str) -> Result<(), &'static str> {
         if key.is_empty() || !key.bytes().all(sound) {
             return Err("a parameter's name has letters, digits, `_` and `-`");
         }
-        // Brackets group, and quotes protect, in DPDK's own parser.
+        // In DPDK's own parser brackets group and quotes protect.
         let plain = |byte: u8| byte.is_ascii_graphic() && !b"[](){}\"'\\=".contains(&byte);
         if value.is_empty() || !value.bytes().all(plain) {
             return Err("a parameter's value is plain text without blanks, quotes or brackets");
@@ -186,7 +186,7 @@ fn check_parameters(text: &str) -> Result<(), &'static str> {
 }
 
 impl DpdkSpec {
-    /// Without `dpdk:`.
+    /// The text without `dpdk:`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default() // ASCII: checked
@@ -201,7 +201,7 @@ impl DpdkSpec {
         }
     }
 
-    /// What stands after the device: `role=server,id=0`; may be empty.
+    /// The parameters after the device: `role=server,id=0`; may be empty.
     pub(super) fn parameters(&self) -> &str {
         self.as_str().split_once(',').map_or("", |(_, rest)| rest)
     }
@@ -216,13 +216,13 @@ impl DpdkSpec {
         all.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// Do its frames stay between processes of this host?
+    /// Whether its frames stay between processes of this host.
     #[must_use]
     pub fn stays_on_host(&self) -> bool {
         self.driver() == Some("net_memif")
     }
 
-    /// Is it a device on an interface of the kernel's?
+    /// Whether it is a device on an interface of the kernel's.
     #[must_use]
     pub fn is_on_interface(&self) -> bool {
         matches!(self.driver(), Some("net_af_packet" | "net_af_xdp"))
@@ -234,7 +234,7 @@ impl DpdkSpec {
         self.parameter("iface").filter(|_| self.is_on_interface())
     }
 
-    /// The same device with one parameter more; `None`: the name would be too long, or say it twice.
+    /// The same device with one parameter more; `None`: the name would be too long, or have the parameter twice.
     #[must_use]
     pub fn with(&self, parameter: &str, value: &str) -> Option<Self> {
         format!("{},{parameter}={value}", self.as_str())
@@ -242,9 +242,9 @@ impl DpdkSpec {
             .ok()
     }
 
-    /// What process `index` of `processes` on one host opens, so that they meet. memif: the first is the server, the other its
-    /// client, their socket the file `meeting` if none is stated: a file has permissions, and abstract names have none. Taps: each has its own, the stated name followed by `index`; whoever wants
-    /// frames to pass puts them on a bridge.
+    /// The device that process `index` of `processes` on one host opens, so that they connect. memif: the first is the server, the other its client;
+    /// if no socket is stated, it is the file `meeting`: a file has permissions, and abstract names have none. Taps: each process has its own, named
+    /// by the stated name followed by `index`; frames between them pass only over a bridge that the user makes.
     pub fn for_process(
         &self,
         index: u16,
@@ -294,7 +294,7 @@ impl DpdkSpec {
         }
     }
 
-    /// The driver, whatever number users put behind its name: `net_memif7` → `net_memif`.
+    /// The driver, without the number that users may put behind its name: `net_memif7` → `net_memif`.
     pub(super) fn driver(&self) -> Option<&str> {
         match self.device() {
             Device::Virtual(name) => Some(name.trim_end_matches(|c: char| c.is_ascii_digit())),

@@ -1,11 +1,11 @@
-//! The only door to DPDK: loading the shim, and safe faces for a device, its memory pool and its mbufs.
+//! The only access to DPDK: loads the shim, and offers safe interfaces to a device, its memory pool and its mbufs.
 //!
-//! Called by `eal`, `device`, `rx` and `tx`. The shim (`shim.c`) is part of this program if it was built with the feature `dpdk`;
-//! it is loaded from memory, and libdpdk with it, when first asked for, and stays loaded.
+//! Called by `eal`, `device`, `rx` and `tx`. The shim (`shim.c`) is part of this program if it was built with the feature `dpdk`; it is loaded from
+//! memory, and libdpdk with it, when first asked for, and stays loaded.
 //!
-//! Invariants: a `Port` and the `Slots` used with it are in one thread at a time. An mbuf has one owner: a `Slots`, or the device.
-//! Of all threads one at a time makes, changes, asks or removes a device or a pool (`control`); bursts need no such turn: they touch
-//! their own device's queues, and pools that are made for several threads.
+//! Invariants: a `Port` and the `Slots` used with it are in one thread at a time. An mbuf has one owner: a `Slots`, or the device. One thread at a
+//! time makes, changes, queries or removes a device or a pool (`control`); bursts need no such lock: they access their own device's queues, and pools
+//! that are made for several threads.
 #![allow(unsafe_code)] // dlopen, and the calls through the shim's table.
 
 use std::cell::Cell;
@@ -23,9 +23,9 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tsumuji_dpdk.so
 #[cfg(not(feature = "dpdk"))]
 static OBJECT: &[u8] = &[];
 const TABLE: &CStr = c"tsumuji_dpdk_shim";
-/// Frames in one call to the shim at most; its BURST_FRAMES.
+/// Most frames in one call of the shim; its BURST_FRAMES.
 pub(super) const BURST_FRAMES: usize = 64;
-/// Of the log that is shown.
+/// Bytes of the log that are shown.
 const LOG_BYTES: usize = 4096;
 
 /// A frame in an mbuf: shim.c's `struct slot`.
@@ -63,13 +63,13 @@ struct RawInfo {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Stats {
-    /// Frames that came while the receive ring was full.
+    /// Received frames lost because the receive ring was full.
     pub(super) missed: u64,
-    /// Frames that came damaged.
+    /// Received frames with errors.
     pub(super) receive_errors: u64,
     /// Frames for which there was no mbuf.
     pub(super) no_mbuf: u64,
-    /// Frames that could not be sent after the device had taken them.
+    /// Frames that the device took and could not send.
     pub(super) transmit_errors: u64,
 }
 
@@ -102,7 +102,7 @@ struct Shim {
     gather: unsafe extern "C" fn(*const RawSlot, *mut u8, u32) -> u32,
 }
 
-/// Why the shim is not there.
+/// Why the shim is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Absent {
     /// The program was built without it.
@@ -121,7 +121,7 @@ fn shim() -> Result<&'static Shim, Absent> {
     LOADED.get_or_init(load).clone()
 }
 
-/// For those that hold a device, which only a loaded shim makes.
+/// The shim, for owners of a device, which only a loaded shim makes.
 fn loaded() -> &'static Shim {
     shim().expect("whoever has a device has the shim")
 }
@@ -165,14 +165,14 @@ fn dl_error() -> String {
         .into_owned()
 }
 
-/// DPDK makes, changes, asks and removes devices in one thread at a time.
+/// DPDK makes, changes, queries and removes devices in one thread at a time.
 static CONTROL: Mutex<()> = Mutex::new(());
 
 fn control() -> MutexGuard<'static, ()> {
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For links that are being polled, which do not wait until another thread has opened its device. `None`: ask next time.
+/// The same for links that are being polled, which must not wait while another thread opens its device. `None`: ask again later.
 fn try_control() -> Option<MutexGuard<'static, ()>> {
     match CONTROL.try_lock() {
         Ok(control) => Some(control),
@@ -181,7 +181,7 @@ fn try_control() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// DPDK's negative answers.
+/// Turns DPDK's negative results into errors.
 fn checked(answer: c_int) -> Result<(), std::io::Error> {
     if answer < 0 {
         Err(std::io::Error::from_raw_os_error(-answer))
@@ -190,7 +190,7 @@ fn checked(answer: c_int) -> Result<(), std::io::Error> {
     }
 }
 
-/// `DPDK 22.11.11`, and the folder of its drivers.
+/// The version, as in `DPDK 22.11.11`, and the folder of its drivers.
 pub(super) fn describe() -> Result<(String, String), Absent> {
     let shim = shim()?;
     // SAFETY: no precondition; the answer is a constant C string.
@@ -201,7 +201,7 @@ pub(super) fn describe() -> Result<(String, String), Absent> {
     Ok((text(version), text(folder)))
 }
 
-/// What DPDK said since the last call.
+/// DPDK's log since the last call.
 pub(super) fn take_log() -> String {
     let Ok(shim) = shim() else {
         return String::new();
@@ -230,7 +230,7 @@ pub(super) fn start(arguments: &[CString]) -> Result<std::io::Result<()>, Absent
     Ok(checked(answer))
 }
 
-/// While it lives, its thread has a number with DPDK, by which pools find the thread's cache.
+/// Registers its thread with DPDK while it lives; by the thread's number pools find its cache.
 struct Numbered(bool);
 
 impl Numbered {
@@ -249,17 +249,17 @@ impl Drop for Numbered {
     }
 }
 
-/// Without a number (all 128 given away) a thread only works more slowly.
+/// Registers this thread. Without a number (all 128 in use) a thread only works more slowly.
 #[inline]
 fn number_this_thread() {
     thread_local! {
         static NUMBERED: Numbered = Numbered::begin();
     }
-    // Fails while the thread ends: then without.
+    // Fails while the thread ends: then it has no number.
     let _ = NUMBERED.try_with(|_| ());
 }
 
-/// What a device says of itself.
+/// A device's description of itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Info {
     pub(super) mac: MacAddr,
@@ -282,8 +282,8 @@ unsafe impl Sync for Pool {}
 impl Drop for Pool {
     fn drop(&mut self) {
         let _control = control();
-        // SAFETY: made by `Port::make_pool` and not freed yet. Whoever could use one of its mbufs holds it: each `Slots`, and the
-        // `Port` until its device is gone. Drivers that keep mbufs when they close (AF_XDP's) no longer write to them then.
+        // SAFETY: made by `Port::make_pool` and not freed yet. All users of its mbufs hold it: each `Slots`, and the `Port` until its device is gone.
+        // Drivers that keep mbufs when they close (AF_XDP's) no longer write to them then.
         unsafe { (loaded().pool_free)(self.0.as_ptr()) };
     }
 }
@@ -293,15 +293,15 @@ impl Drop for Pool {
 pub(super) struct Port {
     number: u16,
     pool: Option<Arc<Pool>>,
-    /// Of an mbuf, for a whole frame.
+    /// Room in an mbuf, in bytes, for a whole frame.
     room_bytes: usize,
     /// Mbufs of a burst, BURST_FRAMES at most.
     burst_frames: usize,
-    /// Its driver has copied what it takes when it returns, also out of several mbufs, into one buffer of its own.
+    /// The driver copies all parts of a frame into one buffer of its own before `transmit` returns.
     copies: bool,
-    /// By which the driver's XDP program hangs on the interface.
+    /// The descriptor by which the driver's XDP program is attached to the interface.
     xdp_link: Option<OwnedFd>,
-    /// What the device answered last. Also keeps a `Port` from being `Sync`: its queues may be used by one thread at a time.
+    /// The device's last statistics. Also keeps a `Port` from being `Sync`: its queues may be used by one thread at a time.
     stats: Cell<Stats>,
     is_up: Cell<bool>,
 }
@@ -311,14 +311,14 @@ pub(super) struct Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let control = control();
-        // The driver, which would take the program off the interface, then finds it gone.
+        // The driver would detach the program from the interface, and then finds it gone.
         drop(self.xdp_link.take());
         // SAFETY: the device was made by `make` and not taken away yet.
         let answer = unsafe { (loaded().device_unmake)(self.number) };
         drop(control);
         if answer != 0 {
             tracing::warn!("dpdk: a device cannot be removed ({answer}); its memory stays in use");
-            // It may still write there.
+            // The device may still write there.
             std::mem::forget(self.pool.take());
         }
     }
@@ -362,8 +362,8 @@ impl Port {
         })
     }
 
-    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`, for bursts of `burst_frames`, of which
-    /// each thread may keep one; `dense`: one behind the other, in one piece.
+    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`, for bursts of `burst_frames`, of which each thread may keep one;
+    /// `dense`: all mbufs in one piece of memory.
     pub(super) fn make_pool(
         &mut self,
         name: &str,
@@ -397,8 +397,8 @@ impl Port {
         Ok(())
     }
 
-    /// The driver is memif's, without zero-copy, and its buffers are smaller than the pool's mbufs: where they are not, DPDK from 23.03 on puts each
-    /// mbuf of a frame into a buffer of its own.
+    /// States that the driver copies: memif's, without zero-copy, and with buffers smaller than the pool's mbufs (with larger ones, DPDK from 23.03
+    /// on puts each mbuf of a frame into a buffer of its own).
     pub(super) fn set_copies(&mut self) {
         self.copies = true;
     }
@@ -412,7 +412,7 @@ impl Port {
         self.burst_frames
     }
 
-    /// One queue each way over the pool; answers how many frames they hold. `mtu_bytes` 0: the device's own.
+    /// Sets up one queue each way over the pool; returns how many frames they hold. `mtu_bytes` 0: the device's own.
     pub(super) fn set_up(
         &mut self,
         mtu_bytes: u16,
@@ -434,7 +434,7 @@ impl Port {
         Ok((receive, transmit))
     }
 
-    /// Lets the program that the driver for AF_XDP attached to that interface go with this process, whatever ends it.
+    /// Ties the program that the AF_XDP driver attached to that interface to this process: it is detached however the process ends.
     pub(super) fn hold_xdp_program(&mut self, interface: u32) -> std::io::Result<()> {
         let _control = control();
         // SAFETY: plain numbers in and out.
@@ -458,7 +458,7 @@ impl Port {
         checked(unsafe { (loaded().device_restart)(self.number) })
     }
 
-    /// As it was last seen, while another thread is at a device. Never waits.
+    /// Whether it is up; the last known state while another thread has the lock. Never waits.
     pub(super) fn is_up(&self) -> bool {
         if let Some(_control) = try_control() {
             // SAFETY: the device exists.
@@ -468,7 +468,7 @@ impl Port {
         self.is_up.get()
     }
 
-    /// As they were last seen, while another thread is at a device. Never waits.
+    /// Its statistics; the last known ones while another thread has the lock. Never waits.
     pub(super) fn stats(&self) -> Stats {
         if let Some(_control) = try_control() {
             let mut stats = self.stats.get();
@@ -512,7 +512,7 @@ impl Drop for Slots {
 }
 
 impl Slots {
-    /// None yet, with place for a burst, for mbufs of one device.
+    /// An empty list with room for a burst of mbufs of one device.
     pub(super) fn new(port: &Port) -> Self {
         Self {
             raw: Vec::with_capacity(port.burst_frames),
@@ -529,7 +529,7 @@ impl Slots {
         self.raw.is_empty()
     }
 
-    /// Mbufs go only to and from the device of their pool, which lives as long as they.
+    /// Checks that the mbufs go only to and from the device of their pool, which lives as long as they.
     #[inline]
     fn check(&self, port: &Port) {
         let same = port
@@ -539,7 +539,7 @@ impl Slots {
         assert!(same, "another device's mbufs");
     }
 
-    /// Gives all mbufs back to their pool.
+    /// Returns all mbufs to their pool.
     pub(super) fn clear(&mut self) {
         if self.raw.is_empty() {
             return;
@@ -550,7 +550,7 @@ impl Slots {
         self.raw.clear();
     }
 
-    /// Takes `count` mbufs more from the pool, all or none.
+    /// Takes `count` more mbufs from the pool, all or none.
     pub(super) fn take(&mut self, count: usize) -> bool {
         number_this_thread();
         let count = count.min(BURST_FRAMES);
@@ -598,7 +598,7 @@ impl Slots {
         self.raw.last_mut().expect("there is one").frame_bytes = bytes as u32;
     }
 
-    /// Hands frames to the device, in order, as many as it takes: those are its own now. Answers how many.
+    /// Gives frames to the device, in order, as many as it takes: those are its own now. Returns their number.
     #[inline]
     pub(super) fn transmit(&mut self, port: &Port) -> usize {
         self.check(port);
@@ -611,7 +611,7 @@ impl Slots {
         sent as usize
     }
 
-    /// As `transmit`, where each frame ends with one of `bodies`. Those that the device did not take have only their heads, for `append`.
+    /// As `transmit`, where each frame ends with one of `bodies`. Mbufs that the device did not take have only the heads; see `append`.
     #[inline]
     pub(super) fn transmit_parted<'a>(
         &mut self,
@@ -643,7 +643,7 @@ impl Slots {
         sent as usize
     }
 
-    /// Puts `body` behind what the mbuf at `at` holds, which came by `take` from `port`.
+    /// Appends `body` to the content of the mbuf at `at`, which came by `take` from `port`.
     pub(super) fn append(&mut self, port: &Port, at: usize, body: &[u8]) {
         self.check(port);
         let slot = &mut self.raw[at];
@@ -658,7 +658,7 @@ impl Slots {
         slot.frame_bytes += body.len() as u32;
     }
 
-    /// Takes received frames from the device; there must be none left of the last time.
+    /// Takes received frames from the device; the list must be empty before.
     #[inline]
     pub(super) fn receive(&mut self, port: &Port) -> usize {
         self.check(port);
@@ -673,7 +673,7 @@ impl Slots {
         self.raw.len()
     }
 
-    /// A received frame: as it lies there, or gathered into `scratch` if it lies in several mbufs. `None`: longer than `scratch`.
+    /// A received frame: where it lies, or joined in `scratch` if it lies in several mbufs. `None`: longer than `scratch`.
     #[inline]
     pub(super) fn frame<'a>(&'a self, at: usize, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
         let slot = &self.raw[at];

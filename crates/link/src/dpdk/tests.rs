@@ -1,4 +1,4 @@
-//! Names of devices, and what a pair of memif devices shows of mbufs and frames; without DPDK the latter say so and test nothing.
+//! Names of devices, and mbufs and frames on a pair of memif devices; without DPDK the latter report that and test nothing.
 
 use std::sync::atomic::AtomicBool;
 
@@ -35,7 +35,7 @@ fn names_are_read() {
     );
 }
 
-/// What is no name is refused in one line, however long and strange it is; nothing in it can say anything else to DPDK.
+/// Wrong names are refused in one line, however long and strange they are; no part of an accepted name can mean anything else to DPDK.
 #[test]
 fn bad_names_are_refused() {
     let long = format!("net_memif,socket=/{}", "x".repeat(5000));
@@ -71,7 +71,7 @@ fn bad_names_are_refused() {
     }
 }
 
-/// What can be seen without DPDK is refused before DPDK is started, with a name that would do.
+/// Errors that can be seen without DPDK are reported before DPDK is started, with an example of a good name.
 #[test]
 fn parameters_that_lack_are_named() {
     let open = |text: &str| {
@@ -87,7 +87,7 @@ fn parameters_that_lack_are_named() {
     assert!(open("net_af_xdp,iface=no-such-if").contains("no interface `no-such-if`"));
 }
 
-/// Two processes of one host meet by memif's two roles and one socket, by taps of their own, and not by what one process has alone.
+/// Two processes of one host connect by memif's two roles and one socket, or by taps of their own, and not by a device that one process has alone.
 #[test]
 fn processes_of_one_host_meet() {
     let meet = |text: &str, index, processes| {
@@ -144,7 +144,7 @@ fn processes_of_one_host_meet() {
     }
 }
 
-/// A device on an interface takes the one that is stated elsewhere where it names none itself.
+/// A device on an interface takes the interface that is stated elsewhere if it names none itself.
 #[test]
 fn interfaces_are_added() {
     let spec: DpdkSpec = "net_af_packet".parse().expect("a name");
@@ -219,7 +219,7 @@ fn no_mbuf_is_lost() {
     assert!(a.counters().refused >= 40);
 }
 
-/// A frame that came in several mbufs is handed on whole; one longer than our frames is dropped and counted.
+/// A frame that came in several mbufs is delivered whole; one longer than our frames is dropped and counted.
 #[test]
 fn chained_mbufs_are_gathered() {
     let config = |frame_bytes| DpdkConfig {
@@ -248,7 +248,7 @@ fn chained_mbufs_are_gathered() {
     assert!(got == vec![8999_usize as u8; 8999]);
 }
 
-/// Batches of long frames arrive as others do, in order, also those that a full ring left behind; no mbuf is lost, and each frame is counted once.
+/// Batches of long frames arrive in order like others, also frames left behind by a full ring; no mbuf is lost, and each frame is counted once.
 #[test]
 fn batches_leave_from_where_they_lie() {
     let Some((mut a, mut b)) = pair("bsize=9216,rsize=4", DpdkConfig::default()) else {
@@ -291,7 +291,7 @@ fn batches_leave_from_where_they_lie() {
         }
         let now = (a.mbufs_in_use(), b.mbufs_in_use());
         let before = *in_use.get_or_insert(now);
-        // Some of the sender's are spare.
+        // Some of the sender's mbufs are spare.
         assert!(now.0.abs_diff(before.0) < sys::BURST_FRAMES as u32);
         assert_eq!(now.1, before.1);
     }
@@ -304,7 +304,7 @@ fn batches_leave_from_where_they_lie() {
     assert_eq!(a.dropped_frames + b.dropped_frames, 0);
 }
 
-/// To a driver that would put each part of a frame into a buffer of its own all is copied.
+/// For a driver that would put each part of a frame into a buffer of its own, all parts are copied.
 #[test]
 fn parts_only_where_they_share_a_buffer() {
     if let Some((a, _b)) = pair("", DpdkConfig::default()) {
@@ -339,7 +339,7 @@ fn small_frames_join() {
     assert_eq!((sent.sent_bytes, received.received_bytes), (1830, 1830));
 }
 
-/// No more is joined than reaches the station; what is longer by itself still leaves.
+/// Joined frames are no longer than the station's limit; a single longer frame still leaves.
 #[test]
 fn frames_join_up_to_what_reaches() {
     let Some((mut a, b)) = pair("", DpdkConfig::default()) else {
@@ -360,7 +360,7 @@ fn frames_join_up_to_what_reaches() {
     assert_eq!(waiting(usize::MAX), 1);
 }
 
-/// While another thread opens and closes links, a flush still leaves nothing behind, and what was sent comes without another one.
+/// While another thread opens and closes links, a flush still leaves no frame behind, and frames arrive without another flush.
 #[test]
 fn links_come_and_go_beside_others() {
     let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
@@ -397,7 +397,7 @@ fn links_come_and_go_beside_others() {
     assert_eq!(a.counters().dropped_frames + b.counters().dropped_frames, 0);
 }
 
-/// Frames of other protocols and for others are passed over, and counted apart from drops.
+/// Frames of other protocols and for other stations are skipped, and counted apart from drops.
 #[test]
 fn foreign_frames_are_counted() {
     let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
@@ -418,7 +418,7 @@ fn foreign_frames_are_counted() {
     assert_eq!((b.rx.foreign_frames, b.counters().dropped_frames), (5, 0));
 }
 
-/// The doctor's answer says what works, or what mends it.
+/// The probe says what works, or what helps.
 #[test]
 fn probe_explains_itself() {
     let found = probe();

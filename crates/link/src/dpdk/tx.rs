@@ -1,13 +1,12 @@
-//! Transmit half: mbufs filled, queued with their header, and handed to the device in bursts.
+//! Transmit half: fills mbufs, queues them with their header, and gives them to the device in bursts.
 //!
-//! Called by `Dpdk::send` and `Dpdk::flush`. A device takes as many as its ring has place for; the rest stays queued, in order,
-//! and is offered again.
+//! Called by `Dpdk::send` and `Dpdk::flush`. A device takes as many as its ring has room for; the rest stays queued, in order, and is offered again.
 //!
 //! A frame joins the Ethernet frame before it if that goes to the same station and has room.
 //!
-//! To a driver that copies, long bodies go from where they lie, only their heads being written.
+//! For a driver that copies, only the heads of frames with long bodies are written to mbufs; the bodies stay in the caller's memory.
 //!
-//! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between. `contents` tells of each queued one.
+//! Invariant: an mbuf is spare, queued, or the device's; none is lost between. `contents` describes each queued one.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,11 +18,11 @@ use crate::{Frame, LinkCounters};
 /// Bodies of fewer bytes are copied with their heads, as in `gather`.
 pub(super) const COPIED_BYTES: usize = 2 << 10;
 
-/// What is in a queued Ethernet frame.
+/// Content of a queued Ethernet frame.
 #[derive(Debug, Clone, Copy)]
 struct Content {
     to: MacAddr,
-    /// Header included, padding not.
+    /// Bytes with the header, without padding.
     ethernet_bytes: usize,
     /// Frames of ours, and their bytes.
     frames: u64,
@@ -41,7 +40,7 @@ pub(super) struct Tx {
     spare: Slots,
     queue: Slots,
     contents: VecDeque<Content>,
-    /// Since when the device has taken nothing.
+    /// Time since which the device has taken nothing.
     stuck_since: Option<Instant>,
 }
 
@@ -81,7 +80,7 @@ impl Tx {
         most.min(self.spare.len())
     }
 
-    /// Queues a copy of one frame. There is room, as `free_frames` said.
+    /// Queues a copy of one frame. There must be room by `free_frames`.
     #[inline]
     pub(super) fn gather(&mut self, port: &Port, to: MacAddr, frame: &Frame<'_>) {
         let bytes = frame.bytes();
@@ -113,7 +112,7 @@ impl Tx {
         ether::write_header(slot, to, self.me);
         ether::write_length(&mut slot[HEADER_BYTES..], bytes);
         frame.write(&mut slot[LEAD_BYTES..]);
-        slot[ethernet_bytes..].fill(0); // old bytes of the mbuf are nobody's business
+        slot[ethernet_bytes..].fill(0); // do not send old bytes of the mbuf
         self.spare.give_last(port, whole, &mut self.queue);
         self.contents.push_back(Content {
             to,
@@ -123,8 +122,8 @@ impl Tx {
         });
     }
 
-    /// Sends frames, each as an Ethernet frame of its own, whose bodies the driver copies from where they lie. Nothing is queued, and there is room for all. What
-    /// the device does not take now is queued. How many they are.
+    /// Sends frames, each as an Ethernet frame of its own, whose bodies the driver copies from the caller's memory. Nothing may be queued, and there
+    /// must be room for all. Frames that the device does not take now are queued. Returns the number of frames.
     pub(super) fn send_parted<'a>(
         &mut self,
         port: &Port,
@@ -164,7 +163,7 @@ impl Tx {
         count
     }
 
-    /// Offers the device what is queued.
+    /// Offers the queue to the device.
     #[inline]
     pub(super) fn push_out(&mut self, port: &Port, counters: &mut LinkCounters) {
         if self.queue.is_empty() {
@@ -182,7 +181,7 @@ impl Tx {
         }
     }
 
-    /// Tells the switch where we are, uncounted. If the device takes nothing now, the next frame does it.
+    /// Announces our address to the switch; not counted. If the device takes nothing now, the next frame does it.
     pub(super) fn announce(&mut self, port: &Port, counters: &mut LinkCounters) {
         self.push_out(port, counters);
         if !self.queue.is_empty() || self.free_frames() == 0 {

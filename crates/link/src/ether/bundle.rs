@@ -1,15 +1,15 @@
-//! What lies behind the Ethernet header: frames of ours one after another, each behind its length.
+//! The payload behind the Ethernet header: frames of ours one after another, each behind its length.
 //!
-//! Written by the links' transmit halves, which let frames to the same station join one that has not left; read by their receive
-//! halves. An Ethernet frame costs a device and a kernel the same whether it carries one small message or thirty. `Frames` reads
-//! bytes from anyone: it never panics, and each step consumes some of them.
+//! Written by the links' transmit halves, which join frames to the same station while they wait to leave; read by their receive halves. An Ethernet
+//! frame costs a device and a kernel the same whether it carries one small message or thirty. `Frames` reads untrusted bytes: it never panics, and
+//! each step consumes some of them.
 
 use super::{HEADER_BYTES, MacAddr};
 use crate::{LinkAddr, LinkCounters, Receiver};
 
 /// The length before each frame, little-endian. 0: no more frames, the rest is padding.
 pub const LENGTH_BYTES: usize = 2;
-/// What stands before the first frame of ours in an Ethernet frame.
+/// Bytes before the first frame of ours in an Ethernet frame.
 pub(crate) const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
 
 /// Writes the length of a frame into the first bytes of `slot`.
@@ -22,7 +22,7 @@ pub fn write_length(slot: &mut [u8], frame_bytes: usize) {
     slot[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
-/// The frames of one payload, in order. A length that reaches beyond the payload ends it and is told by `is_cut`.
+/// The frames of one payload, in order. A length that reaches beyond the payload ends the iteration, and then `is_cut` is true.
 #[derive(Debug, Clone)]
 pub struct Frames<'a> {
     rest: &'a [u8],
@@ -30,7 +30,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// Of the payload of an Ethernet frame, padding included.
+    /// Reads the payload of an Ethernet frame, padding included.
     #[inline]
     pub fn new(payload: &'a [u8]) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Whether the payload was shorter than it said: what came before is sound.
+    /// Whether a frame's stated length reached beyond the payload; the frames before it are sound.
     #[inline]
     pub fn is_cut(&self) -> bool {
         self.cut
@@ -51,7 +51,7 @@ impl<'a> Iterator for Frames<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        // A single byte behind the last frame is padding, as a zero length is.
+        // A single byte behind the last frame is padding, as is a zero length.
         let (length, rest) = self.rest.split_first_chunk::<LENGTH_BYTES>()?;
         let bytes = usize::from(u16::from_le_bytes(*length));
         if bytes == 0 {
@@ -72,12 +72,12 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// How long Ethernet frames become by joining, where less reaches the other station than the interface takes.
+/// Limits of joined Ethernet frames, for stations that only shorter frames reach than the interface takes.
 #[derive(Debug, Default)]
 pub(crate) struct Reach(Vec<(MacAddr, usize)>);
 
 impl Reach {
-    /// `most`: what the interface takes.
+    /// Sets the limit for `to`; `most`: the limit of the interface.
     pub(crate) fn set(&mut self, to: MacAddr, frame_bytes: usize, most: usize) {
         self.0.retain(|(known, _)| *known != to);
         if frame_bytes < most {
@@ -85,7 +85,7 @@ impl Reach {
         }
     }
 
-    /// Bytes of frames of ours, and of the lengths between them.
+    /// Most bytes of frames of ours to `to`, with the lengths between them.
     #[inline]
     pub(crate) fn of(&self, to: MacAddr, most: usize) -> usize {
         if self.0.is_empty() {
@@ -96,7 +96,7 @@ impl Reach {
     }
 }
 
-/// Hands over and counts the frames of one payload; answers how many.
+/// Delivers and counts the frames of one payload; returns their number.
 #[inline]
 pub(crate) fn hand_over(
     from: MacAddr,
@@ -136,7 +136,7 @@ mod tests {
         (read, frames.is_cut())
     }
 
-    /// What was put in comes out, with any padding behind it.
+    /// Frames are read as they were written, with any padding behind them.
     #[test]
     fn frames_come_out_as_they_went_in() {
         let frames: [&[u8]; 3] = [b"one", &[7; 300], b"x"];
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(read(&[0; 46]), (vec![], false));
     }
 
-    /// Only stations that less reaches are joined less for, as long as that is so.
+    /// Only frames to stations with a shorter limit are joined less, as long as the limit holds.
     #[test]
     fn reach_is_by_station() {
         let (one, other) = (MacAddr([2; 6]), MacAddr([4; 6]));
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(reach.of(one, 9000), 9000);
     }
 
-    /// A payload cut anywhere gives the frames that are whole and says so; nothing is read beyond it.
+    /// A payload cut anywhere gives its whole frames and reports the cut; nothing is read beyond it.
     #[test]
     fn cut_payloads_are_told() {
         let frames: [&[u8]; 2] = [b"first", b"second"];
@@ -172,7 +172,7 @@ mod tests {
         for end in 0..payload.len() {
             let (read, cut) = read(&payload[..end]);
             assert_eq!(read, frames[..usize::from(end >= 7)].to_vec(), "{end}");
-            // A length of which one byte is missing is no length.
+            // A single byte of a length is padding.
             assert_eq!(cut, ![0, 1, 7, 8].contains(&end), "{end}");
         }
     }

@@ -1,9 +1,8 @@
 //! One process for each interface and network namespace.
 //!
-//! Called when a link is opened; the link keeps the `Claim`. A claim is an abstract UNIX socket name: such names belong to the
-//! network namespace, as interface indexes do, and vanish with the process however it ends. A program this process is just
-//! starting holds copies of its sockets until the kernel closes them, so a claim that ends says so beforehand, and whoever finds
-//! a name that nobody answers for tries again for a moment.
+//! Called when a link is opened; the link keeps the `Claim`. A claim is an abstract UNIX socket name: such names belong to the network namespace, as
+//! interface indexes do, and vanish with the process however it ends. A child between fork and exec holds copies of its parent's sockets, so a claim
+//! that is dropped shuts its socket down first, and a claimant that finds a name without a listener retries for a moment.
 //!
 //! Left out on purpose: protection against a local user who takes the name to keep others out. The error names that process.
 
@@ -17,16 +16,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::Interface;
 use super::sys;
 
-/// Refused claimants that are remembered until the kernel turns further ones away; those do not learn who holds the name.
+/// Refused claimants whose connections wait before the kernel refuses more; those beyond do not learn which process holds the name.
 const BACKLOG: i32 = 4096;
 /// An interface name has at most 15 bytes.
 const NAME_BYTES_MAX: usize = 15;
 
-/// How often a name that nobody answers for is tried again, and the pause between: a second in all.
+/// Retries on a name without a listener, and the pause between: a second in all.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Held for as long as the interface is used.
+/// An exclusive claim, held for as long as the interface is used.
 #[derive(Debug)]
 pub struct Claim {
     socket: OwnedFd,
@@ -39,29 +38,29 @@ impl Drop for Claim {
     }
 }
 
-/// Why the interface could not be had.
+/// Why the interface could not be claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// Somebody else has it.
+    /// Another process has it.
     #[error(
         "`{interface}` is in use by {holder}. Give each process of this host an interface of its own and none `{interface}` itself: \
          ip link add link {interface} name {own} type macvlan mode bridge && ip link set {own} up"
     )]
     Held {
-        /// Asked for.
+        /// The interface.
         interface: String,
-        /// Who has it.
+        /// The process that has it.
         holder: Holder,
         /// A name for the additional interface.
         own: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot claim `{interface}`: {source}")]
     Io {
-        /// Asked for.
+        /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -106,7 +105,7 @@ pub fn claim(interface: &Interface) -> Result<Claim, ClaimError> {
         let claimed = socket()?;
         match rustix::net::bind(&claimed, &addr) {
             Ok(()) => {
-                // Nobody is ever accepted: a refused claimant connects only to ask the kernel who listens.
+                // No connection is accepted: a refused claimant connects only to ask the kernel which process listens.
                 rustix::net::listen(&claimed, BACKLOG).map_err(failed)?;
                 return Ok(Claim { socket: claimed });
             }
@@ -133,7 +132,7 @@ pub fn claim(interface: &Interface) -> Result<Claim, ClaimError> {
     })
 }
 
-/// `eth1` → `eth1a`, within what a name may have.
+/// A name for an additional interface: `eth1` → `eth1a`, within the length limit.
 fn own_name(name: &str) -> String {
     let mut own = name.to_owned();
     while own.len() >= NAME_BYTES_MAX {
@@ -142,7 +141,7 @@ fn own_name(name: &str) -> String {
     own + "a"
 }
 
-/// The kernel bounds it to 15 bytes; anything may stand in it.
+/// Name of the process's program, at most 15 bytes; it may contain any characters.
 fn program_of(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim().chars().filter(|c| !c.is_control()).collect()
@@ -152,7 +151,7 @@ fn program_of(pid: u32) -> String {
 mod tests {
     use super::*;
 
-    /// A copy of a dropped claim's socket, as a child has one until it runs its program, holds a claimant up and does not refuse it.
+    /// A copy of a dropped claim's socket, such as a child holds until it runs its program, delays a claimant and does not refuse it.
     #[test]
     fn copies_of_a_dropped_claim_are_waited_for() {
         let interface = Interface {

@@ -1,7 +1,7 @@
 //! `/etc/ethers`: host names to Ethernet addresses, as ethers(5) describes it.
 //!
-//! Called by whoever resolves the hosts of a cluster. The file may hold anything: its size is bounded, nothing panics, and a line
-//! that is not understood is an error that names it.
+//! Called to resolve the hosts of a cluster. The file's content is untrusted: its size is bounded, nothing panics, and a malformed line is an error
+//! that names it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use super::MacAddr;
 
-/// Where the system keeps it.
+/// Path of the system's file.
 pub const ETHERS_PATH: &str = "/etc/ethers";
 /// Room for some 30,000 hosts.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Of a bad line that an error shows.
+/// Characters of a bad line that an error shows.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// The file, read.
+/// The parsed file.
 #[derive(Debug, Clone)]
 pub struct Ethers {
     path: PathBuf,
@@ -35,16 +35,16 @@ pub enum EthersError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Larger than any sensible one.
+    /// Larger than any sensible file.
     #[error("{} is larger than {FILE_BYTES_MAX} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// A line that is not understood.
+    /// A malformed line.
     #[error(
         "{}:{line}: `{text}` is no `02:00:00:00:00:01 host`, the address of one station and its name", path.display()
     )]
@@ -53,15 +53,15 @@ pub enum EthersError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// The line, cut.
+        /// The line, shortened.
         text: String,
     },
-    /// A host that is not in it.
+    /// The host is not in the file.
     #[error("{host} is not in {}; add a line `02:00:00:00:00:01 {host}` with its address", path.display())]
     NoSuchHost {
         /// The file.
         path: PathBuf,
-        /// Asked for.
+        /// The host.
         host: String,
     },
 }
@@ -85,7 +85,7 @@ impl Ethers {
         Self::parse(&bytes, path)
     }
 
-    /// What a file holds; `path` is for errors.
+    /// Parses a file's content; `path` is for errors.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, EthersError> {
         let mut hosts = HashMap::new();
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -101,7 +101,7 @@ impl Ethers {
                     text: shown(content),
                 });
             };
-            // As the C library does: the first line with a name counts.
+            // As in the C library, the first line with a name counts.
             hosts.entry(host).or_insert(mac);
         }
         Ok(Self {

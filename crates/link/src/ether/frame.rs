@@ -1,17 +1,17 @@
-//! The Ethernet header, which frames are for us, and the announcement.
+//! The Ethernet header, the choice of frames that are for us, and the announcement.
 //!
-//! Called by the links for each frame, in both directions. `accept` reads bytes from anyone: it never panics.
+//! Called by the links for each frame, in both directions. `accept` reads untrusted bytes: it never panics.
 
 use super::MacAddr;
 use crate::{LinkAddr, LinkError};
 
 /// IEEE 802 local experimental EtherType 1.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// Destination, source, EtherType.
+/// Bytes of destination, source and EtherType.
 pub const HEADER_BYTES: usize = 14;
-/// Without its checksum; the shortest that Ethernet has, so an announcement is the same on every medium.
+/// Shortest Ethernet frame, without its checksum: so an announcement is the same on every medium.
 const FRAME_BYTES_MIN: usize = 60;
-/// Begins the payload of an announcement: no frames, and a word to whoever looks at the wire.
+/// Start of an announcement's payload: no frames, and a text for people who capture frames.
 const ANNOUNCEMENT: [u8; 17] = *b"\0\0tsumuji is here";
 
 /// Writes the header of a frame into the first 14 bytes of `slot`.
@@ -25,7 +25,7 @@ pub fn write_header(slot: &mut [u8], destination: MacAddr, source: MacAddr) {
     slot[12..HEADER_BYTES].copy_from_slice(&ETHERTYPE.to_be_bytes());
 }
 
-/// The destination of a frame that the station `me` of the link `name` sends to `to`; an error if that is nobody's address here.
+/// The destination of a frame that the station `me` of the link `name` sends to `to`; an error if `to` is no address of another station.
 #[inline]
 pub(crate) fn destination(
     name: &'static str,
@@ -39,33 +39,33 @@ pub(crate) fn destination(
     }
 }
 
-/// Why a received frame is not handed on.
+/// Why a received frame is not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ignored {
     /// Shorter than a header.
     Short,
-    /// Another protocol's.
+    /// Of another protocol.
     EtherType,
     /// For another station or a group.
     Destination,
-    /// From no possible station, or bearing our own address.
+    /// From no possible station address, or from our own address.
     Source,
     /// No payload.
     Empty,
-    /// An announcement: it has done its work in the switch.
+    /// An announcement: only the switch needs it.
     Announcement,
 }
 
 impl Ignored {
-    /// Whether a frame that somebody meant as such was dropped.
+    /// Whether the frame counts as dropped: an announcement does not.
     #[must_use]
     pub fn is_drop(self) -> bool {
         self != Self::Announcement
     }
 }
 
-/// The sender and the payload (`Frames` reads it) of a frame that arrived at the station `me`.
+/// The sender and the payload (see `Frames`) of a frame that arrived at the station `me`.
 #[inline]
 pub fn accept(frame: &[u8], me: MacAddr) -> Result<(MacAddr, &[u8]), Ignored> {
     let Some((header, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else {
@@ -105,7 +105,7 @@ pub fn accept(frame: &[u8], me: MacAddr) -> Result<(MacAddr, &[u8]), Ignored> {
     }
 }
 
-/// A whole broadcast frame from which every switch of the segment learns where `me` is; `accept` ignores it.
+/// A broadcast frame from which every switch of the segment learns where `me` is; `accept` ignores it.
 #[must_use]
 pub fn announcement(me: MacAddr) -> [u8; FRAME_BYTES_MIN] {
     let mut frame = [0; FRAME_BYTES_MIN];

@@ -1,6 +1,6 @@
-//! Network interfaces: what they are, and whether they are up.
+//! Network interfaces: their properties, and whether they are up.
 //!
-//! Called when a link is opened, and now and then while it lives (`Watch`).
+//! Called when a link is opened, and from time to time while it is open (`Watch`).
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,10 @@ use super::sys;
 
 /// Interfaces named in an error message; a machine of containers has hundreds.
 const NAMED_MAX: usize = 16;
-/// How often `wait_up` looks.
+/// How often `wait_up` reads the state.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What kind of device it is.
+/// Kind of a network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InterfaceKind {
@@ -26,16 +26,16 @@ pub enum InterfaceKind {
     Other(u16),
 }
 
-/// Whether frames can pass.
+/// Whether frames can pass an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InterfaceState {
     /// Set down.
     Down,
-    /// Set up, but without a peer at the other end of the cable.
+    /// Set up, but without a link partner.
     NoCarrier,
     /// Frames pass.
     Up,
-    /// There is no such interface any more.
+    /// The interface does not exist any more.
     Gone,
 }
 
@@ -50,19 +50,19 @@ impl fmt::Display for InterfaceState {
     }
 }
 
-/// An interface as it was when looked at.
+/// An interface as it was when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
-    /// As users write it: `eth0`.
+    /// Its name, as `eth0`.
     pub name: String,
     /// The kernel's number for it, never used again in its network namespace.
     pub index: u32,
-    /// Its address; `MacAddr::ZERO` if it is no Ethernet.
+    /// Its address; `MacAddr::ZERO` if it is no Ethernet interface.
     pub mac: MacAddr,
     /// Largest payload of a frame, in bytes, without the Ethernet header.
     pub mtu_bytes: usize,
-    /// What it is.
+    /// Kind of the device.
     pub kind: InterfaceKind,
     /// Whether frames could pass.
     pub state: InterfaceState,
@@ -72,58 +72,58 @@ pub struct Interface {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// No such name.
+    /// No interface has the name.
     #[error("no interface `{name}`; there are {there}")]
     NotFound {
-        /// Asked for.
+        /// The name.
         name: String,
-        /// Those that exist.
+        /// Interfaces that exist.
         there: String,
     },
-    /// The loopback interface.
+    /// It is the loopback interface.
     #[error("`{name}` leads back to this host; within one host use the links shm or udp")]
     Loopback {
-        /// Asked for.
+        /// The name.
         name: String,
     },
-    /// No Ethernet.
+    /// It is no Ethernet interface.
     #[error(
         "`{name}` is no Ethernet interface (hardware type {hardware}); `ip -brief link` lists all"
     )]
     NotEthernet {
-        /// Asked for.
+        /// The name.
         name: String,
         /// ARPHRD number.
         hardware: u16,
     },
-    /// Set down.
+    /// It is set down.
     #[error("`{name}` is down; `ip link set {name} up`")]
     Down {
-        /// Asked for.
+        /// The name.
         name: String,
     },
-    /// Nothing at the other end.
+    /// It has no carrier.
     #[error(
         "`{name}` is up but has no carrier after {waited:?}; connect the cable, or set the other end up"
     )]
     NoCarrier {
-        /// Asked for.
+        /// The name.
         name: String,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot look at interface `{name}`: {source}")]
     Io {
-        /// Asked for.
+        /// The name.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Interface {
-    /// Looks at an interface of the calling thread's network namespace.
+    /// Reads an interface of the calling thread's network namespace.
     pub fn open(name: &str) -> Result<Self, InterfaceError> {
         sys::interface(name).map_err(|source| {
             if is_gone(&source) || source.kind() == io::ErrorKind::InvalidInput {
@@ -140,7 +140,7 @@ impl Interface {
         })
     }
 
-    /// An error unless it is Ethernet and leads to others.
+    /// Returns an error unless it is an Ethernet interface and not the loopback one.
     pub fn require_ethernet(&self) -> Result<(), InterfaceError> {
         let name = self.name.clone();
         match self.kind {
@@ -150,12 +150,12 @@ impl Interface {
         }
     }
 
-    /// Gives it another address; whoever looks at it from now on sees that.
+    /// Gives it another address, which later readers see.
     pub(crate) fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
         sys::set_mac(&self.name, mac)
     }
 
-    /// Waits until frames can pass; `timeout` zero: looks once.
+    /// Waits until frames can pass; with a `timeout` of zero, reads the state once.
     pub fn wait_up(&self, timeout: Duration) -> Result<(), InterfaceError> {
         let begun = Instant::now();
         loop {
@@ -191,7 +191,7 @@ pub fn list() -> io::Result<Vec<Interface>> {
     for name in sys::interface_names()? {
         match sys::interface(&name) {
             Ok(interface) => found.push(interface),
-            // Removed while we looked.
+            // Removed while we read the list.
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(error),
         }
@@ -199,7 +199,7 @@ pub fn list() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// For error messages: "lo, eth0".
+/// Names for error messages: "lo, eth0".
 fn names() -> String {
     let names = sys::interface_names().unwrap_or_default();
     match names.len() {
@@ -219,7 +219,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// Follows the state of one interface for a living link.
+/// Follows the state of one interface while a link is open.
 #[derive(Debug)]
 pub struct Watch {
     index: u32,
@@ -227,7 +227,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins with the state in which `interface` was seen.
+    /// Begins with the state that `interface` had.
     #[must_use]
     pub fn new(interface: &Interface) -> Self {
         Self {
@@ -236,13 +236,13 @@ impl Watch {
         }
     }
 
-    /// As last seen.
+    /// The state last read.
     #[must_use]
     pub fn state(&self) -> InterfaceState {
         self.state
     }
 
-    /// Looks (two quick system calls). `Some`: the state is now another. What cannot be read is taken for unchanged.
+    /// Reads the state (two quick system calls). `Some`: it has changed to this. If reading fails, it counts as unchanged.
     pub fn look(&mut self) -> Option<InterfaceState> {
         let state = sys::interface_state(self.index).unwrap_or(self.state);
         let changed = state != self.state;

@@ -10,7 +10,7 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// All stations of the segment.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No address: what the loopback interface has.
+    /// No address, as the loopback interface has.
     pub const ZERO: Self = Self([0; 6]);
 
     /// A group of stations; the broadcast address is one.
@@ -19,7 +19,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// May one station have it?
+    /// Whether a single station may have this address.
     #[must_use]
     pub fn is_station(self) -> bool {
         !self.is_multicast() && self != Self::ZERO
@@ -39,7 +39,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// Not an Ethernet address.
+/// The text is no Ethernet address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an Ethernet address; write six hexadecimal bytes like 02:00:00:00:00:01")]
 pub struct ParseMacError;

@@ -1,12 +1,12 @@
-//! What all links over Ethernet share: addresses, the frame's header, interfaces, claims, and who may.
+//! The common parts of all links over Ethernet: addresses, the frame's header, interfaces, claims, and capabilities.
 //!
-//! Used by `packet` and `xdp`, and by whoever resolves host names. `sys` is the only `unsafe`.
+//! Used by `packet`, `xdp` and `dpdk`, and to resolve host names. `sys` is the only `unsafe`.
 //!
-//! One process has an interface, in each network namespace (`claim`): the MAC address is the address of the link, and two
-//! processes behind one address could not be told apart. Several processes of a host take macvlan interfaces.
+//! In each network namespace one process has an interface (`claim`): the MAC address is the address of the link, and two processes with one address
+//! could not be told apart. Several processes of a host take macvlan interfaces.
 //!
-//! An Ethernet frame carries one or several frames of ours, each behind its length (`bundle`); padding behind them is not handed
-//! over. An Ethernet frame without payload, and an announcement, are no frames for the program.
+//! An Ethernet frame carries one or several frames of ours, each behind its length (`bundle`); padding behind them is not delivered. An Ethernet
+//! frame without payload, and an announcement, contain no frames for the program.
 
 mod bundle;
 mod claim;
@@ -29,13 +29,12 @@ pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Wa
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
 
-/// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may. Repetition is the business
-/// of those above, and they have long begun it.
+/// If a device takes no frame for this long, it is not merely full: waiting frames are dropped, as a link may do. The layers above repeat them, and
+/// have begun to long before.
 pub(crate) const STUCK_MAX: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Slots of a receive ring for frames that others may be granted. An eighth is left for what comes without credit, above all
-/// acknowledgements, one for each 128 KiB that we send: they take a slot each, and with none left they and granted frames would be
-/// dropped by turns.
+/// Slots of a receive ring for frames sent with credit. An eighth is left for frames without credit, above all acknowledgements, one for each 128 KiB
+/// that we send: they take a slot each, and with none left they and frames with credit would be dropped in turns.
 pub(crate) fn granted_slots(slots: usize) -> usize {
     (slots * 7 / 8).max(1)
 }

@@ -1,8 +1,8 @@
-//! Which capabilities this process has, and the command that gives a program those it lacks.
+//! Capabilities of this process, and the command that gives missing ones to a program.
 
 use rustix::thread::CapabilitySet;
 
-/// What a link over Ethernet may need.
+/// A capability that a link over Ethernet may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Capability {
@@ -10,14 +10,14 @@ pub enum Capability {
     NetRaw,
     /// Attaching a program to an interface.
     NetAdmin,
-    /// Loading a program, making its maps.
+    /// Loading BPF programs and making their maps.
     Bpf,
     /// Locking memory beyond RLIMIT_MEMLOCK.
     IpcLock,
 }
 
 impl Capability {
-    /// As people speak of it.
+    /// Its name, as in `CAP_NET_RAW`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ pub fn has_capability(capability: Capability) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability.bit()))
 }
 
-/// `setcap cap_net_raw+ep PATH` for the program that runs, in a form that a shell takes.
+/// The command `setcap cap_net_raw+ep PATH` for the running program, quoted for a shell.
 #[must_use]
 pub fn setcap_command(capabilities: &[Capability]) -> String {
     let names: Vec<_> = capabilities

@@ -1,4 +1,4 @@
-//! The only door of `ether` to the kernel: questions about interfaces, and who is at the other end of a UNIX socket.
+//! The only access of `ether` to the kernel: interface requests, and the process at the other end of a UNIX socket.
 #![allow(unsafe_code)] // ioctl, if_nameindex, getsockopt: nothing safe offers them.
 
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::interface::is_gone;
 use super::{Interface, InterfaceKind, InterfaceState, MacAddr};
 
-/// A socket to ask through; any family does.
+/// A socket for requests; any family will do.
 fn asking() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -21,7 +21,7 @@ fn asking() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Asks one question about the interface `name`.
+/// Makes one request about the interface `name`.
 fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc::ifreq> {
     // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -69,7 +69,7 @@ fn state_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<InterfaceState> {
     })
 }
 
-/// All there is to know of the interface `name`.
+/// All properties of the interface `name`.
 pub(super) fn interface(name: &str) -> io::Result<Interface> {
     let socket = asking()?;
     let fd = socket.as_fd();
@@ -151,6 +151,6 @@ pub(super) fn peer_pid(socket: &OwnedFd) -> Option<u32> {
             &mut bytes,
         )
     };
-    // The kernel says 0 for a process of another process namespace.
+    // The kernel returns 0 for a process of another process namespace.
     (got == 0 && cred.pid > 0).then_some(cred.pid as u32)
 }

@@ -1,4 +1,4 @@
-//! Addresses, headers, `/etc/ethers`, and what needs no rights of interfaces and claims.
+//! Addresses, headers, `/etc/ethers`, and those tests of interfaces and claims that need no rights.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn frame(destination: MacAddr, source: MacAddr, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame for us or for all is accepted with its padding; each kind of other frame is ignored for its reason.
+/// A frame for us or for all is accepted with its padding; other frames are ignored, each kind for its reason.
 #[test]
 fn frames_are_sorted() {
     let padded = [&[1, 2, 3][..], &[0; 43]].concat();
@@ -69,7 +69,7 @@ fn frames_are_sorted() {
     assert!(accept(&frame(ME, PEER, &[0; 46]), ME).is_ok());
 }
 
-/// An announcement has Ethernet's least length and is ignored by all but is no drop.
+/// An announcement has Ethernet's least length, is ignored by all stations and counts as no drop.
 #[test]
 fn announcement_is_no_frame() {
     let bytes = announcement(PEER);
@@ -78,7 +78,7 @@ fn announcement_is_no_frame() {
     assert!(!Ignored::Announcement.is_drop());
 }
 
-/// Any bytes are sorted without a panic, and only well-formed ones accepted.
+/// Random bytes cause no panic, and only well-formed frames are accepted.
 #[test]
 fn random_frames_do_no_harm() {
     let mut random = fastrand::Rng::with_seed(1);
@@ -159,7 +159,7 @@ fn ethers_errors_name_the_line() {
     assert!(matches!(endless, EthersError::TooLarge { .. }));
 }
 
-/// A name that does not exist is answered with those that do; names that cannot exist as well.
+/// The error for a missing interface lists the existing ones, also for impossible names.
 #[test]
 fn missing_interface_lists_the_others() {
     for name in ["no-such-if", "", "a-name-far-longer-than-any", "a\0b"] {
@@ -171,7 +171,7 @@ fn missing_interface_lists_the_others() {
     }
 }
 
-/// The loopback interface is known for what it is.
+/// The loopback interface is recognised.
 #[test]
 fn loopback_is_refused() {
     let Ok(lo) = Interface::open("lo") else {
@@ -191,7 +191,7 @@ fn loopback_is_refused() {
     assert_eq!(Watch::new(&lo).look(), None);
 }
 
-/// An interface is had once; the second claimant learns who has it and how to get its own; afterwards it is free again.
+/// An interface is claimed once; a second claimant learns which process has it and how to get its own; afterwards it is free again.
 #[test]
 fn claims_exclude_each_other() {
     let interface = Interface {

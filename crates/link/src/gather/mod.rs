@@ -1,13 +1,13 @@
-//! Transmit half of the links that send by a socket: frames gathered in one arena until the next push, or sent from where they lie.
+//! Transmit half of the links that send by a socket: frames are gathered in one arena until the next push, or sent from the caller's memory.
 //!
-//! Owned by `udp` and `packet`; an [`Outlet`] says how the two differ. What is short is copied, and leaves with what follows it by one
-//! `sendmmsg`; a single datagram goes by a plain `send`: that measured better than a mapped transmit ring both in latency and in rate
-//! (docs/decisions/0012). Of a batch with long bodies only the heads are copied: the kernel gathers the bodies from where they lie.
-//! Datagrams of one size to one address that follow each other are one send that the kernel or the device cuts, where it can (UDP_SEGMENT). A
-//! frame joins the datagram before it where the outlet lets it.
+//! Owned by `udp` and `packet`; an [`Outlet`] has the differences between the two. Short frames are copied, and leave with later ones by one
+//! `sendmmsg`; a single datagram leaves by a plain `send`: that measured better than a mapped transmit ring both in latency and in rate
+//! (docs/decisions/0012). Of a batch with long bodies only the heads are copied: the kernel gathers the bodies from the caller's memory. Consecutive
+//! datagrams of one size to one address are one send that the kernel or the device cuts, where it can (UDP_SEGMENT). A frame joins the datagram
+//! before it where the outlet allows it.
 //!
-//! Invariant: queued datagrams lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is
-//! counted as dropped; what the kernel does not take now stays for the next push.
+//! Invariant: queued datagrams lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is counted as
+//! dropped; datagrams that the kernel does not take now stay for the next push.
 
 mod sys;
 
@@ -18,12 +18,12 @@ use self::sys::Batch;
 pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX};
 use crate::{Capacity, Frame, LinkCounters, LinkError};
 
-/// Datagrams gathered at most before they are pushed out: more gain nothing.
+/// Most datagrams gathered before they are pushed out: more gain nothing.
 pub(crate) const BURST_FRAMES: usize = 64;
-/// Bytes gathered at most before they are pushed out: more would leave the cache before the kernel copies them. One send that the kernel cuts
-/// is an IP packet with its headers, and takes no more.
+/// Most bytes gathered before they are pushed out: more would leave the cache before the kernel copies them. One send that the kernel cuts is an IP
+/// packet with its headers, and takes no more.
 const GATHER_BYTES: usize = 65_000;
-/// Bodies of fewer bytes are copied: that takes less time than a call of the kernel for themselves.
+/// Bodies of fewer bytes together are copied: that takes less time than a system call of their own.
 const COPIED_BYTES: usize = 2 << 10;
 
 /// Why the kernel takes nothing now.
@@ -35,56 +35,56 @@ pub(crate) enum Blocked {
     Device,
 }
 
-/// What became of a push.
+/// Result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// All that can be done is done.
+    /// Nothing more can be done now.
     Done,
-    /// The interface is down or gone: the frames are dropped, and it should be looked at.
+    /// The interface is down or gone: the frames are dropped, and the link should check the interface.
     Lost,
 }
 
-/// What a refusal of the kernel's means for what was to be sent.
+/// What an error of the kernel means for the datagrams to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It stays; whether something is in its way.
+    /// They stay; `Some`: until that obstacle is gone.
     Keep(Option<Blocked>),
-    /// It is lost, as a link may lose frames.
+    /// The first is lost, as a link may lose frames.
     DropOne,
-    /// So is all behind it.
+    /// All are lost.
     DropAll,
     /// The socket is unusable.
     Fail,
 }
 
-/// What is between a frame and the kernel.
+/// The differences between links that send by a socket.
 pub(crate) trait Outlet {
-    /// An address.
+    /// An address of the link.
     type To: Copy + PartialEq + std::fmt::Debug;
-    /// What is said when the socket fails.
+    /// Text of the error when the socket fails.
     const FAILED: &'static str;
     /// Bytes before the first frame of a datagram.
     const LEAD_BYTES: usize;
-    /// Bytes before one that joins it; at most `LEAD_BYTES`.
+    /// Bytes before a frame that joins another; at most `LEAD_BYTES`.
     const JOINT_BYTES: usize;
 
-    /// Writes what stands before the first frame of a datagram, which has so many bytes.
+    /// Writes the header of a datagram and of its first frame, which has `frame_bytes`.
     fn write_lead(&self, to: Self::To, frame_bytes: usize, lead: &mut [u8]);
-    /// The same of a frame that joins others.
+    /// Writes the header of a frame that joins others.
     fn write_joint(&self, frame_bytes: usize, joint: &mut [u8]);
-    /// Bytes of a datagram to that address, its lead included, that may become so long by joining; 0: frames do not join.
+    /// Longest datagram to that address, in bytes with its lead, that frames may join; 0: frames do not join.
     fn joined_bytes_max(&self, to: Self::To) -> usize;
-    /// The address as the kernel wants it; `None`: the socket sends to where it is bound.
+    /// The address as the kernel takes it; `None`: the socket sends to the address it is bound to.
     fn name(&self, to: Self::To) -> Option<RawAddr>;
     /// Sends one datagram, without waiting.
     fn send_one(&self, fd: BorrowedFd<'_>, to: Self::To, datagram: &[u8]) -> io::Result<()>;
-    /// The kernel cuts a send into datagrams of one size.
+    /// Whether the kernel cuts a send into datagrams of one size.
     fn cuts(&self) -> bool;
-    /// It refused to, and took the datagrams one by one.
+    /// The kernel refused to cut, and took the datagrams one by one.
     fn cuts_no_more(&mut self) {}
-    /// What a refusal means.
+    /// Decides what an error means.
     fn judge(&mut self, error: &io::Error) -> Verdict;
-    /// The kernel took something.
+    /// The kernel took datagrams.
     fn taken(&mut self) {}
 }
 
@@ -93,11 +93,11 @@ pub(crate) trait Outlet {
 struct Queued<To> {
     to: To,
     at: usize,
-    /// In the arena.
+    /// Bytes in the arena.
     bytes: usize,
-    /// Behind them, where the body lies.
+    /// Bytes of the body behind them, in the caller's memory.
     body_bytes: usize,
-    /// Frames in it, and their bytes.
+    /// Frames in it, and their bytes without headers.
     frames: u32,
     frame_bytes: usize,
 }
@@ -108,7 +108,7 @@ impl<To> Queued<To> {
     }
 }
 
-/// One send: so many datagrams of the queue, cut by the kernel if they are several.
+/// One send: some datagrams of the queue, cut by the kernel if they are several.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     datagrams: usize,
@@ -116,7 +116,7 @@ struct Group {
     bytes: usize,
 }
 
-/// The arena and the queue.
+/// The queue of datagrams, and the arena they lie in.
 #[derive(Debug)]
 pub(crate) struct Gather<O: Outlet> {
     pub(crate) outlet: O,
@@ -131,7 +131,7 @@ pub(crate) struct Gather<O: Outlet> {
 
 impl<O: Outlet> Gather<O> {
     pub(crate) fn new(outlet: O, frame_bytes_max: usize) -> Self {
-        // Of a batch that the kernel did not take the bodies follow.
+        // The bodies of a batch that the kernel did not take are copied behind it.
         let leads_bytes = BURST_FRAMES * O::LEAD_BYTES;
         Self {
             outlet,
@@ -145,17 +145,17 @@ impl<O: Outlet> Gather<O> {
         }
     }
 
-    /// Why datagrams of the last push are still here; `None`: there are none, or they were not pushed yet.
+    /// Why datagrams of the last push are still queued; `None`: there are none, or they were not pushed yet.
     pub(crate) fn blocked(&self) -> Option<Blocked> {
         self.blocked
     }
 
-    /// Whether the kernel did not take all at the last push, or was not asked to.
+    /// Whether datagrams are queued.
     pub(crate) fn has_frames(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// What `send` takes; what fills the queue is pushed out first.
+    /// How much `send` takes; a full queue is pushed out first.
     #[inline]
     pub(crate) fn capacity(
         &mut self,
@@ -177,14 +177,14 @@ impl<O: Outlet> Gather<O> {
         Ok((capacity, pushed))
     }
 
-    /// Another frame like the last would not leave in one piece with what is gathered: cut off, it would cost as much as all of them.
+    /// Whether another frame like the last would not fit into one send with the queued ones: sent alone, it would cost as much as all of them.
     #[inline]
     fn is_full(&self) -> bool {
         let next_bytes = self.queue.last().map_or(0, Queued::whole_bytes);
         self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > GATHER_BYTES
     }
 
-    /// Sends or gathers frames in order; how many: fewer only if the kernel takes nothing now.
+    /// Sends or gathers frames in order and returns their number: fewer only if the kernel takes nothing now.
     #[inline]
     pub(crate) fn send<'a>(
         &mut self,
@@ -211,7 +211,7 @@ impl<O: Outlet> Gather<O> {
         Ok((count, pushed))
     }
 
-    /// Sends frames whose bodies stay where they lie.
+    /// Sends frames whose bodies stay in the caller's memory.
     fn send_long<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -237,7 +237,7 @@ impl<O: Outlet> Gather<O> {
                 pushed = how;
             }
             count += parted;
-            // What the kernel did not take is copied, and the next push judges why.
+            // Datagrams that the kernel did not take are copied, and the next push decides why.
             self.queue.clear();
             self.used_bytes = 0;
             for frame in next.skip(done) {
@@ -268,7 +268,7 @@ impl<O: Outlet> Gather<O> {
         self.begin(to, frame, true);
     }
 
-    /// A datagram begins with that frame, whose body is copied or stays where it lies.
+    /// Begins a datagram with that frame, whose body is copied or stays in the caller's memory.
     #[inline]
     fn begin(&mut self, to: O::To, frame: &Frame<'_>, copied: bool) {
         let (at, bytes) = (self.used_bytes, frame.bytes());
@@ -295,7 +295,7 @@ impl<O: Outlet> Gather<O> {
         self.used_bytes = at + O::LEAD_BYTES + written;
     }
 
-    /// Gives the kernel all that is queued, as far as it takes it.
+    /// Gives the kernel the whole queue, as far as it takes it.
     #[inline]
     pub(crate) fn push_out(
         &mut self,
@@ -310,7 +310,7 @@ impl<O: Outlet> Gather<O> {
         Ok(pushed)
     }
 
-    /// Sends what is queued, with the bodies that stayed where they lie; how many datagrams are done with.
+    /// Sends the queue, with `bodies` that stayed in the caller's memory; returns how many datagrams were sent or dropped.
     fn push<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -319,7 +319,7 @@ impl<O: Outlet> Gather<O> {
     ) -> Result<(usize, Pushed), LinkError> {
         let (mut done, mut pushed) = (0, Pushed::Done);
         self.blocked = None;
-        // Every turn settles a datagram or ends the loop, so the queue's length bounds it.
+        // Every pass settles a datagram or ends the loop, so the queue's length bounds it.
         while done < self.queue.len() {
             let rest = &self.queue[done..];
             let result = match rest {
@@ -409,8 +409,8 @@ impl<O: Outlet> Gather<O> {
         Ok((done, pushed))
     }
 
-    /// A send that the kernel was to cut was refused: its datagrams one by one. If that works, none is cut any more. How many are done with; and
-    /// why not all.
+    /// Sends the datagrams of a group one by one, after the kernel refused to cut it. If that works, none is cut any more. Returns how many were sent
+    /// or dropped, and why not all.
     #[cold]
     fn send_singly<'a>(
         &mut self,
@@ -476,7 +476,7 @@ impl Group {
     }
 }
 
-/// Joins neighbours of one size to one address, where the kernel cuts them. The last of a group may be shorter.
+/// Groups consecutive datagrams of one size to one address, where the kernel cuts them. The last of a group may be shorter.
 fn group<To: PartialEq>(queue: &[Queued<To>], cuts: bool, groups: &mut Vec<Group>) {
     groups.clear();
     let mut before: Option<&To> = None;

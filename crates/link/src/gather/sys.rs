@@ -1,6 +1,6 @@
-//! The only door of `gather` to the kernel: several sends by one call, each from several places.
+//! The only access of `gather` to the kernel: several sends by one call, each from several places.
 //!
-//! Invariant of `Batch`: what its headers lead to is memory of its own, never replaced, and the pieces that the present call borrows.
+//! Invariant of `Batch`: its headers point to memory of its own, never replaced, and to pieces that the present call borrows.
 #![allow(unsafe_code)] // sendmmsg with addresses and control messages.
 
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) const SEGMENTS_MAX: usize = 64;
 /// Enough for one control message with a 2-byte value.
 const CONTROL_WORDS: usize = 3;
 
-/// A socket address as the kernel wants it.
+/// A socket address as the kernel takes it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union RawAddr {
@@ -31,7 +31,7 @@ impl RawAddr {
         v6: unsafe { zeroed() },
     };
 
-    /// `mapped`: the socket is IPv6 for both, so IPv4 addresses go as ::ffff:a.b.c.d.
+    /// `mapped`: the socket is IPv6 for both families, so IPv4 addresses are sent as ::ffff:a.b.c.d.
     pub(crate) fn encode(addr: SocketAddr, mapped: bool) -> Self {
         match addr {
             SocketAddr::V4(addr) if !mapped => {
@@ -122,18 +122,18 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// What one call is to send. Sends and pieces that do not fit the batch are left out.
+/// The sends of one call. Sends and pieces that do not fit the batch are left out.
 pub(super) struct Filling<'b, 'a> {
     batch: &'b mut Batch,
     sends: usize,
     pieces: usize,
-    /// The last send was left out, or a part of it.
+    /// The last send was left out, or one of its pieces.
     is_full: bool,
     borrowed: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Filling<'_, 'a> {
-    /// Another send begins: to that address, or to where the socket is bound; cut by the kernel into datagrams of that size, if one is given.
+    /// Begins another send: to that address, or to the one the socket is bound to; cut by the kernel into datagrams of that size, if one is given.
     #[inline]
     pub(super) fn begin(&mut self, to: Option<RawAddr>, segment_bytes: Option<u16>) {
         let Batch {
@@ -166,7 +166,7 @@ impl<'a> Filling<'_, 'a> {
         self.sends += 1;
     }
 
-    /// What the last send goes on with.
+    /// Adds a piece to the last send.
     #[inline]
     pub(super) fn piece(&mut self, bytes: &'a [u8]) {
         if bytes.is_empty() || self.is_full || self.sends == 0 {
@@ -198,7 +198,7 @@ impl Batch {
         }
     }
 
-    /// Sends what `fill` says, without waiting; how many sends the kernel took.
+    /// Sends the batch that `fill` builds, without waiting; returns how many sends the kernel took.
     #[inline]
     pub(super) fn send<'a>(
         &mut self,
@@ -238,7 +238,7 @@ const _: () = assert!(
     "the control message is written for 64-bit little-endian targets"
 );
 
-/// Asks that a send be cut into datagrams of that size.
+/// Builds the control message that asks the kernel to cut a send into datagrams of that size.
 fn segment_control(segment_bytes: u16) -> [u64; CONTROL_WORDS] {
     let kind = libc::SOL_UDP as u32 as u64 | (libc::UDP_SEGMENT as u32 as u64) << 32;
     [SEGMENT_CONTROL_BYTES as u64, kind, segment_bytes.into()]

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use super::*;
 use crate::each;
 
-/// Receives the numbers 0, 1, 2 … as frames of 100 bytes, as fast as asked.
+/// A link that receives the numbers 0, 1, 2 … as frames of 100 bytes, as fast as it is polled.
 struct Numbers(u64);
 
 impl Link for Numbers {
@@ -106,7 +106,7 @@ fn default_is_transparent() {
     assert_eq!(link.counters().received_frames, 128);
 }
 
-/// The stated fraction is lost and counted, the same frames for the same seed, others for another.
+/// The configured fraction is lost and counted: the same frames for the same seed, others for another.
 #[test]
 fn loss_is_seeded_and_counted() {
     let config = ImpairConfig {
@@ -124,7 +124,7 @@ fn loss_is_seeded_and_counted() {
     assert_ne!(first, numbers(&mut impaired(other).0, 500));
 }
 
-/// Certainty loses everything, and a probability of zero nothing.
+/// A probability of one loses all frames, and one of zero none.
 #[test]
 fn extremes_are_exact() {
     let config = ImpairConfig {
@@ -204,7 +204,7 @@ fn reordering_is_bounded() {
     assert_eq!(got, (0..fetched).collect::<Vec<_>>());
 }
 
-/// Nothing comes before its delay is over; `wait`'s own bound is the same.
+/// No frame comes before its delay is over; `wait` keeps the same bound.
 #[test]
 fn delay_is_kept() {
     let config = ImpairConfig {
@@ -226,7 +226,7 @@ fn delay_is_kept() {
     assert_eq!(link.counters().impaired_frames, 0);
 }
 
-/// The rate lets through what it says, and the queue drops the rest.
+/// The configured rate passes, and the queue drops the rest.
 #[test]
 fn rate_is_kept() {
     let config = ImpairConfig {
@@ -245,7 +245,7 @@ fn rate_is_kept() {
     assert!(link.tally().overflowed > 0);
 }
 
-/// Nonsense is refused by name.
+/// Values out of range are refused by name.
 #[test]
 fn nonsense_is_refused() {
     let default = ImpairConfig::default();

@@ -1,7 +1,7 @@
 //! `packet`: one Ethernet segment by AF_PACKET, no IP at all; needs CAP_NET_RAW.
 //!
-//! `rx` receives from a ring that the kernel fills (TPACKET_V2), `tx` gathers and sends, `sys` is the only `unsafe`. Frames have our
-//! EtherType; all other traffic of the interface passes by and costs nothing. One process has an interface (`ether::claim`).
+//! `rx` receives from a ring that the kernel fills (TPACKET_V2), `tx` sends by `gather`, `sys` is the only `unsafe`. Frames have our EtherType; all
+//! other traffic of the interface passes by and costs nothing. One process has an interface (`ether::claim`).
 //!
 //! ```no_run
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, packet::{Packet, PacketConfig}};
@@ -13,8 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Left out on purpose: a change of the interface's MAC address or MTU while the link lives (frames are then lost; open it anew);
-//! VLAN tags (take a VLAN interface, which has none); multicast groups; a mapped transmit ring (docs/decisions/0012).
+//! Left out on purpose: a change of the interface's MAC address or MTU while the link is open (frames are then lost; open it anew); VLAN tags (take a
+//! VLAN interface, which has none); multicast groups; a mapped transmit ring (docs/decisions/0012).
 
 mod probe;
 mod rx;
@@ -44,29 +44,29 @@ use tx::Outlet;
 
 /// The link's name.
 const NAME: &str = "packet";
-/// What every link must carry.
+/// Frame size that every link must offer.
 const FRAME_BYTES_MIN: usize = 512;
-/// Of the receive ring: some 80 frames of Ethernet's MTU from each of 64 senders.
+/// Bytes of the receive ring: room for some 80 frames of Ethernet's MTU from each of 64 senders.
 const RING_BYTES: usize = 8 << 20;
-/// And where frames are larger than this. They come of long messages, which go round the whole ring, and a ring that leaves the
-/// second-level cache costs more than any burst that it could hold (docs/decisions/0029).
+/// Bytes of the ring where frames are larger than this. They come of long messages, which use the whole ring, and a ring larger than the second-level
+/// cache costs more than the bursts that it could hold are worth (docs/decisions/0029).
 const LARGE_MTU_BYTES: usize = 4096;
 const LARGE_RING_BYTES: usize = 2 << 20;
-/// Of frames handed to the device and not yet sent; a network card's own queue is shorter.
+/// Bytes of frames given to the device and not yet sent; a network card's own queue is shorter.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// While sleeping with frames that the device refused, they are tried again this often.
+/// Pause between retries of frames that the device refused, while sleeping.
 const RETRY: Duration = Duration::from_millis(1);
-/// A sleeping link looks this often whether its interface went down or came back, a polling one every so many empty polls
-/// (some 10 ms when it does nothing else).
+/// How often a sleeping link checks whether its interface went down or came back; a polling one checks every so many empty polls (some 10 ms if it
+/// does nothing else).
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY_POLLS: u32 = 1 << 18;
 
-/// How to open the link.
+/// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// Largest frame; `None`: the interface's MTU less 2 (R-9), 65,450 at most. All nodes of a cluster should agree on it.
+    /// Largest frame in bytes; `None`: the interface's MTU less 2 (R-9), 65,450 at most. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
-    /// Size of the receive ring, the kernel's memory, not to be paged out; `None`: 8 MiB, or 2 MiB on a network of large frames.
+    /// Bytes of the receive ring, which is kernel memory that is never paged out; `None`: 8 MiB, or 2 MiB on a network of large frames.
     pub buffer_bytes: Option<usize>,
     /// How long to wait for the interface to have a carrier.
     pub up_timeout: Duration,
@@ -90,44 +90,44 @@ pub enum PacketOpenError {
     /// The interface does not exist, is no Ethernet, or is not up.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
-    /// Another process has it.
+    /// Another process has the interface.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// No right to open raw sockets.
+    /// This process may not open raw sockets.
     #[error("raw Ethernet needs CAP_NET_RAW; `{command}` gives it to this program")]
     NotPermitted {
-        /// What mends it.
+        /// A command that permits it.
         command: String,
     },
-    /// A frame size that the interface does not have.
+    /// The interface cannot have this frame size.
     #[error(
         "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU less 2 (65450 at most), \
          or `ip link set {interface} mtu …`"
     )]
     FrameBytes {
-        /// Asked for.
+        /// The frame size asked for.
         frame_bytes: usize,
-        /// Where.
+        /// The interface.
         interface: String,
-        /// What it has.
+        /// Its MTU.
         mtu_bytes: usize,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what} for `{interface}`: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// Where.
+        /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// One interface.
+/// A link over one interface.
 #[derive(Debug)]
 pub struct Packet {
-    // Before the socket: unmapped first.
+    // Before the socket, so that it is unmapped first.
     ring: RxRing,
     socket: Socket,
     interface: Interface,
@@ -137,9 +137,9 @@ pub struct Packet {
     frame_bytes: usize,
     tx: Gather<Outlet>,
     counters: LinkCounters,
-    /// The kernel forgets its count when asked.
+    /// Drops counted so far; the kernel resets its count when it is read.
     ring_drops: Cell<u64>,
-    // Last: free for others once the socket is closed.
+    // Last, so that the interface is free for others only once the socket is closed.
     _claim: Claim,
 }
 
@@ -177,7 +177,7 @@ impl Packet {
         let fd = socket.as_fd();
         sys::choose_ring_version(fd)
             .map_err(failed("cannot choose TPACKET_V2 (CONFIG_PACKET_MMAP)"))?;
-        // Not bound to a protocol yet, so the ring begins empty and with nothing but what the filter lets through.
+        // The socket is not bound to a protocol yet, so the ring begins empty and receives only frames that pass the filter.
         socket
             .attach_filter(&for_this_host())
             .map_err(failed("cannot attach a socket filter"))?;
@@ -219,13 +219,13 @@ impl Packet {
         &self.interface
     }
 
-    /// Tells the switch where we are. If that fails, the next frame does it.
+    /// Announces our address to the switch. If that fails, the next frame does it.
     fn announce(&mut self) {
         let frame = ether::announcement(self.interface.mac);
         let _ = self.socket.send_with_flags(&frame, libc::MSG_DONTWAIT);
     }
 
-    /// Looks whether the interface went down, came back, or is gone.
+    /// Checks whether the interface went down, came back, or is gone.
     #[cold]
     fn look(&mut self) -> Result<(), LinkError> {
         self.looked = Instant::now();
@@ -248,7 +248,7 @@ impl Packet {
         })
     }
 
-    /// Takes an error that the kernel left on the socket when the interface went down, which would keep poll from sleeping.
+    /// Clears an error that the kernel left on the socket when the interface went down, which would keep poll from sleeping.
     fn take_socket_error(&mut self) -> Result<(), LinkError> {
         match self.socket.take_error() {
             Ok(None) => Ok(()),
@@ -280,7 +280,7 @@ fn make_ring(fd: BorrowedFd<'_>, wanted: Geometry) -> io::Result<RxRing> {
     }
 }
 
-/// A classic BPF program: frames to us or to all; not those to others that a promiscuous interface sees, nor to groups.
+/// A classic BPF program that accepts frames to us or to all; not those to others that a promiscuous interface sees, nor to groups.
 fn for_this_host() -> [SockFilter; 4] {
     const _: () = assert!(libc::PACKET_HOST == 0 && libc::PACKET_BROADCAST == 1);
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;

@@ -1,6 +1,6 @@
-//! What `tsumuji doctor` asks: may this process open raw sockets, is the receive ring there, and which interfaces could be used.
+//! The probe for `tsumuji doctor`: whether this process may open raw sockets and make a receive ring, and which interfaces could be used.
 //!
-//! No frame is sent: the socket that is opened is bound to no interface.
+//! No frame is sent: the socket is bound to no interface.
 
 use std::os::fd::AsFd;
 
@@ -12,10 +12,10 @@ use crate::ether::{
 
 /// Interfaces described; a machine of containers has hundreds.
 const DESCRIBED_MAX: usize = 16;
-/// A ring of one block: its being there is the question.
+/// MTU and bytes of a ring of one block: the probe only needs to know whether a ring can be made.
 const TRIAL: (usize, usize) = (1500, 0);
 
-/// Opens a socket with a small ring, and looks at the interfaces.
+/// Opens a socket with a small ring, and reads the interfaces.
 pub fn probe() -> Probe {
     let interfaces = ether::list().unwrap_or_default();
     let usable: Vec<_> = interfaces
@@ -56,7 +56,7 @@ fn describe(interface: &Interface) -> String {
     )
 }
 
-/// What works, or the reason and the mending command.
+/// Facts if it works, or the reason and a command that helps.
 fn try_out() -> Result<Vec<String>, (String, String)> {
     let socket = raw_socket().map_err(|error| {
         if error.kind() == std::io::ErrorKind::PermissionDenied {

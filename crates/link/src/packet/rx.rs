@@ -1,25 +1,25 @@
-//! Receive half: the ring's shape, the walk through its slots, and the handing over of frames as they lie there.
+//! Receive half: the ring's shape, the walk through its slots, and the delivery of frames from them.
 //!
-//! Called by `Packet::receive`. The kernel fills the slots in order and is done with a frame before it hands the slot over, so
-//! one cursor is all the state there is. What the kernel says about a frame is checked against its slot.
+//! Called by `Packet::receive`. The kernel fills the slots in order and has finished a frame before it passes the slot on, so one cursor is all the
+//! state there is. The kernel's statements about a frame are checked against its slot.
 
 use super::sys::RxRing;
 use crate::ether::{self, MacAddr};
 use crate::{LinkCounters, Receiver};
 
-/// What stands before a frame in its slot: the kernel's header and the sender's address (52 bytes), padding, and a VLAN tag.
+/// Bytes before a frame in its slot: the kernel's header and the sender's address (52 bytes), padding, and a VLAN tag.
 const SLOT_OVERHEAD_BYTES: usize = 80 + 4;
-/// A slot begins a cache line.
+/// Alignment of slots: a cache line.
 const SLOT_ALIGN_BYTES: usize = 64;
 /// Blocks are multiples of any page size in use. Larger ones need memory in one piece that a busy machine may not have.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Payload of the largest frame that a link sends by itself: with what stands before it, its slot fills such a block and not one byte
-/// of the next. An MTU of up to 65,535 differs from it by less than a hundred bytes.
+/// Payload of the largest frame that a link sends by itself: with its overhead, the slot fills such a block exactly. An MTU of up to 65,535 differs
+/// from it by less than a hundred bytes.
 pub(super) const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES - SLOT_OVERHEAD_BYTES;
-/// More than this the kernel's 32-bit sizes and any sense forbid.
+/// Largest ring: the kernel's sizes have 32 bits.
 const RING_BYTES_MAX: usize = 1 << 30;
 
-/// The ring's shape: blocks of equal size, in each as many slots as fit.
+/// The ring's shape: blocks of equal size, each with as many slots as fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) slot_bytes: usize,
@@ -28,7 +28,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// For frames with `mtu_bytes` of payload, but no more than any link of ours sends, in about `ring_bytes`.
+    /// A ring of about `ring_bytes` for frames with `mtu_bytes` of payload, or as much as any link of ours sends, if that is less.
     pub(super) fn new(mtu_bytes: usize, ring_bytes: usize) -> Self {
         let slot_bytes = (SLOT_OVERHEAD_BYTES + mtu_bytes.min(PAYLOAD_BYTES_MAX))
             .next_multiple_of(SLOT_ALIGN_BYTES);
@@ -40,7 +40,7 @@ impl Geometry {
         }
     }
 
-    /// With half the blocks; `None`: there is one.
+    /// The same with half the blocks; `None`: there is only one.
     pub(super) fn halved(self) -> Option<Self> {
         (self.blocks > 1).then_some(Self {
             blocks: self.blocks / 2,
@@ -61,9 +61,9 @@ impl Geometry {
     }
 }
 
-/// Which slot is next.
+/// Position of the next slot.
 ///
-/// Invariant: `offset()` is the beginning of a slot that lies whole within the ring it was advanced in.
+/// Invariant: `offset()` is the start of a slot that lies whole within the ring it was advanced in.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
     block_at: usize,
@@ -89,15 +89,15 @@ impl Cursor {
     }
 }
 
-/// A slot and what the kernel says of the frame in it.
+/// A slot, and the kernel's description of the frame in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw<'a> {
     pub(super) slot: &'a [u8],
-    /// Where its Ethernet header begins.
+    /// Offset of its Ethernet header.
     pub(super) at: usize,
-    /// Bytes of it that are there.
+    /// Bytes of the frame in the slot.
     pub(super) kept_bytes: usize,
-    /// Bytes that it had.
+    /// Bytes of the original frame.
     pub(super) frame_bytes: usize,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Hands over the frames of slots until there are `max`; what is not for us is counted or ignored.
+/// Delivers the frames of slots until there are `max`; frames that are not for us are counted or ignored.
 #[inline]
 pub(super) fn receive(
     ring: &mut RxRing,

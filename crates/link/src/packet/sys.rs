@@ -1,8 +1,8 @@
-//! The only door of `packet` to the kernel: options of the socket, and the mapped receive ring.
+//! The only access of `packet` to the kernel: options of the socket, and the mapped receive ring.
 //!
-//! Invariant of `RxRing`: `base` is a mapping of `geometry.bytes()` bytes that lives as long as the ring, and every offset that
-//! `Cursor` gives lies a whole slot before its end. A slot belongs to the kernel while its status word lacks TP_STATUS_USER and to
-//! us from then until we store TP_STATUS_KERNEL; the frame is lent out only in between.
+//! Invariant of `RxRing`: `base` is a mapping of `geometry.bytes()` bytes that lives as long as the ring, and every offset that `Cursor` gives lies a
+//! whole slot before its end. A slot belongs to the kernel while its status word lacks TP_STATUS_USER and to us from then until we store
+//! TP_STATUS_KERNEL; the frame is borrowed only in between.
 #![allow(unsafe_code)] // mmap and slots shared with the kernel; setsockopt, bind with structures of AF_PACKET.
 
 use std::ffi::{c_int, c_void};
@@ -38,7 +38,7 @@ fn set_packet_option(fd: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Resul
     set_option(fd, libc::SOL_PACKET, name, &value)
 }
 
-/// Says that the ring will have version 2: a slot for each frame, handed over at once.
+/// Chooses version 2 of the ring: a slot for each frame, passed on at once.
 pub(super) fn choose_ring_version(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_packet_option(
         fd,
@@ -47,12 +47,12 @@ pub(super) fn choose_ring_version(fd: BorrowedFd<'_>) -> io::Result<()> {
     )
 }
 
-/// Frames go straight to the device, past its queueing discipline.
+/// Sends frames straight to the device, past its queueing discipline.
 pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_packet_option(fd, libc::PACKET_QDISC_BYPASS, 1)
 }
 
-/// As large as we may; what the kernel grants is fine.
+/// Asks for a send buffer of `bytes`; the kernel may grant less.
 pub(super) fn enlarge_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let bytes = bytes.min(1 << 30) as c_int;
     // Forcing needs CAP_NET_ADMIN; without it the kernel caps what we ask for.
@@ -60,7 +60,7 @@ pub(super) fn enlarge_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
         .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
 }
 
-/// From now on the socket receives frames of our EtherType from the interface `index`, and sends there.
+/// Binds the socket: it receives frames of our EtherType from the interface `index`, and sends there.
 pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
     let mut addr: libc::sockaddr_ll = unsafe { zeroed() };
@@ -81,7 +81,7 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Frames that the kernel dropped because the ring was full, since the last time this was asked.
+/// Frames that the kernel dropped because the ring was full, since the last call.
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut stats = libc::tpacket_stats {
         tp_packets: 0,
@@ -104,9 +104,9 @@ pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(stats.tp_drops)
 }
 
-/// The Ethernet header begins in this cache line of its slot, two bytes after its beginning.
+/// Offset of the cache line of a slot in which the Ethernet header begins, two bytes after the line.
 const FRAME_LINE: usize = 64;
-/// A small message ends in this one, and is copied when the engine has been through its header.
+/// Offset of the line in which a small message ends; it is copied after the engine has read its header.
 const MESSAGE_LINE: usize = 128;
 
 /// The receive ring of one socket.
@@ -159,7 +159,7 @@ impl RxRing {
         unsafe { self.base.add(self.cursor.offset()) }
     }
 
-    /// Has one cache line of the next slot fetched: a hint.
+    /// Prefetches one cache line of the next slot.
     #[inline]
     fn expect(&self, line: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -184,12 +184,12 @@ impl RxRing {
     /// Whether the next slot holds a frame.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        // Together with the status: a program that polled for it would else wait for another core's cache once more.
+        // Fetched together with the status: a polling program would else wait for another core's cache once more.
         self.expect(FRAME_LINE);
         self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Lends the next frame to `on_frame` and gives its slot back. `false`: there is none.
+    /// Passes the next frame to `on_frame` and returns its slot to the kernel. `false`: there is none.
     #[inline]
     pub(super) fn next(&mut self, on_frame: impl FnOnce(Raw<'_>)) -> bool {
         if !self.is_ready() {
@@ -219,7 +219,7 @@ impl RxRing {
 
 impl Drop for RxRing {
     fn drop(&mut self) {
-        // SAFETY: `base` and the length are what mmap gave; frames are lent out only within `next`.
+        // SAFETY: `base` and the length are what mmap gave; frames are borrowed only within `next`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The ring's shape and walk, the sending queue, and what else needs no rights; `interface` has the rest.
+//! Tests that need no rights: the ring's shape and walk, the sending queue; `interface` has the others.
 
 mod interface;
 
@@ -29,7 +29,7 @@ fn geometry_fits_any_mtu() {
     assert_eq!((smaller.blocks, smaller.halved()), (1, None));
 }
 
-/// The cursor meets every slot once, in order, and begins anew.
+/// The cursor visits every slot once, in order, and begins again.
 #[test]
 fn cursor_walks_all_slots() {
     for (mtu_bytes, ring_bytes) in [
@@ -53,7 +53,7 @@ fn cursor_walks_all_slots() {
     }
 }
 
-/// A frame that was cut, or that claims to reach beyond its slot, is none.
+/// A frame that was cut, or whose stated length reaches beyond its slot, is rejected.
 #[test]
 fn claims_of_a_slot_are_checked() {
     let slot = [7u8; 128];
@@ -90,7 +90,7 @@ fn bad_interfaces_are_refused() {
     }
 }
 
-/// The doctor's answer says what works or what mends it.
+/// The probe says what works, or what helps.
 #[test]
 fn probe_explains_itself() {
     let found = probe();
@@ -131,7 +131,7 @@ fn full_socket_keeps_frames() {
     let (mut blocked, mut joined) = (0, 0);
     while arrived.len() < FRAMES as usize {
         let mut ethernet_frames = Vec::new();
-        // Bursts of all lengths, single frames among them: some copied, others sent from where they lie.
+        // Bursts of all lengths, single frames among them: some copied, others sent from the caller's memory.
         let mut batch = Vec::new();
         while offered + (batch.len() as u32) < FRAMES {
             let number = offered + batch.len() as u32;
@@ -245,7 +245,7 @@ fn refused_frames_are_counted() {
     assert_eq!((counters.sent_frames, counters.dropped_frames), (0, 6));
 }
 
-/// Not every slot is granted: some are left for what comes without credit, however few there are, and no ring is without credit.
+/// Some slots are left for frames without credit, however few there are, and no ring is without credit.
 #[test]
 fn slots_are_left_for_what_needs_no_credit() {
     for (mtu_bytes, ring_bytes, slots, granted) in [

@@ -1,7 +1,7 @@
-//! Transmit half: what is an Ethernet segment's in sending by a socket. Gathering and pushing out are `gather`'s.
+//! Transmit half: the part of sending by a socket that is specific to an Ethernet segment. `gather` gathers and pushes out.
 //!
-//! Called by `gather::Gather`, which `Packet` owns. A frame joins the Ethernet frame before it if that goes to the same station and has
-//! room. A full device (ENOBUFS) or socket buffer (EAGAIN) keeps what is queued for the next push.
+//! Called by `gather::Gather`, which `Packet` owns. A frame joins the Ethernet frame before it if that goes to the same station and has room.
+//! With a full device (ENOBUFS) or socket buffer (EAGAIN) the queue is kept for the next push.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use crate::gather::{self, Blocked, RawAddr, Verdict};
 #[derive(Debug)]
 pub(super) struct Outlet {
     me: MacAddr,
-    /// Of a frame of ours.
+    /// Longest frame of ours.
     frame_bytes_max: usize,
     pub(super) reach: Reach,
     /// Since when the device has refused the first frame.
@@ -60,7 +60,7 @@ impl gather::Outlet for Outlet {
         None
     }
 
-    /// A plain system call: the C library's is a point of cancellation, which takes it longer in a process of several threads.
+    /// Makes a plain system call: the C library's is a cancellation point, which takes longer in a process of several threads.
     #[inline]
     fn send_one(&self, fd: BorrowedFd<'_>, _: MacAddr, datagram: &[u8]) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -88,7 +88,7 @@ impl gather::Outlet for Outlet {
             }
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Verdict::DropAll,
             Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Fail,
-            // The MTU was lowered, or a filter on the way out refuses it.
+            // The MTU was lowered, or a filter on the way out refuses the frame.
             _ => Verdict::DropOne,
         };
         if matches!(verdict, Verdict::DropOne | Verdict::DropAll) {

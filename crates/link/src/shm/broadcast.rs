@@ -1,4 +1,4 @@
-//! The broadcast ring: one writer, any number of readers, overwritten without regard to them.
+//! The broadcast ring: one writer, any number of readers; the writer overwrites the oldest records without waiting for readers.
 //!
 //! The writer's half belongs to `tx`, a reader's half to `rx`. Generic over its memory like `ring` (loom includes this file).
 //!
@@ -8,16 +8,16 @@
 //! an overwriting record, that record's `reserve` is seen, and `reserve - position > words` says that the copy is torn. A torn
 //! or outrun reader jumps to the newest record and learns from the sequence numbers how many it missed.
 //!
-//! Invariants: a record is `[tag | bytes, sequence, payload words…]`; `newest` is the start of the last whole record; a writer
-//! that dies anywhere leaves `tail` at the last whole record, and what its `reserve` covers is never believed.
+//! Invariants: a record is `[tag | bytes, sequence, payload words…]`; `newest` is the start of the last whole record; a writer that dies at any point
+//! leaves `tail` at the last whole record, and readers never trust the words that its `reserve` covers.
 
 /// Words in front of a payload.
 const HEAD_WORDS: u64 = 2;
 /// Marks a record's first word.
 const TAG: u64 = 0x51C9_0000 << 32;
-/// Jumps within one `receive` before it gives up until the next call: the writer is faster than this reader now.
+/// Jumps within one `receive`; after them the reader stops until the next call, since the writer is faster now.
 const JUMPS_MAX: usize = 3;
-/// No honest position gets here in a thousand years; keeps sums of garbage from overflowing.
+/// No correct position reaches this in a thousand years; keeps sums of garbage from overflowing.
 const POSITION_LIMIT: u64 = 1 << 62;
 
 /// Words that a frame takes.
@@ -33,7 +33,7 @@ pub(crate) trait BroadcastRead {
     fn tail(&self) -> u64;
     /// The start of the last whole record, acquire.
     fn newest(&self) -> u64;
-    /// Acquire fence, then the end of what the writer may have touched, acquire: who sees it sees `newest` of the record before.
+    /// Acquire fence, then the end of what the writer may have touched, acquire: a reader that sees it also sees `newest` of the record before.
     fn fenced_reserve(&self) -> u64;
 }
 
@@ -71,8 +71,8 @@ impl Writer {
         (self.tail, self.sequence)
     }
 
-    /// Writes one frame over whatever is oldest. Frames take at most half the ring each: so the record before the one that
-    /// tears a reader's lies at or beyond that reader's position, and a jump never leads back.
+    /// Writes one frame over the oldest records. A frame takes at most half the ring: so the record before the one that tears a reader's copy lies at
+    /// or beyond that reader's position, and a jump never leads back.
     pub(crate) fn send<M: BroadcastWrite>(&mut self, memory: &M, frame: &[u8]) {
         let mask = self.words - 1;
         let start = self.tail;
@@ -103,14 +103,14 @@ impl Writer {
 pub(crate) enum Heard {
     /// Nothing (or the writer is too fast just now; ask again).
     Nothing,
-    /// A frame of this length lies at the front of the scratch; `missed` frames before it were overwritten unread.
+    /// A frame of this length lies at the front of `scratch`; `missed` frames before it were overwritten unread.
     Frame {
         /// Length.
         bytes: usize,
-        /// Frames overwritten before.
+        /// Frames overwritten before it was read.
         missed: u64,
     },
-    /// Words that no honest writer leaves.
+    /// Words that no correct writer leaves.
     Corrupt,
 }
 
@@ -130,7 +130,7 @@ enum Look {
 }
 
 impl Reader {
-    /// Starts where the writer said.
+    /// Starts at the position and sequence number that the writer stated.
     pub(crate) fn new(words: u64, frame_bytes: usize, (position, sequence): (u64, u64)) -> Self {
         Self {
             words,
@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Whether something not yet read lies there.
+    /// Whether an unread record is there.
     #[inline]
     pub(crate) fn is_ready<M: BroadcastRead>(&self, memory: &M) -> bool {
         memory.tail() != self.position

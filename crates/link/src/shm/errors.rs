@@ -11,7 +11,7 @@ pub enum ShmCreateError {
     /// Too many or no nodes.
     #[error("a shared-memory job of {nodes} nodes is not possible; take 1 to {NODES_MAX}")]
     Nodes {
-        /// What was asked for.
+        /// Number asked for.
         nodes: usize,
     },
     /// A size that the rings cannot have.
@@ -19,9 +19,9 @@ pub enum ShmCreateError {
     Size {
         /// Which.
         what: &'static str,
-        /// What was asked for.
+        /// Value asked for.
         value: u64,
-        /// What would be taken.
+        /// Accepted values.
         accepted: &'static str,
     },
     /// The process may not make a file that large.
@@ -31,12 +31,12 @@ pub enum ShmCreateError {
     FileSizeLimit {
         /// Nodes.
         nodes: usize,
-        /// What the smallest layout needs.
+        /// Bytes that the smallest layout needs.
         bytes: u64,
         /// RLIMIT_FSIZE.
         limit: u64,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot make shared memory (memfd_create, ftruncate, seals): {0}")]
     Io(#[from] io::Error),
 }
@@ -48,26 +48,26 @@ pub enum ShmAttachError {
     /// The descriptor is something else.
     #[error("the descriptor is no tsumuji shared memory of this version: {reason}")]
     Foreign {
-        /// What is wrong with it.
+        /// What is wrong with the descriptor.
         reason: &'static str,
     },
     /// No such node in the job.
     #[error("node {node} does not exist in a job of {nodes} nodes (0 to {last})", last = nodes - 1)]
     NoSuchNode {
-        /// Asked for.
+        /// The index asked for.
         node: u16,
-        /// In the job.
+        /// Nodes in the job.
         nodes: usize,
     },
-    /// A living process has the index.
+    /// A live process holds the index.
     #[error(
         "node {node} of this job is taken by a living process; end it first or take another index"
     )]
     Taken {
-        /// Asked for.
+        /// The index asked for.
         node: u16,
     },
-    /// Too many restarts.
+    /// The job has no generation left: it was attached to too often.
     #[error(
         "this job's {generations} generations are used up (each attach takes one); start the job anew, or with more generations"
     )]
@@ -75,12 +75,12 @@ pub enum ShmAttachError {
         /// The job's limit.
         generations: u64,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// Which step, and what may help.
+        /// The step that failed, and what may help.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Whatever a process writes over its own region or the head, nobody else is harmed.
+//! Garbage that a process writes over its own region or the head harms no other process.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,8 @@ fn garbage(dice: &mut Rng, old: u64) -> u64 {
     }
 }
 
-/// Whatever a peer scribbles over its own region, nobody else panics, hangs, or reads beyond; other peers are served, and the
-/// scribbler is welcome again in its next generation.
+/// Garbage in a peer's region makes no other process panic, hang, or read out of bounds; other peers are served, and the faulty node can attach again
+/// as its next generation.
 #[test]
 fn garbage_in_a_region_harms_nobody_else() {
     let mut broken = 0;
@@ -59,9 +59,9 @@ fn garbage_in_a_region_harms_nobody_else() {
         broken += a.counters().dropped_frames;
         assert!(send(&mut good, LinkAddr::Local(0), b"still here"));
         assert!(receive(&mut a).contains(&b"still here".to_vec()), "{seed}");
-        // A mapping holds the lock, too.
+        // A mapping keeps the lock.
         drop((bad, region));
-        // So does a child that another test forks, until it has another program.
+        // A child that another test forks keeps it, too, until it executes another program.
         let begun = std::time::Instant::now();
         let mut reborn = loop {
             match Shm::attach(&job, 2) {
@@ -91,7 +91,7 @@ fn scribble(region: &Arc<Map>, dice: &mut Rng, words: Vec<usize>) {
     }
 }
 
-/// Garbage in the part that all may write costs wake-ups and, for whom the directory denies, frames: never a panic.
+/// Garbage in the head, which all may write, costs wake-ups and, with a wrong directory entry, frames: never a panic.
 #[test]
 fn garbage_in_the_head_is_survived() {
     for seed in 0..200 {

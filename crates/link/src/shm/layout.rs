@@ -1,4 +1,4 @@
-//! What lies where in the job's memory.
+//! Layout of the job's memory.
 //!
 //! ```text
 //! head     magic, sizes | next generation | changes | directory: node → generation     mapped by all, writable
@@ -7,7 +7,7 @@
 //! generation 2   …                                           writable by the process that has it, read-only for all others
 //! ```
 //!
-//! Offsets alone: `segment` and `peers` make views by them.
+//! Offsets alone: `segment` and `peers` make views with them.
 
 use super::errors::ShmCreateError;
 use super::ring::{LINE_BYTES, record_lines};
@@ -21,7 +21,7 @@ pub const RING_BYTES_MAX: usize = 1 << 30;
 /// The most generations of a job.
 pub const GENERATIONS_MAX: u64 = 1 << 20;
 
-/// Memory for rings that one node's processes are meant to touch at most, by default.
+/// Memory that the rings of one node are meant to use at most, by default.
 const RINGS_BYTES_PER_NODE: usize = 16 << 20;
 /// All parts start at a multiple of this: the largest page size of the processors we build for. Untouched space costs nothing.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
@@ -97,7 +97,7 @@ pub(super) mod generation {
     pub(in crate::shm) const BELL_NAME: usize = 16;
     /// Three words: how others know the process (`memory`).
     pub(in crate::shm) const IDENTITY: usize = 24;
-    /// How many bytes each peer may refer to at a time.
+    /// Bytes of bodies that each peer may send by reference at a time.
     pub(in crate::shm) const REFERENCE_MAX: usize = 48;
     pub(in crate::shm) const BROADCAST_TAIL: usize = 64;
     pub(in crate::shm) const BROADCAST_NEWEST: usize = 72;
@@ -188,7 +188,7 @@ impl Layout {
         self.head_bytes as u64 + (generation - 1) * self.generation_bytes as u64
     }
 
-    /// In a generation's map, as all below: where its rings' consumers must start. One line a consumer.
+    /// In a generation's map, as all below: where the consumers of its rings must start. One line for each consumer.
     pub(crate) fn start_at(&self, consumer: usize) -> StartAt {
         let line = generation::STARTS + consumer * LINE_BYTES;
         StartAt {
@@ -199,7 +199,7 @@ impl Layout {
         }
     }
 
-    /// How far the generation, as consumer, has come in each producer's ring. One line a producer.
+    /// How far the generation, as consumer, has read in each producer's ring. One line for each producer.
     pub(crate) fn consumed_at(&self, producer: usize) -> ConsumedAt {
         let line = generation::STARTS + (self.nodes + producer) * LINE_BYTES;
         ConsumedAt {
@@ -209,7 +209,7 @@ impl Layout {
         }
     }
 
-    /// The ring towards a consumer: offset and bytes with its margin.
+    /// The ring towards a consumer: its offset, and its bytes with the margin.
     pub(crate) fn ring_at(&self, consumer: usize) -> (usize, usize) {
         (
             self.rings_at + consumer * self.ring_stride_bytes,
@@ -241,8 +241,8 @@ pub(crate) struct StartAt {
     pub(crate) broadcast_sequence: usize,
 }
 
-/// Written by a consumer for one producer; `head` belongs to the producer's generation named in `generation`. `reads` is that generation if the consumer may read
-/// the producer's memory.
+/// Written by a consumer for one producer; `head` applies to the producer's generation named in `generation`. `reads` is that generation if the
+/// consumer may read the producer's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConsumedAt {
     pub(crate) generation: usize,
@@ -252,7 +252,7 @@ pub(crate) struct ConsumedAt {
 
 #[cfg(test)]
 impl Layout {
-    /// Words that `reader` looks at in a peer's region: counters, starts, heads, and the front of the rings.
+    /// Words that `reader` reads in a peer's region: counters, starts, heads, and the front of the rings.
     pub(crate) fn interesting_words_for_test(&self, reader: usize) -> Vec<usize> {
         let start = self.start_at(reader);
         let consumed = self.consumed_at(reader);

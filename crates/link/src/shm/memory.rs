@@ -1,14 +1,14 @@
 //! Bodies that stay in their sender's memory until their receiver reads them there: one copy instead of two.
 //!
-//! `tx` refers to them and `rx` reads them; `peers` looks once for each generation whether the kernel lets this process trace the other one. Collectives
-//! read their long transfers by the same `Identity` and `ProcessMemory`.
+//! `tx` sends references and `rx` reads the bodies; `peers` checks once for each generation whether the kernel lets this process read the memory of
+//! the other one. Collectives read long transfers by the same `Identity` and `ProcessMemory`.
 //!
 //! Invariants:
-//! 1. Nothing counts as read but what was read of the process that the peer named: a random word lies where it says. Numbers of processes differ
-//!    between containers and are used again, so the word is read with whatever else is read, in the same call, behind it. (A process of the job
-//!    could name another one of the same user. It could write what it likes, too.)
-//! 2. What was read was still held. A body is given up only when its receiver has passed its record, when the receiver's lock is free (a child that
-//!    it forked may hold that longer), or after the word was taken away; and the word is read last.
+//! 1. Data counts as read only if it came from the process that the peer named: that process has a random word at an address it stated. Process
+//!    numbers differ between containers and are reused, so the word is read in the same call as the data, behind it. (A process of the job could name
+//!    another one of the same user. It could write any data itself, too.)
+//! 2. Data that was read was still held. A body is released only when its receiver has passed its record, when the receiver's lock is free (a child
+//!    that it forked may hold that longer), or after the word was cleared; and the word is read last.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
@@ -19,26 +19,26 @@ use bytes::Bytes;
 
 use super::sys;
 
-/// Where a body lies: its address, and its length.
+/// Bytes of a reference to a body: its address and its length.
 pub(super) const REFERENCE_BYTES: usize = 16;
 
-/// How others know this process.
+/// The identity by which other processes know this one.
 #[derive(Debug)]
 pub struct Identity {
     cookie: Box<AtomicU64>,
 }
 
 impl Identity {
-    /// One that no other process has.
+    /// A new identity that no other process has.
     pub fn new() -> Self {
-        // Seeded by the system for each map; what is made of it need only be unlikely.
+        // The system seeds each map at random; a collision need only be improbable.
         let random = std::hash::RandomState::new().build_hasher().finish();
         Self {
             cookie: Box::new(AtomicU64::new(random | 1)),
         }
     }
 
-    /// As it is told to others: number of the process, address of the word, the word.
+    /// The words to pass to others: process number, address of the random word, the random word.
     pub fn words(&self) -> [u64; 3] {
         let address = std::ptr::from_ref(&*self.cookie).expose_provenance();
         let word = self.cookie.load(Ordering::Relaxed);
@@ -53,14 +53,14 @@ impl Default for Identity {
 }
 
 impl Drop for Identity {
-    /// Whoever reads from now on finds another word.
+    /// Clears the word: later reads by others fail.
     fn drop(&mut self) {
         self.cookie.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 }
 
-/// The memory of a process that was proved to be a peer's, and may be read.
+/// The memory of a process that was proved to be a peer and may be read.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessMemory {
     pid: u32,
@@ -69,19 +69,19 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// By an [`Identity`]'s words, as a peer told them. `None`: they are no process's of this host and user that may be read
-    /// (`kernel.yama.ptrace_scope`), or another's.
+    /// Opens the memory of the process with an [`Identity`] of these words, as a peer told them. `None`: no process of this host and user that may be
+    /// read (`kernel.yama.ptrace_scope`), or another process.
     pub fn of([pid, proof, cookie]: [u64; 3]) -> Option<Self> {
         let pid = u32::try_from(pid).ok().filter(|_| cookie != 0)?;
         let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         let memory = Self { pid, proof, cookie };
-        // One who may read everybody's memory must not read for a peer what that one may not.
+        // A process that may read all memory must not read for a peer what that peer may not.
         let is_own = owner == rustix::process::geteuid().as_raw();
         (is_own && memory.read(proof, &mut [0])).then_some(memory)
     }
 
-    /// Fills `target` with what the process has at `address`; `false`: it is not the same process any more, or has nothing there, and what is
-    /// in `target` means nothing.
+    /// Fills `target` with the bytes at `address` of the process; `false`: it is not the same process any more, or has no memory there, and the
+    /// content of `target` means nothing.
     pub fn read(&self, address: u64, target: &mut [u8]) -> bool {
         let mut word = [0; 8];
         let bytes = target.len() + word.len();
@@ -91,10 +91,10 @@ impl ProcessMemory {
     }
 }
 
-/// Bodies that one peer is to read, in their order.
+/// Bodies that one peer has yet to read, in order.
 #[derive(Debug, Default)]
 pub(super) struct Referred {
-    /// With where the record behind its own starts.
+    /// Each with the position behind its record.
     bodies: VecDeque<(u64, Bytes)>,
     bytes: usize,
 }
@@ -106,7 +106,7 @@ impl Referred {
         self.bodies.push_back((end, body));
     }
 
-    /// Of all of them.
+    /// Bytes of all of them.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -115,7 +115,7 @@ impl Referred {
         self.bodies.is_empty()
     }
 
-    /// The peer has read so far.
+    /// Releases the bodies whose records end at or before `head`, which the peer has read.
     pub(super) fn read_to(&mut self, head: u64) {
         while let Some((end, body)) = self.bodies.front()
             && *end <= head
@@ -125,13 +125,13 @@ impl Referred {
         }
     }
 
-    /// Nobody will read them.
+    /// Releases all: nobody will read them.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Where a body lies, as it is told.
+/// The reference to a body, as it is sent.
 pub(super) fn reference(body: &[u8]) -> [u8; REFERENCE_BYTES] {
     let address = body.as_ptr().expose_provenance() as u64;
     let mut words = [0; REFERENCE_BYTES];
@@ -140,7 +140,7 @@ pub(super) fn reference(body: &[u8]) -> [u8; REFERENCE_BYTES] {
     words
 }
 
-/// Its address and length, of a frame that refers to one; and what stands before.
+/// Splits a frame with a reference into its head, and the body's address and length.
 pub(super) fn split(frame: &[u8]) -> Option<(&[u8], (u64, usize))> {
     let (head, words) = frame.split_last_chunk::<REFERENCE_BYTES>()?;
     let ([address, length], []) = words.as_chunks::<8>() else {
@@ -154,7 +154,7 @@ pub(super) fn split(frame: &[u8]) -> Option<(&[u8], (u64, usize))> {
 mod tests {
     use super::*;
 
-    /// Own memory is read like another's; a wrong word, process or address is refused, and so is a process that took its word back.
+    /// Own memory is read like another process's; a wrong word, process or address is refused, and so is a process that cleared its word.
     #[test]
     fn memory_is_read_of_who_proved_to_be_the_peer() {
         let identity = Identity::new();
@@ -181,7 +181,7 @@ mod tests {
         assert!(!memory.read(address, &mut read), "the word is gone");
     }
 
-    /// Bodies are given up in their order, as their records are passed.
+    /// Bodies are released in order, as their records are passed.
     #[test]
     fn bodies_are_given_up_as_they_are_read() {
         let body = Bytes::from(vec![1; 100]);
@@ -199,7 +199,7 @@ mod tests {
         assert!(body.is_unique());
     }
 
-    /// A reference says what it was made of; a frame that is too short for one, and a length that no message has, are refused.
+    /// A reference is read back as it was made; frames too short for one, and lengths that no message has, are refused.
     #[test]
     fn references_are_split_from_heads() {
         let body = [5; 70];

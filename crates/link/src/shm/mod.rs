@@ -1,8 +1,8 @@
-//! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
+//! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between live processes.
 //!
-//! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
-//! node index. `layout` says what lies where, `segment` who owns which generation, `peers` the argument why dying anywhere harms nobody, `ring` and
-//! `broadcast` the two kinds of rings, `memory` the bodies that pass none of them, `doorbell` is the waking, `sys` the only `unsafe` beside them.
+//! The launcher makes the job's memory (`ShmJob::create`) and passes the descriptor to the processes; each attaches under its node index. `layout`
+//! has the offsets, `segment` the ownership of generations, `peers` the argument why a process may die at any point, `ring` and `broadcast` the two
+//! kinds of rings, `memory` the bodies sent by reference, `doorbell` the waking, `sys` the only `unsafe` beside them.
 //!
 //! ```
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, shm::{Shm, ShmConfig, ShmJob}};
@@ -14,9 +14,8 @@
 //! b.receive(16, &mut each(|from, frame| assert_eq!((from, frame), (LinkAddr::Local(0), &b"hello"[..])))).unwrap();
 //! ```
 //!
-//! Left out on purpose: protection against a process of the same job that forges memory (they are one user's programs; garbage
-//! is noticed, counted, and ignored, but a frame may change under its reader); waking through
-//! `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
+//! Left out on purpose: protection against a process of the same job that forges memory (all are programs of one user; garbage is noticed, counted,
+//! and ignored); waking through `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
 
 mod broadcast;
 mod doorbell;
@@ -64,18 +63,18 @@ const BURST_FRAMES: usize = 32;
 /// One process's place in a shared-memory job.
 #[derive(Debug)]
 pub struct Shm {
-    // Fields are dropped in this order: nobody reads our memory any more when the bodies that peers were referred to are given up, and all views go before `job`
-    // gives up the lock on our index.
+    // Fields are dropped in this order: `_identity` first, so that nobody reads our memory any more when `peers` releases bodies sent by reference;
+    // `job` last, so that all views are gone before it releases the lock on our index.
     _identity: Identity,
     peers: Vec<Peer>,
     words: WordsRw,
-    /// How many bytes each peer may refer us to at a time.
+    /// How many bytes of bodies each peer may send us by reference at a time.
     reference_max: WriteWord,
-    /// A peer has not read all that it was referred to.
+    /// A peer has not read all bodies that were sent to it by reference.
     has_referred: bool,
     /// The present call has read a body.
     has_fetched: bool,
-    /// When it was looked last whether those peers live.
+    /// When `take_back` last checked whether those peers are alive.
     claims_seen_ms: u64,
     bell: BellRef,
     socket: Option<BellSocket>,
@@ -92,9 +91,9 @@ pub struct Shm {
     hot_calls: u32,
     /// Peers sent to since the last flush.
     touched: Vec<u16>,
-    /// An earlier generation of ours may still hold memory.
+    /// An earlier generation of ours may still use memory.
     has_dead_generations: bool,
-    /// Who sleeps has us pass a fence.
+    /// Sleepers make the fence for us (`sys::is_fenced_by_others`).
     is_fenced: bool,
     /// The descriptor is armed.
     armed: bool,
@@ -160,13 +159,13 @@ impl Shm {
         Ok(shm)
     }
 
-    /// Nodes in the job, living or not.
+    /// Nodes in the job, alive or not.
     pub fn nodes(&self) -> usize {
         self.job.layout.nodes
     }
 
-    /// Gives back what our earlier generations left, as soon as every other process has turned away from it. Called whenever one
-    /// more may have: a peer told us where to start, or the directory changed.
+    /// Releases the memory of our earlier generations, as soon as every other process has turned to the present one. Called whenever one more process
+    /// may have: a peer stated where to start, or the directory changed.
     #[cold]
     fn free_dead_generations(&mut self) {
         let Self {
@@ -206,10 +205,10 @@ impl Shm {
         }
     }
 
-    /// Announces a sleep; `false` if something came meanwhile, and then the announcement is taken back.
+    /// Announces a sleep; `None` if a frame came meanwhile: then the announcement is taken back.
     fn doze(&mut self, how: Doze) -> Option<u32> {
         let word = self.sleeper.doze(&self.bell, how);
-        // Senders pass no fence by themselves. Where the kernel cannot make it for them, they do.
+        // Senders do not make a processor fence by themselves, unless the kernel cannot make it for them.
         sys::fence_others();
         if self.is_ready() {
             self.sleeper.wake(&self.bell);
@@ -226,7 +225,7 @@ impl Link for Shm {
         LinkCaps {
             name: NAME,
             frame_bytes: layout.frame_bytes,
-            // One ring a sender, so the sum is what all senders together have.
+            // One ring for each sender, so this is the sum over all senders.
             receive_frames: (per_ring - 1) as usize * (layout.nodes - 1).max(1),
             burst_frames: BURST_FRAMES,
             gathers: false,
@@ -344,7 +343,7 @@ impl Link for Shm {
         let Some(socket) = &self.socket else {
             return Ok(false);
         };
-        // Before the announcement: a byte that comes after it stays.
+        // Before the announcement, so that a byte that comes after it stays.
         socket.drain();
         self.armed = self.doze(Doze::Fd).is_some();
         Ok(self.armed)
@@ -435,7 +434,7 @@ impl Rings for Shm {
         }
     }
 
-    /// Whoever lives as a node holds the lock on its byte, until the last of its mappings goes.
+    /// A live process of a node holds the lock on that node's byte, until the last of its mappings goes.
     fn process_at(&self, peer: LinkAddr) -> Option<u64> {
         match peer {
             LinkAddr::Local(node) if node != self.me && usize::from(node) < self.nodes() => {

@@ -1,6 +1,6 @@
-//! One peer as this process sees it: which generation it is in, our ring towards it, and views into its region.
+//! One peer as this process sees it: its present generation, our ring towards it, and views into its region.
 //!
-//! Called by `mod` when the directory changed. The argument why a process killed at any instruction harms nobody:
+//! Called by `mod` when the directory changed. Why a process killed at any instruction harms no other:
 //!
 //! - *Our ring towards a peer* lies in our region; nobody else can write it. It outlives the peer's generations: `tail` goes on. When
 //!   the directory names a new generation C of the peer, we store `start = tail` and the broadcast position, then `start.generation = C`
@@ -13,11 +13,11 @@
 //!   directory. *After the commit, before the bell*: the frame is whole; its receiver finds it when it wakes for any reason.
 //! - *Killed while consuming*: its head stays, we fill the ring and are refused from then on, without blocking. The next generation
 //!   sets us free.
-//! - *Killed between the directory entry and the counter `changes`*: nobody looks until the next attach; the dead generation had sent
+//! - *Killed between the directory entry and the counter `changes`*: nobody reads the directory until the next attach; the dead generation had sent
 //!   nothing yet.
-//! - *Two quick restarts*: we may see only the second, or map a generation that is dead already: its region is all there, nobody
-//!   writes it, nobody gives its memory back before we turned away from it, and the directory differs again at the next look.
-//! - *Killed before it told a new generation where to start*: its mapping of the earlier generation went with it, and its lock says so.
+//! - *Two quick restarts*: we may see only the second, or map a generation that is dead already: its region is complete, nobody writes it, nobody
+//!   releases its memory before we turned to the next one, and the directory differs again when we next read it.
+//! - *Killed before it told a new generation where to start*: its mapping of the earlier generation went with it, and its free lock shows that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,17 +31,17 @@ use super::segment::Job;
 use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WordsRo, WriteWord};
 use crate::LinkAddr;
 
-/// No honest ring gets here; keeps positions that a scribbled region names from overflowing.
+/// No correct ring gets here; keeps positions read from a garbage region from overflowing.
 const START_MAX: u64 = 1 << 62;
 
-/// What a peer's region lets us do.
+/// State of receiving from a peer's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receiving {
-    /// It has not yet said where we start.
+    /// The peer has not yet stated where we start.
     Waiting,
     /// Frames flow.
     Open,
-    /// It wrote garbage: ignored until its next generation.
+    /// The peer wrote garbage: ignored until its next generation.
     Broken,
 }
 
@@ -49,15 +49,15 @@ pub(super) enum Receiving {
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) receiving: Receiving,
-    /// `false`: its head made no sense.
+    /// `false`: the peer's head was impossible.
     pub(super) sendable: bool,
     pub(super) lines: LinesRo,
     pub(super) consumer: Consumer,
     pub(super) words: WordsRo,
     pub(super) reader: Reader,
-    /// The last look found the ring empty: frames come singly, do not look twice for one.
+    /// The ring was empty when last checked: frames come singly, so do not check again after one.
     pub(super) was_empty: bool,
-    /// The ring took the whole of the last turn: the broadcast ring goes first now.
+    /// The ring used all frames of the last call: the broadcast ring goes first now.
     pub(super) broadcast_first: bool,
     start_generation: ReadWord,
     start_ring: ReadWord,
@@ -67,7 +67,7 @@ pub(super) struct Inbound {
     taken_head: ReadWord,
     taken_reads: ReadWord,
     reference_max: ReadWord,
-    /// Where the bodies lie that it refers us to, if we may read there.
+    /// The peer's memory, from which bodies sent by reference are read, if we may read it.
     pub(super) memory: Option<ProcessMemory>,
     pub(super) bell_name: u64,
 }
@@ -107,7 +107,7 @@ impl Inbound {
         }
     }
 
-    /// Whether the peer has said where our generation `generation` starts.
+    /// Whether the peer has stated where our generation `generation` starts.
     pub(super) fn is_started(&self, generation: u64) -> bool {
         self.start_generation.load(Ordering::Acquire) == generation
     }
@@ -119,7 +119,7 @@ impl Inbound {
             .then(|| self.taken_head.load(Ordering::Acquire))
     }
 
-    /// How many bytes the peer may be referred to at a time; `None`: it cannot read our generation's memory, takes nothing so, or has not said it.
+    /// How many bytes we may send the peer by reference at a time; `None`: it cannot read our memory, takes no references, or has not stated it.
     pub(super) fn reference_max(&self, our_generation: u64) -> Option<usize> {
         let reads = self.taken_generation.load(Ordering::Acquire) == our_generation
             && self.taken_reads.load(Ordering::Relaxed) == our_generation;
@@ -143,7 +143,7 @@ pub(super) struct Peer {
     pub(super) heard: u64,
     /// Sent to since the last flush.
     pub(super) touched: bool,
-    /// What this generation is to read in our memory.
+    /// Bodies that this generation has yet to read in our memory.
     pub(super) referred: Referred,
     /// The generation before this one, and how many counted frames it has not read.
     before: (u64, usize),
@@ -187,7 +187,7 @@ impl Peer {
         }
     }
 
-    /// Turns to a new generation of the peer: maps it and tells it where to start. `false`: the directory names nonsense.
+    /// Turns to a new generation of the peer: maps it and tells it where to start. `false`: the directory names an impossible generation.
     pub(super) fn turn_to(
         &mut self,
         job: &Job,
@@ -201,7 +201,7 @@ impl Peer {
             self.generation,
             self.unread(self.generation, our_generation),
         );
-        // The earlier generation's mapping goes first: once `start_generation` is told, its pages may be given back.
+        // The earlier generation's mapping goes first: once `start_generation` is stored, its pages may be released.
         self.inbound = None;
         self.referred.clear(); // the earlier generation is over, for the new one holds its lock
         self.generation = generation;
@@ -219,7 +219,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// Frames of any length that surely find room in the ring to the peer that lives now.
+    /// Frames of any length that surely fit into the ring to the peer's present generation.
     #[inline]
     pub(super) fn free_frames(&mut self, our_generation: u64) -> usize {
         match self.inbound.as_ref().filter(|inbound| inbound.sendable) {
@@ -228,7 +228,7 @@ impl Peer {
         }
     }
 
-    /// Frames of that length that find room in the ring to that generation of the peer.
+    /// Frames of that length that fit into the ring to that generation of the peer.
     pub(super) fn room(
         &mut self,
         generation: u64,
@@ -253,7 +253,7 @@ impl Peer {
         self.producer.unread(&self.lines, head)
     }
 
-    /// Starts to receive, if the peer has said where. `Err`: what it said is nonsense.
+    /// Starts to receive, if the peer has stated where. `Err`: it stated an impossible position.
     #[cold]
     pub(super) fn open(&mut self, layout: &Layout, our_generation: u64) -> Result<bool, ()> {
         let Some(inbound) = &mut self.inbound else {

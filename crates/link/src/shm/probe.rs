@@ -1,4 +1,4 @@
-//! What `tsumuji doctor` asks: does shared memory work for this user on this machine, and if not, why.
+//! The probe for `tsumuji doctor`: whether shared memory works for this user on this machine, and if not, why.
 
 use super::{Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
 use crate::{Frame, Link, LinkAddr, Probe, each};

@@ -1,23 +1,23 @@
-//! The single-producer single-consumer ring: how one process hands frames to one other.
+//! The single-producer single-consumer ring: how one process passes frames to one other.
 //!
-//! Owned by `tx` (the producer's half) and `rx` (the consumer's half); knows nothing of processes or generations. It is generic over
-//! the memory it lies in, so that loom can try all interleavings (`tests/loom_ring.rs` includes this very file).
+//! Owned by `tx` (the producer's half) and `rx` (the consumer's half); knows nothing of processes or generations. It is generic over the memory it
+//! lies in, so that loom can try all interleavings (`tests/loom_ring.rs` includes this file).
 //!
 //! A ring is a power of two of 64-byte lines and a margin. Positions count lines from 0 and never wrap; `position & mask` is the
 //! line. A *record* starts at a line: 8 bytes commit word, then the frame; it may run on into the margin, and so is never split.
-//! The commit word holds its length, and marks: the frame is *counted* (how many of these the consumer has not read can be asked for), or it
-//! *refers* to a body that lies elsewhere. It is zero until the record is whole, and the consumer polls nothing but the commit word at its own
-//! head: a frame of up to 56 bytes crosses between two caches as one line.
+//! The commit word holds its length, and marks: the frame is *counted* (the number of counted frames not yet read can be asked for), or it *refers*
+//! to a body that lies elsewhere. It is zero until the record is whole, and the consumer polls nothing but the commit word at its own head: a frame
+//! of up to 56 bytes crosses between two caches as one line.
 //!
 //! Invariants:
-//! 1. The commit word at `tail` is zero. Before a record is published, the word where the *next* record will start is cleared;
-//!    the release store that publishes orders the clearing before it. So a consumer that follows records never takes an old
-//!    payload for a commit word, whatever a slot was scribbled with and never sent.
+//! 1. The commit word at `tail` is zero. Before a record is published, the word where the *next* record will start is cleared; the release store that
+//!    publishes orders the clearing before it. So a consumer that follows records never takes an old payload, or bytes written and never published,
+//!    for a commit word.
 //! 2. The producer writes only lines in `[tail, head + lines)`, with `head` as the consumer published it after it was done with
 //!    all before. A record that runs into the margin is consumed whole before the next one may run there: the next one ends
 //!    beyond one more lap, hence needs a head beyond the first one's start, and heads lie at record boundaries.
-//! 3. The producer may die between any two stores: unpublished bytes are never looked at.
-#![allow(unsafe_code)] // Lends slots of memory that another process maps; each block proves why no one else touches them.
+//! 3. The producer may die between any two stores: unpublished bytes are never read.
+#![allow(unsafe_code)] // Gives out slots of memory that another process maps; each block proves that no one else accesses them.
 
 use std::ops::Range;
 
@@ -25,9 +25,9 @@ use std::ops::Range;
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
 pub(crate) const COMMIT_BYTES: usize = 8;
-/// What follows it in its line.
+/// Bytes that follow it in its line.
 pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
-/// Marks a commit word; with 16 bits of the position it tells a commit word from stray bytes.
+/// The tag of a commit word; with 16 bits of the position it distinguishes a commit word from stray bytes.
 const TAG: u64 = 0xB7A3 << 48;
 /// A mark: the frame is counted.
 pub(crate) const COUNTED: u64 = 1 << 31;
@@ -35,9 +35,9 @@ pub(crate) const COUNTED: u64 = 1 << 31;
 pub(crate) const REFERS: u64 = 1 << 30;
 /// All marks.
 const MARKS: u64 = COUNTED | REFERS;
-/// Lines fetched for writing ahead of the tail when they run short: the store of a later commit word then need not wait for them.
+/// Lines fetched for writing ahead of the tail when few are left: the store of a later commit word then need not wait for them.
 const WARM_LINES: u64 = 32;
-/// They run short below this.
+/// Few are left below this number.
 const WARM_LOW_LINES: u64 = 16;
 /// The consumer publishes its head after this part of the ring, or when it is idle.
 const PUBLISH_DIVISOR: u64 = 4;
@@ -56,35 +56,35 @@ fn stated_bytes(word: u64) -> usize {
     (word & (REFERS - 1)) as usize
 }
 
-/// What the consumer sees of a ring's memory.
+/// The consumer's access to a ring's memory.
 pub(crate) trait RingRead {
     /// The commit word of a line, with acquire ordering.
     fn commit(&self, line: usize) -> u64;
-    /// Copies what lies `from` bytes behind the commit word of `line`. A process that breaks the protocol may write there meanwhile: then the copy
-    /// holds some of its bytes, but it stays as it is.
+    /// Copies the bytes `from` bytes behind the commit word of `line`. A process that breaks the protocol may write there meanwhile: then the copy
+    /// holds some of its bytes, but the copy does not change.
     ///
     /// # Panics
     /// If that reaches beyond the ring and its margin.
     fn copy(&self, line: usize, from: usize, into: &mut [u8]);
-    /// Copies all that lies in `line` behind its commit word.
+    /// Copies the rest of `line` behind its commit word.
     fn copy_line(&self, line: usize, into: &mut [u8; FIRST_BYTES]) {
         self.copy(line, 0, into);
     }
 }
 
-/// A published record, as long as it is at the head.
+/// A published record, while it is at the head.
 #[derive(Debug)]
 pub(crate) struct Record<'a, M> {
     memory: &'a M,
     line: usize,
-    /// Of its frame.
+    /// Bytes of its frame.
     pub(crate) bytes: usize,
     /// The frame refers to a body.
     pub(crate) refers: bool,
 }
 
 impl<M: RingRead> Record<'_, M> {
-    /// Copies the whole frame into the front of `into`, and perhaps something behind it.
+    /// Copies the whole frame into the front of `into`; may write some bytes behind it.
     #[inline]
     pub(crate) fn copy_whole<'s>(&self, into: &'s mut [u8]) -> &'s [u8] {
         match into.first_chunk_mut() {
@@ -104,7 +104,7 @@ impl<M: RingRead> Record<'_, M> {
     }
 }
 
-/// What the producer does to a ring's memory.
+/// The producer's access to a ring's memory.
 pub(crate) trait RingWrite {
     /// Stores the commit word of a line, with release ordering.
     fn publish(&self, line: usize, word: u64);
@@ -112,23 +112,23 @@ pub(crate) trait RingWrite {
     fn clear(&self, line: usize);
     /// The commit word of a line as it was published.
     fn published(&self, line: usize) -> u64;
-    /// Asks for memory behind lines that were never used: the first touch of each page would take as long as several frames.
+    /// Allocates memory for lines that were never used: the first access to each page would take as long as several frames.
     fn back(&self, lines: Range<usize>);
-    /// Lends `bytes` bytes that follow the commit word of `line`.
+    /// Calls `f` with the `bytes` bytes that follow the commit word of `line`.
     ///
     /// # Safety
     /// No record that the consumer may still read covers them.
     unsafe fn write<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R;
 }
 
-/// What became of a `Producer::send`.
+/// Result of `Producer::send`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// Published, with this length.
     Frame(usize),
-    /// No room.
+    /// There is no room.
     Full,
-    /// The consumer's head makes no sense: its process wrote garbage.
+    /// The consumer's head is impossible: its process wrote garbage.
     Broken,
 }
 
@@ -137,15 +137,15 @@ pub(crate) enum Sent {
 pub(crate) struct Producer {
     lines: u64,
     frame_bytes: usize,
-    /// Largest record, and the line after it.
+    /// Lines of the largest record, and one more.
     reach_lines: u64,
     tail: u64,
     /// The consumer's head as last read: at most the real one.
     head: u64,
-    /// Lines below were touched ahead of use.
+    /// Lines below this position were fetched ahead of use.
     warm: u64,
-    /// Lines below have memory; `u64::MAX`: all have. Always some more than were used, and no more than twice as many: of a ring that is
-    /// hardly used there is hardly anything.
+    /// Lines below this position have memory; `u64::MAX`: all have. Always some more than were used, and at most twice as many: a ring that is hardly
+    /// used takes hardly any memory.
     backed: u64,
 }
 
@@ -170,16 +170,16 @@ impl Producer {
         self.tail
     }
 
-    /// A new consumer starts at the tail: all before is free. Only once no one else reads this ring.
+    /// Lets a new consumer start at the tail: all lines before it are free. Only once nobody else reads this ring.
     pub(crate) fn restart(&mut self) {
         self.head = self.tail;
     }
 
-    /// Publishes a frame whose parts follow one another, with these marks. `load_head` reads the consumer's published head, if it has
-    /// published one.
+    /// Publishes a frame whose parts follow one another, with these marks. `load_head` reads the consumer's published head; `None`: it has published
+    /// none.
     ///
     /// # Panics
-    /// If they are nothing, or more than a frame.
+    /// If the parts are empty, or longer than a frame.
     #[inline]
     pub(crate) fn send<M: RingWrite>(
         &mut self,
@@ -193,8 +193,8 @@ impl Producer {
         if let Some(refusal) = self.refusal(load_head) {
             return refusal;
         }
-        // The consumer polls the first line: if it came by between two of our stores, we would have to fetch it back. So that line is put
-        // together elsewhere, and written last.
+        // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is built
+        // elsewhere, and written last.
         let mut first = [0; FIRST_BYTES];
         let mut at = 0;
         let fill = |slot: &mut [u8]| {
@@ -219,7 +219,7 @@ impl Producer {
         self.publish(memory, marks, bytes)
     }
 
-    /// Why the next record has no room, if so.
+    /// Why the next record has no room; `None`: it has.
     #[inline]
     fn refusal(&mut self, load_head: impl FnOnce() -> Option<u64>) -> Option<Sent> {
         let is_full = |it: &Self| it.tail + it.reach_lines > it.head + it.lines;
@@ -237,13 +237,13 @@ impl Producer {
         (position & (self.lines - 1)) as usize
     }
 
-    /// Publishes the frame of so many bytes that lies at the tail.
+    /// Publishes the frame of `bytes` that lies at the tail.
     #[inline]
     fn publish<M: RingWrite>(&mut self, memory: &M, marks: u64, bytes: usize) -> Sent {
         let next = self.tail + record_lines(bytes);
         let next_line = self.line_of(next);
-        // Of a warm line our cache has at least a copy: to look costs less than a store, which would have to fetch it from a consumer that
-        // looked at its neighbour.
+        // Our cache has at least a copy of a warm line: reading it costs less than a store, which would have to fetch it from a consumer that read
+        // the line next to it.
         if next >= self.warm || memory.published(next_line) != 0 {
             memory.clear(next_line);
         }
@@ -255,7 +255,7 @@ impl Producer {
         Sent::Frame(bytes)
     }
 
-    /// Looks how far the consumer has read. `false`: what it says makes no sense.
+    /// Reads how far the consumer has read. `false`: its head is impossible.
     fn look(&mut self, load_head: impl FnOnce() -> Option<u64>) -> bool {
         let Some(head) = load_head() else {
             return true;
@@ -267,7 +267,7 @@ impl Producer {
         is_possible
     }
 
-    /// How many frames of any length surely find room now; looks how far the consumer has read only if there seems to be none.
+    /// How many frames of any length surely fit now; reads the consumer's head only if there seems to be no room.
     #[inline]
     pub(crate) fn free_frames(&mut self, load_head: impl FnOnce() -> Option<u64>) -> usize {
         if self.refusal(load_head).is_some() {
@@ -277,7 +277,7 @@ impl Producer {
         ((free_lines - 1) / (self.reach_lines - 1)) as usize
     }
 
-    /// How many frames of that length find room now, one after the other.
+    /// How many frames of that length fit now, one after the other.
     pub(crate) fn room(
         &mut self,
         frame_bytes: usize,
@@ -286,13 +286,13 @@ impl Producer {
         if !self.look(load_head) {
             return 0;
         }
-        // Before the last one, too, there is room for the largest.
+        // The largest frame must still fit before the last one.
         let free_lines = (self.head + self.lines).saturating_sub(self.tail);
         let before_last = free_lines.checked_sub(self.reach_lines);
         before_last.map_or(0, |lines| (lines / record_lines(frame_bytes)) as usize + 1)
     }
 
-    /// How many counted frames the consumer has not read, whose published head is this; as many as there may be if it makes no sense.
+    /// Counted frames that the consumer, with this published head, has not read; of an impossible head, the most there may be.
     pub(crate) fn unread<M: RingWrite>(&self, memory: &M, head: Option<u64>) -> usize {
         let is_possible = |head: &u64| head.wrapping_sub(self.head) <= self.tail - self.head;
         let mut position = head.filter(is_possible).unwrap_or(self.head);
@@ -309,7 +309,7 @@ impl Producer {
         unread
     }
 
-    /// Fetches the lines that the next small records need. For moments when nobody waits.
+    /// Fetches the lines that the next small records need. Called when nobody waits.
     #[inline]
     pub(crate) fn warm<M: RingWrite>(&mut self, memory: &M) {
         if self.warm >= self.tail + WARM_LOW_LINES {
@@ -326,7 +326,7 @@ impl Producer {
         self.warm = end.max(from);
     }
 
-    /// In the first lap, when lines up to `end` are about to be used.
+    /// Called in the first lap, before lines up to `end` are used.
     #[cold]
     fn back<M: RingWrite>(&mut self, memory: &M, end: u64) {
         let to = (2 * end).min(self.lines);
@@ -337,14 +337,14 @@ impl Producer {
     }
 }
 
-/// What a `Consumer::receive` found.
+/// Result of `Consumer::receive`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Nothing.
+    /// No record waits.
     Empty,
     /// A frame, of this length.
     Frame(usize),
-    /// A commit word that no honest producer writes, or a frame that was refused.
+    /// A commit word that no correct producer writes, or a frame that `take` refused.
     Corrupt,
 }
 
@@ -358,7 +358,7 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Starts at the position that the producer named.
+    /// Starts at the position that the producer stated.
     pub(crate) fn new(lines: u64, frame_bytes: usize, head: u64) -> Self {
         Self {
             lines,
@@ -374,7 +374,7 @@ impl Consumer {
         memory.commit((self.head & (self.lines - 1)) as usize) != 0
     }
 
-    /// Lends the next frame's record to `take`, if one is there. What that refuses stays, and counts as corrupt.
+    /// Passes the next frame's record to `take`, if one is there. A record that `take` refuses stays, and counts as corrupt.
     #[inline]
     pub(crate) fn receive<M: RingRead>(
         &mut self,

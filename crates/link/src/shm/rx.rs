@@ -1,10 +1,10 @@
-//! Receive half: which peer to look at, and the handing over of frames.
+//! Receive half: the order in which peers are checked, and the delivery of frames.
 //!
 //! Called by `Shm::receive` and, before a sleep, by `Shm::wait`.
 //!
-//! The cost of an empty look at N−1 peers is two loads each, of lines that stay in our own cache until a peer writes them, plus
-//! one load for the directory. A frame found at the peer that was busy last costs one line fetched from it: the other peers are
-//! looked at only every `HOT_CALLS_MAX` calls while it stays busy.
+//! Checking N−1 peers without frames costs two loads for each, of lines that stay in our own cache until a peer writes them, and one load for the
+//! directory. A frame of the peer that was busy last costs one line fetched from it: the other peers are checked only every `HOT_CALLS_MAX` calls
+//! while it stays busy.
 
 use std::sync::atomic::Ordering;
 
@@ -17,13 +17,13 @@ use crate::{Coming, HEAD_BYTES_MAX, LinkAddr, LinkCounters, Placement, Receiver}
 
 /// Calls in a row that may return with frames of the last busy peer alone.
 const HOT_CALLS_MAX: u32 = 4;
-/// Of a shorter frame, asking where it belongs costs more than copying it twice.
+/// For a shorter frame, asking for its placement costs more than copying it twice.
 const PLACED_BYTES: usize = 12 << 10;
-/// Frames taken from one peer before the next gets its turn.
+/// Frames taken from one peer before the next is served.
 const TURN_FRAMES: usize = 16;
 
 impl Shm {
-    /// Hands over up to `max` frames, peers in turn; with a body that was read elsewhere the call ends, for what is to be said of so much
+    /// Delivers up to `max` frames, peers in turn. The call ends with a body that was read by reference, because the acknowledgement of so much data
     /// leaves between two calls.
     #[inline]
     pub(super) fn take_frames(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
@@ -37,7 +37,7 @@ impl Shm {
         }
         if self.has_fetched {
             self.has_fetched = false;
-            self.ring_bells(); // its sender may sleep until it has its memory back
+            self.ring_bells(); // its sender may sleep until its memory is released
         }
         frames
     }
@@ -69,7 +69,7 @@ impl Shm {
         frames
     }
 
-    /// Hands over up to `max` frames of the `at`-th living peer.
+    /// Delivers up to `max` frames of the `at`-th live peer.
     #[inline]
     fn take(&mut self, at: usize, max: usize, receiver: &mut impl Receiver) -> usize {
         let Some(&node) = self.live.get(at) else {
@@ -102,7 +102,7 @@ impl Shm {
         frames
     }
 
-    /// Whether anything is there to be received or noticed. The second look of the doorbell handshake.
+    /// Whether there are frames or changes to be noticed. The second check of the doorbell handshake.
     pub(super) fn is_ready(&self) -> bool {
         self.job.changes() != self.changes_seen
             || self
@@ -120,7 +120,7 @@ impl Shm {
     }
 }
 
-/// How many frames were handed over, and whether the last was one whose body lay elsewhere.
+/// How many frames were delivered, and whether the last had a body by reference.
 #[inline]
 fn take_open(
     peer: &mut Peer,
@@ -133,7 +133,7 @@ fn take_open(
     let Some(inbound) = peer.inbound.as_mut() else {
         return (0, false);
     };
-    // Looking again after a single frame would fetch a line that the peer holds for its next one, while that peer waits.
+    // Checking again after a single frame would fetch a line that the peer holds for its next one, while that peer waits.
     let max = if inbound.was_empty { max.min(1) } else { max };
     let (mut frames, mut has_fetched) = (0, false);
     let mut broken = false;
@@ -165,7 +165,7 @@ fn take_open(
                     peer.consumed_head.store(head, Ordering::Release);
                 }
                 if !is_fetched {
-                    // As this one, no other can be had: from now on its sender is to copy them.
+                    // If this body cannot be read, no other can: from now on the sender is to copy them.
                     inbound.memory = None;
                     peer.consumed_reads.store(0, Ordering::Release);
                 }
@@ -178,7 +178,7 @@ fn take_open(
         }
     }
     if let Some(head) = inbound.consumer.head_to_publish(true) {
-        // Its sender may ask how much was read.
+        // The sender may ask how much was read.
         peer.consumed_head.store(head, Ordering::Release);
         peer.heard = peer.generation;
     }
@@ -196,7 +196,7 @@ fn take_open(
     (frames, has_fetched)
 }
 
-/// Hands over a frame as it was when it was copied: whatever its sender writes afterwards, it is not looked at twice. Much goes where it belongs.
+/// Delivers a copy of a frame, so that later writes of its sender do not matter. A long frame is copied to its place.
 #[inline]
 fn hand_over<M: RingRead>(
     record: &Record<'_, M>,
@@ -210,7 +210,7 @@ fn hand_over<M: RingRead>(
     receiver.frame(addr, record.copy_whole(scratch));
 }
 
-/// Copies a frame's body where the receiver expects it; `false`: it is another frame, or none is expected.
+/// Copies a frame's body to the receiver's place; `false`: no place is named, or it is for another frame.
 fn place<M: RingRead>(
     record: &Record<'_, M>,
     addr: LinkAddr,
@@ -246,7 +246,7 @@ fn place<M: RingRead>(
     is_there
 }
 
-/// Copies the body that a frame refers to from where it lies to where it belongs. `false`: it cannot be had, or the frame is none.
+/// Reads a body sent by reference into the receiver's place. `false`: it cannot be read, or there is no place for it.
 fn fetch(
     head: &[u8],
     (address, bytes): (u64, usize),
@@ -274,7 +274,7 @@ fn fetch(
     false
 }
 
-/// Takes one frame of the peer's broadcast ring. `false`: it holds garbage.
+/// Takes one frame of the peer's broadcast ring. `false`: the ring holds garbage.
 #[inline]
 fn hear(
     inbound: &mut super::peers::Inbound,
@@ -298,7 +298,7 @@ fn hear(
     }
 }
 
-/// The peer's region holds what no honest process writes. It is left alone until the peer's next generation.
+/// Marks a peer whose region holds garbage. It is ignored until its next generation.
 #[cold]
 fn declare_broken(peer: &mut Peer, counters: &mut LinkCounters) {
     counters.dropped_frames += 1;

@@ -1,19 +1,19 @@
-//! The job's memory: one sealed anonymous file, and the claiming of a generation in it. What lies where in it says `layout`.
+//! The job's memory: one sealed anonymous file, and the claiming of a generation in it. `layout` has the offsets.
 //!
 //! `ShmJob::create` makes it (the launcher does that once and hands the descriptor to each process); `Job::claim` takes a node's
 //! index and `Job::begin_generation` a fresh generation for it; `mod` and `peers` make views by the offsets of `layout`.
 //!
 //! Invariants:
-//! 1. A generation's region is never written by another generation. What a process reads of a peer is therefore written by that one generation or by
-//!    nobody; a restarted peer cannot tear it.
-//! 2. Who lives as node `i` holds the lock on byte `i` of the file, by an open file description of its own: it goes with the
-//!    process, and not before the last of its mappings. A second claimant gets an error, not a share. (A child forked without exec keeps the lock alive: don't.)
+//! 1. A generation's region is never written by another generation: all that a process reads of a peer was written by that one generation or by
+//!    nobody, and a restarted peer cannot tear it.
+//! 2. The live process of node `i` holds the lock on byte `i` of the file, by an open file description of its own: it goes with the process, and not
+//!    before the last of its mappings. A second claimant gets an error. (A child forked without exec keeps the lock: avoid that.)
 //! 3. An attach killed at any step leaves nothing visible: the directory entry comes last but for the counter `changes`, and a
 //!    generation without entry is only a used-up number.
 //! 4. Sizes are read once, checked against the file's sealed size, and never read again.
-//! 5. A dead generation's pages are given back only when nobody has them mapped any more: see `free_dead_generations`. So each node has at most
-//!    the pages of one generation, alive or dead, and of those earlier generations that a living process has not turned away from yet, because
-//!    it has not polled since. `generations` bounds even these.
+//! 5. A dead generation's pages are released only when nobody maps them any more: see `free_dead_generations`. So each node has at most the pages of
+//!    one generation, alive or dead, and of those earlier generations that a live process still maps, because it has not polled since. `generations`
+//!    bounds even these.
 //!
 //! Nothing is in `/dev/shm`; the memory is gone with the last process that holds the descriptor.
 
@@ -40,7 +40,7 @@ impl ShmJob {
         let mut layout = Layout::new(nodes, config)?;
         let limit = sys::file_size_limit_bytes();
         if layout.total_bytes > limit {
-            // Fewer restarts rather than none: exceeding the limit would raise SIGXFSZ.
+            // Fewer restarts rather than failure: exceeding the limit would raise SIGXFSZ.
             let generations =
                 limit.saturating_sub(layout.head_bytes as u64) / layout.generation_bytes as u64;
             if generations < nodes as u64 {
@@ -69,7 +69,7 @@ impl ShmJob {
     }
 }
 
-/// One process's hold on the job: the file with its lock, and the head.
+/// One process's claim on the job: the file with its lock, and the head.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) layout: Layout,
@@ -137,7 +137,7 @@ impl Job {
         })
     }
 
-    /// Takes a fresh generation for `node` and maps its region.
+    /// Begins a new generation for `node` and maps its region.
     pub(crate) fn begin_generation(
         &self,
         node: u16,
@@ -167,14 +167,14 @@ impl Job {
         Ok((generation, map))
     }
 
-    /// Makes the generation visible to all others. Everything before is then visible, too.
+    /// Makes the generation visible to all others, and with it everything written before.
     pub(crate) fn announce(&self, node: u16, generation: u64) {
         WriteWord::new(&self.head, self.layout.directory_at(usize::from(node)))
             .store(generation, Ordering::Release);
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Grows with each `announce` of anybody.
+    /// A counter that grows with each `announce` of any process.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -185,7 +185,7 @@ impl Job {
         self.directory[node].load(Ordering::Acquire)
     }
 
-    /// Maps the region of a peer's generation and reads its bell's name. `None`: the directory names a generation that is not this node's.
+    /// Maps the region of a peer's generation and reads its bell's name. `None`: the directory names a generation of another node.
     pub(crate) fn open_generation(
         &self,
         node: usize,
@@ -214,14 +214,14 @@ impl Job {
         .map_err(io_error(what))
     }
 
-    /// Gives back the memory of all earlier generations of `node`, whose present generation is `generation` and announced. `false`: somebody may
-    /// still read one of them. `has_left` says of a node whether its process has told `generation` where to start.
+    /// Releases the memory of all earlier generations of `node`, whose present generation is `generation` and announced. `false`: a process may still
+    /// read one of them. `has_left` tells of a node whether its process has told `generation` where to start.
     ///
-    /// Why nobody reads them when this frees them. Their processes are gone: we hold their lock, which goes with the last of
-    /// their mappings. Another process maps a generation only while the directory names it, and the directory names `generation` now. So
-    /// the danger is processes that looked before. Each holds its node's lock as long as it lives; hence a node whose lock is
-    /// free has no such process, and one that comes later sees `generation` in the directory. A process that lives drops its mapping
-    /// of the earlier generation *before* it tells `generation` where to start (`Peer::turn_to`), so one that has told has none.
+    /// Why nobody reads them when this frees them. Their processes are gone: we hold their lock, which goes with the last of their mappings. Another
+    /// process maps a generation only while the directory names it, and the directory names `generation` now. So the danger is processes that read
+    /// the directory before. Each holds its node's lock as long as it is alive; hence a node whose lock is free has no such process, and one that
+    /// comes later sees `generation` in the directory. A live process drops its mapping of the earlier generation *before* it tells `generation`
+    /// where to start (`Peer::turn_to`), so one that has told has none.
     pub(crate) fn free_dead_generations(
         &self,
         node: u16,
@@ -254,7 +254,7 @@ impl Job {
         Ok(true)
     }
 
-    /// Whether a living process holds the node; `None`: the kernel does not tell.
+    /// Whether a live process holds the node; `None`: the kernel does not tell.
     pub(crate) fn is_claimed(&self, node: u16) -> Option<bool> {
         sys::is_byte_locked(self.fd.as_fd(), node.into()).ok()
     }
@@ -271,7 +271,7 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> ShmAttachError {
 
 #[cfg(test)]
 impl Job {
-    /// A second writable view of a generation, as no process has it.
+    /// A second writable view of a generation, for tests only.
     pub(crate) fn own_region_for_test(&self, generation: u64) -> Arc<Map> {
         self.map_generation(generation, true).expect("map")
     }

@@ -1,14 +1,13 @@
-//! The only door of `shm` to the kernel and to mapped memory.
+//! The only access of `shm` to the kernel and to mapped memory.
 //!
-//! `map` owns mappings and single words in them, `rings` the views of rings, `bell` what sleepers are woken by, `file` the job's
-//! file, `fence` the order of memory accesses, `host` what else the kernel is asked for. The views (`ReadWord`, `BellRef`,
-//! `LinesRo` …) hold their mapping alive and were checked against its bounds when made.
+//! `map` owns mappings and single words in them, `rings` the views of rings, `bell` the means to wake sleepers, `file` the job's file, `fence` the
+//! order of memory accesses, `host` other system calls. The views (`ReadWord`, `BellRef`, `LinesRo` …) hold their mapping alive and were checked
+//! against its bounds when made.
 //!
-//! Invariant: the file behind each map is sealed against shrinking and was found large enough before mapping, so no access
-//! faults. All memory is shared with other processes: words are touched by atomics only; the bytes of ring slots belong to one
-//! side at a time by the ring's protocol. What another process can write is copied before it is looked at (`copy_shared`), and no
-//! reference to it is made: one that breaks the protocol can send garbage, as anybody can, and change nothing that was checked.
-//! Dying at any point is within the protocol.
+//! Invariant: the file behind each map is sealed against shrinking and was found large enough before mapping, so no access faults. All memory is
+//! shared with other processes: words are accessed by atomics only; the bytes of ring slots belong to one side at a time by the ring's protocol.
+//! Bytes that another process can write are copied before they are read (`copy_shared`), and no reference to them is made: a process that breaks the
+//! protocol can send garbage, as anybody can, but cannot change bytes that were checked. A process may die at any point.
 #![allow(unsafe_code)] // mmap, raw views into shared memory, OFD locks: nothing safe offers them.
 
 mod bell;

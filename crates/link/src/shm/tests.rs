@@ -1,4 +1,4 @@
-//! Lives, claims and garbage. Delivery itself is the conformance suite's, crashes of real processes `tests/crash_shm.rs`'s.
+//! Generations, claims and garbage. The conformance suite checks delivery, `tests/crash_shm.rs` crashes of real processes.
 
 use std::os::fd::OwnedFd;
 
@@ -33,7 +33,7 @@ pub(super) fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames that were said to find room do, wherever the ring's tail and head are; and one more only if it says so.
+/// As many frames fit as `capacity` states, wherever the ring's tail and head are, and one more only if it says so.
 #[test]
 fn room_is_as_told() {
     let job = small(2);
@@ -55,7 +55,7 @@ fn room_is_as_told() {
     assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
 }
 
-/// Memory is behind a ring's lines before they are used, but hardly more than is used; round the ring nothing is asked for again.
+/// Memory is allocated for a ring's lines before they are used, but hardly more than is used; after the first lap nothing is asked for again.
 #[test]
 fn memory_comes_ahead_of_use() {
     let config = ShmConfig::for_nodes(2);
@@ -81,7 +81,7 @@ fn memory_comes_ahead_of_use() {
     assert_eq!(pass(lines), whole);
 }
 
-/// Lends one place to whatever comes, if it is to; and what came of it, or as a frame.
+/// A receiver with one place, or none, that records placed bodies, plain frames and missing bodies.
 struct Places {
     room: Option<Vec<u8>>,
     placed: Vec<(Vec<u8>, Vec<u8>)>,
@@ -128,7 +128,7 @@ impl Receiver for Places {
     }
 }
 
-/// Two processes' halves, and how the first one names the second.
+/// Two links of one job that know each other, and the first one's name of the second: address and generation.
 fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
     let mut a = Shm::attach(job, 0).expect("attach");
     let mut b = Shm::attach(job, 1).expect("attach");
@@ -141,7 +141,7 @@ fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
     (a, b, (to_b, generation))
 }
 
-/// `false`, and says so, where the kernel does not let `b` read the memory of `a`.
+/// Lets `b` take bodies by reference. `false`, with a message, where the kernel does not let `b` read the memory of `a`.
 fn reads(a: &mut Shm, b: &mut Shm, to: (LinkAddr, u64), max_bytes: usize) -> bool {
     b.set_reference_max(max_bytes);
     let reads = a.reference_room(to).is_some();
@@ -151,7 +151,7 @@ fn reads(a: &mut Shm, b: &mut Shm, to: (LinkAddr, u64), max_bytes: usize) -> boo
     reads
 }
 
-/// A body is read where it lies, as long as there is room for it, between frames that pass the ring; it is given up when it was read.
+/// A body is read in its sender's memory, as long as there is room for it, between frames that pass the ring; it is released when it was read.
 #[test]
 fn bodies_are_read_where_they_lie() {
     let job = small(2);
@@ -195,7 +195,7 @@ fn bodies_are_read_where_they_lie() {
     assert_eq!(a.reference_room(to), None);
 }
 
-/// A sleeper hears that a body of its own was read.
+/// A sleeping sender is woken when its body was read.
 #[test]
 fn readers_wake_who_waits_for_memory() {
     let job = small(2);
@@ -220,7 +220,7 @@ fn readers_wake_who_waits_for_memory() {
     assert_eq!(reader.join().expect("reader").1, 1);
 }
 
-/// A body without a place, or with a head of something else, is not taken, and said to be missing. What follows comes, and no more are referred to.
+/// A body that has no place, or whose head is not expected, is reported as missing. Later frames arrive, and nothing more is sent by reference.
 #[test]
 fn bodies_without_a_place_are_not_taken() {
     let body = Bytes::from(vec![7; 1000]);
@@ -243,7 +243,7 @@ fn bodies_without_a_place_are_not_taken() {
     }
 }
 
-/// What its sender gave up before it was read is not taken for what it was. A receiver that is gone holds up no body.
+/// A body that its sender released before it was read is not delivered with other content. A receiver that is gone holds up no body.
 #[test]
 fn bodies_end_with_either_side() {
     let job = small(2);
@@ -273,14 +273,14 @@ fn bodies_end_with_either_side() {
     }
 }
 
-/// Sends a frame that is counted, to that generation.
+/// Sends a counted frame to that generation.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
     let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");
     shm.flush().expect("flush");
     taken
 }
 
-/// A frame in parts arrives as one, wherever it is cut, also where that is within its first line, and whatever its length is to lines and words.
+/// A frame in parts arrives as one, wherever it is cut, also within its first line, and of any length.
 #[test]
 fn parts_arrive_as_one() {
     let job = small(2);
@@ -308,7 +308,7 @@ fn parts_arrive_as_one() {
     }
 }
 
-/// to no other.
+/// Unread counted frames are known, among other frames, round the ring, and of the generation before; a frame for one generation reaches no other.
 #[test]
 fn unread_frames_are_counted() {
     let job = small(2);
@@ -390,7 +390,7 @@ fn index_is_claimed_once() {
     ));
 }
 
-/// Attaching more often than the job has generations is refused, and the living go on.
+/// Attaching more often than the job has generations is refused, and live processes go on.
 #[test]
 fn generations_run_out() {
     let job = small(2);
@@ -405,7 +405,7 @@ fn generations_run_out() {
     assert_eq!(receive(&mut a), Vec::<Vec<u8>>::new());
 }
 
-/// What is not a job's memory is refused with a reason.
+/// A descriptor that is no job's memory is refused with a reason.
 #[test]
 fn foreign_descriptors_are_refused() {
     let file = std::fs::File::open("/dev/null").expect("open");
@@ -472,7 +472,7 @@ fn impossible_sizes_are_refused() {
     }
 }
 
-/// A restarted consumer gets nothing that was meant for its earlier generation, and everything after.
+/// A restarted consumer gets no frames for its earlier generation, and all later ones.
 #[test]
 fn restarted_consumer_starts_fresh() {
     let job = small(2);
@@ -494,7 +494,7 @@ fn restarted_consumer_starts_fresh() {
     }
 }
 
-/// A restarted producer's frames come from its new ring; what its earlier generation sent and exited before is still read.
+/// A restarted producer's frames come from its new ring; frames that its earlier generation sent before it exited are still read.
 #[test]
 fn restarted_producer_is_followed() {
     let job = small(2);
@@ -536,7 +536,7 @@ fn busy_peer_starves_nobody() {
     }
 }
 
-/// A reader that was outrun by broadcasts gets the newest and knows how many it missed.
+/// A reader that broadcasts overran gets the newest frame and knows how many it missed.
 #[test]
 fn outrun_reader_counts_what_it_missed() {
     let job = small(2);
@@ -553,7 +553,7 @@ fn outrun_reader_counts_what_it_missed() {
     assert_eq!(counters.received_frames + counters.overrun_frames, 1001);
 }
 
-/// Memory is taken where frames were written, not where they might be.
+/// Memory is used only where frames were written.
 #[test]
 fn untouched_rings_cost_nothing() {
     let job = ShmJob::create(32, ShmConfig::for_nodes(32)).expect("create");
@@ -563,7 +563,7 @@ fn untouched_rings_cost_nothing() {
     send(&mut links[0], LinkAddr::Local(1), b"one");
     assert_eq!(receive(&mut links[1]).len(), 1);
     let taken = rustix::fs::fstat(&job).expect("fstat").st_blocks as u64 * 512;
-    // Each looks at a line of each other's: a page for every ring looked at, once it was opened.
+    // Each node reads a line of every other's ring: a page for every ring, once it was opened.
     assert!(taken < 16 << 20, "{taken} bytes");
 }
 
@@ -590,7 +590,7 @@ fn restarts_do_not_pile_up_memory() {
     let mut a = Shm::attach(&job, 0).expect("attach");
     let mut c = Shm::attach(&job, 2).expect("attach");
     let dead = Shm::attach(&job, 3).expect("attach");
-    drop(dead); // a generation that will never say anything again must not keep others' memory
+    drop(dead); // a dead generation, which never sends again, must not keep others' memory
     let mut after_three = 0;
     for restart in 0..100 {
         let mut b = Shm::attach(&job, 1).expect("attach");
@@ -610,7 +610,7 @@ fn restarts_do_not_pile_up_memory() {
     );
 }
 
-/// The memory of a dead generation stays as long as a living process may read it, and goes when that turns away or dies.
+/// The memory of a dead generation stays as long as a live process may read it, and is released when that process turns to the next one or dies.
 #[test]
 fn dead_generation_stays_for_its_readers() {
     for reader_dies in [false, true] {
@@ -626,7 +626,7 @@ fn dead_generation_stays_for_its_readers() {
         let full = taken_bytes(&job);
         if reader_dies {
             drop(a);
-            drop(Shm::attach(&job, 2).expect("attach")); // any attach makes others look
+            drop(Shm::attach(&job, 2).expect("attach")); // any attach makes the others refresh
         } else {
             receive(&mut a);
         }
@@ -645,7 +645,7 @@ fn dead_generation_stays_for_its_readers() {
     }
 }
 
-/// The doctor's question is answered, with yes on any machine that runs these tests.
+/// The probe answers, with yes on any machine that runs these tests.
 #[test]
 fn probe_answers() {
     let probe = probe();

@@ -1,4 +1,4 @@
-//! Transmit half: frames into our own rings, references to bodies, and the ringing of bells.
+//! Transmit half: writes frames and references to bodies into our own rings, and rings bells.
 //!
 //! Called by `Shm::send`, its like, and `Shm::flush`.
 
@@ -11,14 +11,14 @@ use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
 use crate::{Frame, LinkAddr, LinkError};
 
-/// No honest peer takes more by reference, in rings.
+/// Most bytes that a peer may be sent by reference, in rings.
 const REFERENCE_RINGS: usize = 2;
 
-/// How often it is looked whether those live that were referred to something.
+/// How often `take_back` checks whether peers that have yet to read bodies are alive.
 const CLAIMS_MS: u64 = 10;
 
 impl Shm {
-    /// Writes a frame into the ring towards `node`, or towards that generation of it only. `false`: no room, or no such process now.
+    /// Writes a frame into the ring towards `node`, only if that generation is present where one is given. `false`: no room, or no such process now.
     #[inline]
     pub(super) fn send_to(
         &mut self,
@@ -67,7 +67,7 @@ impl Shm {
         }
     }
 
-    /// How much more that generation of the peer takes where it lies.
+    /// How many bytes more can be sent by reference to that generation of the peer.
     pub(super) fn reference_room_of(&self, node: u16, generation: u64) -> Option<usize> {
         let peer = self.peers.get(usize::from(node))?;
         let inbound = peer
@@ -79,7 +79,7 @@ impl Shm {
         Some(most.saturating_sub(peer.referred.bytes()))
     }
 
-    /// Writes a frame's head into the ring, and where its body lies, which is held until it was read.
+    /// Writes a frame's head and a reference to its body into the ring; the body is held until it was read.
     pub(super) fn refer(
         &mut self,
         (node, generation): (u16, u64),
@@ -106,7 +106,7 @@ impl Shm {
         Ok(is_sent)
     }
 
-    /// Gives up the bodies that have been read, or that nobody will read.
+    /// Releases the bodies that have been read, or that nobody will read.
     #[cold]
     pub(super) fn take_back(&mut self) {
         let now_ms = sys::coarse_ms();
@@ -130,7 +130,7 @@ impl Shm {
         }
     }
 
-    /// Writes a frame into our broadcast ring, over whatever is oldest there.
+    /// Writes a frame into our broadcast ring, over the oldest frames there.
     pub(super) fn send_to_all(&mut self, frame: &Frame<'_>) {
         let bytes = frame.write(&mut self.slot);
         let frame = &self.slot[..bytes];
@@ -146,7 +146,7 @@ impl Shm {
         }
     }
 
-    /// Wakes those that sleep of all we sent to.
+    /// Wakes the sleeping peers that were sent frames since the last call.
     #[inline]
     pub(super) fn ring_bells(&mut self) {
         if self.touched.is_empty() {
@@ -170,7 +170,7 @@ impl Shm {
         self.touched.clear();
     }
 
-    /// Looks at the directory and turns to peers that began a new generation.
+    /// Reads the directory and turns to peers that began a new generation.
     #[cold]
     pub(super) fn refresh(&mut self) -> Result<(), LinkError> {
         // The counter first: an entry that appears while we read the directory raises it again.

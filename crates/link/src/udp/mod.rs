@@ -1,8 +1,8 @@
 //! `udp`: any IP network, one socket for all peers, no rights needed.
 //!
-//! `rx` receives, `tx` sends by `gather`, `sys` is the only `unsafe`. Frames are datagrams: they may be lost, repeated and
-//! reordered; answers by ICMP fail nothing. A datagram is never larger than the MTU of the interface that `bind` names, so that
-//! no fragment is lost for all; on the loopback interface that is nearly 64 KiB.
+//! `rx` receives, `tx` sends by `gather`, `sys` is the only `unsafe`. Frames are datagrams: they may be lost, repeated and reordered; ICMP errors
+//! fail nothing. A datagram is never larger than the MTU of the interface that `bind` names, so that it is not lost whole with a fragment; on the
+//! loopback interface that is nearly 64 KiB.
 //!
 //! ```
 //! use tsumuji_link::{Frame, Link, each, udp::{Udp, UdpConfig}};
@@ -15,11 +15,11 @@
 //! b.receive(16, &mut each(|from, frame| assert_eq!((from, frame), (a.local_addr(), &b"hello"[..])))).unwrap();
 //! ```
 //!
-//! Long messages are copied by the kernel only: it gathers their frames from where the sender has them (`send_run`), and scatters
-//! them to where the receiver expects them (`recv_landing`).
+//! Long messages are copied by the kernel only: it gathers their frames from the sender's memory (`gather`), and scatters them to where the receiver
+//! expects them (`recv_scattered`).
 //!
-//! Left out on purpose: multicast (a datagram goes to each peer by itself); path MTU discovery of our own (the kernel fragments
-//! where a path is narrower than its interface); zero-copy sends (they pay only beyond what a datagram holds).
+//! Left out on purpose: multicast (a datagram goes to each peer by itself); path MTU discovery of our own (the kernel fragments where a path is
+//! narrower than its interface); zero-copy sends (they pay only for more than a datagram holds).
 
 mod probe;
 mod rx;
@@ -47,24 +47,24 @@ use tx::Outlet;
 
 /// The link's name.
 const NAME: &str = "udp";
-/// The largest frame by default: what an IPv4 datagram holds at most is 65,507 bytes.
+/// The largest frame by default; an IPv4 datagram holds at most 65,507 bytes.
 const FRAME_BYTES_MAX: usize = 65_000;
 /// Every IPv4 host takes datagrams of 576 bytes; no interface worth using has a smaller MTU.
 const FRAME_BYTES_MIN: usize = 512;
 /// IP and UDP headers.
 const IPV4_HEADER_BYTES: usize = 28;
 const IPV6_HEADER_BYTES: usize = 48;
-/// What Ethernet has, if the interface cannot be asked.
+/// MTU of Ethernet, used if the interface cannot be asked.
 const MTU_BYTES_DEFAULT: usize = 1500;
 
-/// How to open the socket.
+/// Options of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// Largest frame; `None`: what the local interface's MTU allows. All nodes of a cluster should agree on it.
+    /// Largest frame in bytes; `None`: as the local interface's MTU allows. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Socket buffers to ask for, each way, in bytes of data. The kernel grants less where `net.core.rmem_max` says so.
     pub buffer_bytes: usize,
-    /// Let the kernel or the device split and join runs of equal datagrams (UDP_SEGMENT, UDP_GRO).
+    /// Let the kernel or the device split and join batches of equal datagrams (UDP_SEGMENT, UDP_GRO).
     pub offload: bool,
     /// Let the kernel poll the device in a receive for this long (SO_BUSY_POLL); zero: it does not.
     pub busy_poll: Duration,
@@ -86,32 +86,32 @@ impl Default for UdpConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpBindError {
-    /// Another socket has it.
+    /// Another socket has the address.
     #[error("UDP port {addr} is taken; choose another, or port 0 for any that is free")]
     InUse {
-        /// Asked for.
+        /// The address.
         addr: SocketAddr,
     },
-    /// Not an address of this machine.
+    /// No address of this machine.
     #[error("{addr} is no address of this machine; `ip addr` lists them")]
     NotOurs {
-        /// Asked for.
+        /// The address.
         addr: SocketAddr,
     },
-    /// A frame size that no datagram has.
+    /// No datagram can have this frame size.
     #[error("frames of {frame_bytes} bytes do not fit UDP; take {FRAME_BYTES_MIN} to 65507")]
     FrameBytes {
-        /// Asked for.
+        /// The size asked for.
         frame_bytes: usize,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what} for {addr}: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// Asked for.
+        /// The address.
         addr: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -133,8 +133,8 @@ pub struct Udp {
 impl Udp {
     /// Opens a socket at `addr` (port 0: any free one; see `local_addr`).
     ///
-    /// At an unspecified address (`0.0.0.0`, `[::]`) frames are cut for the narrowest interface, and `local_addr` has no IP that
-    /// peers could use: name an interface's address where it matters. `[::]` takes IPv4 peers, too.
+    /// At an unspecified address (`0.0.0.0`, `[::]`) frames are sized for the narrowest interface, and `local_addr` has no IP that peers could use:
+    /// name an interface's address where it matters. `[::]` takes IPv4 peers, too.
     pub fn bind(addr: SocketAddr, config: UdpConfig) -> Result<Self, UdpBindError> {
         let failed = |what| move |source| UdpBindError::Io { what, addr, source };
         if let Some(frame_bytes) = config.frame_bytes
@@ -207,7 +207,7 @@ impl Udp {
     }
 }
 
-/// What the kernel charges a receive buffer for a datagram of `frame_bytes`, at most.
+/// Most bytes that the kernel charges a receive buffer for a datagram of `frame_bytes`.
 ///
 /// Measured on the loopback interface (kernel 6.18): the data with its headers rounded up to a power of two and 256 bytes beside,
 /// beyond 16 KiB the data and 832 bytes. Drivers of network cards often spend a page on a frame, hence the lower bound.
@@ -221,14 +221,14 @@ fn charge_bytes(frame_bytes: usize) -> usize {
     }
 }
 
-/// Sets both buffers as large as we may, and returns the receive buffer as the kernel accounts it.
+/// Sets both buffers as large as allowed, up to `bytes` of data, and returns the receive buffer as the kernel accounts it.
 fn enlarge_buffers(fd: BorrowedFd<'_>, bytes: usize) -> usize {
     let bytes = bytes.clamp(4096, 1 << 30) as i32;
     for (force, plain) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
     ] {
-        // Forcing needs CAP_NET_ADMIN; without it the kernel caps what we ask for. Either is fine: what was granted counts.
+        // Forcing needs CAP_NET_ADMIN; without it the kernel caps the size. The granted size is read back.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, force, bytes)
             .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, plain, bytes));
     }
@@ -344,7 +344,7 @@ impl Link for Udp {
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
-        // What lies in the kernel makes the descriptor readable by itself.
+        // Frames in the kernel's buffer make the descriptor readable by themselves.
         Ok(!self.rx.has_frames())
     }
 

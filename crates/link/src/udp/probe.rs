@@ -1,4 +1,4 @@
-//! What `tsumuji doctor` asks: does UDP work here, and how much does its receive buffer hold.
+//! The probe for `tsumuji doctor`: whether UDP works here, and how much its receive buffer holds.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Udp, UdpConfig};
 use crate::{Frame, Link, Probe, each};
 
-/// Looks at the loopback interface this often before the frame counts as lost; each look waits at most `LOOK`.
+/// Waits on the loopback interface before the frame counts as lost; each takes at most `LOOK`.
 const LOOKS_MAX: usize = 20;
 const LOOK: Duration = Duration::from_millis(50);
 /// A receive buffer below this drops frames as soon as several peers send at once.
@@ -38,7 +38,7 @@ pub fn probe() -> Probe {
     probe
 }
 
-/// The receive buffer and the frame size, if a frame arrives.
+/// The receive buffer and the frame size in bytes, if a frame arrives.
 fn try_out(addr: SocketAddr) -> Result<(usize, usize), String> {
     let bind = || Udp::bind(addr, UdpConfig::default()).map_err(|error| error.to_string());
     let (mut a, mut b) = (bind()?, bind()?);

@@ -1,11 +1,11 @@
-//! Receive half: datagrams into reused buffers, and their handing over.
+//! Receive half: receives datagrams into reused buffers, and delivers their frames.
 //!
-//! Called by `Udp::receive`. While frames come singly, one `recvmsg` fetches one frame and no second call asks for more:
-//! an answer should not wait for a look at an empty socket. Two successful calls in a row switch to `recvmmsg`, one frame alone
-//! in a batch switches back. A datagram may hold several frames of one size (UDP_GRO).
+//! Called by `Udp::receive`. While frames come singly, one `recvmsg` fetches one frame and no second call asks for more: an answer should not wait
+//! for a call on an empty socket. Two successful calls in a row switch to `recvmmsg`, one frame alone in a batch switches back. A datagram may hold
+//! several frames of one size (UDP_GRO).
 //!
-//! While the receiver says where the next bodys belong, one datagram at a time is scattered to there. Whether it was the one
-//! expected is known only afterwards: if not, it is put together again and handed over like any other.
+//! While the receiver names a place for the next bodies, one datagram at a time is scattered to it. Whether it was the expected one is known only
+//! afterwards: if not, it is put together again and delivered like any other.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,30 +13,30 @@ use std::os::fd::BorrowedFd;
 use super::sys::{RecvBatch, Scattered};
 use crate::{LinkAddr, LinkCounters, LinkError, Receiver};
 
-/// Datagrams per `recvmmsg`: beyond it the call's own cost is no longer felt, and the buffers stay in a second-level cache.
+/// Datagrams per `recvmmsg`: with more, the call would cost hardly less per datagram, and the buffers would leave the second-level cache.
 const BATCH_DATAGRAMS: usize = 16;
 
-/// After wrong guesses in a row so many receives are made without one, doubled each time: two senders whose messages alternate are
-/// better served by whole batches.
+/// Upper limit of `distrust`. After wrong guesses in a row so many receives are made without a guess, doubled each time: two senders whose messages
+/// alternate are better served by whole batches.
 const DISTRUST_MAX: u32 = 64;
 
-/// Buffers, and what of them is not yet handed over.
+/// Receive buffers, and how far their frames were delivered.
 #[derive(Debug)]
 pub(super) struct Rx {
     batch: RecvBatch,
     /// Datagrams in the buffers.
     filled: usize,
-    /// The first of them not wholly handed over.
+    /// The first datagram not wholly delivered.
     next: usize,
-    /// Bytes of that one already handed over.
+    /// Bytes of that datagram already delivered.
     offset: usize,
     /// The last call brought a frame.
     busy: bool,
     /// Frames come in bursts: fetch many at once.
     dense: bool,
-    /// Receives that are to be made without a guess.
+    /// Receives still to be made without a guess.
     unguessed: u32,
-    /// So many after the next wrong one.
+    /// Receives without a guess after the next wrong one.
     distrust: u32,
 }
 
@@ -54,12 +54,12 @@ impl Rx {
         }
     }
 
-    /// Whether frames lie in the buffers.
+    /// Whether undelivered frames lie in the buffers.
     pub(super) fn has_frames(&self) -> bool {
         self.next < self.filled
     }
 
-    /// Hands over up to `max` frames.
+    /// Delivers up to `max` frames.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -69,7 +69,7 @@ impl Rx {
         receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
         let mut frames = self.hand_over(counters, max, receiver);
-        // Every turn but the last takes a full batch or a frame of a long message, so `max` bounds the loop.
+        // Every pass but the last takes a full batch or a frame of a long message, so `max` bounds the loop.
         while frames < max {
             if self.unguessed > 0 {
                 self.unguessed -= 1;
@@ -89,7 +89,7 @@ impl Rx {
         Ok(frames)
     }
 
-    /// Receives a datagram to where the receiver expects it, and hands over all of it: so many frames. `None`: it expects nothing.
+    /// Receives a datagram into the place that the receiver names, and delivers all its frames; returns their number. `None`: no place is named.
     fn fetch_scattered(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -119,7 +119,7 @@ impl Rx {
         } = scattered;
         let full_bytes = head_bytes + body_bytes;
         let in_place = in_place_bytes.div_ceil(segment_bytes);
-        // Of frame `index` the head lies apart and the body in its place, if all are as long as expected.
+        // Frame `index` has its head apart and its body in its place, if all frames are as long as expected.
         let body_of = |index: usize| {
             let frame_bytes = segment_bytes.min(in_place_bytes - index * segment_bytes);
             frame_bytes.checked_sub(head_bytes)
@@ -144,7 +144,7 @@ impl Rx {
         } else {
             self.unguessed = self.distrust;
             self.distrust = (2 * self.distrust).min(DISTRUST_MAX);
-            // Nothing was handed over since: the same place.
+            // Nothing was delivered since, so the place is the same as before.
             match receiver.placement(None) {
                 Some(placement) if placement.place.len() == place_bytes => {
                     self.batch.rejoin(&scattered, &placement);
@@ -186,7 +186,7 @@ impl Rx {
         }
     }
 
-    /// No frame is there now, or the socket is unusable.
+    /// Judges a failed receive: no frame is there now, or the socket is unusable.
     fn nothing(&mut self, error: io::Error) -> Result<usize, LinkError> {
         self.busy = false;
         self.dense = false;
@@ -233,8 +233,8 @@ impl Rx {
     }
 }
 
-/// Whether the socket itself is unusable. All else is weather: nothing there, an interrupted call, no memory now, or an ICMP
-/// answer to something sent earlier.
+/// Whether the socket itself is unusable. All other errors are temporary: nothing there, an interrupted call, no memory now, or an ICMP error about
+/// an earlier datagram.
 pub(super) fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,4 @@
-//! Batches sent from where they lie, and bodies received to where they are expected.
+//! Batches sent from the caller's memory, and bodies received into their places.
 
 use super::*;
 use crate::{Coming, Placement};
@@ -25,7 +25,7 @@ fn message(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + i / 253) as u8).collect()
 }
 
-/// Sends the parts of `message` from the one numbered `first` on, in as few sends as there is room for.
+/// Sends `count` parts of `message` from number `first` on, in as few sends as there is room for.
 fn send(a: &mut Udp, to: LinkAddr, message: &[u8], first: usize, count: usize) {
     let heads: Vec<_> = (first..first + count).map(head).collect();
     let bodies: Vec<_> = message.chunks(BODY_BYTES).skip(first).take(count).collect();
@@ -38,10 +38,10 @@ fn send(a: &mut Udp, to: LinkAddr, message: &[u8], first: usize, count: usize) {
     a.flush().expect("flush");
 }
 
-/// Assembles one message, and keeps all frames that are not of it.
+/// Assembles one message, and keeps all frames that are not part of it.
 struct Taker {
     message: Vec<u8>,
-    /// Parts that may be expected at once; 0: no guess.
+    /// Parts that may be expected at once; 0: no place is named.
     most: usize,
     /// The part expected next.
     next: usize,
@@ -159,7 +159,7 @@ fn batches_are_placed() {
     }
 }
 
-/// Frames behind the last that has a place come as they are.
+/// Frames behind the last one that has a place are delivered as they are.
 #[test]
 fn more_than_was_expected() {
     let (mut a, mut b) = (bind(true), bind(true));
@@ -174,7 +174,7 @@ fn more_than_was_expected() {
     }
 }
 
-/// Whatever comes instead is put together again, byte for byte, and what was expected still finds its place.
+/// Unexpected datagrams are put together again, byte for byte, and expected parts still find their place.
 #[test]
 fn wrong_guesses_are_put_together_again() {
     let (mut a, mut b, mut c) = (bind(true), bind(true), bind(true));
@@ -183,7 +183,7 @@ fn wrong_guesses_are_put_together_again() {
     let mut taker = Taker::new(sent.len(), 65);
     let mut strangers = Vec::new();
     for round in 0..10 {
-        // Shorter than a head, just as long, a little longer, and larger than any part; alone or several in one datagram.
+        // Shorter than a head, as long, a little longer, and larger than any part; alone or several in one datagram.
         for bytes in [1, 7, 8, 9, 600, 1007, 1008, 1009, 1472] {
             for copy in 0..=round % 3 {
                 let frame: Vec<u8> = (0..bytes)
@@ -205,7 +205,7 @@ fn wrong_guesses_are_put_together_again() {
     assert_eq!(b.counters().dropped_frames, 0);
 }
 
-/// Datagrams that no place is large enough for, and empty ones, are no trouble while a message is expected.
+/// Datagrams too large for any place, and empty ones, do no harm while a message is expected.
 #[test]
 fn foreign_datagrams_while_expecting() {
     let mut b = bind(true);

@@ -1,8 +1,8 @@
-//! The only door of `udp` to the kernel: messages with addresses and segment sizes, and what no safe wrapper offers.
+//! The only access of `udp` to the kernel: messages with addresses and segment sizes, and calls without a safe wrapper.
 //!
-//! `RecvBatch` owns the header arrays that the kernel reads and writes; they are built once and reused for every call, so that
-//! nothing is allocated per frame. Invariant: a pointer in a header array leads into a boxed slice that the same
-//! batch owns and never replaces, or (scattered receives) into what the call borrows.
+//! `RecvBatch` owns the header arrays that the kernel reads and writes; they are built once and reused for every call, so that nothing is allocated
+//! per frame. Invariant: a pointer in a header array leads into a boxed slice that the same batch owns and never replaces, or (scattered receives)
+//! into memory that the call borrows.
 #![allow(unsafe_code)] // recvmsg, recvmmsg with control messages; getifaddrs; ioctl.
 
 use std::io;
@@ -15,9 +15,9 @@ use crate::gather::{RawAddr, SEGMENTS_MAX};
 use crate::{HEAD_BYTES_MAX, Placement};
 use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
 
-/// A datagram never is larger, nor is what the kernel coalesces.
+/// Largest datagram, also of those that the kernel coalesces.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
-/// Frames of one datagram that are parted from their bodies: as many as one send is cut into.
+/// Most frames of one datagram that are separated from their bodies: as many as one send is cut into.
 const SCATTERED_MAX: usize = SEGMENTS_MAX;
 /// Enough for one control message with a 4-byte value.
 const CONTROL_WORDS: usize = 4;
@@ -29,7 +29,7 @@ pub(super) struct Datagram<'a> {
     pub(super) bytes: &'a [u8],
     /// Size of each frame in it but the last.
     pub(super) segment_bytes: usize,
-    /// It was longer than the buffer: worthless.
+    /// It was longer than the buffer and is cut.
     pub(super) truncated: bool,
 }
 
@@ -38,13 +38,13 @@ pub(super) struct Datagram<'a> {
 pub(super) struct Scattered {
     pub(super) from: SocketAddr,
     pub(super) bytes: usize,
-    /// So many frames had a place of their own.
+    /// How many frames had a place of their own.
     pub(super) frames: usize,
-    /// Of `bytes`, what lies there; the rest is spilled.
+    /// How many of `bytes` lie there; the rest is spilled.
     pub(super) in_place_bytes: usize,
     /// Size of each frame in it but the last.
     pub(super) segment_bytes: usize,
-    /// It was longer than all places together: worthless.
+    /// It was longer than all places together and is cut.
     pub(super) truncated: bool,
 }
 
@@ -68,9 +68,9 @@ pub(super) struct RecvBatch {
     buffers: Box<[u8]>,
     // The headers point into these; the field keeps them alive.
     _vectors: Box<[iovec]>,
-    /// Heads of frames whose payloads go elsewhere.
+    /// Heads of frames whose bodies go elsewhere.
     heads: Box<[[u8; HEAD_BYTES_MAX]]>,
-    /// Head and payload of each of them, and what is left.
+    /// Head and body of each of them, and the buffer for the rest.
     scattered: Box<[iovec]>,
 }
 
@@ -119,8 +119,7 @@ impl RecvBatch {
         }
     }
 
-    /// Receives one datagram, without waiting: as far as it goes, heads apart and payloads into `placement`; what is more goes into
-    /// the first buffer.
+    /// Receives one datagram, without waiting: heads apart and bodies into `placement`, as far as it has room; the rest goes into the first buffer.
     pub(super) fn recv_scattered(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -166,13 +165,13 @@ impl RecvBatch {
         })
     }
 
-    /// Head of a frame that the last `recv_scattered` received.
+    /// Head of frame number `frame` that the last `recv_scattered` received.
     #[inline]
     pub(super) fn head(&self, frame: usize, bytes: usize) -> &[u8] {
         &self.heads[frame][..bytes]
     }
 
-    /// What the last `recv_scattered` found no other place for.
+    /// The bytes for which the last `recv_scattered` found no other place.
     pub(super) fn spill(&self, bytes: usize) -> &[u8] {
         &self.buffers[..bytes]
     }
@@ -195,7 +194,7 @@ impl RecvBatch {
         add(spill);
     }
 
-    /// What `rejoin` put together.
+    /// The datagram that `rejoin` put together.
     pub(super) fn rejoined(&self, bytes: usize) -> &[u8] {
         &self.buffers[DATAGRAM_BYTES_MAX..DATAGRAM_BYTES_MAX + bytes]
     }
@@ -253,7 +252,7 @@ impl RecvBatch {
         }
     }
 
-    /// The size of coalesced datagrams: the one control message that we ask for.
+    /// Size of coalesced datagrams, from the one control message that we ask for.
     #[inline]
     fn segment_bytes(&self, index: usize) -> Option<usize> {
         let header = &self.headers[index].msg_hdr;
@@ -305,7 +304,7 @@ const MEMINFO_WORDS: usize = 9;
 const MEMINFO_RCVBUF: usize = 1;
 const MEMINFO_DROPS: usize = 8;
 
-/// The receive buffer as the kernel accounts it, in bytes, and the datagrams that it dropped.
+/// Size of the receive buffer as the kernel accounts it, in bytes, and the number of datagrams dropped.
 pub(super) fn receive_memory(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     let mut words = [0u32; MEMINFO_WORDS];
     let mut bytes = size_of_val(&words) as socklen_t;

@@ -1,4 +1,4 @@
-//! What is UDP's own: sizes, buffers, drops, runs of frames. Delivery is the conformance suite's.
+//! Properties of UDP: sizes, buffers, drops, batches of frames. The conformance suite checks delivery.
 
 use super::*;
 use crate::each;
@@ -35,7 +35,7 @@ fn receive(udp: &mut Udp) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames are cut for the interface: MTU less headers, but no larger than a datagram may be.
+/// Frames are sized for the interface: MTU less headers, but no larger than a datagram may be.
 #[test]
 fn frame_size_follows_the_mtu() {
     let v4 = any();
@@ -51,7 +51,7 @@ fn frame_size_follows_the_mtu() {
     );
 }
 
-/// `receive_frames` frames of any size fit the receive buffer without a drop: the figure that credit is given out by.
+/// `receive_frames` frames of any size fit the receive buffer without a drop: credit is granted by this number.
 #[test]
 fn stated_frames_fit_the_buffer() {
     for frame_bytes in [
@@ -77,7 +77,7 @@ fn stated_frames_fit_the_buffer() {
     }
 }
 
-/// What the kernel drops for want of room is counted.
+/// Frames that the kernel drops because a buffer is full are counted.
 #[test]
 fn kernel_drops_are_counted() {
     let config = UdpConfig {
@@ -95,7 +95,7 @@ fn kernel_drops_are_counted() {
     assert_eq!(arrived + b.counters().dropped_frames, 1000);
 }
 
-/// Runs of equal frames, a shorter one at a run's end, and changes of address come apart as they were put in.
+/// Batches of equal frames, a shorter one at a batch's end, and changes of address are separated as they were joined.
 #[test]
 fn runs_are_cut_where_they_were_joined() {
     let mut a = bind(ethernet());
@@ -120,7 +120,7 @@ fn runs_are_cut_where_they_were_joined() {
     assert_eq!(a.counters().sent_frames, 16);
 }
 
-/// A burst of joined frames is handed over in portions no larger than asked for.
+/// A burst of joined frames is delivered in portions no larger than `max`.
 #[test]
 fn joined_frames_respect_max() {
     let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
@@ -142,7 +142,7 @@ fn joined_frames_respect_max() {
     assert_eq!(numbers, (0..60).collect::<Vec<_>>());
 }
 
-/// A datagram from elsewhere, empty or of the largest size, is no trouble.
+/// Foreign datagrams, empty or of the largest size, do no harm.
 #[test]
 fn foreign_datagrams_are_harmless() {
     let mut b = bind(ethernet());
@@ -158,7 +158,7 @@ fn foreign_datagrams_are_harmless() {
     assert_eq!(b.counters().dropped_frames, 1);
 }
 
-/// A peer that is gone answers by ICMP, which fails nothing.
+/// ICMP errors of a peer that is gone fail nothing.
 #[test]
 fn refusals_fail_nothing() {
     let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
@@ -217,7 +217,7 @@ fn bind_errors_help() {
     assert!(text(any(), huge).contains("70000"));
 }
 
-/// The doctor's question is answered, with yes on any machine that runs these tests.
+/// The probe answers, with yes on any machine that runs these tests.
 #[test]
 fn probe_answers() {
     let probe = probe();

@@ -1,7 +1,7 @@
-//! Transmit half: what is UDP's in sending by a socket. Gathering and pushing out are `gather`'s.
+//! Transmit half: the part of sending by a socket that is specific to UDP. `gather` gathers and pushes out.
 //!
-//! Called by `gather::Gather`, which `Udp` owns. A frame is a datagram; frames of one size to one peer that follow each other are one send
-//! that the kernel or the device cuts (UDP_SEGMENT).
+//! Called by `gather::Gather`, which `Udp` owns. A frame is a datagram; consecutive frames of one size to one peer are one send that the kernel or
+//! the device cuts (UDP_SEGMENT).
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -65,7 +65,7 @@ impl gather::Outlet for Outlet {
         tracing::debug!("the kernel refuses UDP_SEGMENT");
     }
 
-    /// A refusal for any other reason than these (no route, ICMP answer, bad port, dropped on its way out) loses what was to be sent.
+    /// Any error but these (no route, ICMP error, bad port, dropped on its way out) loses the datagram to be sent.
     fn judge(&mut self, error: &io::Error) -> Verdict {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),

@@ -1,7 +1,7 @@
-//! What an interface and its driver can do for AF_XDP, and which XDP program it has already: asked of the kernel by netlink.
+//! Abilities of an interface and its driver for AF_XDP, and its present XDP program, read from the kernel by netlink.
 //!
-//! Called by `open` to choose a mode and to name a foreign program, and by `probe`. All answers are optional: an older kernel or a
-//! driver that does not say leaves them out, and the attempt itself decides.
+//! Called by `open` to choose a mode and to name a foreign program, and by `probe`. All answers are optional: older kernels and some drivers leave
+//! them out, and then the attempt itself decides.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 
 use super::sys;
 
-/// An answer is at most this long; links with many functions are the longest.
+/// Longest answer; links with many functions have the longest.
 const ANSWER_BYTES: usize = 64 << 10;
 /// `struct nlmsghdr`, `struct ifinfomsg`, `struct genlmsghdr`.
 const HEADER_BYTES: usize = 16;
@@ -37,7 +37,7 @@ const NETDEV_GET: u8 = 1;
 const NETDEV_INDEX: u16 = 1;
 const NETDEV_FEATURES: u16 = 3;
 
-/// What a driver's native XDP can do (`NETDEV_XDP_ACT_*`).
+/// Abilities of a driver's native XDP (`NETDEV_XDP_ACT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Features(u64);
 
@@ -67,7 +67,7 @@ impl Features {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) id: u32,
-    /// If we may ask for it.
+    /// Its name, if we may ask for it.
     pub(super) name: Option<String>,
     pub(super) generic: bool,
 }
@@ -82,10 +82,10 @@ impl std::fmt::Display for Attached {
     }
 }
 
-/// What `open` and `probe` want to know of a device.
+/// Properties of a device for `open` and `probe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
-    /// The driver's name; empty if it does not say.
+    /// The driver's name; empty if not stated.
     pub(super) driver: String,
     /// Receive queues in use; `None`: not known.
     pub(super) receive_queues: Option<u32>,
@@ -105,7 +105,7 @@ impl Device {
         }
     }
 
-    /// What `ethtool -L` calls this driver's receive queues.
+    /// Name of this driver's receive queues in `ethtool -L`.
     pub(super) fn channels(&self) -> &'static str {
         if self.driver == "veth" {
             "rx"
@@ -149,7 +149,7 @@ fn parse_attached(nested: &[u8]) -> Option<Attached> {
     })
 }
 
-/// What the driver says it can. `None`: the kernel (before 6.3) has no such question.
+/// The driver's stated abilities. `None`: the kernel (before 6.3) has no such request.
 fn features(index: u32) -> io::Result<Option<Features>> {
     let mut request = vec![CONTROL_GET_FAMILY, 2, 0, 0];
     put_attribute(&mut request, FAMILY_NAME, b"netdev\0");
@@ -172,7 +172,7 @@ fn features(index: u32) -> io::Result<Option<Features>> {
     Ok(word.map(|word| Features(u64::from_ne_bytes(word))))
 }
 
-/// Sends a request and returns the body of its answer. No protocol: that of routes and links.
+/// Sends a request and returns the body of its answer. `protocol` `None`: that of routes and links.
 fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -190,7 +190,7 @@ fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> io::Result<Vec<u8>
     let kernel = SocketAddrNetlink::new(0, 0);
     rustix::net::sendto(&socket, &message, SendFlags::empty(), &kernel)?;
     let mut answer = vec![0; ANSWER_BYTES];
-    // The kernel has answered by the time the request was taken, so this does not wait.
+    // The kernel has answered before `send` returned, so this does not wait.
     let (_, bytes) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
     answer.truncate(bytes);
     body_of(&answer).map(<[u8]>::to_vec)
@@ -220,7 +220,7 @@ fn put_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
 
 /// The value of the first attribute of a kind.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    // Each turn drops at least 4 bytes.
+    // Each pass drops at least 4 bytes.
     while let [l0, l1, k0, k1, ..] = *attributes {
         let length = usize::from(u16::from_ne_bytes([l0, l1]));
         let value = attributes.get(4..length)?;
@@ -261,7 +261,7 @@ mod tests {
         );
     }
 
-    /// The error code of a refusal comes through; a cut answer is an error and no panic.
+    /// The error code of a refusal is returned; a cut answer is an error and no panic.
     #[test]
     fn refusals_are_errors() {
         let mut answer = vec![20u8, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -11,22 +11,22 @@ use crate::ether::{self, Capability, ClaimError, InterfaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpOpenError {
-    /// The interface is not there, not up, or no Ethernet.
+    /// The interface does not exist, is not up, or is no Ethernet.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// Another process of ours has the interface.
     #[error(transparent)]
     Claimed(#[from] ClaimError),
-    /// The process may not do this.
+    /// The process lacks a capability.
     #[error("{step} on {interface} needs {missing}; grant it: `{mend}`")]
     Rights {
         /// The interface.
         interface: String,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
         /// The capabilities that are missing.
         missing: String,
-        /// The command that grants it.
+        /// A command that grants it.
         mend: String,
     },
     /// The limit on locked memory is too low for the smallest rings.
@@ -35,12 +35,12 @@ pub enum XdpOpenError {
          or raise the limit (`ulimit -l`), or ask for smaller rings"
     )]
     LockedMemory {
-        /// Asked for.
+        /// Bytes asked for.
         bytes: usize,
-        /// The command that grants it.
+        /// A command that grants it.
         mend: String,
     },
-    /// Somebody else's XDP program is on the interface.
+    /// A foreign XDP program is on the interface.
     #[error(
         "{interface} already has an XDP program: {program}; it is not replaced. `ip link show {interface}` shows it, \
          `ip link set {interface} xdp off` removes it unless its owner holds it"
@@ -71,39 +71,39 @@ pub enum XdpOpenError {
         /// The parameter of `ethtool -L` for this driver.
         channels: &'static str,
     },
-    /// No such queue.
+    /// The interface has no such queue.
     #[error(
         "{interface} has no receive queue {queue}; they count from 0 (`ethtool -l {interface}`)"
     )]
     NoQueue {
         /// The interface.
         interface: String,
-        /// Asked for.
+        /// The queue.
         queue: u32,
     },
-    /// A frame size that the interface does not have.
+    /// The interface cannot have this frame size.
     #[error(
         "frames of {frame_bytes} bytes do not fit {interface}; take {FRAME_BYTES_MIN} to {limit}"
     )]
     FrameBytes {
         /// The interface.
         interface: String,
-        /// Asked for.
+        /// The frame size asked for.
         frame_bytes: usize,
-        /// What fits.
+        /// The largest that fits.
         limit: usize,
     },
-    /// A ring size out of range.
+    /// The ring size is out of range.
     #[error("{ring_frames} frames of {frame_bytes} bytes are no useful ring; take 1 to {limit}")]
     RingFrames {
-        /// Asked for.
+        /// The ring size asked for.
         ring_frames: u32,
-        /// The frames' size.
+        /// The frame size in bytes.
         frame_bytes: usize,
-        /// The most.
+        /// The largest ring size.
         limit: u32,
     },
-    /// The driver does not do what was asked for.
+    /// The driver cannot do what was asked for.
     #[error("{interface} ({driver}) has no {what}: {source}; leave the choice to `auto`")]
     Unsupported {
         /// The interface.
@@ -112,10 +112,10 @@ pub enum XdpOpenError {
         driver: String,
         /// Native mode or zero-copy.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An MTU beyond what kernels before 6.6 pass.
+    /// The MTU is larger than kernels before 6.6 pass.
     #[error(
         "{interface} has an MTU of {mtu} bytes, which AF_XDP passes from Linux 6.6 on; \
          `ip link set {interface} mtu {MTU_ONE_BUFFER_BYTES}` or less"
@@ -129,27 +129,27 @@ pub enum XdpOpenError {
     /// The kernel's verifier refused the program.
     #[error("the kernel refused the XDP program: {source}; its verifier says: {verifier}")]
     Program {
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
-        /// The last line of the log that says something.
+        /// The last meaningful line of its log.
         verifier: String,
     },
     /// The kernel was built without AF_XDP.
     #[error("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS); use the packet link")]
     NoAfXdp,
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what} on {interface}: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
         /// The interface.
         interface: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// The command that grants all that the link wants.
+/// The command that grants all capabilities that the link needs.
 pub(super) fn mend_rights() -> String {
     ether::setcap_command(&[
         Capability::NetRaw,
@@ -159,10 +159,10 @@ pub(super) fn mend_rights() -> String {
     ])
 }
 
-/// Capabilities that the link cannot do without and that this thread does not have.
+/// Required capabilities that this thread lacks.
 pub(super) fn missing_rights() -> Vec<&'static str> {
     let wanted = [Capability::NetRaw, Capability::NetAdmin, Capability::Bpf];
-    // The older and greater right stands for both that bpf(2) wants.
+    // CAP_SYS_ADMIN includes both that bpf(2) needs.
     let administers = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
     wanted

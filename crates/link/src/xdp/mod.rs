@@ -1,10 +1,10 @@
 //! `xdp`: one Ethernet segment by AF_XDP: frames pass between the driver and memory of ours, without the kernel's network stack.
 //!
-//! An XDP program on the interface takes the frames of our EtherType that are meant for us and leaves all others to the kernel
-//! (`program`). `umem` is the shared memory and its allocator, `ring` the index logic of the four rings, `rx` and `tx` the two
-//! ways through them, `open` the set-up and `errors` why it fails, `device` what a driver can do, `sys` the door to the kernel.
+//! An XDP program on the interface takes the frames of our EtherType that are meant for us and leaves all others to the kernel (`program`). `umem` is
+//! the shared memory and its allocator, `ring` the index logic of the four rings, `rx` and `tx` the two directions, `open` the set-up and `errors`
+//! its errors, `device` the abilities of a driver, `sys` the access to the kernel.
 //!
-//! The program is held by a descriptor: it is detached when the link is dropped, and as well when the process is killed.
+//! The program is held by a descriptor: it is detached when the link is dropped, and also when the process is killed.
 //!
 //! ```no_run
 //! use tsumuji_link::{Frame, Link, LinkAddr, xdp::{Xdp, XdpConfig}};
@@ -13,9 +13,9 @@
 //! link.flush().unwrap();
 //! ```
 //!
-//! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any
-//! of them; `XdpConfig::one_of_many` takes only what arrives at `queue`, for cards that are told to steer our EtherType there.
-//! One process has an interface (see `ether`): a second is refused and takes a macvlan, which has no native mode.
+//! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any of them;
+//! `XdpConfig::one_of_many` takes only frames that arrive at `queue`, for cards configured to steer our EtherType there. One process has an interface
+//! (see `ether`): a second one is refused and takes a macvlan, which has no native mode.
 //!
 //! Left out on purpose: several queues by one link; checksum and time-stamp offload (our frames have neither); sharing a UMEM.
 
@@ -51,22 +51,22 @@ use umem::Umem;
 
 /// The link's name.
 const NAME: &str = "xdp";
-/// Payload of the largest frame sent, less what has no chunk: the kernel takes a frame in 18 chunks at most, a page each.
+/// Largest frame sent: the kernel takes a frame in 18 chunks at most, of a page each.
 const FRAME_BYTES_MAX: usize = 65_450;
 /// Frames of several chunks are joined up to this: any Ethernet frame, tags included.
 const JOIN_BYTES_MAX: usize = 66 << 10;
-/// While the kernel holds frames back, `wait` sleeps no longer than this before it offers them again.
+/// While the kernel refuses frames, `wait` sleeps no longer than this before it offers them again.
 const RETRY: Duration = Duration::from_millis(1);
 /// The same while the interface is down.
 const RETRY_DOWN: Duration = Duration::from_millis(100);
 
-/// `wait` sleeps no longer than this before it looks whether the interface is still there.
+/// `wait` sleeps no longer than this before it checks whether the interface still exists.
 const CHECK_INTERFACE: Duration = Duration::from_secs(1);
 
-/// Where the XDP program runs.
+/// Place of the XDP program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpMode {
-    /// In the driver where it can and it pays, else generic.
+    /// In the driver where it can and it is faster, else generic.
     #[default]
     Auto,
     /// In the driver.
@@ -78,33 +78,33 @@ pub enum XdpMode {
 /// Whether the device reads and writes the shared memory itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ZeroCopy {
-    /// Where driver and mode have it.
+    /// If driver and mode can.
     #[default]
     Auto,
-    /// Or fail.
+    /// Required: opening fails without.
     Yes,
     /// The kernel copies.
     No,
 }
 
-/// How to open the link.
+/// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpConfig {
     /// The receive queue to take frames from, and to send by.
     pub queue: u32,
-    /// Take only what arrives at `queue`, though the interface has several; the user steers our EtherType there.
+    /// Take only frames that arrive at `queue`, though the interface has several; the user steers our EtherType there.
     pub one_of_many: bool,
-    /// Where the program runs.
+    /// Place of the program.
     pub mode: XdpMode,
-    /// Who copies.
+    /// Zero-copy or not.
     pub zero_copy: ZeroCopy,
-    /// Largest frame; `None`: the interface's MTU. All nodes of a cluster should agree on it.
+    /// Largest frame in bytes; `None`: by the interface's MTU. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Frames of that size that the receive side holds, rounded up so that the ring is a power of two; an eighth of it is kept for frames
     /// without credit. `None`: 2 MiB of them (`receive_frames` then: 896 at MTU 1500, 149 at 9000, 24 at 65,535), or less where the limit
     /// on locked memory does not allow that.
     pub ring_frames: Option<u32>,
-    /// Let the driver say when it wants a system call (`XDP_USE_NEED_WAKEUP`).
+    /// Let the driver state when it needs a system call (`XDP_USE_NEED_WAKEUP`).
     pub need_wakeup: bool,
     /// How long to wait until the interface is up and has carrier.
     pub up_timeout: Duration,
@@ -150,7 +150,7 @@ pub struct Xdp {
     /// System calls drive the device, so an empty ring asks for one.
     busy_poll: bool,
     watch: Watch,
-    /// The interface is gone; the kernel says so only once.
+    /// The interface is gone; the kernel reports it only once.
     removed: bool,
     counters: LinkCounters,
     /// Keeps other processes of ours off the interface.
@@ -168,7 +168,7 @@ impl Xdp {
         self.native
     }
 
-    /// Frames that the kernel dropped for want of a chunk or of room in the receive ring.
+    /// Frames that the kernel dropped because it had no chunk or no room in the receive ring.
     fn kernel_drops(&self) -> u64 {
         let Ok(counts) = rustix::net::sockopt::xdp_statistics(&self.socket) else {
             return 0;
@@ -182,23 +182,23 @@ impl Xdp {
         self.tx.announce(fd, &mut self.umem, &mut self.counters)
     }
 
-    /// Whether the socket still has its interface; announces us where that came back.
+    /// Checks whether the socket still has its interface; announces our address when the interface came back.
     fn check_interface(&mut self) -> Result<(), LinkError> {
         self.removed |= !matches!(rustix::net::sockopt::socket_error(&self.socket), Ok(Ok(())));
         if self.removed {
             return Err(removed());
         }
-        // Switches may have forgotten us while it was down.
+        // Switches may have forgotten our address while it was down.
         if self.watch.look() == Some(InterfaceState::Up) {
             self.announce()?;
         }
         Ok(())
     }
 
-    /// Lets the kernel look at the device, if it waits for us to ask.
+    /// Makes the kernel poll the device, if it waits for a system call.
     #[inline]
     fn drive_receive(&self) {
-        // Copy mode never waits for us to ask, and its flag lies in a cache line that the other core writes.
+        // Copy mode never waits for one, and its flag lies in a cache line that the other core writes.
         if self.busy_poll || self.zero_copy && self.rx.fill.needs_wakeup() {
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
         }
@@ -296,7 +296,7 @@ impl Link for Xdp {
         // `poll` also makes the driver look at the rings, where it waits for that.
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&timeout)) {
-            // `poll` says nothing of a removed interface, not even that it is an error.
+            // `poll` does not report a removed interface, not even as an error.
             Ok(0) => self.check_interface(),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(source) => Err(LinkError::Io {

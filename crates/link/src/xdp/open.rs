@@ -30,36 +30,36 @@ pub(super) const FRAME_BYTES_MIN: usize = 512;
 /// A chunk for frames up to 1500 bytes, and for longer ones: the kernel allows no more than a page.
 const CHUNK_BYTES_SMALL: usize = 2048;
 const CHUNK_BYTES_LARGE: usize = 4096;
-/// Above this MTU drivers take a program only if it knows frames of several buffers (a page less headroom and bookkeeping).
+/// Above this MTU drivers take a program only if it supports frames of several buffers (a page less headroom and bookkeeping).
 pub(super) const MTU_ONE_BUFFER_BYTES: usize = 3498;
-/// A VLAN tag or two may stand before what we see.
+/// Bytes of two VLAN tags, which may precede our data.
 const TAGS_BYTES: usize = 8;
-/// Receive chunks by default. The kernel fills all of them in turn however few are needed, so they must not be more than a
-/// second-level cache holds: 8 MiB cost a third of what large messages reach. 2 MiB are 1.6 ms of a 10 Gbit/s link.
+/// Bytes of receive chunks by default. The kernel fills all of them in turn however few are needed, so they should fit a second-level cache: 8 MiB
+/// cost a third of the rate of large messages. 2 MiB are 1.6 ms of a 10 Gbit/s link.
 const RECEIVE_BYTES_DEFAULT: usize = 2 << 20;
-/// What locked memory must at least have room for.
+/// Chunks for which locked memory must at least have room.
 const RECEIVE_CHUNKS_MIN: u32 = 64;
 /// A larger ring is a typing error: it would be a quarter of a gigabyte.
 const RECEIVE_CHUNKS_MAX: u32 = 1 << 16;
-/// The fill ring is larger than it need be, so that we seldom look at the counter that the kernel writes on another core.
+/// The fill ring is larger than needed, so that we seldom read the counter that the kernel writes on another core.
 const FILL_RING_FACTOR: u32 = 2;
 /// Transmit slots: several bursts, so that some are free while others are on their way.
 const SLOTS_SMALL: u32 = 256;
 const SLOTS_LARGE: u32 = 128;
-/// A slot of more chunks than that is so large that few make a burst, and many would leave the cache.
+/// A slot of more chunks than this is large: few make a burst, and many would leave the cache.
 const CHUNKS_FEW: u32 = 4;
 const SLOTS_HUGE: u32 = 16;
 /// Queues that a map is made for; cards have at most some hundreds.
 const QUEUES_MAX: u32 = 4096;
-/// Queue and interface stay taken for a moment after a process of ours ended: so often and so long it is tried again.
+/// Queue and interface stay taken for a moment after a process of ours ended: number of retries and pause.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(10);
-/// What our program is called, by which a corpse is told from somebody else's program.
+/// Name of our program, by which a leftover is told from a foreign program.
 const PROGRAM_NAME: &str = "tsumuji";
 /// Frames that the device handles in one busy poll.
 const BUSY_POLL_FRAMES: i32 = 64;
 
-/// What all steps need to know.
+/// Input of all steps.
 struct Plan<'a> {
     interface: &'a Interface,
     config: XdpConfig,
@@ -132,7 +132,7 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
 }
 
 impl<'a> Plan<'a> {
-    /// Checks what was asked for against what there is.
+    /// Checks the options against the interface.
     fn new(interface: &'a Interface, config: XdpConfig) -> Result<Self, XdpOpenError> {
         let name = || interface.name.clone();
         let mtu = interface.mtu_bytes;
@@ -187,7 +187,7 @@ impl<'a> Plan<'a> {
         self.interface.name.clone()
     }
 
-    /// An error of the kernel's, or the capability that it stands for.
+    /// The kernel's error, or the missing capability that it means.
     fn failed(&self, step: &'static str, source: io::Error) -> XdpOpenError {
         if !matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
             return XdpOpenError::Io {
@@ -218,7 +218,7 @@ impl<'a> Plan<'a> {
         )
     }
 
-    /// Makes and registers the shared memory; returns the receive chunks that the largest frame takes, too.
+    /// Makes and registers the shared memory; also returns how many receive chunks the largest frame takes.
     fn register_umem(&self, socket: &OwnedFd) -> Result<(Umem, usize), XdpOpenError> {
         let bytes_on_wire = self.frame_bytes + LEAD_BYTES;
         let chunks_per_frame = bytes_on_wire.div_ceil(self.chunk_bytes - HEADROOM_BYTES);
@@ -366,11 +366,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether the program there is one of ours: the claim is ours, so its process is ending.
+    /// Whether the attached program is one of ours: we hold the claim, so its process is ending.
     fn has_leftover(&self) -> bool {
         match device::attached(self.interface.index) {
             Ok(Some(attached)) => attached.name.as_deref() == Some(PROGRAM_NAME),
-            // Gone meanwhile.
+            // It is gone meanwhile.
             Ok(None) => true,
             Err(_) => false,
         }
@@ -410,7 +410,7 @@ impl<'a> Plan<'a> {
         }
         match self.config.zero_copy {
             ZeroCopy::Yes => flags |= SocketAddrXdpFlags::XDP_ZEROCOPY,
-            // The kernel tries zero-copy and falls back. With a program behind the driver there is nothing to try.
+            // The kernel tries zero-copy and falls back. In generic mode there is no zero-copy.
             ZeroCopy::Auto if native => {}
             ZeroCopy::Auto | ZeroCopy::No => flags |= SocketAddrXdpFlags::XDP_COPY,
         }
@@ -476,7 +476,7 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
-/// Whether a second try in the other mode would be wrong or useless.
+/// Whether a second attempt in the other mode would be wrong or useless.
 fn is_final(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

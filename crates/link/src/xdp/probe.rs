@@ -1,6 +1,6 @@
-//! What `tsumuji doctor` asks: may this process use AF_XDP, does a frame get through, and what can each interface do.
+//! The probe for `tsumuji doctor`: whether this process may use AF_XDP, whether a frame passes, and the abilities of each interface.
 //!
-//! No real interface is touched: the trial runs on two virtual ones in a network namespace of its own, which is gone afterwards.
+//! No real interface is touched: the trial uses two virtual ones in a network namespace of its own, which is gone afterwards.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use super::{NAME, Xdp, XdpConfig, XdpMode, sys};
 use crate::ether::{self, Capability, InterfaceKind};
 use crate::{Frame, Link, LinkError, Probe, each};
 
-/// Looks for the frame of a trial this often; each look waits at most `LOOK`.
+/// Waits for the frame of a trial, each of at most `LOOK`.
 const LOOKS_MAX: usize = 20;
 const LOOK: Duration = Duration::from_millis(50);
 /// Interfaces described at most.
@@ -23,7 +23,7 @@ const INTERFACES_MAX: usize = 16;
 /// Memory that can be locked without CAP_IPC_LOCK should hold the default rings.
 const LOCKED_BYTES_WANTED: u64 = 16 << 20;
 
-/// Sends a frame over a pair of virtual interfaces, and says what the machine's own interfaces can do.
+/// Sends a frame over a pair of virtual interfaces, and describes the machine's own interfaces.
 pub fn probe() -> Probe {
     let missing = missing_rights();
     let flags = SocketFlags::CLOEXEC;
@@ -87,7 +87,7 @@ fn try_modes() -> Result<Vec<String>, String> {
             Ok(frames) => notes.push(format!(
                 "{name} mode works on virtual interfaces; the receive ring holds {frames} frames"
             )),
-            // Generic mode is what works everywhere.
+            // Generic mode works everywhere.
             Err(reason) if mode == XdpMode::Generic => return Err(reason),
             Err(reason) => notes.push(format!("{name} mode does not: {reason}")),
         }
@@ -95,7 +95,7 @@ fn try_modes() -> Result<Vec<String>, String> {
     Ok(notes)
 }
 
-/// Makes interfaces `n0` and `n1`, joined and up, of one queue each, in the thread's network.
+/// Makes interfaces `n0` and `n1`, connected and up, of one queue each, in the thread's network.
 pub(super) fn veth_pair(mtu: u32) -> io::Result<()> {
     let one = "numrxqueues 1 numtxqueues 1";
     ip(&format!(
@@ -126,7 +126,7 @@ pub(super) fn ip(commands: &str) -> io::Result<()> {
     Err(io::Error::other(text.trim().to_owned()))
 }
 
-/// The frames that a receive ring holds, if a frame arrives.
+/// The frames that a receive ring holds; an error if no frame arrives.
 fn try_out(config: XdpConfig) -> Result<usize, String> {
     let open = |name| Xdp::open(name, config).map_err(|error| error.to_string());
     let (mut a, mut b) = (open("n0")?, open("n1")?);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::xdp::device::Attached;
 
-    /// What stands in the way of an interface is said with the command that mends it.
+    /// Obstacles of an interface are described with the command that removes them.
     #[test]
     fn interfaces_are_described() {
         let mut device = Device {
@@ -218,7 +218,7 @@ mod tests {
         assert!(line.contains("'dropper' (id 9, generic)"), "{line}");
     }
 
-    /// The probe answers here, whatever our rights: it works, or says what is missing.
+    /// The probe answers, whatever our rights: it works, or says what is missing.
     #[test]
     fn probe_answers() {
         let probe = probe();

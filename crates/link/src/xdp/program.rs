@@ -1,7 +1,7 @@
 //! The XDP program: takes our frames off the interface and leaves all others to the kernel.
 //!
-//! A listing for the assembler of `tsumuji-bpf`, so that neither a compiler nor an object file is needed. `sys` loads it, the kernel's
-//! verifier checks it.
+//! Written for the assembler of `tsumuji-bpf`, so that neither a compiler nor an object file is needed. `sys` loads it, the kernel's verifier checks
+//! it.
 //!
 //! ```text
 //! a frame shorter than an Ethernet header         -> kernel
@@ -24,26 +24,26 @@ const HEADER_BYTES: i32 = 14;
 /// Offsets in it.
 const DESTINATION_AT: i16 = 0;
 const ETHERTYPE_AT: i16 = 12;
-/// Offsets in `struct xdp_md`, what the program is given.
+/// Offsets in `struct xdp_md`, the program's argument.
 const CONTEXT_DATA: i16 = 0;
 const CONTEXT_DATA_END: i16 = 4;
 const CONTEXT_QUEUE: i16 = 16;
-/// `bpf_redirect_map(map, key, answer without an entry)`.
+/// `bpf_redirect_map(map, key, result without an entry)`.
 const REDIRECT_MAP: i32 = 51;
 
 /// The program for an interface with address `mac`; `xskmap` is the descriptor of the map from queue to socket.
 pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
-    // As the machine's loads see bytes that lie in network order.
+    // As a load of the machine reads two bytes in network order.
     let ethertype = u32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
     let [a, b, c, d, e, f] = mac;
     let mac_front = u32::from_ne_bytes([a, b, c, d]);
     let mac_rear = u32::from(u16::from_ne_bytes([e, f]));
-    // R0: the answer; R1: the context at the start, then the first argument.
+    // R0: the result; R1: the context at the start, then the first argument.
     let [r0, r1, r2, r3, r4, r5] = [0, 1, 2, 3, 4, 5].map(Reg);
     let mut p = Assembler::default();
     let [broadcast, ours, kernel] = [(); 3].map(|()| p.label());
 
-    // R2: the frame, R3: its end. The verifier wants the comparison before any look at the frame.
+    // R2: the frame, R3: its end. The verifier needs this comparison before any load from the frame.
     p.load(U32, r2, r1, CONTEXT_DATA);
     p.load(U32, r3, r1, CONTEXT_DATA_END);
     p.copy(r4, r2);
@@ -75,7 +75,7 @@ pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
     p.finish()
 }
 
-/// The last line of the verifier's log that says something.
+/// The last meaningful line of the verifier's log.
 pub(super) fn last_useful_line(log: &str) -> &str {
     log.lines()
         .map(str::trim)
@@ -151,7 +151,7 @@ mod tests {
         panic!("the program does not end");
     }
 
-    /// What the program has to answer.
+    /// The result that the program should return.
     fn expected(frame: &[u8]) -> u64 {
         let ours = frame.len() >= 14
             && frame[12..14] == ETHERTYPE.to_be_bytes()
@@ -159,7 +159,7 @@ mod tests {
         u64::from(if ours { REDIRECT } else { PASS })
     }
 
-    /// Frames of every length, right and nearly right, are sorted as the plain description says.
+    /// Frames of every length, right and nearly right, are classified as the head of this module describes.
     #[test]
     fn sorts_frames() {
         let code = assemble(MAC, ETHERTYPE, MAP);
@@ -191,7 +191,7 @@ mod tests {
         assert!(taken > 100, "the test tries frames of both kinds");
     }
 
-    /// The line that tells what is wrong is picked out of a log.
+    /// The line with the error is picked out of a log.
     #[test]
     fn log_is_shortened() {
         let log = "0: R1=ctx()\n1: (61) r2 = *(u32 *)(r1 +0)\ninvalid access to packet\nprocessed 2 insns (limit 1000000)\n\n";

@@ -1,4 +1,4 @@
-//! What cannot be opened, and why; and the other ways to drive a device.
+//! Refusals when a link is opened, and the other ways to drive a device.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::probe::ip;
 use super::tests::{generic, native, on_veth, open, receive, send};
 use super::*;
 
-/// Interfaces of several queues are refused with the command that mends it; taking one of them must be asked for.
+/// Interfaces of several queues are refused with the command that helps; taking one of them must be asked for.
 #[test]
 fn many_queues_are_refused() {
     if !on_veth(1500) {
@@ -38,7 +38,7 @@ fn many_queues_are_refused() {
     assert!(error.contains("no receive queue 3"), "{error}");
 }
 
-/// What the device cannot do is refused by name, and what makes no sense as well.
+/// Options that the device does not support are refused by name, and so are meaningless ones.
 #[test]
 fn impossible_wishes_are_refused() {
     if !on_veth(1500) {
@@ -72,7 +72,7 @@ fn impossible_wishes_are_refused() {
     drop(open("n0", XdpConfig::default()));
 }
 
-/// The four capabilities that we ask for are enough; each that is missing is named, with the command that grants it.
+/// The four capabilities that we ask for are enough; each missing one is named, with the command that grants it.
 #[test]
 fn missing_rights_are_named() {
     if !on_veth(9000) {
@@ -94,9 +94,9 @@ fn missing_rights_are_named() {
         (CapabilitySet::BPF, "CAP_BPF"),
     ] {
         let mut fewer = all;
-        // This one stands for all that BPF needs.
+        // CAP_SYS_ADMIN includes all that BPF needs.
         fewer.effective -= without | CapabilitySet::SYS_ADMIN;
-        // Of this thread only.
+        // For this thread only.
         set_capabilities(None, fewer).expect("drop");
         let opened = Xdp::open("n0", generic());
         set_capabilities(None, all).expect("restore");
@@ -114,7 +114,7 @@ fn locked_memory_is_respected() {
     if !on_veth(9000) {
         return;
     }
-    // Of the whole process, but those that have the capability do not feel it.
+    // For the whole process, but processes with the capability are not limited.
     let limits = rustix::process::getrlimit(Resource::Memlock);
     let current = Some(3 << 20);
     rustix::process::setrlimit(Resource::Memlock, Rlimit { current, ..limits }).expect("limit");
@@ -142,7 +142,7 @@ fn locked_memory_is_respected() {
     );
 }
 
-/// Busy polling and always kicking change nothing that can be seen.
+/// Busy polling and kicking each time have no visible effect.
 #[test]
 fn other_ways_to_drive_the_device_work() {
     if !on_veth(1500) {

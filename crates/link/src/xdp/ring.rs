@@ -1,19 +1,19 @@
 //! The index logic of the four AF_XDP rings: one end of a ring whose other end is the kernel's.
 //!
-//! Each ring is a power-of-two array with two free-running 32-bit counters: what was produced, what was consumed. `Producer` is
-//! our end of the fill and transmit rings, `Consumer` of the receive and completion rings. `sys` maps the kernel's memory and
-//! builds the ends; the tests build both ends over plain memory.
+//! Each ring is a power-of-two array with two free-running 32-bit counters, of entries produced and consumed. `Producer` is our end of the fill and
+//! transmit rings, `Consumer` of the receive and completion rings. `sys` maps the kernel's memory and builds the ends; the tests build both ends over
+//! plain memory.
 //!
-//! Invariants: an end writes only its own counter; entries are written before the producer's counter is stored (release) and
-//! read after it was loaded (acquire), and the reverse for giving them back. A counter of the other end that makes no sense (more
-//! entries than the ring has) is cut down to the ring's size, so that no access leaves the array.
-#![allow(unsafe_code)] // Raw access to counters and entries that another party maps, too.
+//! Invariants: an end writes only its own counter; entries are written before the producer's counter is stored (release) and read after it was loaded
+//! (acquire), and the reverse when they are returned. An impossible counter of the other end (more entries than the ring has) is limited to the
+//! ring's size, so that no access leaves the array.
+#![allow(unsafe_code)] // Raw access to counters and entries that the kernel maps, too.
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The other end sleeps and wants a system call (`XDP_RING_NEED_WAKEUP`).
+/// The other end sleeps and needs a system call (`XDP_RING_NEED_WAKEUP`).
 const NEED_WAKEUP: u32 = 1;
 
 /// An entry of the receive and transmit rings (`struct xdp_desc`).
@@ -30,7 +30,7 @@ pub(super) struct Desc {
 /// The frame goes on in the next descriptor (`XDP_PKT_CONTD`).
 pub(super) const CONTINUED: u32 = 1;
 
-/// Where a ring lies.
+/// Addresses of a ring's parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<E> {
     pub(super) producer: NonNull<AtomicU32>,
@@ -42,7 +42,7 @@ pub(super) struct Parts<E> {
     pub(super) size: u32,
 }
 
-/// A ring's parts together with what keeps its memory mapped.
+/// A ring's parts and the owner of its memory.
 struct Ring<E> {
     parts: Parts<E>,
     mask: u32,
@@ -94,9 +94,9 @@ impl<E: Copy> Ring<E> {
 /// The end that writes.
 pub(super) struct Producer<E> {
     ring: Ring<E>,
-    /// Entries written, whether the other end was told or not.
+    /// Entries written, submitted or not.
     written: u32,
-    /// Entries that the other end was told of.
+    /// Entries submitted to the other end.
     submitted: u32,
     /// Entries that the other end was last seen to have consumed.
     consumed: u32,
@@ -149,7 +149,7 @@ impl<E: Copy> Producer<E> {
         true
     }
 
-    /// Tells the other end of all that was written.
+    /// Submits all written entries to the other end.
     #[inline]
     pub(super) fn submit(&mut self) {
         if self.submitted != self.written {
@@ -158,12 +158,12 @@ impl<E: Copy> Producer<E> {
         }
     }
 
-    /// Entries written that the other end was not told of.
+    /// Entries written and not yet submitted.
     pub(super) fn unsubmitted(&self) -> u32 {
         self.written.wrapping_sub(self.submitted)
     }
 
-    /// Entries that the other end was told of and has not consumed.
+    /// Entries submitted and not yet consumed.
     pub(super) fn outstanding(&mut self) -> u32 {
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
         self.submitted.wrapping_sub(self.consumed).min(self.size())
@@ -179,7 +179,7 @@ impl<E: Copy> Producer<E> {
 /// The end that reads.
 pub(super) struct Consumer<E> {
     ring: Ring<E>,
-    /// Entries given back.
+    /// Entries returned.
     consumed: u32,
     /// Entries that the other end was last seen to have produced.
     produced: u32,
@@ -221,7 +221,7 @@ impl<E: Copy> Consumer<E> {
         unsafe { self.ring.entry(self.consumed.wrapping_add(ahead)).read() }
     }
 
-    /// Gives the `count` oldest entries back; `available` counted them.
+    /// Returns the `count` oldest entries; `available` must have counted them.
     #[inline]
     pub(super) fn release(&mut self, count: u32) {
         assert!(count <= self.available_seen(), "more than were there");
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Any order of pushes, submits, peeks and releases does what a queue does, also where the counters wrap.
+    /// Any order of pushes, submits, peeks and releases behaves as a queue, also where the counters wrap.
     #[test]
     fn behaves_as_a_queue() {
         for (size, start) in [(1, 0), (2, u32::MAX), (8, u32::MAX - 20), (64, 5)] {
@@ -397,7 +397,7 @@ mod tests {
         });
     }
 
-    /// Counters that make no sense never lead outside the ring.
+    /// Impossible counters never lead outside the ring.
     #[test]
     fn senseless_counters_stay_inside() {
         let ring = PlainRing::<u64>::new(4, 0);
@@ -415,7 +415,7 @@ mod tests {
         assert!(producer.outstanding() <= 4);
     }
 
-    /// The flag that asks for a system call is seen.
+    /// The flag that asks for a system call is read.
     #[test]
     fn wakeup_flag_is_seen() {
         let ring = PlainRing::<u64>::new(4, 0);

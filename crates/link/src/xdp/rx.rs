@@ -1,9 +1,9 @@
-//! Receive half: frames out of the receive ring, and their chunks back into the fill ring.
+//! Receive half: takes frames out of the receive ring, and returns their chunks to the fill ring.
 //!
-//! Called by `Xdp::receive`. A frame in one chunk is lent as it lies in the UMEM. A frame in several chunks (a jumbo frame: a
-//! chunk is a page at most) goes straight to its place if the receiver says that it is the one expected there; else it is joined in
-//! one buffer of ours and lent from there: one copy more. Chunks go back as soon as their frame was handled, the kernel being told
-//! once for each batch, so that the fill ring runs empty only if the program is slow.
+//! Called by `Xdp::receive`. A frame in one chunk is delivered from the UMEM. A frame in several chunks (a jumbo frame: a chunk is a page at most) is
+//! copied straight to its place if the receiver expects it; else it is joined in one buffer of ours and delivered from there: one copy more. Chunks
+//! are returned as soon as their frame was delivered, and the kernel is told once for each batch, so that the fill ring runs empty only if the
+//! program is slow.
 //!
 //! Invariant: between two calls every receive chunk is the kernel's, also if a handler panicked.
 
@@ -13,7 +13,7 @@ use super::umem::{Received, Umem};
 use crate::ether::{self, LEAD_BYTES, LENGTH_BYTES, MacAddr};
 use crate::{HEAD_BYTES_MAX, LinkAddr, LinkCounters, Receiver};
 
-/// Chunks handled before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
+/// Chunks returned before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
 const REFILL_CHUNKS: u32 = 32;
 
 /// The rings of the receive side.
@@ -29,7 +29,7 @@ pub(super) struct Rx {
 struct Joining {
     bytes: Vec<u8>,
     active: bool,
-    /// It is longer than any frame of ours, or not whole: skip it.
+    /// It is longer than any frame of ours, or incomplete: skip it.
     spoilt: bool,
 }
 
@@ -59,7 +59,7 @@ impl Rx {
         self.ring.available() > 0
     }
 
-    /// Hands over frames until there are `max`.
+    /// Delivers frames until there are `max`.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -69,7 +69,7 @@ impl Rx {
         max: usize,
         receiver: &mut impl Receiver,
     ) -> usize {
-        // What arrives meanwhile is for the next call: that bounds the loop.
+        // Frames that arrive meanwhile are for the next call: that bounds the loop.
         let mut left = self.ring.available();
         let joining = &mut self.joining;
         let mut round = Round {
@@ -88,7 +88,7 @@ impl Rx {
             }
             left -= 1;
             let Some((bytes, continued)) = round.next() else {
-                // A descriptor that made no sense (the UMEM counts it): its frame cannot be whole.
+                // An impossible descriptor (the UMEM counts it): its frame cannot be whole.
                 joining.spoilt |= joining.active;
                 continue;
             };
@@ -108,7 +108,7 @@ impl Rx {
     }
 }
 
-/// Hands over what is in an Ethernet frame; answers how many frames of ours.
+/// Delivers the content of an Ethernet frame; returns the number of our frames.
 #[inline]
 fn hand_over(
     whole: &[u8],
@@ -125,14 +125,14 @@ fn hand_over(
     }
 }
 
-/// A frame that was put into its place and is not sound, in one piece.
+/// A placed frame that is not sound, joined in one piece.
 #[cold]
 fn rejoined(head: &[u8], body_bytes: usize, receiver: &mut impl Receiver) -> Option<Vec<u8>> {
-    let placement = receiver.placement(None)?; // nothing was handed over since: the same place
+    let placement = receiver.placement(None)?; // nothing was delivered since, so it is the same place
     Some([head, placement.place.get(..body_bytes)?].concat())
 }
 
-/// A frame of ours of which the receiver knows where its payload belongs.
+/// A frame of ours whose body the receiver expects in its place.
 struct Expected {
     from: MacAddr,
     head: [u8; HEAD_BYTES_MAX],
@@ -141,7 +141,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// The first frame in an Ethernet frame that begins with `chunk` and goes on behind it. `None`: the receiver does not expect it.
+    /// The first frame in an Ethernet frame that begins with `chunk` and continues behind it. `None`: the receiver does not expect it.
     fn find(chunk: &[u8], own: MacAddr, receiver: &mut impl Receiver) -> Option<Self> {
         let head_bytes = receiver.placement(None)?.head_bytes;
         let (from, payload) = ether::accept(chunk, own).ok()?;
@@ -163,7 +163,7 @@ impl Expected {
         })
     }
 
-    /// Where its payload begins in the Ethernet frame.
+    /// Offset of its body in the Ethernet frame.
     fn body_at(&self) -> usize {
         LEAD_BYTES + self.head_bytes
     }
@@ -175,7 +175,7 @@ impl Joining {
         (self.active, self.spoilt) = (true, false);
     }
 
-    /// Fills `place`, which becomes what is left of it, and joins what does not fit there. `false`: that is too much.
+    /// Copies into `place`, which is shortened to what is left of it, and joins the rest. `false`: it is too long.
     #[inline]
     fn take(&mut self, bytes: &[u8], place: &mut &mut [u8]) -> bool {
         let (placed, joined) = bytes.split_at(bytes.len().min(place.len()));
@@ -189,7 +189,7 @@ impl Joining {
         fits
     }
 
-    /// Joins a chunk of a frame whose chunks come one at a time.
+    /// Joins a chunk of a frame whose chunks come in several calls.
     fn add(&mut self, bytes: &[u8]) {
         if !self.active {
             self.begin();
@@ -205,19 +205,19 @@ impl Joining {
     }
 }
 
-/// One turn through the receive ring. What was seen is settled with the kernel also if a handler panics.
+/// One pass through the receive ring. Descriptors that were read are returned to the kernel also if a handler panics.
 struct Round<'a> {
     fill: &'a mut Producer<u64>,
     ring: &'a mut Consumer<Desc>,
     umem: &'a mut Umem,
-    /// Descriptors seen and not yet given back.
+    /// Descriptors read and not yet returned.
     seen: u32,
     /// The chunk that is ours now.
     held: Option<Received>,
 }
 
 impl Round<'_> {
-    /// The next chunk's bytes, and whether its frame goes on in another.
+    /// The next chunk's bytes, and whether its frame continues in another.
     #[inline]
     fn next(&mut self) -> Option<(&[u8], bool)> {
         if self.seen == REFILL_CHUNKS {
@@ -231,7 +231,7 @@ impl Round<'_> {
         Some((self.umem.received(received), continued))
     }
 
-    /// The chunks of the next frame, if it has several and all are among the `left` that are there, and none of it was seen before.
+    /// Number of chunks of the next frame, if it has several, all are among the `left` that are there, and none was read before.
     #[inline]
     fn long_frame(&self, left: u32, joining: &Joining) -> Option<u32> {
         let goes_on = |ahead| self.ring.peek(self.seen + ahead).options & CONTINUED != 0;
@@ -243,7 +243,7 @@ impl Round<'_> {
             .map(|last| last + 1)
     }
 
-    /// Takes a frame of so many chunks: its payload to where the receiver expects it, or all of it joined.
+    /// Takes a frame of several chunks: its body goes to the receiver's place, or all of it is joined.
     fn receive_long(
         &mut self,
         chunks: u32,
@@ -252,7 +252,7 @@ impl Round<'_> {
         counters: &mut LinkCounters,
         receiver: &mut impl Receiver,
     ) -> usize {
-        // Until the last chunk was seen: if the receiver panics, what follows is not taken for a frame of its own.
+        // Until the last chunk was read: if the receiver panics, the rest is not taken for a frame of its own.
         joining.begin();
         joining.spoilt = true;
         let first = self.next().map_or(&[][..], |(bytes, _)| bytes);
@@ -361,7 +361,7 @@ mod tests {
             }
         }
 
-        /// The kernel receives `part` of an Ethernet frame; `goes_on`: not its last.
+        /// Plays the kernel: receives `part` of an Ethernet frame; `goes_on`: not its last.
         fn part(&mut self, part: &[u8], goes_on: bool) {
             assert!(self.fill.available() > 0, "a chunk to fill");
             let addr = self.fill.peek(0) + HEADROOM_BYTES as u64;
@@ -406,7 +406,7 @@ mod tests {
         HEAD.into_iter().chain(body).collect()
     }
 
-    /// Expects frames that begin with `HEAD`, each with the bytes of one payload after the other.
+    /// A receiver that expects frames that begin with `HEAD`, and assembles their bodies in order.
     #[derive(Default)]
     struct Taker {
         place: Vec<u8>,
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// An expected frame of several chunks goes to its place, what shares its Ethernet frame is handed over, and the rest as ever.
+    /// An expected frame of several chunks is placed, other frames in its Ethernet frame are delivered, and so are later ones.
     #[test]
     fn expected_frames_land() {
         let (mut bench, mut taker) = (Bench::new(), taker());
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!((counters.received_frames, counters.dropped_frames), (6, 0));
     }
 
-    /// A frame that is not sound in its place is handed over like any other, and so is what shares its Ethernet frame.
+    /// A frame that is not sound in its place is delivered by `frame`, and so are others in its Ethernet frame.
     #[test]
     fn doubted_frames_do_not_land() {
         let (mut bench, mut taker) = (Bench::new(), taker());
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(taker.frames, [&long[..], b"behind"]);
     }
 
-    /// Where nothing is expected, or the place is too small for what is, long frames are joined as ever.
+    /// Where nothing is expected, or the place is too small, long frames are joined.
     #[test]
     fn others_are_joined() {
         let long = data(6000, 3);
@@ -497,7 +497,7 @@ mod tests {
         }
     }
 
-    /// A frame that ends before its length says so is dropped, wherever it was to go, and the next one arrives.
+    /// A frame that is shorter than its stated length is dropped, expected or not, and the next one arrives.
     #[test]
     fn cut_frames_are_dropped() {
         for expects in [true, false] {
@@ -513,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Chunks of one frame may come one at a time, and no call hands over more frames than it was asked for.
+    /// Chunks of one frame may come one at a time, and no call delivers more frames than `max`.
     #[test]
     fn chunks_may_come_singly() {
         let (mut bench, mut taker) = (Bench::new(), taker());
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!(taker.frames, [&long[..], b"a", b"b"]);
     }
 
-    /// A frame longer than any of ours is dropped, and after a receiver that panicked the rest of its frame is.
+    /// A frame longer than any of ours is dropped, and so is the rest of a frame whose receiver panicked.
     #[test]
     fn overlong_and_abandoned_frames_are_dropped() {
         let (mut bench, mut taker) = (Bench::new(), taker());
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(bench.counters.dropped_frames, 1);
 
         taker.panics = true;
-        // All but the first chunk would by themselves be frames.
+        // All but the first chunk would be valid frames by themselves.
         let mut whole = ethernet(&[&data(1700, 0)]);
         whole.truncate(1700);
         for goes_on in [true, true, false] {

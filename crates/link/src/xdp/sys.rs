@@ -1,6 +1,6 @@
-//! The only door of `xdp` to the kernel: mapped memory, the rings' mapping, bpf(2), and ioctls that tell what a device can do.
+//! The only access of `xdp` to the kernel: mapped memory, the rings' mapping, bpf(2), and ioctls that query a device.
 //!
-//! The socket itself (its options, `bind`, `poll`, `send`) goes by safe wrappers elsewhere in this module.
+//! The socket's options, `bind`, `poll` and `send` use safe wrappers elsewhere in this module.
 #![allow(unsafe_code)] // mmap, bpf(2), SIOCETHTOOL.
 
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Fresh zeroed pages, present at once.
+    /// Fresh zeroed pages, allocated at once.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
         let start = unsafe {
@@ -170,11 +170,11 @@ const LINK_CREATE: i32 = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROGRAM_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// The program takes frames of several buffers.
+/// Flag: the program takes frames of several buffers.
 const PROGRAM_HAS_FRAGS: u32 = 1 << 5;
-/// Names are cut to this, with a final zero.
+/// Names are cut to this length, with a final zero.
 const NAME_BYTES: usize = 16;
-/// Room for the verifier's log; our program needs a hundredth.
+/// Room for the verifier's log; our program's needs a hundredth.
 const LOG_BYTES: usize = 64 << 10;
 
 /// How a program is attached: `XDP_FLAGS_*`.
@@ -200,7 +200,7 @@ unsafe fn bpf<T>(command: i32, argument: &mut T) -> io::Result<i32> {
 }
 
 /// # Safety
-/// As for `bpf`; the command answers with a new descriptor.
+/// As for `bpf`; the command must return a new descriptor.
 unsafe fn bpf_fd<T>(command: i32, argument: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: promised by the caller.
     let fd = unsafe { bpf(command, argument) }?;
@@ -268,14 +268,14 @@ pub(super) fn map_socket(
     unsafe { bpf(MAP_UPDATE, &mut argument) }.map(|_| ())
 }
 
-/// Why a program was not loaded: the kernel's answer, and the verifier's log if there is one.
+/// Why a program was not loaded: the kernel's error, and the verifier's log if there is one.
 #[derive(Debug)]
 pub(super) struct LoadRefused {
     pub(super) source: io::Error,
     pub(super) log: String,
 }
 
-/// Loads an XDP program under a name. `frags`: it is given frames of several buffers, too.
+/// Loads an XDP program under a name. `frags`: it also gets frames of several buffers.
 pub(super) fn load_program(name: &str, code: &[u64], frags: bool) -> Result<OwnedFd, LoadRefused> {
     #[repr(C)]
     struct Argument {
@@ -312,7 +312,7 @@ pub(super) fn load_program(name: &str, code: &[u64], frags: bool) -> Result<Owne
         Ok(program) => return Ok(program),
         Err(source) => source,
     };
-    // Once more, now with the verifier's words.
+    // Once more, now with the verifier's log.
     let mut log = vec![0u8; LOG_BYTES];
     argument.log_level = 1;
     argument.log_bytes = log.len() as u32;
@@ -329,7 +329,7 @@ pub(super) fn load_program(name: &str, code: &[u64], frags: bool) -> Result<Owne
     })
 }
 
-/// Attaches a program to an interface. It stays until the descriptor is closed, by whatever end of the process.
+/// Attaches a program to an interface. It stays until the descriptor is closed, however the process ends.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     interface: u32,
@@ -366,7 +366,7 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
         bytes: u32,
         info: u64,
     }
-    /// Up to the name, of `struct bpf_prog_info`; the kernel fills as much as it is told there is.
+    /// The start of `struct bpf_prog_info`, up to the name; the kernel fills only the size it is given.
     #[repr(C)]
     struct ProgramInfo {
         front: [u32; 16],
@@ -396,7 +396,7 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Runs a loaded program on a frame, without any interface; returns its answer.
+/// Runs a loaded program on a frame, without any interface; returns its result.
 #[cfg(test)]
 pub(super) fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     #[repr(C)]
@@ -426,8 +426,8 @@ pub(super) fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32>
     Ok(argument.answer)
 }
 
-/// Takes the calling thread into a network namespace of its own. The kernel removes it with all its interfaces once the thread has
-/// ended and its sockets are closed.
+/// Moves the calling thread into a network namespace of its own. The kernel removes it with all its interfaces once the thread has ended and its
+/// sockets are closed.
 pub(super) fn enter_private_network() -> io::Result<()> {
     // SAFETY: only the network namespace is left; tables of descriptors stay shared.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?;
@@ -506,7 +506,7 @@ pub(super) fn driver(name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(driver).into_owned())
 }
 
-/// Receive queues in use. An error: the driver does not say.
+/// Number of receive queues in use. An error: the driver does not state it.
 pub(super) fn receive_queues(name: &str) -> io::Result<u32> {
     /// `struct ethtool_channels`.
     #[repr(C)]

@@ -1,5 +1,5 @@
-//! The link on a pair of virtual interfaces in a network that only the test's thread sees. Each test needs root (CAP_NET_ADMIN,
-//! CAP_NET_RAW, CAP_BPF); without, it says so and tests nothing.
+//! The link on a pair of virtual interfaces in a network that only the test's thread sees. Each test needs root (CAP_NET_ADMIN, CAP_NET_RAW,
+//! CAP_BPF); without, it reports that and tests nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::each;
 use crate::ether::ETHERTYPE;
 
 const LOOK: Duration = Duration::from_millis(20);
-/// Looks until a frame counts as lost.
+/// Polls until a frame counts as lost.
 const LOOKS_MAX: usize = 500;
 
 /// Interfaces `n0` and `n1` of this thread's own; `false`: not possible here, the test is skipped.
@@ -53,7 +53,7 @@ pub(super) fn send(link: &mut Xdp, to: LinkAddr, bytes: usize, value: u8) {
     panic!("no slot comes free");
 }
 
-/// Sends any bytes, header and all, without what `send_with` checks.
+/// Sends any bytes as an Ethernet frame, without the checks of `send`.
 fn send_raw(link: &mut Xdp, frame: &[u8]) {
     let fd = link.socket.as_fd();
     let counters = &mut link.counters;
@@ -93,8 +93,8 @@ pub(super) fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
     panic!("no frame arrives");
 }
 
-/// The interface comes to have no program. Not at once: a process that another test is just starting may still hold a copy of
-/// the descriptor.
+/// Waits until the interface has no program. It may take a while: a process that another test is just starting may still hold a copy of the
+/// descriptor.
 fn assert_detached(index: u32) {
     for _ in 0..LOOKS_MAX {
         if device::attached(index).expect("query").is_none() {
@@ -105,7 +105,7 @@ fn assert_detached(index: u32) {
     panic!("a program stays attached");
 }
 
-/// Frames until it is quiet.
+/// Receives frames until none come for a while; returns their number.
 fn drain(link: &mut Xdp) -> usize {
     let mut frames = 0;
     let mut quiet = 0;
@@ -124,7 +124,7 @@ fn drain(link: &mut Xdp) -> usize {
     frames
 }
 
-/// All receive chunks are the kernel's and all slots are free, once the kernel has returned what it sent.
+/// Checks that all receive chunks are the kernel's and all slots are free, once the kernel has returned those that it sent.
 fn assert_settled(link: &mut Xdp) {
     let layout = link.umem.layout();
     let settled = Accounts {
@@ -196,7 +196,7 @@ fn no_chunk_is_lost() {
     }
 }
 
-/// A receiver that never looks makes the kernel count what it drops; then all is well again and no chunk is missing.
+/// For a receiver that does not poll, the kernel counts dropped frames; then the link works again and no chunk is missing.
 #[test]
 fn empty_fill_ring_drops_and_recovers() {
     if !on_veth(1500) {
@@ -243,7 +243,7 @@ fn joined_frames_fill_a_burst() {
     assert_settled(&mut a);
 }
 
-/// A handler that panics costs no chunk, and no frame but those that came in one piece with its own.
+/// A handler that panics costs no chunk, and no frame but those that came joined with its own.
 #[test]
 fn panics_lose_no_chunk() {
     if !on_veth(1500) {
@@ -272,7 +272,7 @@ fn panics_lose_no_chunk() {
     assert_settled(&mut b);
 }
 
-/// Frames that no link of ours sends are counted and dropped, those for others never seen, and good ones still arrive.
+/// Malformed frames are counted and dropped, frames for others are never delivered, and good ones still arrive.
 #[test]
 fn hostile_frames_are_dropped() {
     for (mtu, config) in [(1500, generic()), (9000, native()), (9000, generic())] {
@@ -333,7 +333,7 @@ fn hostile_frames_are_dropped() {
     }
 }
 
-/// The loaded program answers as planned: redirected with a socket behind it, to the kernel otherwise.
+/// The loaded program returns what it should: redirects with a socket behind it, passes to the kernel otherwise.
 #[test]
 fn kernel_runs_the_program() {
     if !on_veth(1500) {
@@ -359,7 +359,7 @@ fn kernel_runs_the_program() {
     }
 }
 
-/// An interface with somebody else's program is left as it is, and the program named.
+/// An interface with a foreign program is left as it is, and the program named.
 #[test]
 fn foreign_program_is_not_replaced() {
     if !on_veth(1500) {
@@ -388,7 +388,7 @@ fn foreign_program_is_not_replaced() {
     drop(open("n0", native()));
 }
 
-/// A link opened right after its predecessor closed gets the queue, again and again, and leaves no program behind.
+/// A link opened right after its predecessor closed gets the queue, each time, and leaves no program behind.
 #[test]
 fn reopens_at_once() {
     if !on_veth(1500) {
@@ -419,7 +419,7 @@ fn second_link_is_refused() {
     drop(open("n0", generic()));
 }
 
-/// While an interface is down frames are dropped and counted, and nobody waits; up again, all works.
+/// While an interface is down frames are dropped and counted, and no call waits; up again, all works.
 #[test]
 fn down_interface_drops() {
     for side in ["n0", "n1"] {
@@ -465,7 +465,7 @@ fn down_interface_drops() {
     }
 }
 
-/// Of an Ethernet frame that is dropped on its way out, each frame of ours counts, and an announcement does not.
+/// Each of our frames in an Ethernet frame that is dropped on its way out is counted, and an announcement is not.
 #[test]
 fn joined_frames_count_when_lost() {
     std::thread::spawn(|| {
@@ -488,7 +488,7 @@ fn joined_frames_count_when_lost() {
     .expect("no panic");
 }
 
-/// A link tells where it is when it is opened and when its interface comes back; no program sees that.
+/// A link announces its address when it is opened and when its interface comes back; no program receives that.
 #[test]
 fn announces_itself() {
     if !on_veth(1500) {
@@ -502,7 +502,7 @@ fn announces_itself() {
             if b.rx.ring.available() > 0 {
                 let received = b.umem.take(b.rx.ring.peek(0)).expect("a chunk");
                 assert!(b.umem.received(received) == crate::ether::announcement(a.mac));
-                // As if it had not been looked at.
+                // As if it had not been read.
                 b.umem.give_back(received);
                 assert_eq!(b.receive(9, &mut each(|_, _| {})).expect("receive"), 0);
                 return;
@@ -526,7 +526,7 @@ fn announces_itself() {
     assert_settled(&mut b);
 }
 
-/// A link whose interface was removed says so and does not hang, whether it sends or waits.
+/// A link whose interface was removed reports an error and does not hang, whether it sends or waits.
 #[test]
 fn removed_interface_is_an_error() {
     if !on_veth(1500) {

@@ -1,11 +1,11 @@
-//! Transmit half: frames written straight into the UMEM, their descriptors, and the kick that makes the kernel look.
+//! Transmit half: writes frames straight into the UMEM, describes them, and kicks the kernel to send them.
 //!
-//! Called by `Xdp::send` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a
-//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours but the one into the slot. The last
-//! Ethernet frame stays open until the next push: a small frame to the same station is written behind it.
+//! Called by `Xdp::send` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a frame longer than a
+//! chunk is described by several consecutive descriptors (`CONTINUED`): we copy only into the slot. The last Ethernet frame stays open until the next
+//! push: a small frame to the same station is written behind it.
 //!
-//! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or
-//! nothing moves. Whatever it does not take now stays in the ring and is tried again at the next `flush`.
+//! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or nothing moves. Frames
+//! that it does not take now stay in the ring until the next `flush`.
 //!
 //! Invariant: a slot is free, open, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
 
@@ -21,12 +21,12 @@ use super::umem::{Slot, Umem};
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
 use crate::{Frame, LinkCounters, LinkError};
 
-/// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
+/// Most Ethernet frames gathered before the kernel is kicked: as many as it sends in one system call.
 pub(super) const BURST_FRAMES: u32 = 32;
-/// And bytes: the frame that reaches so many is the last. What the kernel is to copy should still be in the cache; a kick costs what it
-/// copies in some hundred bytes.
+/// Bytes after which the kernel is kicked: the frame that reaches them is the last. The kernel should copy them while they are in the cache; a kick
+/// costs as much as copying some hundred bytes.
 const BURST_BYTES: usize = 128 << 10;
-/// Kicks in one `push_out` at most beyond those that a full ring takes: the rest waits for the next.
+/// Kicks in one `push_out` beyond those that a full ring takes: the rest waits for the next.
 const KICKS_SPARE: u32 = 8;
 
 /// An Ethernet frame that others may join.
@@ -34,7 +34,7 @@ const KICKS_SPARE: u32 = 8;
 struct Open {
     slot: Slot,
     to: MacAddr,
-    /// Header included.
+    /// Bytes with the header.
     bytes: usize,
     /// Frames of ours in it.
     frames: u32,
@@ -52,11 +52,11 @@ pub(super) struct Tx {
     gathered: u32,
     gathered_bytes: usize,
     open: Option<Open>,
-    /// The driver sends by itself until it says that it sleeps; else it is kicked each time.
+    /// The driver sends by itself until it states that it sleeps; else it is kicked each time.
     kick_when_asked: bool,
-    /// The driver sends in its own time, not within the kick.
+    /// The driver sends asynchronously, not within the kick.
     zero_copy: bool,
-    /// The interface is down: what does not fit the ring is dropped.
+    /// The interface is down: frames that do not fit the ring are dropped.
     down: bool,
 }
 
@@ -84,7 +84,7 @@ impl Tx {
         }
     }
 
-    /// Whether the kernel has not taken all yet.
+    /// Whether there are frames that the kernel has not taken.
     pub(super) fn has_frames(&mut self) -> bool {
         self.open.is_some() || self.ring.unsubmitted() > 0 || self.ring.outstanding() > 0
     }
@@ -93,7 +93,7 @@ impl Tx {
         self.down
     }
 
-    /// How many frames surely find a slot now; the kernel is asked for some if there seem to be none.
+    /// How many frames surely find a slot now; the kernel is asked to return slots if there seem to be none.
     #[inline]
     pub(super) fn free_frames(
         &mut self,
@@ -113,7 +113,7 @@ impl Tx {
         })
     }
 
-    /// Writes one frame into a slot, or into that of the Ethernet frame before it. `false`: no slot is free.
+    /// Writes one frame into a slot, or behind the open Ethernet frame. `false`: no slot is free.
     #[inline]
     pub(super) fn gather(
         &mut self,
@@ -130,7 +130,7 @@ impl Tx {
         };
         if !self.open.as_ref().is_some_and(joins) {
             let Some(slot) = self.find_slot(fd, umem, counters)? else {
-                // A link that is down loses frames and does not hold its sender up.
+                // A link that is down loses frames and does not block its sender.
                 counters.dropped_frames += u64::from(self.down);
                 return Ok(self.down);
             };
@@ -160,7 +160,7 @@ impl Tx {
         Ok(true)
     }
 
-    /// Describes the open Ethernet frame to the kernel; nothing joins it any more.
+    /// Submits the open Ethernet frame; no frame joins it any more.
     #[inline]
     fn close(&mut self, umem: &mut Umem) {
         if let Some(open) = self.open.take() {
@@ -168,7 +168,7 @@ impl Tx {
         }
     }
 
-    /// Sends a broadcast from which switches learn where we are. Not counted: it is no frame of the program's.
+    /// Broadcasts our address to switches. Not counted: it is no frame of the program's.
     pub(super) fn announce(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -202,7 +202,7 @@ impl Tx {
         Ok(umem.take_slot())
     }
 
-    /// Takes back what the kernel has sent. Answers how many frames of ours were in the last of it, if anything came back whole.
+    /// Takes back slots that the kernel has sent. Returns how many frames of ours were in the last one, if any came back whole.
     #[inline]
     pub(super) fn reap(&mut self, umem: &mut Umem) -> Option<u32> {
         let returned = self.completion.available();
@@ -214,7 +214,7 @@ impl Tx {
         last
     }
 
-    /// Shows the kernel all frames and kicks it if it wants that.
+    /// Submits all frames and kicks the kernel if it needs that.
     #[inline]
     pub(super) fn push_out(
         &mut self,
@@ -242,7 +242,7 @@ impl Tx {
             waiting = left;
             match kicked(answer.map(|_| ()))? {
                 Kick::Taken => self.down = false,
-                // The kernel stops at the Ethernet frame that it drops, and returns it at once: the last that came back.
+                // The kernel stops at the Ethernet frame that it drops, and returns it at once: it is the last that came back.
                 Kick::Lost => counters.dropped_frames += u64::from(last.unwrap_or(1)),
                 Kick::Later => {}
                 Kick::Down => {
@@ -258,14 +258,14 @@ impl Tx {
     }
 }
 
-/// What a kick came to.
+/// Result of a kick.
 #[derive(Debug, PartialEq, Eq)]
 enum Kick {
     /// The kernel took frames.
     Taken,
     /// An Ethernet frame was taken and dropped on its way out.
     Lost,
-    /// No memory or no room now, or there is more than one call takes.
+    /// The kernel has no memory or room now, or there is more than one call takes.
     Later,
     /// The interface is down; the frames wait.
     Down,
@@ -285,7 +285,7 @@ fn kicked(answer: rustix::io::Result<()>) -> Result<Kick, LinkError> {
     }
 }
 
-/// Gives the first `bytes` of a slot to the kernel, in which lie `frames` of ours.
+/// Gives the first `bytes` of a slot, which contain `frames` of ours, to the kernel.
 #[inline]
 fn send(umem: &mut Umem, slot: Slot, bytes: usize, frames: u32, ring: &mut Producer<Desc>) {
     umem.send(slot, bytes, frames, |desc| {
@@ -298,7 +298,7 @@ fn send(umem: &mut Umem, slot: Slot, bytes: usize, frames: u32, ring: &mut Produ
 mod tests {
     use super::*;
 
-    /// A refusal for now is retried, a lost frame counted, and only a socket without its interface fails.
+    /// A temporary refusal is retried, a lost frame counted, and only a socket without its interface fails.
     #[test]
     fn refusals_are_sorted() {
         assert_eq!(kicked(Ok(())).expect("taken"), Kick::Taken);

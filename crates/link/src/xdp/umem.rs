@@ -1,14 +1,14 @@
-//! The UMEM: memory that we and the kernel share, cut into chunks, and the one allocator that knows whose each chunk is.
+//! The UMEM: memory shared with the kernel, cut into chunks, and the allocator that knows the owner of each chunk.
 //!
 //! ```text
 //! | receive chunk 0 | 1 | ... | slot 0: chunk, chunk, chunk | slot 1: ... |
 //! ```
 //!
-//! Receive chunks go round: ours -> fill ring -> receive ring -> ours. A transmit slot is so many neighbouring chunks as the largest
-//! frame needs: contiguous memory for who writes the frame, one descriptor for each chunk it reaches into.
+//! Receive chunks go round: ours -> fill ring -> receive ring -> ours. A transmit slot is as many neighbouring chunks as the largest frame needs:
+//! contiguous memory for the writer of the frame, one descriptor for each chunk that the frame reaches.
 //!
-//! Invariants: a chunk has one owner, us or the kernel; only chunks of ours are handed out, and each passing is checked here, so
-//! that a descriptor that names a chunk the kernel does not have is counted (`astray`) and ignored; no chunk is lost.
+//! Invariants: a chunk has one owner, us or the kernel; only chunks of ours are given out, and each change of owner is checked here, so that a
+//! descriptor of a chunk that the kernel does not have is counted (`astray`) and ignored; no chunk is lost.
 #![allow(unsafe_code)] // Slices of shared memory, each with the proof that the chunk is ours.
 
 use std::{fmt, io};
@@ -16,17 +16,17 @@ use std::{fmt, io};
 use super::ring::{CONTINUED, Desc};
 use super::sys::Mapping;
 
-/// What the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM_BYTES: usize = 256;
 
-/// Who may touch a chunk.
+/// Owner of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Us,
     Kernel,
 }
 
-/// A received chunk, ours until it is given back.
+/// A received chunk, ours until it is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
     chunk: u32,
@@ -54,7 +54,7 @@ impl Layout {
     }
 }
 
-/// Whose the chunks are, counted.
+/// Number of chunks of each owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Accounts {
     /// Receive chunks that the kernel has.
@@ -77,7 +77,7 @@ pub(super) struct Umem {
     slot_chunks_out: Box<[u8]>,
     /// For each slot that the kernel has, the frames of ours in its Ethernet frame.
     slot_frames: Box<[u32]>,
-    /// Descriptors of the kernel's that made no sense.
+    /// Impossible descriptors from the kernel.
     astray: u64,
 }
 
@@ -124,13 +124,13 @@ impl Umem {
         u64::from(chunk) * self.layout.chunk_bytes as u64
     }
 
-    /// Gives back what was received.
+    /// Returns a received chunk to the kernel.
     #[inline]
     pub(super) fn give_back(&mut self, received: Received) -> u64 {
         self.give(received.chunk)
     }
 
-    /// Takes the chunk of a receive descriptor. `None`: it makes no sense.
+    /// Takes the chunk of a receive descriptor. `None`: the descriptor is impossible.
     #[inline]
     pub(super) fn take(&mut self, desc: Desc) -> Option<Received> {
         let chunk_bytes = self.layout.chunk_bytes as u64;
@@ -151,7 +151,7 @@ impl Umem {
         })
     }
 
-    /// What lies in a received chunk.
+    /// The content of a received chunk.
     #[inline]
     pub(super) fn received(&self, received: Received) -> &[u8] {
         assert_eq!(self.owners[received.chunk as usize], Owner::Us);
@@ -160,7 +160,7 @@ impl Umem {
         unsafe { self.memory.slice(received.at, received.bytes) }
     }
 
-    /// Writes into a chunk as the kernel does.
+    /// Plays the kernel: writes into a chunk.
     #[cfg(test)]
     pub(super) fn receive_for_test(&mut self, addr: u64, bytes: &[u8]) {
         let chunk = (addr / self.layout.chunk_bytes as u64) as usize;
@@ -198,8 +198,7 @@ impl Umem {
         self.layout.receive_chunks + slot * self.layout.chunks_per_slot
     }
 
-    /// Gives the first `bytes` of a slot, in which lie `frames` of ours, to the kernel, as the descriptors that `push` is given, in
-    /// order.
+    /// Gives the first `bytes` of a slot, which contain `frames` of ours, to the kernel; calls `push` with each descriptor, in order.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -228,7 +227,7 @@ impl Umem {
         }
     }
 
-    /// The kernel returned what lies at `addr`; the slot is free when all of it came back. Answers how many frames of ours then
+    /// Takes back the chunk at `addr`, which the kernel sent; the slot is free when all its chunks came back. Returns how many frames of ours then
     /// came back with it.
     #[inline]
     pub(super) fn completed(&mut self, addr: u64) -> Option<u32> {
@@ -249,7 +248,7 @@ impl Umem {
         Some(self.slot_frames[slot as usize])
     }
 
-    /// Counts who has what, from the chunks themselves.
+    /// Counts the chunks of each owner, from the chunks themselves.
     pub(super) fn accounts(&self) -> Accounts {
         let receive = &self.owners[..self.layout.receive_chunks as usize];
         let receive_ours = receive.iter().filter(|owner| **owner == Owner::Us).count() as u32;
@@ -287,7 +286,7 @@ mod tests {
         Umem::new(LAYOUT).expect("memory")
     }
 
-    /// Whatever the order of traffic, no chunk is lost or used twice, and a slot is free exactly when all of it came back.
+    /// No chunk is lost or used twice in any order of traffic, and a slot is free exactly when all its chunks came back.
     #[test]
     fn chunks_are_conserved() {
         let mut umem = umem();
@@ -358,7 +357,7 @@ mod tests {
         assert_eq!(umem.astray(), 0);
     }
 
-    /// Descriptors that make no sense are counted and touch nothing.
+    /// Impossible descriptors are counted and have no effect.
     #[test]
     fn senseless_descriptors_are_ignored() {
         let mut umem = umem();
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(umem.accounts(), before);
     }
 
-    /// What is written into a slot lies where its descriptors point.
+    /// The bytes written into a slot lie where its descriptors point.
     #[test]
     fn descriptors_point_at_the_slot() {
         let mut umem = umem();
@@ -402,7 +401,7 @@ mod tests {
             .map(|desc| (desc.addr - base, desc.bytes))
             .collect();
         assert_eq!(parts, [(0, 2048), (2048, 2048), (4096, 904)]);
-        // Its frames come back with the last of them.
+        // The slot's frames come back with the last of its chunks.
         let back = descs.iter().map(|desc| umem.completed(desc.addr));
         assert_eq!(back.collect::<Vec<_>>(), [None, None, Some(7)]);
     }

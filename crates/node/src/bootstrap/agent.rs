@@ -1,13 +1,12 @@
-//! The launcher's hand on another host: runs one program there and carries its rendezvous over standard input and output.
+//! The agent: runs one program for a launcher on another host, and relays its rendezvous over standard input and output.
 //!
-//! Started by `remote` through whatever command reaches the host (`ip netns exec`, `ssh`); the hidden command `tsumuji agent`
-//! is nothing but [`serve_agent`]. The program meets the agent as it would meet a launcher on its own host (`rendezvous`), so it
-//! need not know that it runs elsewhere. What it prints is carried along.
+//! Started by `remote` with the command that reaches the host (`ip netns exec`, `ssh`); the hidden command `tsumuji agent` only calls
+//! [`serve_agent`]. The agent acts as the program's launcher (`rendezvous`), so the program need not know that it runs elsewhere. Its output is
+//! relayed, too.
 //!
-//! Invariant: when standard input ends, whatever the cause, the program and all of its process group are killed at once and
-//! the agent ends: nothing is left running on a host whose launcher is gone. So it does when the launcher says nothing for the
-//! agreed time: the way may be dead without a word. Writing waits on purpose: a launcher that does not read stops the program's
-//! printing; while it waits it goes on listening.
+//! Invariant: when standard input ends, for whatever cause, the program and its process group are killed at once and the agent ends, so nothing is
+//! left running on a host whose launcher is gone. The same happens when the launcher is silent for the agreed time, as a connection may die
+//! unnoticed. Writing blocks on purpose: a launcher that does not read stops the program's output; the agent goes on reading meanwhile.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,36 +25,36 @@ use super::{ENV_NODE, ENV_RENDEZVOUS};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes taken from the pipe of a program that has ended, should a child that it left print on.
+/// Bytes read from the pipe of a program that has ended, as a child that it left may go on printing.
 const REST_BYTES: usize = 256 << 10;
-/// Bytes written at once: a pipe with room takes so many without waiting (PIPE_BUF).
+/// Bytes written at once: a pipe with room takes that many without blocking (PIPE_BUF).
 const WRITE_BYTES: usize = 4096;
-/// Messages that may wait while something is written: a launcher says fewer.
+/// Messages that may wait while something is written; a launcher sends fewer.
 const PENDING_MAX: usize = 64;
-/// Connections at one time: the program's own, and strays of our own user.
+/// Connections at one time: the program's own, and those of other processes of this user.
 const CONNECTIONS_MAX: usize = 16;
 /// Packets read from one connection in one round.
 const PACKETS_PER_ROUND: usize = 16;
 
-/// Why the agent gave up.
+/// Why the agent ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Standard input holds something else.
+    /// Standard input is not from a launcher.
     #[error("standard input is not that of a tsumuji launcher; this command is not for people")]
     Garbage,
-    /// The launcher, or the way to it, is dead, though nothing said so.
+    /// The launcher, or the connection to it, is dead without having closed it.
     #[error("the launcher said nothing for {} s; what it had started here was ended", after.as_secs_f64())]
     Silent {
-        /// How long.
+        /// The agreed time of silence.
         after: Duration,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// Its error.
         source: io::Error,
     },
 }
@@ -64,14 +63,14 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
     move |source| AgentError::Io { what, source }
 }
 
-/// For `poll`; `None`, longer than any wait: without end.
+/// Timeout for `poll`; `None` (no limit) for times that are too long for it.
 fn timespec(time: Duration) -> Option<Timespec> {
     Timespec::try_from(time).ok()
 }
 
-/// How the wait for the program's end is over.
+/// Why the agent stops serving.
 enum Over {
-    /// It has ended.
+    /// The program has ended.
     Ended,
     /// The launcher is gone.
     Abandoned,
@@ -101,14 +100,14 @@ struct Line<'a> {
     output: BorrowedFd<'a>,
     frames: Frames,
     pulse: Pulse,
-    /// Read while something was written.
+    /// Messages read while something was written.
     pending: VecDeque<ToAgent>,
-    /// Its input has ended.
+    /// The input has ended.
     gone: bool,
 }
 
 impl Line<'_> {
-    /// Waits until the launcher takes it, or is gone: then there is nobody to write to.
+    /// Writes all bytes; waits for the launcher to read them. Stops if the launcher is gone.
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), AgentError> {
         while !bytes.is_empty() && !self.gone {
             if !self.wait_to_write()? {
@@ -124,7 +123,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Sleeps until there is room or something to read, and reads that. Whether there is room.
+    /// Sleeps until there is room or input, and reads the input. Returns whether there is room.
     fn wait_to_write(&mut self) -> Result<bool, AgentError> {
         let [output, input] = self.poll(
             self.output,
@@ -156,7 +155,7 @@ impl Line<'_> {
         Ok([0, 1].map(|index: usize| !fds[index].revents().is_empty()))
     }
 
-    /// The launcher may be silent for as long as was agreed, and what it said while we were stopped counts.
+    /// Fails if the launcher was silent for the agreed time; input that waits (if this process was stopped) counts.
     fn check(&self) -> Result<(), AgentError> {
         if !self.pulse.is_silent() || self.gone {
             return Ok(());
@@ -169,7 +168,7 @@ impl Line<'_> {
         Err(AgentError::Silent { after })
     }
 
-    /// Says that we live, if it is time.
+    /// Sends a sign of life, if it is time.
     fn beat(&mut self) -> Result<(), AgentError> {
         if !self.pulse.is_due() {
             return Ok(());
@@ -179,7 +178,7 @@ impl Line<'_> {
         self.write(&frame)
     }
 
-    /// Reads what is there and keeps it for `message`.
+    /// Reads the available input and keeps its messages for `message`.
     fn listen(&mut self) -> Result<(), AgentError> {
         if !self.read()? {
             self.gone = true;
@@ -200,7 +199,7 @@ impl Line<'_> {
         self.write(&frame)
     }
 
-    /// Reads what is there, at least one byte. `false`: the launcher is gone.
+    /// Reads available input, waiting for at least one byte. `false`: the launcher is gone.
     fn read(&mut self) -> Result<bool, AgentError> {
         let mut bytes = [0; READ_BYTES];
         loop {
@@ -250,7 +249,7 @@ impl Line<'_> {
     }
 }
 
-/// What the program prints, one of two.
+/// Standard output or standard error of the program.
 struct Pipe {
     fd: Option<OwnedFd>,
     kind: Kind,
@@ -265,7 +264,7 @@ impl Pipe {
         Ok(Self { fd, kind })
     }
 
-    /// Passes on what is there, at most about `most` bytes.
+    /// Relays available output, at most about `most` bytes.
     fn carry(&mut self, most: usize, line: &mut Line<'_>) -> Result<(), AgentError> {
         let mut bytes = [0; READ_BYTES];
         let mut taken = 0;
@@ -294,7 +293,7 @@ struct Agent {
     pipes: [Pipe; 2],
     door: Door,
     connections: Vec<OwnedFd>,
-    /// Where the program said hello: what the launcher answers goes there.
+    /// The connection on which the program said hello; the launcher's answers go there.
     joined: Option<OwnedFd>,
 }
 
@@ -339,7 +338,7 @@ impl Agent {
             }
         };
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-            .map_err(|error| failed("pidfd_open")(error.into()))?; // dying takes the child along
+            .map_err(|error| failed("pidfd_open")(error.into()))?; // on an error the child dies with the agent
         let pipes = [
             Pipe::new(child.stdout.take(), Kind::Stdout).map_err(failed("pipe"))?,
             Pipe::new(child.stderr.take(), Kind::Stderr).map_err(failed("pipe"))?,
@@ -358,7 +357,7 @@ impl Agent {
 
     fn run(mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
         let over = self.serve(line);
-        // What it left running goes with it. Its number is still its own: it is not reaped yet.
+        // Processes that it left running are killed with it; the process group still is its own, as it is not reaped yet.
         self.signal(Signal::KILL);
         let status = self.child.wait().map_err(failed("wait for the program"))?;
         match over? {
@@ -394,13 +393,13 @@ impl Agent {
                 pipe.carry(if ended { REST_BYTES } else { READ_BYTES }, line)?;
             }
             if ended {
-                self.carry_messages(line)?; // its last words may have come meanwhile
+                self.carry_messages(line)?; // its last messages may have come meanwhile
                 return Ok(Over::Ended);
             }
         }
     }
 
-    /// Sleeps until something happens. Whether the launcher says something, and whether the program has ended.
+    /// Sleeps until something happens. Returns whether there is input, and whether the program has ended.
     fn sleep(&self, line: &Line<'_>) -> Result<[bool; 2], AgentError> {
         let (door, opens) = self.door.watch();
         let mut fds = vec![
@@ -428,7 +427,7 @@ impl Agent {
             ToAgent::CloseStdout => self.pipes[0].fd = None,
             ToAgent::Forward { message } => {
                 if let Some(program) = &self.joined {
-                    // One that does not take it is dying, and its end will be told.
+                    // If it cannot be sent, the program is ending, which will be reported.
                     let _ = rendezvous::send(program.as_fd(), &message, None);
                 }
                 if matches!(message, FromLauncher::Refused { .. }) {
@@ -439,7 +438,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Where there is no place left, whoever has said nothing for longest makes room: each here was read once, or has just come.
+    /// Accepts connections. If there are too many, the oldest is closed; each in the list was read once, or has just come.
     fn accept_some(&mut self) -> Result<(), AgentError> {
         let mut silent = self.connections.len();
         for fd in self.door.callers().map_err(failed("rendezvous socket"))? {
@@ -455,7 +454,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Carries what came over the rendezvous. The first connection that says hello as our node is the program's.
+    /// Relays messages of the rendezvous. The first connection that says hello as our node is the program's.
     fn carry_messages(&mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
         let strangers = std::mem::take(&mut self.connections);
         for fd in strangers {
@@ -473,7 +472,7 @@ impl Agent {
                     } else {
                         let reason = "another process joined as this node".to_owned();
                         let refused = FromLauncher::Refused { reason };
-                        let _ = rendezvous::send(fd.as_fd(), &refused, None); // it is turned away in any case
+                        let _ = rendezvous::send(fd.as_fd(), &refused, None); // it is refused in any case
                     }
                 }
                 Ok(Received::Garbage | Received::Closed) | Err(_) => {}

@@ -1,7 +1,7 @@
-//! One worker as its keeper holds it: the process, its pipes, and what is known of it.
+//! One worker in its keeper: the process, its pipes, and its state.
 //!
-//! Called by `keeper`. A worker of this host is the process itself; one of another host is the command that leads to its agent
-//! (`remote`), and is spoken to through that.
+//! Used by `keeper`. A worker of this host is the process itself; a worker of another host is the command that reaches its agent, and messages to it
+//! go through `remote`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,9 +21,9 @@ use super::rendezvous::TableEntry;
 
 /// Bytes read from one pipe at once, and bytes taken from it in one round.
 const PIPE_READ_BYTES: usize = 64 << 10;
-/// Bytes taken of an agent in one round.
+/// Bytes read from an agent in one round.
 pub(super) const AGENT_READ_BYTES: usize = 128 << 10;
-/// Bytes taken from the pipe of a process that has ended: four times what a pipe holds, should a child that it left print on.
+/// Bytes read from the pipe of an ended process: four times what a pipe holds, as a child that it left may go on printing.
 pub(super) const PIPE_REST_BYTES: usize = 256 << 10;
 
 /// One worker to be spawned.
@@ -31,24 +31,24 @@ pub(super) struct Order {
     pub(super) node: NodeId,
     pub(super) name: String,
     pub(super) command: Command,
-    /// The command leads to an agent, which is told this, and may be silent for so long.
+    /// For a command that reaches an agent: its start message, and the limit of its silence.
     pub(super) start: Option<(ToAgent, Duration)>,
-    /// Where what it prints to its standard output and standard error goes; `None`: that is not piped.
+    /// Where its standard output and standard error go; `None`: not piped.
     pub(super) stdout: Option<Print>,
     pub(super) stderr: Option<Print>,
 }
 
-/// Where lines go.
+/// Where lines are printed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Print {
     pub(super) target: Target,
-    /// The worker's name stands before each.
+    /// The worker's name is put before each line.
     pub(super) tagged: bool,
 }
 
-/// What a worker prints.
+/// Standard output or standard error of a worker.
 struct Pipe {
-    /// `None`: the worker has closed it, nobody reads what comes, or it comes from an agent.
+    /// `None`: the worker has closed it, it has no reader any more, or its data come from an agent.
     fd: Option<OwnedFd>,
     lines: Lines,
     target: Target,
@@ -65,14 +65,14 @@ impl Pipe {
 
     fn of(fd: impl Into<OwnedFd>, print: Print, name: &str) -> io::Result<Self> {
         let fd = fd.into();
-        rustix::io::ioctl_fionbio(&fd, true)?; // our end alone: the two ends of a pipe do not share their flags
+        rustix::io::ioctl_fionbio(&fd, true)?; // sets our end only: the two ends of a pipe have separate flags
         Ok(Self {
             fd: Some(fd),
             ..Self::new(print, name)
         })
     }
 
-    /// Passes on what is there, at most about `most` bytes.
+    /// Passes on available output, at most about `most` bytes.
     fn read(&mut self, most: usize, output: &Output) {
         let mut bytes = [0; PIPE_READ_BYTES];
         let mut block = Vec::new();
@@ -103,7 +103,7 @@ impl Pipe {
         self.lines.finish(block);
     }
 
-    /// Its process has ended: passes on what is left.
+    /// Passes on the rest, after the process has ended.
     fn read_rest(&mut self, output: &Output) {
         self.read(PIPE_REST_BYTES, output);
         let mut block = Vec::new();
@@ -116,29 +116,29 @@ impl Pipe {
 pub(super) struct Worker {
     pub(super) node: NodeId,
     pub(super) name: String,
-    /// What was run.
+    /// Name of the program that was run.
     pub(super) program: String,
     pub(super) child: Child,
-    /// Of the worker's process, on its host.
+    /// Id of the worker's process, on its host.
     pub(super) pid: u32,
     /// Readable when the process has ended; `None` once it is reaped.
     pub(super) pidfd: Option<OwnedFd>,
     /// Its entry, once it has said hello.
     pub(super) entry: Option<TableEntry>,
     pub(super) reported: Option<(String, Instant)>,
-    /// What its agent says of its end.
+    /// Exit status of the program as its agent reported it.
     pub(super) ended: Option<ExitStatus>,
     pub(super) remote: Option<Remote>,
-    /// The agent was told that nobody reads standard output.
+    /// The agent was told that standard output has no reader.
     told_deaf: bool,
     stdout: Option<Pipe>,
     stderr: Option<Pipe>,
-    /// What the command that leads to an agent says itself.
+    /// Standard error of the command that reaches an agent.
     via_stderr: Option<Pipe>,
 }
 
 impl Worker {
-    /// Starts it. An error names what could not be run.
+    /// Starts the worker. An error names the program that could not be run.
     pub(super) fn spawn(order: Order) -> Result<Self, WorkerFailure> {
         let Order {
             node,
@@ -149,7 +149,7 @@ impl Worker {
             stderr,
         } = order;
         if start.is_some() {
-            // No death signal: an agent whose input ends also ends what its program started, which a signal would not.
+            // No death signal: when its input ends, the agent also ends what its program started, which a signal would not.
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         } else {
             crate::sys::die_with_parent(&mut command);
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// What is held of a running child: its descriptor, its agent and its pipes.
+    /// Handles of a running child: its pidfd, its agent and its pipes.
     #[allow(clippy::type_complexity)] // taken apart by its one caller
     fn watch(
         name: &str,
@@ -228,25 +228,25 @@ impl Worker {
         Ok((pidfd, Some(remote), pipes))
     }
 
-    /// It is on another host, of which nothing has been heard yet.
+    /// Whether it is on another host from which nothing was heard yet.
     pub(super) fn is_unanswered(&self) -> bool {
         let remote = self.remote.as_ref();
         remote.is_some_and(|remote| !remote.is_greeted())
     }
 
-    /// Ends the worker and what it started: TERM in good order, KILL at once.
+    /// Ends the worker and what it started: TERM asks it to end, KILL ends it at once.
     pub(super) fn signal(&mut self, signal: Signal) {
         if let Some(remote) = &mut self.remote {
             if signal == Signal::TERM {
                 let _ = remote.tell(&ToAgent::Stop); // an agent that is gone needs no signal
                 return;
             }
-            // The second time the command itself is killed: it leads nowhere any more.
+            // A second KILL goes to the command itself: it no longer reaches the agent.
             if remote.hang_up() {
                 return;
             }
         }
-        // The group may be empty only if the child was reaped; other errors cannot be mended.
+        // Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
     }
 
@@ -264,13 +264,13 @@ impl Worker {
             .chain(&mut self.via_stderr)
     }
 
-    /// Adds what it prints to what is slept on.
+    /// Adds the pipes to the descriptors to poll.
     pub(super) fn poll_pipes<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let pipes = self.pipes().filter_map(|pipe| pipe.fd.as_ref());
         fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
     }
 
-    /// Passes on what it prints.
+    /// Passes on its output.
     pub(super) fn read_pipes(&mut self, output: &Output) {
         let stdout_gone = output.is_stdout_gone();
         for pipe in self.pipes_mut() {
@@ -287,7 +287,7 @@ impl Worker {
         }
     }
 
-    /// What its agent says; what that carries of the program's printing is passed on, or dropped if the reader takes nothing.
+    /// Reads messages of its agent; output of the program is passed on, or dropped if `drop_printed`.
     pub(super) fn read_agent(
         &mut self,
         most: usize,
@@ -316,14 +316,14 @@ impl Worker {
         said
     }
 
-    /// Its process has ended: passes on what is left.
+    /// Passes on the rest, after the process has ended.
     pub(super) fn read_rest(&mut self, output: &Output) {
         for pipe in self.pipes_mut() {
             pipe.read_rest(output);
         }
     }
 
-    /// The last that it printed to standard error.
+    /// The last lines that it printed to standard error.
     pub(super) fn last_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for pipe in self.stderr.iter().chain(&self.via_stderr) {
@@ -333,6 +333,6 @@ impl Worker {
     }
 }
 
-/// An agent spoke what is no language of ours, and was let go.
+/// The agent sent garbage, and its connection was closed.
 #[derive(Debug)]
 pub(super) struct GarbledAgent;

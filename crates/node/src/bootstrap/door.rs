@@ -1,10 +1,10 @@
-//! The door of the rendezvous: who may come in, and how many calls a turn takes.
+//! The rendezvous socket: which connections are accepted, and how many in one round.
 //!
-//! Owned by `keeper` and `agent`, which poll its socket. Abstract sockets have no permissions: anybody of this host may call, as
-//! often as he likes. The kernel says whose a call is, and others' are closed before anything is read.
+//! Owned by `keeper` and `agent`, which poll it. Abstract sockets have no permissions: any user of this host may connect, as often as he likes. The
+//! kernel tells the user of each connection, and those of other users are closed before anything is read.
 //!
-//! Invariant: a turn takes `CALLS_PER_TURN` calls at most, and after a crowd the door is shut for `CROWD_PAUSE`, so that what the
-//! owner does between turns is done in time whatever others do.
+//! Invariant: a round accepts at most `CALLS_PER_TURN` connections, and after `CROWD` foreign ones pauses for `CROWD_PAUSE`, so that the owner keeps
+//! its deadlines whatever others do.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,14 +14,14 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::rendezvous::{self, Caller};
 
-/// Less than a millisecond's work, and all calls of a hundred workers.
+/// Less than a millisecond's work, and enough for all calls of a hundred workers.
 const CALLS_PER_TURN: usize = 256;
-/// So many calls of strangers in one turn are a crowd.
+/// Number of foreign connections in one round that causes a pause.
 const CROWD: usize = 16;
-/// A turn of strangers each pause costs a tenth of a core; a worker that stands in their queue comes in after some tens of milliseconds.
+/// One such round per pause costs a tenth of a core; a worker queued behind foreign connections gets in after some tens of milliseconds.
 const CROWD_PAUSE: Duration = Duration::from_millis(5);
 
-/// A socket that listens.
+/// A listening socket with a limited rate of foreign connections.
 #[derive(Debug)]
 pub(super) struct Door {
     listener: OwnedFd,
@@ -36,7 +36,7 @@ impl Door {
         }
     }
 
-    /// What to poll, and until when at most (`None`: it is open).
+    /// What to poll, and the rest of a pause (`None`: there is none).
     pub(super) fn watch(&self) -> (PollFd<'_>, Option<Duration>) {
         let shut = self.opens.saturating_duration_since(Instant::now());
         if shut.is_zero() {
@@ -46,7 +46,7 @@ impl Door {
         }
     }
 
-    /// Lets those in that may; empty while it is shut.
+    /// Accepts connections of this user and root; returns none during a pause.
     pub(super) fn callers(&mut self) -> io::Result<Vec<OwnedFd>> {
         let mut callers = Vec::new();
         if Instant::now() < self.opens {

@@ -1,4 +1,4 @@
-//! How a worker ended or failed, in words that name it.
+//! How a worker ended or failed, with messages that name it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use tsumuji_proto::NodeId;
 
-/// A worker's process has ended.
+/// The end of a worker's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerExit {
     /// Its node.
     pub node: NodeId,
-    /// As the table names it: `worker 2`.
+    /// Name in the table: `worker 2`.
     pub name: String,
-    /// Of its process.
+    /// Id of its process.
     pub pid: u32,
-    /// As the kernel reported it.
+    /// Exit status from the kernel.
     pub status: ExitStatus,
-    /// What it said of itself before it ended, if anything.
+    /// Error that it reported before it ended, if any.
     pub reported: Option<String>,
-    /// The last lines of its standard error, where the launcher passes that on.
+    /// The last lines of its standard error, if the launcher passes that on.
     pub last_lines: Vec<String>,
 }
 
 impl WorkerExit {
-    /// It exited with code 0.
+    /// Whether it exited with code 0.
     pub fn success(&self) -> bool {
         self.status.success()
     }
@@ -50,7 +50,7 @@ impl std::fmt::Display for WorkerExit {
     }
 }
 
-/// Why the whole run has failed: the first worker that did.
+/// Why a launch failed: the failure of the first worker that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerFailure {
@@ -59,11 +59,11 @@ pub enum WorkerFailure {
     CouldNotStart {
         /// Its node.
         node: NodeId,
-        /// As the table names it.
+        /// Name in the table.
         name: String,
-        /// What was to be run.
+        /// The program.
         program: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         reason: String,
     },
     /// It runs, but does not join.
@@ -71,59 +71,59 @@ pub enum WorkerFailure {
     NotReported {
         /// Its node.
         node: NodeId,
-        /// As the table names it.
+        /// Name in the table.
         name: String,
-        /// Of its process.
+        /// Id of its process.
         pid: u32,
-        /// How long it was waited for.
+        /// Time that it had.
         after: Duration,
     },
-    /// Nothing of its host answers.
+    /// Its host does not answer.
     #[error("{name} (pid {pid}): `{program}` leads to no agent within {} s; it must run tsumuji there without asking anything", after.as_secs_f64())]
     NoAnswer {
         /// Its node.
         node: NodeId,
-        /// As the table names it.
+        /// Name in the table.
         name: String,
-        /// Of the command that should lead there.
+        /// Id of the command that should reach the host.
         pid: u32,
         /// That command.
         program: String,
-        /// How long it was waited for.
+        /// Time that it had.
         after: Duration,
     },
-    /// Nothing comes from its host any more, though the way there seems open.
+    /// Its host is silent, though the connection seems open.
     #[error("{name} (pid {pid}): nothing was heard from its host for {} s; the host, the network or `{program}` is stuck", after.as_secs_f64())]
     Silent {
         /// Its node.
         node: NodeId,
-        /// As the table names it.
+        /// Name in the table.
         name: String,
-        /// Of its process, on its host.
+        /// Id of its process, on its host.
         pid: u32,
-        /// The command that leads there.
+        /// The command that reaches the host.
         program: String,
-        /// How long it was silent.
+        /// Time of the silence.
         after: Duration,
     },
     /// It ended with an error, by a signal, or before it joined.
     #[error("{exit}{}", if *early { " (before it joined the others, which wait for it)" } else { "" })]
     Ended {
-        /// How.
+        /// The end of the process.
         exit: WorkerExit,
-        /// Others, or the launcher, were waiting for it to join.
+        /// Other processes, or the launcher, were waiting for it to join.
         early: bool,
     },
-    /// It said that it cannot go on, and has not ended yet.
+    /// It reported an error, and has not ended yet.
     #[error("{name} (pid {pid}) failed: {message}")]
     Reported {
         /// Its node.
         node: NodeId,
-        /// As the table names it.
+        /// Name in the table.
         name: String,
-        /// Of its process.
+        /// Id of its process.
         pid: u32,
-        /// In its own words.
+        /// The error that it reported.
         message: String,
     },
 }
@@ -154,7 +154,7 @@ impl WorkerFailure {
     }
 }
 
-/// `SIGKILL` for 9; what has no name here is a real-time signal.
+/// Name of a signal: `SIGKILL` for 9. Signals without a name here are mostly real-time signals.
 fn signal_name(signal: i32) -> &'static str {
     match signal {
         libc::SIGHUP => "SIGHUP",
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// The line names worker, process, and signal or code with its reason.
+    /// The message names worker, process, and signal or code with its reason.
     #[test]
     fn lines_name_worker_and_cause() {
         assert_eq!(

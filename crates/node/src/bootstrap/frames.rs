@@ -1,8 +1,8 @@
-//! The rendezvous over standard input and output: frames in a stream of bytes, between a launcher and its agent on a host.
+//! The protocol between a launcher and its agent on a host: frames in a byte stream over standard input and output.
 //!
-//! Called by `agent` (on the host) and `remote` (the launcher's side). The agent greets with a line of text, so that what a
-//! login shell prints before it can be told apart; then both sides send frames: four bytes of length (little-endian, kind
-//! included), one byte of kind, and the content. Who has nothing to say says so now and then (`Pulse`). Everything read here may be anything: lengths are bounded, nothing panics.
+//! Used by `agent` (on the host) and `remote` (the launcher's side). The agent first sends a greeting line, to tell apart what a login shell prints
+//! before it; then both sides send frames: four bytes of length (little-endian, kind included), one byte of kind, and the content. A side with
+//! nothing to send sends signs of life (`Pulse`). Input is not trusted: lengths are bounded, nothing panics.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,28 @@ use super::rendezvous::{FromLauncher, FromWorker};
 
 /// The agent's first line. Its number is that of the rendezvous (`rendezvous::VERSION`).
 pub(super) const GREETING: &[u8] = b"tsumuji agent 3\n";
-/// What may come before the greeting: a shell's welcome.
+/// Limit of bytes before the greeting, such as a shell's welcome.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// The largest frame: a table of all nodes (see `rendezvous`), with room to spare.
 const FRAME_BYTES_MAX: usize = 256 << 10;
 const HEAD_BYTES: usize = 5;
 
-/// What a frame holds.
+/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message as JSON.
     Message = 0,
-    /// What the program printed.
+    /// Output of the program.
     Stdout = 1,
     Stderr = 2,
-    /// Nothing, said so that silence means something.
+    /// No content: a sign of life.
     Alive = 3,
 }
 
-/// Signs of life in the time after which silence counts as death: that many may be late or lost together.
+/// Signs of life in the time after which silence counts as death: so many may be late or lost together.
 const BEATS: u32 = 6;
 
-/// When one side speaks next, and when the other has been silent for too long. Both judge alike, by the same bound.
+/// When to send the next sign of life, and whether the other side was silent for too long. Both sides use the same limit.
 #[derive(Debug)]
 pub(super) struct Pulse {
     silence: Duration,
@@ -51,7 +51,7 @@ impl Pulse {
         }
     }
 
-    /// The other side may be silent for so long.
+    /// Limit of the other side's silence.
     pub(super) fn silence(&self) -> Duration {
         self.silence
     }
@@ -60,12 +60,12 @@ impl Pulse {
         self.said = Instant::now();
     }
 
-    /// Something was heard, or nobody listened.
+    /// Input arrived, or this side did not read.
     pub(super) fn heard(&mut self) {
         self.heard = Instant::now();
     }
 
-    /// Time for a sign of life.
+    /// Whether it is time for a sign of life.
     pub(super) fn is_due(&self) -> bool {
         self.said.elapsed() >= self.silence / BEATS
     }
@@ -74,12 +74,12 @@ impl Pulse {
         self.heard.elapsed() >= self.silence
     }
 
-    /// How long until silence is too long; zero: it is.
+    /// Time until the other side's silence is too long; zero: it is.
     pub(super) fn until_silent(&self) -> Duration {
         self.silence.saturating_sub(self.heard.elapsed())
     }
 
-    /// How long to sleep at most: until it is time to speak, or silence is too long; what is known does not wake again.
+    /// Longest sleep: until the next sign of life or until silence is too long, unless it is already.
     pub(super) fn until_next(&self) -> Duration {
         let to_say = (self.silence / BEATS).saturating_sub(self.said.elapsed());
         match self.until_silent() {
@@ -89,41 +89,41 @@ impl Pulse {
     }
 }
 
-/// What the launcher tells an agent.
+/// Message from the launcher to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ToAgent {
-    /// The first message: run this.
+    /// The first message: run this command.
     Start {
         node: u16,
         command: Vec<String>,
         env: Vec<(String, String)>,
-        /// Where to run it, if there is such a place.
+        /// Working directory, if it exists there.
         directory: Option<String>,
         /// Each side takes the other for dead after this much silence.
         silence_ms: u64,
     },
-    /// For the program that said hello.
+    /// A message for the program that said hello.
     Forward { message: FromLauncher },
-    /// Nobody reads the program's standard output any more: close it.
+    /// The launcher's standard output has no reader any more: close the program's.
     CloseStdout,
-    /// End the program in good order.
+    /// Send TERM to the program.
     Stop,
 }
 
-/// What an agent tells its launcher.
+/// Message from an agent to its launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum FromAgent {
     /// The program runs.
     Started { pid: u32 },
-    /// It does not.
+    /// The program could not be started.
     CouldNotStart { program: String, reason: String },
-    /// The program says.
+    /// A message of the program.
     Forward { message: FromWorker },
-    /// It has closed its rendezvous: an address that it told is no longer good.
+    /// The program has closed its rendezvous: its address is no longer valid.
     Left,
-    /// It has ended; one of the two is there.
+    /// The program has ended, by exit code or signal.
     Ended {
         code: Option<i32>,
         signal: Option<i32>,
@@ -144,21 +144,21 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &impl Serialize) -> std::i
     Ok(())
 }
 
-/// The stream holds what is no frame: nothing after it can be trusted.
+/// The stream holds something that is no frame; nothing after it can be trusted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Garbage;
 
-/// Gathers bytes until frames are whole.
+/// Collects bytes until frames are complete.
 #[derive(Debug)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
-    /// Taken from the front of `bytes`.
+    /// Bytes already taken from the front of `bytes`.
     taken: usize,
     greeted: bool,
 }
 
 impl Frames {
-    /// For a stream that begins with a greeting, or straight away.
+    /// For a stream with or without a greeting.
     pub(super) fn new(with_greeting: bool) -> Self {
         Self {
             bytes: Vec::new(),
@@ -172,7 +172,7 @@ impl Frames {
         self.greeted
     }
 
-    /// Takes bytes as they came. All whole frames must be taken out before the next call: that bounds what is kept.
+    /// Appends input. All whole frames must be taken before the next call: that bounds the memory.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -229,7 +229,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// Frames come out as they went in, however the stream is cut, and what a shell says before the greeting is skipped.
+    /// Frames come out as they went in, however the stream is cut; a shell's output before the greeting is skipped.
     #[test]
     fn frames_survive_any_cut() {
         let mut stream = b"Welcome to pc2!\ntsumuji agent \n".to_vec();
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Impossible lengths and kinds, and noise without end, are refused before they cost memory.
+    /// Impossible lengths and kinds, and endless noise, are refused before they cost memory.
     #[test]
     fn garbage_is_refused() {
         for head in [

@@ -1,9 +1,9 @@
-//! For fuzz targets: what comes over the standard input of an agent, or from one, may be anything.
+//! Entry point for fuzz targets: arbitrary input from a launcher or an agent.
 
 use super::frames::{Frames, FromAgent, Kind, ToAgent};
 
-/// Reads a stream in pieces of `piece_bytes` as a launcher (`from_agent`) or an agent does, until it ends or is refused.
-/// Returns how many messages were understood.
+/// Reads a stream in pieces of `piece_bytes` as a launcher (`from_agent`) or an agent does, until it ends or is rejected. Returns the number of valid
+/// messages.
 pub fn stream(bytes: &[u8], piece_bytes: usize, from_agent: bool) -> usize {
     let mut frames = Frames::new(from_agent);
     let mut understood = 0;

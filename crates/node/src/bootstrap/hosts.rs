@@ -1,4 +1,4 @@
-//! Which command leads to a host, and what the agent there is told.
+//! Commands that reach other hosts, and the start message for the agent there.
 //!
 //! Called by `launcher` and by programs that run themselves on another host.
 
@@ -16,17 +16,17 @@ use super::{ENV_LINK, ENV_NODES};
 use crate::any_link::LinkSpec;
 use crate::cluster::HostNode;
 
-/// Processes of several hosts: where they run and what leads there.
+/// Nodes on several hosts: where they run, and how to reach them.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// Every node, in order of their ids; the launcher itself is the first where it takes part.
+    /// Every node, in order of ids; the launcher itself is the first if it takes part.
     pub nodes: Vec<HostNode>,
-    /// What runs the agent on each host: a program that calls [`serve_agent`](super::serve_agent), and its arguments.
+    /// Command line of the agent: a program that calls [`serve_agent`](super::serve_agent), and its arguments.
     pub agent: Vec<String>,
 }
 
 impl HostNode {
-    /// Runs here, without any command that leads there.
+    /// Whether the node runs on this host.
     pub fn is_this_host(&self) -> bool {
         let system = rustix::system::uname();
         let mine = system.nodename().to_string_lossy();
@@ -34,21 +34,21 @@ impl HostNode {
         if self.host == "localhost" || self.host == mine || label(&self.host) == label(&mine) {
             return true;
         }
-        // An address that can be bound is ours.
+        // An address that can be bound belongs to this host.
         match self.link {
             LinkSpec::Udp(Some(addr)) => UdpSocket::bind((addr.ip(), 0)).is_ok(),
             _ => false,
         }
     }
 
-    /// The words that run the command `words` there: as `via` says, else by `ssh`, else (on this host) as they are.
+    /// The command line that runs `words` on that host: with `via` before it, else by `ssh`, else (on this host) unchanged.
     pub fn command_there(&self, words: &[String]) -> Vec<String> {
         let via = match &self.via {
             Some(via) => via.clone(),
             None if self.is_this_host() => Vec::new(),
             None => vec!["ssh".to_owned(), "-T".to_owned(), self.host.clone()],
         };
-        // `ssh` hands its words to a shell on the other side; all else takes them as they are.
+        // `ssh` passes its words to a shell on the other side; other commands take them unchanged.
         let is_ssh = via
             .first()
             .is_some_and(|program| Path::new(program).ends_with("ssh"));
@@ -59,7 +59,7 @@ impl HostNode {
     }
 }
 
-/// A word as a POSIX shell reads it back.
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -69,7 +69,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What starts node `index` of `hosts`.
+/// The command and start message for node `index` of `hosts`.
 pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Order, LaunchError> {
     let host = &hosts.nodes[usize::from(index)];
     let text = |word: &std::ffi::OsStr| {
@@ -98,7 +98,7 @@ pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Orde
     let words = host.command_there(&hosts.agent);
     let (program, arguments) = words.split_first().ok_or(LaunchError::NoCommand)?;
     let mut command = Command::new(program);
-    // Out of reach of the terminal's interrupt, which the launcher passes on in good order.
+    // Not reached by the terminal's interrupt; the launcher itself ends the workers in order.
     command.args(arguments).process_group(0);
     Ok(Order {
         node: NodeId(index),
@@ -121,7 +121,7 @@ mod tests {
         file.hosts()[0].clone()
     }
 
-    /// The command that leads to a host is the stated one; none here; else ssh, whose words a shell reads back as they were.
+    /// A host is reached by the stated command; without one directly if it is this host, else by ssh with quoted words.
     #[test]
     fn commands_lead_to_hosts() {
         let words = ["/a b/tsumuji", "agent", "it's"].map(str::to_owned);

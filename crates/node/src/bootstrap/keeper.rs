@@ -1,11 +1,10 @@
-//! The thread that spawns the workers, serves their rendezvous, and buries them.
+//! The thread that spawns the workers, serves their rendezvous, and reaps them.
 //!
-//! Started by `Launcher`, which talks to it through `Shared` and wakes it by an event descriptor. It sleeps in `poll` on its
-//! descriptors and costs nothing while nothing happens.
+//! Started by `Launcher`, which shares state with it in `Shared` and wakes it by an event descriptor. It sleeps in `poll` and costs nothing while
+//! nothing happens.
 //!
-//! Invariants: the thread outlives every child that it spawned (the kernel binds a child's death signal to the *thread*
-//! that forked it, so workers also die with this one); a child's process group is killed before the child is reaped, while
-//! its number cannot belong to anybody else.
+//! Invariants: the thread outlives every child that it spawned (the kernel binds a child's death signal to the *thread* that forked it, so workers
+//! also die with this one); a child's process group is killed before the child is reaped, while its id cannot be reused.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,28 +22,28 @@ use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 use super::shared::Shared;
 
-/// Connections beyond one per worker: strays of our own user, workers that ask twice.
+/// Connections beyond one per worker: other processes of this user, workers that connect twice.
 const SPARE_CONNECTIONS: usize = 16;
 
-/// A worker that said why it fails is given this long to end by itself, so that its exit code can be told too.
+/// A worker that reported its failure has this long to end by itself, so that its exit code can be reported too.
 const REPORT_TO_EXIT: Duration = Duration::from_millis(500);
 
 /// Packets read from one connection in one round, so that a flood from one does not starve the others.
 const PACKETS_PER_ROUND: usize = 16;
 
-/// Before a failure is told, what the workers printed is given this long to be written.
+/// Before a failure is reported, the workers' output has this long to be written.
 const FLUSH: Duration = Duration::from_millis(500);
-/// When all have ended and the launcher wants it over, this is how long a reader that takes nothing can hold it up.
+/// When all have ended and the launcher wants to stop, a reader that does not read can delay it for this long.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
-/// How often the launcher's wish is looked for meanwhile.
+/// Interval at which the launcher's wish is checked meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
-/// All that the thread owns.
+/// State of the keeper thread.
 pub(super) struct Keeper {
     door: Door,
     /// Passed to each worker with the table.
     memory: Option<OwnedFd>,
-    /// The launcher's own entry where it takes part: node 0.
+    /// The launcher's own entry (node 0), if it takes part.
     own: Option<TableEntry>,
     join_timeout: Duration,
     output: Output,
@@ -61,7 +60,7 @@ struct Connection {
     fd: OwnedFd,
     /// The worker that said hello here.
     worker: Option<usize>,
-    /// It had its chance to speak.
+    /// It was read at least once.
     was_read: bool,
     open: bool,
 }
@@ -88,7 +87,7 @@ impl Keeper {
         }
     }
 
-    /// The thread: spawn, then serve until every child has ended.
+    /// Body of the thread: spawns, then serves until every child has ended.
     pub(super) fn run(mut self, orders: Vec<Order>, wake: &OwnedFd, shared: &Shared) {
         let failure = self.spawn_all(orders);
         let failed = failure.is_some();
@@ -122,7 +121,7 @@ impl Keeper {
             }
             self.bury(kill_at.is_some(), shared);
         }
-        // A slow reader gets everything, unless the launcher wants it over.
+        // A slow reader gets all output, unless the launcher wants to stop.
         let mut stop_at = None;
         while !self.output.flush(FLUSH_LOOK) {
             if shared.lock().stop.is_some() {
@@ -158,7 +157,7 @@ impl Keeper {
             .for_each(|worker| worker.signal(signal));
     }
 
-    /// Names workers that do not join, and those that said they fail but do not end.
+    /// Reports workers that do not join, and those that reported a failure but do not end.
     fn check_deadlines(&mut self, shared: &Shared) {
         let someone_waits =
             shared.lock().waiting || self.workers.iter().any(|worker| worker.entry.is_some());
@@ -241,9 +240,9 @@ impl Keeper {
             .iter()
             .filter_map(|worker| worker.pidfd.as_ref());
         fds.extend(pidfds.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-        // Workers that print more than our own output takes wait for it; `output` wakes us when there is room.
+        // If our own output is full, workers that print must wait; `output` wakes us when there is room.
         let has_room = self.output.has_room();
-        // Agents must be heard to the end when all is to be over.
+        // While ending, agents must be read to the end.
         let hear_agents = has_room || kill_at.is_some();
         for worker in &self.workers {
             if has_room {
@@ -261,7 +260,7 @@ impl Keeper {
         drop(fds);
         if woken {
             let mut count = [0_u8; 8];
-            let _ = rustix::io::read(wake, &mut count); // only empties it; what it means is in `Shared`
+            let _ = rustix::io::read(wake, &mut count); // only resets it; the request is in `Shared`
         }
         self.accept_some()?;
         for index in 0..self.connections.len() {
@@ -290,13 +289,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Those of workers that have not ended.
+    /// Agents of workers that have not ended.
     fn agents(&self) -> impl Iterator<Item = &Remote> {
         let running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
         running.filter_map(|worker| worker.remote.as_ref())
     }
 
-    /// Names a host of which nothing is heard any more, now that all that came was read.
+    /// Reports a host that is silent for too long, after all input was read.
     fn blame_silence(&self, shared: &Shared) {
         let mut running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
         let silent = running.find_map(|worker| {
@@ -353,7 +352,7 @@ impl Keeper {
         }
     }
 
-    /// What an agent says for itself.
+    /// Handles a message of an agent about itself.
     fn hear(&mut self, index: usize, message: FromAgent, shared: &Shared) {
         let worker = &mut self.workers[index];
         match message {
@@ -381,7 +380,7 @@ impl Keeper {
         }
     }
 
-    /// Says something to a worker by its agent. `false`: it is not a worker of an agent, or that is gone.
+    /// Sends a message to a worker through its agent. `false`: the worker has no agent, or the agent is gone.
     fn answer(&mut self, index: usize, message: FromLauncher) -> bool {
         let remote = self.workers[index].remote.as_mut();
         remote.is_some_and(|remote| remote.tell(&ToAgent::Forward { message }).is_ok())
@@ -391,7 +390,7 @@ impl Keeper {
         if kill_at.is_some() {
             return kill_at;
         }
-        // A deadline that has been reported must not turn the sleep into a spin.
+        // A deadline that was reported must not make the loop spin.
         let late = self.waiting_since.map(|since| since + self.join_timeout);
         let reports = self.workers.iter().filter(|worker| worker.pidfd.is_some());
         let reports = reports
@@ -404,7 +403,7 @@ impl Keeper {
         late.chain(reports).filter(|at| *at > now).min()
     }
 
-    /// Where there is no place left, whoever has said nothing for longest makes room.
+    /// Accepts connections. If there are too many, the oldest one that has not said hello is closed.
     fn accept_some(&mut self) -> io::Result<()> {
         for fd in self.door.callers()? {
             if self.connections.len() >= self.workers.len() + SPARE_CONNECTIONS {
@@ -463,7 +462,7 @@ impl Keeper {
         }
     }
 
-    /// Why whoever says hello as `node` cannot join.
+    /// Why a process that says hello as `node` cannot join, if so.
     fn refusal(&self, version: u32, node: u16, addr: Option<Address>) -> Option<String> {
         let worker = self.workers.iter().find(|worker| worker.node.0 == node);
         match worker {
@@ -509,13 +508,13 @@ impl Keeper {
                     reason: reason.unwrap_or_else(|| format!("node {node} is of another host")),
                 };
                 let connection = &mut self.connections[index];
-                let _ = rendezvous::send(connection.fd.as_fd(), &refused, None); // it is turned away in any case
+                let _ = rendezvous::send(connection.fd.as_fd(), &refused, None); // it is refused in any case
                 connection.open = false;
             }
         }
     }
 
-    /// Once all have reported, tells each the whole table.
+    /// Once all have reported, sends the whole table to each.
     fn send_table(&mut self, shared: &Shared) {
         if self.table_sent || self.workers.iter().any(|worker| worker.entry.is_none()) {
             return;
@@ -539,7 +538,7 @@ impl Keeper {
             }
         }
         for index in 0..self.workers.len() {
-            self.answer(index, table.clone()); // nothing happens for workers of this host
+            self.answer(index, table.clone()); // no effect for workers of this host
         }
         self.table_sent = true;
         shared.update(|state| state.table = Some(members));
@@ -557,7 +556,7 @@ impl Keeper {
             if !ended {
                 continue;
             }
-            // Its last words may have come after the connections were read.
+            // Its last report may have come after the connections were read.
             if self.accept_some().is_ok() {
                 for connection in 0..self.connections.len() {
                     self.read_connection(connection, shared);
@@ -566,7 +565,7 @@ impl Keeper {
             }
             self.read_agent(index, PIPE_REST_BYTES, false, shared);
             let worker = &mut self.workers[index];
-            // What it left running goes with it; the number is still its own, because it is not yet reaped.
+            // Processes that it left running are killed with it; the process group still is its own, as it is not reaped yet.
             let _ =
                 rustix::process::kill_process_group(Pid::from_child(&worker.child), Signal::KILL);
             let Ok(status) = worker.child.wait() else {
@@ -592,7 +591,7 @@ impl Keeper {
             let early = !self.table_sent && others_wait;
             let failed = !stopping && (!exit.success() || early);
             if failed && shared.lock().failure.is_none() {
-                self.output.flush(FLUSH); // what it printed comes before what is said of it
+                self.output.flush(FLUSH); // its output comes before the report
             }
             shared.update(|state| {
                 state.exits.push(exit.clone());
@@ -608,7 +607,7 @@ impl Keeper {
         }
     }
 
-    /// A worker that ended well, but without joining, is to blame as soon as somebody waits for it.
+    /// A worker that ended well without joining counts as failed as soon as another process waits for it.
     fn blame_early_exit(&self, shared: &Shared) {
         let mut state = shared.lock();
         let others_wait = state.waiting || self.workers.iter().any(|worker| worker.entry.is_some());

@@ -1,8 +1,7 @@
 //! The parent's side: starts the processes of one host, or of several, and knows which of them failed.
 //!
-//! Called by programs that spread their work (`solve`) and by `tsumuji launch`. Signals to the parent (Ctrl-C) are the
-//! caller's: workers run in process groups of their own, so the terminal's interrupt reaches only the parent, which then
-//! calls [`Launcher::shutdown`].
+//! Used by programs that distribute their work (`solve`) and by `tsumuji launch`. The caller handles signals to the parent (Ctrl-C): workers run in
+//! process groups of their own, so the terminal's interrupt reaches only the parent, which then calls [`Launcher::shutdown`].
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -38,39 +37,39 @@ use tsumuji_link::impair::ImpairConfig;
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
 
-/// Longer than a busy host or a switch that learns anew needs, shorter than people wait.
+/// Default of `LaunchSpec::silence`: longer than delays of a busy host or a relearning switch, shorter than people wait.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// What is to be started.
+/// Which processes to start, and how.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
-    /// Processes to spawn. Not looked at where `hosts` says who takes part.
+    /// Number of processes to spawn. Ignored if `hosts` is given.
     pub nodes: usize,
-    /// Processes of several hosts, each reached as stated; `link` is not looked at.
+    /// Nodes on several hosts; `link` is then ignored.
     pub hosts: Option<Hosts>,
     /// The parent takes part as node 0 and the children are 1 to `nodes`; otherwise they are 0 to `nodes` − 1.
     pub with_self: bool,
-    /// How they reach each other. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*. `dpdk:net_memif`: the first of two is its server.
+    /// The link between them. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*. `dpdk:net_memif`: the first of two is its server.
     pub link: LinkSpec,
     /// Program and arguments; the same for all.
     pub command: Vec<OsString>,
-    /// Workers are named by it and their node's number: `worker 2`.
+    /// A worker's name is this prefix and its node's number: `worker 2`.
     pub name_prefix: String,
-    /// The parent's own name in the table, where it takes part.
+    /// The parent's own name in the table, if it takes part.
     pub self_name: String,
-    /// Environment of every child, beside what the rendezvous needs.
+    /// Environment of every child, beside the variables of the rendezvous.
     pub env: Vec<(OsString, OsString)>,
-    /// Congestion control of all nodes, the parent's own included. `None`: as `TSUMUJI_CONGESTION` says, or as each chooses.
+    /// Congestion control of all nodes, including the parent. `None`: as `TSUMUJI_CONGESTION` says, or each node's own choice.
     pub congestion: Option<Congestion>,
-    /// What becomes of the workers' standard output.
+    /// Where the workers' standard output goes.
     pub stdout: Printing,
-    /// What becomes of their standard error.
+    /// Where their standard error goes.
     pub stderr: Printing,
-    /// Their standard output goes to the parent's standard error, too (not with `Printing::Inherit`).
+    /// The workers' standard output goes to the parent's standard error (not with `Printing::Inherit`).
     pub stdout_to_stderr: bool,
-    /// A worker must have reported this long after somebody began to wait for it.
+    /// Time in which all workers must report once a process waits for them.
     pub join_timeout: Duration,
-    /// A host that says nothing for so long counts as dead, and its agent thinks the same of us: then it ends what it started.
+    /// Time after which a silent host counts as dead. Its agent applies the same limit to the launcher, and then ends what it started.
     pub silence: Duration,
 }
 
@@ -115,25 +114,25 @@ impl LaunchSpec {
     }
 }
 
-/// What becomes of what workers print.
+/// How the output of workers is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Printing {
-    /// It goes where the parent's goes, without the parent: lines of several workers may mix. Across hosts as `Lines`.
+    /// Workers write to the parent's output directly: lines of several workers may mix. Across hosts as `Lines`.
     Inherit,
     /// The parent passes it on in whole lines.
     Lines,
-    /// The same, with the worker's name before each line.
+    /// As `Lines`, with the worker's name before each line.
     Tagged,
 }
 
-/// Why nothing was started. What had been started is gone again.
+/// Why the launch failed. Processes already started have been ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// Zero or too many.
     #[error("{nodes} processes asked for; accepted are 1 to {limit}")]
     Nodes {
-        /// Asked for.
+        /// Number asked for.
         nodes: usize,
         /// The most there can be.
         limit: usize,
@@ -141,29 +140,29 @@ pub enum LaunchError {
     /// `LaunchSpec::command` is empty.
     #[error("no program was given to launch")]
     NoCommand,
-    /// Words for another host that are no text.
+    /// An argument for another host is not valid text.
     #[error("`{word}` is not readable as text and cannot be told to another host")]
     NotText {
-        /// As far as it can be shown.
+        /// The argument, as far as it can be shown.
         word: String,
     },
     /// The ports counted up from the given one do not exist.
     #[error("link `{link}` leaves no room for {nodes} ports (the highest is 65535)")]
     Ports {
-        /// As given.
+        /// The link as given.
         link: Box<LinkSpec>,
-        /// One port each.
+        /// Number of ports needed.
         nodes: usize,
     },
-    /// One process has an interface, so several of one host cannot meet there.
+    /// Only one process can use an interface, so several of one host cannot meet there.
     #[error(
         "link `{link}` joins hosts, one process each; say which by --hosts FILE, or take shm or udp on one host"
     )]
     OneHost {
-        /// As given.
+        /// The link as given.
         link: Box<LinkSpec>,
     },
-    /// They cannot meet by this DPDK device.
+    /// The processes cannot meet by this DPDK device.
     #[error(transparent)]
     Dpdk(#[from] DpdkMeetError),
     /// A worker could not start.
@@ -172,15 +171,15 @@ pub enum LaunchError {
     /// The shared memory cannot be made.
     #[error("cannot make the shared memory: {0}")]
     Memory(#[from] ShmCreateError),
-    /// The parent's own place cannot be taken.
+    /// The parent's own endpoint cannot be opened.
     #[error("cannot open the link: {0}")]
     Open(Box<OpenError>),
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// Which step.
+        /// The step that failed.
         what: &'static str,
-        /// The kernel's answer.
+        /// Its error.
         source: std::io::Error,
     },
 }
@@ -191,27 +190,27 @@ impl From<OpenError> for LaunchError {
     }
 }
 
-/// How the run stands.
+/// State of the workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// Workers run and none has failed.
     Running,
     /// All have ended, each with exit code 0.
     Finished,
-    /// This one failed first.
+    /// The first worker that failed.
     Failed(WorkerFailure),
 }
 
-/// Processes that were started together; they end with it.
+/// Worker processes; they end when it is dropped.
 #[derive(Debug)]
 pub struct Launcher {
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     keeper: Option<JoinHandle<()>>,
-    /// What the parent's own endpoint is made of, until it is asked for.
+    /// Link of the parent's own endpoint, until that is opened.
     own: Option<Base>,
     congestion: Option<Congestion>,
-    /// Where processes meet that need a folder for it. Last: what uses it is gone by then.
+    /// Folder in which processes meet, if the link needs one. Dropped last, after its users.
     _meeting: Option<Meeting>,
 }
 
@@ -222,7 +221,7 @@ impl Launcher {
             Some(congestion) => Some(congestion),
             None => worker::congestion()?,
         };
-        // Stated, so that other hosts learn of it.
+        // Stated explicitly, so that other hosts learn of it.
         spec.env
             .extend(congestion.map(|name| (ENV_CONGESTION.into(), name.to_string().into())));
         let first = usize::from(spec.with_self);
@@ -318,14 +317,14 @@ impl Launcher {
             .failure
             .clone();
         match failure {
-            // Dropping `launcher` ends those that run.
+            // Dropping `launcher` ends the running workers.
             Some(failure @ WorkerFailure::CouldNotStart { .. }) => Err(failure.into()),
-            // One that ended meanwhile is for `check` and `wait` to tell.
+            // `check` and `wait` report a worker that ended meanwhile.
             _ => Ok(launcher),
         }
     }
 
-    /// The parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Once only.
+    /// Opens the parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Works once only.
     pub fn endpoint(
         &mut self,
         mut options: Options,
@@ -344,7 +343,7 @@ impl Launcher {
             match (&state.table, &state.failure) {
                 (Some(table), _) => table.clone(),
                 (None, Some(failure)) => return Err(OpenError::Worker(failure.clone())),
-                // All had ended, and well, before we began to wait.
+                // All had ended well before this wait began.
                 (None, None) => {
                     let first = state.exits.first().cloned();
                     return Err(first.map_or(OpenError::Abandoned, |exit| {
@@ -379,7 +378,7 @@ impl Launcher {
         }
     }
 
-    /// Waits until all workers have ended, well or not, or `timeout` has passed. Returns those that have.
+    /// Waits until all workers have ended, well or not, or `timeout` has passed. Returns the exits so far.
     pub fn wait_all(&mut self, timeout: Duration) -> Vec<WorkerExit> {
         let deadline = Instant::now().checked_add(timeout);
         self.shared
@@ -393,8 +392,7 @@ impl Launcher {
         self.shared.lock().exits.clone()
     }
 
-    /// Why what workers printed could not all be written, once all have ended. `None` also where its reader has gone away, and the
-    /// second time.
+    /// Error of writing the workers' output, once all have ended. `None` also if the reader of standard output has gone away, and when called again.
     pub fn stdout_error(&mut self) -> Option<std::io::Error> {
         self.shared.lock().stdout_error.take()
     }
@@ -404,7 +402,7 @@ impl Launcher {
         self.shared.lock().pids.clone()
     }
 
-    /// TERM to every worker that still runs, KILL after `grace`; returns when all are reaped. Harmless if repeated.
+    /// Sends TERM to every running worker, and KILL after `grace`; returns when all are reaped. May be repeated.
     pub fn shutdown(&mut self, grace: Duration) {
         self.shared.lock().stop.get_or_insert(grace);
         self.wake_keeper();
@@ -424,8 +422,8 @@ impl Drop for Launcher {
     }
 }
 
-/// What node `index` of `total` on one host opens: ports are counted up from the given one, the ends of a DPDK device shared out,
-/// which meet at `socket`.
+/// Link of node `index` of `total` on one host: ports are counted up from the given one; the ends of a DPDK device, which meet at `socket`, are
+/// assigned to the processes.
 fn link_of(
     link: &LinkSpec,
     index: u16,
@@ -450,7 +448,7 @@ fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &Li
     command.env(ENV_NODE, node.to_string());
     command.env(ENV_NODES, total.to_string());
     command.env(ENV_LINK, link.to_string());
-    // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
+    // A process group of its own, so that everything it starts can be ended with it. Such a group may not read the terminal.
     command.process_group(0);
     let inherits = |printing| printing == Printing::Inherit;
     Order {

@@ -1,4 +1,4 @@
-//! Launches of real processes that never join: how they fail and that nothing stays.
+//! Launches of real processes that never join: how they fail, and that no process stays.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn sh(nodes: usize, script: &str) -> LaunchSpec {
     spec
 }
 
-/// A process that is gone, or that is dead and waits only for its own parent to notice.
+/// Whether a process is gone, or dead and not reaped yet.
 fn is_gone(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Err(_) => true,
@@ -20,7 +20,7 @@ fn is_gone(pid: u32) -> bool {
     }
 }
 
-/// Polls for what the kernel does in its own time; the bound only turns a hang into a failure.
+/// Polls for a change that the kernel makes; the time limit only turns a hang into a failure.
 fn eventually(mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -32,7 +32,7 @@ fn eventually(mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// A program that is not there is named, with the worker that should have run it.
+/// A program that does not exist is named, with its worker.
 #[test]
 fn missing_program_is_named() {
     let error = Launcher::start(LaunchSpec::new(2, ["/no/such/program"]))
@@ -44,7 +44,7 @@ fn missing_program_is_named() {
     );
 }
 
-/// Programs that use no endpoint at all may be launched, and end well.
+/// Programs that use no endpoint may be launched, and end well.
 #[test]
 fn ordinary_programs_run() {
     let mut launcher = Launcher::start(sh(3, "test $TSUMUJI_NODES = 3")).expect("start");
@@ -103,7 +103,7 @@ fn killed_worker_is_named() {
     );
 }
 
-/// A worker that ignores TERM is killed after the grace; its own children go with it; also when the launcher is only dropped.
+/// A worker that ignores TERM is killed after the grace, with its children; also when the launcher is only dropped.
 #[test]
 fn stubborn_workers_and_their_children_are_killed() {
     let dir = std::env::temp_dir().join(rendezvous::random_name().expect("name"));
@@ -131,7 +131,7 @@ fn stubborn_workers_and_their_children_are_killed() {
     std::fs::remove_dir_all(&dir).expect("remove");
 }
 
-/// Somebody waits and one worker never reports: it is named with the time it had.
+/// If a process waits and one worker never reports, that worker is named with the time it had.
 #[test]
 fn silent_worker_is_named() {
     let mut spec = sh(2, "sleep 1000");
@@ -148,7 +148,7 @@ fn silent_worker_is_named() {
     );
 }
 
-/// Somebody waits and one worker ends well without joining: that is a failure, too.
+/// If a process waits and one worker ends well without joining, that is a failure, too.
 #[test]
 fn worker_that_ends_without_joining_is_named() {
     let mut spec = sh(1, "exit 0");
@@ -164,7 +164,7 @@ fn worker_that_ends_without_joining_is_named() {
     );
 }
 
-/// What a worker says of itself is told beside its exit code. Strangers' words and broken packets change nothing.
+/// A worker's report is shown with its exit code. Foreign messages and broken packets change nothing.
 #[test]
 fn reported_errors_are_told() {
     let spec = sh(2, "sleep 1000");
@@ -220,7 +220,7 @@ fn reported_errors_are_told() {
     );
 }
 
-/// Numbers of processes that cannot be are refused before anything starts.
+/// Impossible numbers of processes are refused before anything starts.
 #[test]
 fn impossible_launches_are_refused() {
     assert!(matches!(
@@ -243,7 +243,7 @@ fn impossible_launches_are_refused() {
     ));
 }
 
-/// Two processes on loopback, behind the command `via`, whose agents are `agent`.
+/// Two processes on loopback, reached by the command `via` and run by the agents `agent`.
 fn far(via: &str, agent: &[&str]) -> LaunchSpec {
     let node = |id: u16| {
         format!(
@@ -261,7 +261,7 @@ fn far(via: &str, agent: &[&str]) -> LaunchSpec {
     spec
 }
 
-/// A command that leads nowhere is named after the time it had, though nobody waits for the program.
+/// A command that reaches no agent is named after the time it had, even if no process waits for the program.
 #[test]
 fn silent_host_is_named() {
     let mut spec = far("[\"env\"]", &["sleep", "1000"]);
@@ -281,7 +281,7 @@ fn silent_host_is_named() {
     assert!(pids.iter().all(|(_, pid)| is_gone(*pid)));
 }
 
-/// What talks on without being an agent is told as such; an agent that greets and then talks nonsense, too.
+/// A command that prints without being an agent is reported as such, and so is an agent that sends garbage after its greeting.
 #[test]
 fn garbled_agents_are_named() {
     for script in [

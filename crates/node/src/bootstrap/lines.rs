@@ -1,7 +1,7 @@
-//! What a worker prints, cut into whole lines, tagged with its name where wanted; and its last words.
+//! Cuts a worker's output into whole lines, tagged with its name if wanted, and keeps the last ones for reports.
 //!
-//! Called by `keeper` for each pipe of a worker; what comes out goes to `output`. Any bytes may come in: lines without end
-//! are cut, and what is kept for reports is bounded and printable.
+//! Used by `keeper` for each pipe of a worker; the result goes to `output`. Input may be any bytes: endless lines are cut, and lines kept for reports
+//! are bounded and printable.
 
 use std::collections::VecDeque;
 
@@ -11,13 +11,13 @@ use super::rendezvous::presentable;
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Lines kept for the report of a failure.
 const LAST_LINES: usize = 5;
-/// Bytes kept of each.
+/// Bytes kept of each of these lines.
 const LAST_LINE_BYTES: usize = 300;
 
 /// Cuts one stream of bytes into lines.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// Stands before each line; `None`: lines go through as they are.
+    /// Prefix of each line; `None`: lines are passed on unchanged.
     tag: Option<String>,
     partial: Vec<u8>,
     last: VecDeque<Vec<u8>>,
@@ -33,7 +33,7 @@ impl Lines {
         }
     }
 
-    /// Takes bytes as they came and appends to `block` what is whole now.
+    /// Takes input and appends complete lines to `block`.
     pub(super) fn feed(&mut self, mut bytes: &[u8], block: &mut Vec<u8>) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = bytes.split_at(end);
@@ -49,7 +49,7 @@ impl Lines {
         }
     }
 
-    /// Nothing more will come: passes on a last line that has no end.
+    /// End of input: passes on a last line without newline.
     pub(super) fn finish(&mut self, block: &mut Vec<u8>) {
         if !self.partial.is_empty() {
             self.emit(false, block);
@@ -61,7 +61,7 @@ impl Lines {
             block.extend_from_slice(tag.as_bytes());
         }
         block.extend_from_slice(&self.partial);
-        // A tagged line always ends, or the next worker's tag would stand in its middle; plain bytes are not added to.
+        // A tagged line always gets a newline, so that the next tag begins a line; untagged output stays unchanged.
         if ended || self.tag.is_some() {
             block.push(b'\n');
         }
@@ -78,7 +78,7 @@ impl Lines {
         self.partial.clear();
     }
 
-    /// The last lines that were not empty, oldest first, as they may be shown.
+    /// The last lines that were not empty, oldest first, fit to be shown.
     pub(super) fn last_lines(&self) -> Vec<String> {
         let lines = self.last.iter();
         lines
@@ -104,7 +104,7 @@ mod tests {
         )
     }
 
-    /// Lines come out whole however they came in, tagged or byte for byte.
+    /// Lines come out whole for any pieces of input, tagged or byte for byte.
     #[test]
     fn lines_are_whole() {
         let pieces: [&[u8]; 4] = [b"one\ntw", b"o", b"\n\nthr", b"ee"];
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(fed(None, &pieces).0, "one\ntwo\n\nthree");
     }
 
-    /// Before a line is whole nothing comes out, and a line without end is cut rather than kept.
+    /// Nothing comes out before a line is complete, and an endless line is cut.
     #[test]
     fn partial_lines_are_bounded() {
         let mut lines = Lines::new(None);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(block.len(), 10 + 100 * 10_000);
     }
 
-    /// Last words are few, short and printable, whatever was printed.
+    /// The last lines are few, short and printable for any output.
     #[test]
     fn last_words_are_bounded() {
         let mut noise: Vec<u8> = (0..100_000_u32).map(|i| (i * 7 % 256) as u8).collect();
@@ -140,7 +140,7 @@ mod tests {
         let (_, last) = fed(Some("w"), &[&noise]);
         assert!(last.len() <= LAST_LINES);
         for line in last {
-            // Bytes that are no text become a three-byte sign each.
+            // An invalid byte becomes a replacement character of three bytes.
             assert!(line.len() <= 3 * LAST_LINE_BYTES && !line.contains(char::is_control));
         }
     }

@@ -1,7 +1,7 @@
-//! A folder of this user's own, in which processes of one launch meet by a socket that the link itself makes (memif).
+//! A private folder in which processes of one launch meet by a socket that the link itself makes (memif).
 //!
-//! Made by `Launcher`, and gone with it. Such a socket asks nobody for a secret, and DPDK does not look at who calls; so the
-//! kernel does: nobody but this user and root gets through a folder of mode 0700. Left behind only by a launcher that is killed.
+//! Made and removed by `Launcher`; it stays only if the launcher is killed. Such a socket needs no secret, and DPDK does not check who connects. The
+//! folder's mode 0700 lets only this user and root through.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use super::rendezvous;
 
-/// A socket's path has 107 bytes at most, and DPDK's name for the device, of which it is a part, has 200.
+/// Length limit: a socket's path has 107 bytes at most, and DPDK's device name, which contains it, 200.
 const PATH_BYTES_MAX: usize = 100;
-/// Of the socket, in the folder.
+/// Name of the socket in the folder.
 const SOCKET: &str = "memif";
 
-/// Removed when dropped.
+/// The folder, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Meeting {
     folder: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Meeting {
 impl Meeting {
     pub(super) fn create() -> io::Result<Self> {
         let name = rendezvous::random_name()?;
-        // The first is a user's own, and in memory.
+        // The first place is a user's own, and in memory.
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let places = runtime.into_iter().filter(|place| is_own(place));
         let places = places.chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
@@ -36,7 +36,7 @@ impl Meeting {
             let Some(socket) = socket.to_str().filter(|path| is_sound(path)) else {
                 continue;
             };
-            // Whatever is there already is not taken over.
+            // An existing folder is not taken over.
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => {
                     let socket = socket.to_owned();
@@ -65,7 +65,7 @@ fn is_own(place: &Path) -> bool {
     std::fs::metadata(place).is_ok_and(|found| found.is_dir() && found.uid() == me)
 }
 
-/// Something that DPDK's parser takes for what it is.
+/// Whether DPDK's parser reads the path unchanged.
 fn is_sound(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     path.len() <= PATH_BYTES_MAX && path.starts_with('/') && path.bytes().all(plain)
@@ -75,7 +75,7 @@ fn is_sound(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Nobody else gets into the folder, and nothing of it stays.
+    /// Other users cannot enter the folder, and nothing of it stays.
     #[test]
     fn folder_is_private_and_short_lived() {
         let meeting = Meeting::create().expect("a folder");

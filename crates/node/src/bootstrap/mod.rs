@@ -1,9 +1,9 @@
 //! How the processes of a cluster find each other.
 //!
-//! On one host a [`Launcher`] starts them and passes the table of addresses (and the shared memory) over a UNIX socket; each
-//! opens its endpoint by [`endpoint_from_env`]. On several hosts a cluster file says where everybody is
-//! ([`ClusterFile`](crate::ClusterFile)): a `Launcher` starts an agent on each by the command that leads there, and the agent
-//! starts the process and carries its rendezvous; or whoever starts the processes sets `TSUMUJI_CLUSTER` and `TSUMUJI_NODE`.
+//! On one host a [`Launcher`] starts the processes and passes the table of addresses (and the shared memory) over a UNIX socket; each opens its
+//! endpoint with [`endpoint_from_env`]. For several hosts a cluster file lists the nodes ([`ClusterFile`](crate::ClusterFile)): a `Launcher` starts
+//! an agent on each host with a command such as `ssh`, and the agent starts the process and relays its rendezvous. Processes may also be started by
+//! other means, with `TSUMUJI_CLUSTER` and `TSUMUJI_NODE` set.
 
 mod agent;
 mod child;
@@ -43,15 +43,15 @@ pub const ENV_CLUSTER: &str = "TSUMUJI_CLUSTER";
 pub const ENV_SEED: &str = "TSUMUJI_SEED";
 /// Fraction of received frames to drop on purpose, 0 to 1.
 pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
-/// Where metrics are shown: ADDRESS:PORT (node i: PORT + i), `local` (the default: for `tsumuji top`) or `off`.
+/// Where metrics are published: ADDRESS:PORT (node i: PORT + i), `local` (the default: for `tsumuji top`) or `off`.
 pub const ENV_METRICS: &str = "TSUMUJI_METRICS";
 /// Path of a capture file; the node's number is put before its extension.
 pub const ENV_CAPTURE: &str = "TSUMUJI_CAPTURE";
 /// File with the cluster's keys: all frames are sealed.
 pub const ENV_KEY: &str = "TSUMUJI_KEY";
-/// How they are sealed: `encrypt` (default) or `auth`.
+/// How frames are sealed: `encrypt` (default) or `auth`.
 pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
-/// `1`: the network is trusted, frames that leave the host need no key.
+/// `1`: the network is trusted, and frames that leave the host need no key.
 pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
 /// Congestion control: `credit` or `suci`, the same for all nodes.
 pub const ENV_CONGESTION: &str = "TSUMUJI_CONGESTION";

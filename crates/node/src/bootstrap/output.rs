@@ -1,7 +1,7 @@
 //! The thread that writes what workers print to this process's own outputs.
 //!
-//! Fed by `keeper`, block by block. A terminal or pipe that takes nothing stops this thread and, once the queue is full,
-//! the reading of the workers' pipes, hence in the end the workers that print; never the keeper, which must notice deaths.
+//! `keeper` queues blocks. An output that is not read blocks this thread and, once the queue is full, the reading of the workers' pipes, and so in
+//! the end the workers that print, but never the keeper, which must notice deaths.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -25,11 +25,11 @@ struct Queue {
     bytes: usize,
     /// A block is being written.
     writing: bool,
-    /// Somebody found the queue full and wants to be woken.
+    /// The keeper found the queue full and wants to be woken.
     wanted: bool,
-    /// Standard output takes nothing any more: nobody reads it, or it failed.
+    /// Standard output can no longer be written: its reader has gone away, or it failed.
     stdout_gone: bool,
-    /// Why, unless its reader has gone away.
+    /// The error, unless the reader has gone away.
     stdout_error: Option<std::io::Error>,
     closed: bool,
 }
@@ -58,7 +58,7 @@ impl Output {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("tsumuji-output".to_owned());
-        // Never joined: a terminal that takes nothing may hold it for ever.
+        // Never joined: an output that is not read may block it for ever.
         thread.spawn(move || write_all(&theirs, &wake))?;
         Ok(Self { shared })
     }
@@ -74,7 +74,7 @@ impl Output {
         }
     }
 
-    /// Whether more should be read. If not, the thread wakes the caller when that changes.
+    /// Whether more should be read. If not, the thread wakes the caller once there is room.
     pub(super) fn has_room(&self) -> bool {
         let mut queue = self.shared.lock();
         queue.wanted = queue.bytes >= QUEUE_BYTES;
@@ -86,7 +86,7 @@ impl Output {
         self.shared.lock().stdout_gone
     }
 
-    /// Why standard output took no more, if its reader has not just gone away. Told once.
+    /// The error of standard output, unless its reader has gone away. Returned once.
     pub(super) fn stdout_error(&self) -> Option<std::io::Error> {
         self.shared.lock().stdout_error.take()
     }
@@ -139,7 +139,7 @@ fn write_all(shared: &Shared, wake: &OwnedFd) {
         queue = shared.lock();
         queue.writing = false;
         queue.bytes -= block.len();
-        // A reader of ours that has gone away is no failure. Who prints to it learns that as if it had printed there itself.
+        // A reader of ours that goes away is no failure. Workers' pipes are closed, so they notice as if they had printed there themselves.
         let gone = written.is_err() && target == Target::Stdout && !queue.stdout_gone;
         queue.stdout_gone |= gone;
         if let (true, Err(error)) = (gone, written)

@@ -1,7 +1,7 @@
-//! The launcher's side of one agent (`agent`): what it is told, and what it tells.
+//! The launcher's connection to one agent (`agent`).
 //!
-//! Called by `keeper`; never blocks. The agent's standard input is its lifeline: `hang_up` closes it, and the agent ends all it
-//! started. Both sides say now and then that they live: an agent that says nothing for the agreed time is told by `silence`.
+//! Used by `keeper`; never blocks. `hang_up` closes the agent's standard input, and the agent then ends everything it started. Both sides send signs
+//! of life: `silence` tells when an agent has sent nothing for the agreed time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,22 +16,22 @@ use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// What came from an agent.
+/// Input from an agent.
 #[derive(Debug)]
 pub(super) enum Said<'a> {
     Message(FromAgent),
     /// The program printed these bytes.
     Printed(Kind, &'a [u8]),
-    /// What is no word of an agent: a shell that talks, another version.
+    /// Not an agent's data: output of a shell, or another version.
     Garbage,
 }
 
-/// Standard input and output of the command that leads to an agent.
+/// Standard input and output of the command that reaches an agent.
 #[derive(Debug)]
 pub(super) struct Remote {
     to: Option<OwnedFd>,
     from: Option<OwnedFd>,
-    /// Not yet taken by the pipe. The launcher says little: a start, a table, a stop.
+    /// Bytes the pipe has not taken yet. The launcher sends little: a start, a table, a stop.
     outbox: Vec<u8>,
     frames: Frames,
     pulse: Pulse,
@@ -56,7 +56,7 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Adds what must be slept on; `listen`: for words of the agent, too.
+    /// Adds the descriptors to poll; `listen`: also for input from the agent.
     pub(super) fn poll_fds<'a>(&'a self, listen: bool, fds: &mut Vec<PollFd<'a>>) {
         if let (Some(fd), true) = (&self.from, listen) {
             fds.push(PollFd::new(fd, PollFlags::IN));
@@ -66,15 +66,15 @@ impl Remote {
         }
     }
 
-    /// Says something; what the pipe does not take now follows by `write`.
+    /// Sends a message; `write` sends what the pipe does not take now.
     pub(super) fn tell(&mut self, message: &ToAgent) -> io::Result<()> {
         frames::put_message(&mut self.outbox, message)?;
         self.write();
         Ok(())
     }
 
-    /// Says that we live, if it is time. What waits in the outbox says as much once it leaves; were the pipe stuck, more of it
-    /// would not help.
+    /// Sends a sign of life, if it is time. Bytes that wait in the outbox serve as one once they leave; with a stuck pipe, more of them would not
+    /// help.
     pub(super) fn beat(&mut self) {
         if self.to.is_none() || !self.pulse.is_due() {
             return;
@@ -86,19 +86,19 @@ impl Remote {
         self.write();
     }
 
-    /// How long the agent was silent, if that is too long. To be asked when all that came was read.
+    /// Time of the agent's silence, if that is too long. To be called after all input was read.
     pub(super) fn silence(&self) -> Option<Duration> {
-        // A stream that has ended is told by the command's end; one that has not begun, by the time to join.
+        // If the stream has ended, the command's end tells; if it has not begun, the time limit for joining does.
         let speaks = self.from.is_some() && self.is_greeted();
         (speaks && self.pulse.is_silent()).then_some(self.pulse.silence())
     }
 
-    /// Nobody listened meanwhile.
+    /// The launcher did not read meanwhile, so the silence starts anew.
     pub(super) fn excuse(&mut self) {
         self.pulse.heard();
     }
 
-    /// When there is something to say or to judge.
+    /// Time until the next sign of life or check for silence; `None` after `hang_up`.
     pub(super) fn until_next(&self) -> Option<Duration> {
         self.to.is_some().then(|| self.pulse.until_next())
     }
@@ -110,12 +110,12 @@ impl Remote {
                 Ok(written) => drop(self.outbox.drain(..written)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => self.to = None, // the command is dying, and its end will be told
+                Err(_) => self.to = None, // the command is ending, which will be reported
             }
         }
     }
 
-    /// Lets go of the agent, which then kills what it runs. `false`: that was done before.
+    /// Closes the agent's input; the agent then kills what it runs. `false`: that was done before.
     pub(super) fn hang_up(&mut self) -> bool {
         self.to.take().is_some()
     }
@@ -125,7 +125,7 @@ impl Remote {
         self.frames.is_greeted()
     }
 
-    /// Takes what is there, at most about `most` bytes.
+    /// Reads available input, at most about `most` bytes.
     pub(super) fn read(&mut self, most: usize, mut on_said: impl FnMut(Said<'_>)) {
         let mut bytes = [0; READ_BYTES];
         let mut taken = 0;
@@ -165,7 +165,7 @@ impl Remote {
     }
 }
 
-/// What an agent says of the program's end, as the kernel would.
+/// Exit status of the program on the other host, as the kernel encodes it.
 pub(super) fn status_of(code: Option<i32>, signal: Option<i32>) -> ExitStatus {
     match (code, signal) {
         (_, Some(signal)) => ExitStatus::from_raw(signal & 0x7f),

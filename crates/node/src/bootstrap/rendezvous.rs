@@ -1,11 +1,10 @@
-//! Where the processes of one host meet: an abstract UNIX socket of packets, and the few messages that pass over it.
+//! Rendezvous of the processes of one host: an abstract UNIX packet socket, and its few messages.
 //!
-//! Called by `keeper` (the launcher's side) and `worker`. A worker says hello with its address; once all have, the launcher
-//! answers each with the whole table, and with the shared-memory descriptor where the link is `shm`. A worker that fails
-//! says why. The connection stays open for the worker's life.
+//! Used by `keeper` (the launcher's side) and `worker`. A worker says hello with its address; once all have, the launcher sends each the whole table,
+//! and the shared-memory descriptor for the link `shm`. A worker that fails reports why. The connection stays open for the worker's life.
 //!
-//! Everything read here may come from any process of the same user: sizes are bounded, nothing panics. Processes of other
-//! users (root's are welcome) are turned away by the kernel's word (`SO_PEERCRED`), before anything of theirs is read.
+//! Any process of the same user may send here: sizes are bounded, nothing panics. Processes of other users (except root) are refused by their
+//! credentials from the kernel (`SO_PEERCRED`), before anything is read.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +23,7 @@ use tsumuji_proto::NodeId;
 use crate::membership::{Member, Membership};
 use crate::random::random_u64;
 
-/// Spoken by both sides; a worker of another version is refused with a message that says so.
+/// Protocol version; a worker of another version is refused with a message that says so.
 pub(crate) const VERSION: u32 = 3;
 
 /// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
@@ -33,17 +32,17 @@ pub(crate) const MAX_NODES: usize = 1024;
 /// Largest packet either side reads: a table of `MAX_NODES` entries of about 90 bytes.
 const MAX_PACKET_BYTES: usize = 128 * 1024;
 
-/// Of an error text that a worker reports; the rest is cut.
+/// Limit of an error text that a worker reports; the rest is cut.
 const MAX_ERROR_BYTES: usize = 4096;
 
 /// Connections waiting to be accepted: every worker may call at once.
 const BACKLOG: i32 = MAX_NODES as i32;
 
-/// What a worker says.
+/// Message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromWorker {
-    /// It runs, and this is where frames reach it (nothing for shared memory: there the node's number is its address).
+    /// It runs, and frames reach it at `addr` (`None` for shared memory: there the node's number is its address).
     Hello {
         version: u32,
         node: u16,
@@ -54,13 +53,13 @@ pub(crate) enum FromWorker {
     Failed { node: u16, error: String },
 }
 
-/// What the launcher answers.
+/// Message of the launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromLauncher {
     /// All have reported: every node in order of its id.
     Table { members: Vec<TableEntry> },
-    /// This worker is not taken.
+    /// This worker may not join.
     Refused { reason: String },
 }
 
@@ -72,7 +71,7 @@ pub(crate) struct TableEntry {
     pub(crate) addr: Option<Address>,
 }
 
-/// Where frames reach a node that is not of this host's shared memory.
+/// Address of a node on a link other than shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Address {
@@ -98,7 +97,7 @@ impl Address {
     }
 }
 
-/// Who takes part, as the table says; where it has no address, a node is reached over shared memory.
+/// The members in the table; a node without address is reached over shared memory.
 pub(crate) fn membership(me: NodeId, table: Vec<TableEntry>) -> Membership {
     let member = |(id, entry): (u16, TableEntry)| Member {
         id: NodeId(id),
@@ -111,7 +110,7 @@ pub(crate) fn membership(me: NodeId, table: Vec<TableEntry>) -> Membership {
     }
 }
 
-/// A name that nobody else guesses or takes.
+/// A name that other processes cannot guess.
 pub(crate) fn random_name() -> io::Result<String> {
     Ok(format!(
         "tsumuji-{:016x}{:016x}",
@@ -131,12 +130,12 @@ pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Who waited at the door.
+/// Result of accepting a connection.
 #[derive(Debug)]
 pub(crate) enum Caller {
-    /// Of our own user, or root's.
+    /// A connection of this user or root.
     Welcome(OwnedFd),
-    /// Anybody else, or one who has gone again: the connection is closed.
+    /// A connection of another user, or one that was closed already.
     Stranger,
     Nobody,
 }
@@ -201,14 +200,14 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// What came over a connection.
+/// Result of reading from a connection.
 #[derive(Debug)]
 pub(crate) enum Received<M> {
     /// A message, and the descriptor that came with it.
     Message(M, Option<OwnedFd>),
-    /// A packet that is none of ours: too long, or not understood.
+    /// A packet that is too long or not understood.
     Garbage,
-    /// Nothing now.
+    /// No packet waits.
     Nothing,
     /// The other side is gone.
     Closed,
@@ -255,7 +254,7 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     })
 }
 
-/// A reported error as it may be shown: one line, no control characters, bounded.
+/// Makes a reported error fit to be shown: one line, no control characters, bounded.
 pub(crate) fn presentable(error: &str) -> String {
     let line = error
         .split(['\n', '\r'])
@@ -313,7 +312,7 @@ mod tests {
         assert_eq!(&byte, b"x");
     }
 
-    /// Bytes that are no message, and packets that are too long, are named garbage and harm nothing.
+    /// Bytes that are no message, and packets that are too long, are rejected as garbage and do no harm.
     #[test]
     fn garbage_is_refused() {
         let (worker, launcher) = pair();

@@ -1,7 +1,7 @@
-//! What the launcher and its keeper both see, and how the launcher waits for it.
+//! State shared by the launcher and its keeper, and how the launcher waits for changes.
 //!
-//! Written by `keeper` (and by `launcher`: its wishes), read by `launcher`. Invariant: each field is written in one step, so the
-//! state is sound even if a thread panicked while holding it.
+//! Written by `keeper` (and `launcher`: its requests). Invariant: each field is written in one step, so the state is valid even if a thread panicked
+//! while it held the lock.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tsumuji_proto::NodeId;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::rendezvous::TableEntry;
 
-/// What the launcher and its keeper both see.
+/// State shared by the launcher and its keeper.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// All children run (or spawning failed, see `failure`).
     pub(super) spawned: bool,
-    /// Per worker, its process.
+    /// Process id of each worker.
     pub(super) pids: Vec<(NodeId, u32)>,
     /// The whole table, once every worker has reported.
     pub(super) table: Option<Vec<TableEntry>>,
@@ -30,18 +30,18 @@ pub(super) struct State {
     pub(super) failure: Option<WorkerFailure>,
     /// Workers whose processes have ended, in that order.
     pub(super) exits: Vec<WorkerExit>,
-    /// What workers printed could not be written.
+    /// Error of writing the workers' output.
     pub(super) stdout_error: Option<std::io::Error>,
-    /// The thread has nothing left to do: every child is reaped.
+    /// The keeper has nothing left to do: every child is reaped.
     pub(super) finished: bool,
-    /// The launcher wants it over: TERM now, KILL after this grace.
+    /// The launcher wants to stop: TERM now, KILL after this grace.
     pub(super) stop: Option<Duration>,
     /// The launcher itself waits for the table.
     pub(super) waiting: bool,
 }
 
 impl Shared {
-    /// The state stays sound even if a thread panicked while holding it: each field is written in one step.
+    /// Ignores poisoning: each field is written in one step.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

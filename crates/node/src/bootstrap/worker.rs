@@ -1,6 +1,6 @@
 //! A spawned process's side: reads its environment, meets the launcher, opens its endpoint.
 //!
-//! The connection to the launcher stays open for the life of the process, so that a fatal error can be told over it.
+//! The connection to the launcher stays open for the life of the process, so that a fatal error can be reported over it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
 use tsumuji_link::{SealMode, SealModeError};
 
-/// The launcher's ear, once `endpoint_from_env` has found it.
+/// Connection to the launcher and our node, once `endpoint_from_env` has opened it.
 static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
 
 /// Was this process started by a [`Launcher`](super::Launcher), or given a cluster file by its environment?
@@ -41,10 +41,10 @@ pub fn was_launched() -> bool {
 
 /// Opens this process's endpoint as its environment says; waits until all others of the launch have reported.
 ///
-/// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts:
-/// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS`,
-/// `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that
-/// leaves the host needs these, or `TSUMUJI_OPEN=1`. A failure is told to the launcher, too.
+/// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts: `TSUMUJI_CLUSTER` (path of a cluster
+/// file) and `TSUMUJI_NODE`. In both cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION`.
+/// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
+/// to the launcher.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let endpoint = open(options);
     if let Err(error) = &endpoint {
@@ -53,7 +53,7 @@ pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenErro
     endpoint
 }
 
-/// Tells the launcher why this process cannot go on, so that it is told beside the exit code. Without launcher: does nothing.
+/// Reports to the launcher why this process cannot go on, to be shown with the exit code. Does nothing without a launcher.
 pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
     if let Some((launcher, node)) = LAUNCHER.get() {
         let failed = FromWorker::Failed {
@@ -104,9 +104,8 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     }
 }
 
-/// Opens an endpoint on a link that is open already, for a program that knows its peers by itself. What the environment says of
-/// anything else holds: `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_CONGESTION`,
-/// `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
+/// Opens an endpoint on a link that is open already, for a program that finds its peers by itself. The environment still sets the rest:
+/// `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_CONGESTION`, `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
 pub fn endpoint_on(
     base: Base,
     membership: Membership,
@@ -139,7 +138,7 @@ pub fn endpoint_on(
     Endpoint::new(link, membership, options)
 }
 
-/// Meets the launcher and all others.
+/// Meets the launcher, and waits for the table of all nodes.
 fn join(
     name: &str,
     me: NodeId,
@@ -147,7 +146,7 @@ fn join(
     link: &LinkSpec,
 ) -> Result<(Membership, Base), OpenError> {
     let failed = |what| move |source| OpenError::Rendezvous { what, source };
-    // Where a shell stands between the launcher and us, its death must be ours, too.
+    // If a shell stands between the launcher and this process, its end must end this process, too.
     let _ = set_parent_process_death_signal(Some(Signal::KILL)); // a kernel without it loses only that
     let connection =
         rendezvous::connect(name).map_err(failed("connect (is the launcher still there?)"))?;
@@ -180,7 +179,7 @@ fn join(
     Ok((rendezvous::membership(me, table), base))
 }
 
-/// The launcher bounds the wait: it names who is late and ends everyone, which closes the connection.
+/// Waits for the table. The launcher bounds the wait: it reports a late worker and ends all, which closes the connection.
 fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<OwnedFd>), OpenError> {
     let failed = |what| move |source| OpenError::Rendezvous { what, source };
     loop {
@@ -210,7 +209,7 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
     }
 }
 
-/// What the environment says of congestion control, if anything.
+/// Congestion control named in the environment, if any.
 pub(super) fn congestion() -> Result<Option<Congestion>, OpenError> {
     let Some(name) = text(ENV_CONGESTION)? else {
         return Ok(None);
@@ -221,7 +220,7 @@ pub(super) fn congestion() -> Result<Option<Congestion>, OpenError> {
         .map_err(|problem: UnknownCongestion| bad(ENV_CONGESTION, &name, problem.to_string()))
 }
 
-/// What the environment says of the link's safety, if anything.
+/// Security of the link as the environment sets it, if it does.
 fn security() -> Result<Option<Security>, OpenError> {
     if let Some(key_file) = std::env::var_os(ENV_KEY) {
         let mode = match text(ENV_SEAL)? {

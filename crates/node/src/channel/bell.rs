@@ -1,24 +1,24 @@
-//! The bell by which other threads reach an endpoint: whoever drives it looks at a flag, and if it sleeps, a descriptor wakes it.
+//! The bell with which other threads reach an endpoint: a flag that the driving thread checks, and descriptors that wake it.
 //!
-//! Invariant: who is about to sleep says so, and then looks at the flag; who rings sets the flag, and then looks who sleeps. Both in one
-//! order for all (`SeqCst`), so one of them sees the other.
+//! Invariant: a thread about to sleep sets its bit and then checks the flag; a ringing thread sets the flag and then checks the bits. All accesses
+//! are `SeqCst`, so at least one of the two sees the other.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bits of who sleeps: the program, in a call or on the endpoint's descriptor;
+/// Bits of the sleepers: the program, in a call or on the endpoint's descriptor,
 pub(crate) const PROGRAM: u32 = 1;
-/// the assistant.
+/// and the assistant.
 pub(crate) const ASSISTANT: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Bell {
     rung: AtomicBool,
     sleeps: AtomicU32,
-    /// Other threads have what it takes to ring.
+    /// Other threads have handles with which they ring.
     is_minded: AtomicBool,
-    /// Of the program, and of the assistant.
+    /// Descriptors of the program and of the assistant.
     program: Arc<OwnedFd>,
     assistant: Arc<OwnedFd>,
 }
@@ -34,7 +34,7 @@ impl Bell {
         }
     }
 
-    /// Something is to be done by whoever drives.
+    /// Tells the driving thread that there is something to do.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
         if self.sleeps.load(Ordering::SeqCst) == 0 {
@@ -63,12 +63,12 @@ impl Bell {
         self.rung.load(Ordering::Relaxed)
     }
 
-    /// Forgets that it was rung. What was put down before is seen.
+    /// Clears the flag. Everything written before the ring is visible afterwards.
     pub(crate) fn hush(&self) {
         self.rung.swap(false, Ordering::SeqCst);
     }
 
-    /// `who` is about to sleep; `false`: it must not, there is something to do.
+    /// `who` is about to sleep; `false`: it must not, as there is something to do.
     pub(crate) fn sleeps(&self, who: u32) -> bool {
         self.sleeps.fetch_or(who, Ordering::SeqCst);
         if self.rung.load(Ordering::SeqCst) {
@@ -83,15 +83,15 @@ impl Bell {
         self.sleeps.fetch_and(!who, Ordering::SeqCst);
     }
 
-    /// What the program sleeps on, beside the link's.
+    /// The descriptor on which the program sleeps, beside the link's.
     pub(crate) fn program_fd(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
 
-    /// Takes from it what was rung.
+    /// Resets the program's descriptor.
     pub(crate) fn drain_program(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.program, &mut count); // nothing there is as well
+        let _ = rustix::io::read(&*self.program, &mut count); // an empty counter is no error
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-    /// However sleeping and ringing fall together, a ring is never lost.
+    /// No ring is lost, in any interleaving of sleeping and ringing.
     #[test]
     fn no_ring_is_lost() {
         let fd = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd"));

@@ -1,20 +1,20 @@
-//! What endpoints say to each other of their channels, by short messages on [`Channel::CONTROL_ID`].
+//! Control messages between endpoints about their channels, on [`Channel::CONTROL_ID`].
 
 use tsumuji_proto::{Channel, DeliveryClass, Priority};
 
-/// Ordered, so that the last word counts.
+/// Ordered, so that the last message counts.
 pub(crate) const CHANNEL: Channel = Channel::new(
     DeliveryClass::Ordered,
     Priority::URGENT,
     Channel::CONTROL_ID,
 );
 
-/// See the head of this module.
+/// A control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// Send nothing more on this channel for now.
+    /// The receiver may send nothing more on this channel for now.
     Stop(u16),
-    /// Go on.
+    /// The receiver may send on this channel again.
     Go(u16),
 }
 
@@ -28,7 +28,7 @@ impl Control {
         [kind, 0, low, high]
     }
 
-    /// `None`: it is none, or of a later version.
+    /// Parses a control message; `None`: it is none, or of a later version.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         match *bytes {
             [1, 0, low, high] => Some(Self::Stop(u16::from_le_bytes([low, high]))),
@@ -42,7 +42,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// What was said is read; all else is nothing.
+    /// Control messages are parsed as written; anything else is rejected.
     #[test]
     fn words_read_as_written() {
         for said in [Control::Stop(0), Control::Go(0xfffe), Control::Stop(258)] {

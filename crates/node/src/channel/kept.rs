@@ -1,4 +1,4 @@
-//! Messages that a program keeps beyond the call that brought them, to release them later, from any thread.
+//! Messages that a program keeps beyond the call that delivered them, and releases later, from any thread.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::bell::Bell;
 use super::mailbox::{Charge, Message};
 use crate::sys;
 
-/// A message that counts against its channel's budget (or the endpoint's, if nobody opened the channel) until this goes, in whatever thread.
+/// A message that counts against its channel's budget (or the endpoint's, if nobody opened the channel) until it is dropped, in any thread.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::sys;
 pub struct Kept {
     message: Message,
     charge: Charge,
-    /// Charged for it.
+    /// Length charged for it.
     bytes: usize,
     generation: u64,
     returns: Arc<Returns>,
@@ -65,14 +65,14 @@ impl Kept {
         self.message.channel
     }
 
-    /// One that counts against nobody.
+    /// A message that is not charged.
     pub(crate) fn free(message: Message, returns: &Arc<Returns>) -> Self {
         let mut kept = Self::new(message, (Charge::Channel, 0), 0, returns);
         kept.is_back = true;
         kept
     }
 
-    /// As it comes back there; and nothing does when this goes. Of another endpoint's, or one that counts against nobody: `None`.
+    /// Takes the message apart for its release, so that dropping it does nothing. `None`: it is another endpoint's, or not charged.
     pub(crate) fn into_return(mut self, returns: &Arc<Returns>) -> Option<Return> {
         if self.is_back || !Arc::ptr_eq(&self.returns, returns) {
             return None;
@@ -101,7 +101,7 @@ impl Deref for Kept {
     }
 }
 
-/// For [`Bytes::from_owner`](bytes::Bytes::from_owner): what was kept can be sent on without a copy.
+/// For [`Bytes::from_owner`](bytes::Bytes::from_owner): a kept message can be sent on without a copy.
 impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         self
@@ -117,22 +117,22 @@ impl Drop for Kept {
     }
 }
 
-/// A message that is not needed any more.
+/// A message to be released.
 #[derive(Debug)]
 pub(crate) struct Return {
     pub(crate) from: NodeId,
     pub(crate) channel_id: u16,
     pub(crate) charge: Charge,
     pub(crate) bytes: usize,
-    /// Of the channel, when the message came.
+    /// Generation of the channel when the message arrived.
     pub(crate) generation: u64,
     pub(crate) body: Vec<u8>,
 }
 
-/// Where kept messages come back to.
+/// Where dropped messages wait for their release.
 #[derive(Debug)]
 pub(crate) struct Returns {
-    /// Of this process, when the endpoint was opened.
+    /// Forks of this process when the endpoint was opened.
     forks: u32,
     bell: Arc<Bell>,
     waiting: Mutex<Vec<Return>>,
@@ -149,7 +149,7 @@ impl Returns {
 
     fn put(&self, back: Return) {
         if self.forks != sys::forks() {
-            return; // somebody may have held the lock when this child was made
+            return; // another thread may have held the lock at the `fork`
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(back);

@@ -1,4 +1,4 @@
-//! What a channel's budget is charged, and when peers are told to stop and to go on.
+//! The charges against a channel's budget, and when peers are told to stop and to go on.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use super::mailbox::Charge;
 /// Charged for each message beside its bytes, as in the endpoint's budget.
 const MESSAGE_BYTES: usize = 64;
 
-/// Of one channel.
+/// Ledger of one channel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ledger {
     pub(crate) channel_id: u16,
-    /// Of channels that had this number before, each had another.
+    /// Distinguishes channels that had the same id one after the other.
     pub(crate) generation: u64,
-    /// 0: it has none of its own, and all is the endpoint's.
+    /// 0: the channel has none of its own, and all is charged to the endpoint.
     budget_bytes: usize,
     charged_bytes: usize,
-    /// Charged beyond the budget: to the endpoint, or to what its senders may overdraw.
+    /// Bytes beyond the budget: charged to the endpoint, or to overdrafts of senders.
     beyond_bytes: usize,
 }
 
-/// What peers have overdrawn the budgets of channels by.
+/// How far each peer has overdrawn the budgets of channels.
 #[derive(Debug)]
 pub(crate) struct Overdrafts {
-    /// Of each peer, on all channels together.
+    /// Limit for each peer, over all channels.
     limit_bytes: usize,
     peers: BTreeMap<NodeId, usize>,
 }
@@ -57,7 +57,7 @@ impl Overdrafts {
         Charge::Overdraft
     }
 
-    /// A message is not needed any more; `None`: its channel is no more, either.
+    /// Releases a message; `ledger` is `None` if its channel was closed.
     pub(crate) fn release(
         &mut self,
         ledger: Option<&mut Ledger>,
@@ -100,27 +100,27 @@ impl Ledger {
         self.budget_bytes = bytes;
     }
 
-    /// What its messages take, wherever it is charged.
+    /// Bytes of its messages, wherever they are charged.
     pub(crate) fn used_bytes(&self) -> usize {
         self.charged_bytes + self.beyond_bytes
     }
 
-    /// A message of so many bytes would exceed the budget.
+    /// Whether a message of that many bytes would exceed the budget.
     pub(crate) fn is_full(&self, bytes: usize) -> bool {
         self.charged_bytes + bytes + MESSAGE_BYTES > self.budget_bytes
     }
 
-    /// A message that is charged to the endpoint already.
+    /// Adds a message that is charged to the endpoint already.
     pub(crate) fn charge_beyond(&mut self, bytes: usize) {
         self.beyond_bytes += bytes + MESSAGE_BYTES;
     }
 
-    /// Peers must stop: the other half is for what is on the way.
+    /// Whether peers must stop: the second half of the budget is for messages on their way.
     pub(crate) fn is_pressed(&self) -> bool {
         self.budget_bytes > 0 && self.used_bytes() > self.budget_bytes / 2
     }
 
-    /// Peers may go on.
+    /// Whether peers may go on.
     pub(crate) fn is_eased(&self) -> bool {
         self.used_bytes() <= self.budget_bytes / 4
     }

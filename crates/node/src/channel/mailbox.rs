@@ -1,7 +1,6 @@
-//! What arrived on a channel and was not taken yet: messages in order of arrival, to be taken from anyone or from one peer, and
-//! datagrams.
+//! Messages and datagrams that arrived on a channel and were not taken yet. Messages are taken in order of arrival, from any or one peer.
 //!
-//! Filled and emptied by `channel`. Messages are bounded by who is charged for them (the channel's budget, or the endpoint's); datagrams by the
+//! Filled and emptied by `channel`. Messages are bounded by the budget that they are charged to (the channel's or the endpoint's); datagrams by the
 //! limits below.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -26,32 +25,32 @@ pub struct Message {
 pub struct ReceivedDatagram {
     /// Who sent it.
     pub from: NodeId,
-    /// The life of the one who sent it.
+    /// Incarnation of the sender.
     pub incarnation: u32,
-    /// On which channel.
+    /// Id of its channel.
     pub channel_id: u16,
-    /// What it is about.
+    /// What the values are, as the program chose.
     pub key: u32,
     /// Period of the computation; wraps.
     pub epoch: u32,
-    /// Within its epoch, which is newer; wraps.
+    /// Which is newer within the epoch; wraps.
     pub lap: u32,
     /// The values.
     pub payload: Vec<u8>,
 }
 
-/// Whose budget a message counts against.
+/// The budget that a message counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
-    /// The endpoint's: peers have less credit while it is there.
+    /// The endpoint's: peers have less credit while the message is there.
     Endpoint,
-    /// Its channel's.
+    /// The channel's.
     Channel,
-    /// Its channel's beyond the budget: it was on the way when its sender was told to stop.
+    /// The channel's overdraft: the message was on its way when its sender was told to stop.
     Overdraft,
 }
 
-/// A message that waits.
+/// A waiting message.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) message: Message,
@@ -60,29 +59,29 @@ pub(crate) struct Stored {
     pub(crate) charge: Charge,
 }
 
-/// Datagrams kept of one channel, and their bytes.
+/// Most datagrams of one channel, and most bytes of them.
 const DATAGRAMS_LIMIT: usize = 4096;
 const DATAGRAM_BYTES_LIMIT: usize = 8 << 20;
 
-/// Message buffers kept for reuse, and the capacity beyond which one goes to the engine's pool instead.
+/// Buffers kept for reuse, and the capacity beyond which a buffer goes to the engine's pool instead.
 const POOL_BUFFERS: usize = 64;
 const POOL_BUFFER_BYTES: usize = 64 << 10;
 
-/// Places in the order of arrival whose message was taken ahead of its turn, before they are cleared away.
+/// Places in `order` of messages that were taken out of order, before they are removed.
 const TAKEN_AHEAD: usize = 64;
 
 /// Messages of one peer, oldest first.
 #[derive(Debug, Default)]
 struct Line {
     messages: VecDeque<Stored>,
-    /// So many of its next places in the order are of messages that were taken ahead of their turn.
+    /// Its next places in `order` that belong to messages taken out of order.
     ahead: usize,
 }
 
-/// Messages that wait.
+/// Waiting messages.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    /// Whose message came when. Invariant: of each peer as many as its line has messages, and as were taken ahead.
+    /// Senders in order of arrival. Invariant: each peer has as many places as messages in its line and `ahead` together.
     order: VecDeque<NodeId>,
     lines: BTreeMap<NodeId, Line>,
     messages: usize,
@@ -110,7 +109,7 @@ impl Mailbox {
             .push_back(stored);
     }
 
-    /// The next message of that peer, or of whoever's came first.
+    /// The next message of that peer, or the oldest of all.
     pub(crate) fn next(&mut self, from: Option<NodeId>) -> Option<&Message> {
         if self.messages == 0 {
             return None;
@@ -120,7 +119,7 @@ impl Mailbox {
         line.messages.front().map(|stored| &stored.message)
     }
 
-    /// Takes it.
+    /// Takes that message.
     pub(crate) fn pop(&mut self, from: Option<NodeId>) -> Option<Stored> {
         if self.messages == 0 {
             return None;
@@ -142,7 +141,7 @@ impl Mailbox {
         Some(taken)
     }
 
-    /// Whose message is the oldest; what was taken ahead has no place any more.
+    /// Sender of the oldest message; removes the places before it of messages taken out of order.
     fn first(&mut self) -> Option<NodeId> {
         loop {
             let from = *self.order.front()?;
@@ -165,7 +164,7 @@ impl Mailbox {
         });
     }
 
-    /// Takes all that meet the condition, in order of arrival.
+    /// Takes all messages that meet the condition, in order of arrival.
     pub(crate) fn split(&mut self, takes: impl Fn(&Message) -> bool) -> Vec<Stored> {
         let mut taken = Vec::new();
         for _ in 0..self.messages {
@@ -180,17 +179,17 @@ impl Mailbox {
     }
 }
 
-/// Which of the datagrams that nobody took yet are kept.
+/// Which waiting datagrams are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Keeps {
     /// The newest of each source, channel and key.
     #[default]
     Newest,
-    /// Each: whose places say something else at each lap.
+    /// All: each has its own meaning.
     All,
 }
 
-/// Best-effort frames that wait, in order of arrival.
+/// Waiting datagrams, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Stash {
     keeps: Keeps,
@@ -202,7 +201,7 @@ pub(crate) struct Stash {
     most: Most,
 }
 
-/// What a stash may hold.
+/// Limits of a stash.
 #[derive(Debug)]
 struct Most {
     datagrams: usize,
@@ -257,7 +256,7 @@ impl Stash {
         }
     }
 
-    /// It may hold no more than that.
+    /// Sets the limits.
     pub(crate) fn limit(&mut self, datagrams: usize, bytes: usize) {
         self.most = Most { datagrams, bytes };
     }
@@ -267,7 +266,7 @@ impl Stash {
         self.datagrams.is_empty()
     }
 
-    /// `false`: there is no room.
+    /// Stores a datagram, or drops it as older. Returns `false` if there is no room.
     pub(crate) fn keep(
         &mut self,
         session: u64,
@@ -317,10 +316,10 @@ impl Stash {
         true
     }
 
-    /// Gives all to the handler; returns how many.
+    /// Delivers all to the handler; returns how many.
     pub(crate) fn hand_over(
         &mut self,
-        handler: &mut (impl Handler + ?Sized),
+        handler: &mut dyn Handler,
         context: &mut Context<'_>,
         buffers: &mut Buffers,
     ) -> usize {
@@ -337,12 +336,12 @@ impl Stash {
         count
     }
 
-    /// Length of the one that came first.
+    /// Length of the oldest datagram.
     pub(crate) fn next_bytes(&self) -> Option<usize> {
         self.datagrams.front().map(|stored| stored.payload.len())
     }
 
-    /// Takes the one that came first.
+    /// Takes the oldest datagram.
     pub(crate) fn pop(&mut self) -> Option<ReceivedDatagram> {
         let taken = self.datagrams.pop_front()?;
         self.first += 1;
@@ -364,7 +363,7 @@ impl Stash {
         })
     }
 
-    /// Takes all of one channel.
+    /// Moves all datagrams of one channel to another stash.
     pub(crate) fn move_to(&mut self, channel_id: u16, other: &mut Self, buffers: &mut Buffers) {
         let (mine, theirs): (VecDeque<_>, _) =
             (self.datagrams.drain(..)).partition(|stored| stored.key.channel_id != channel_id);
@@ -380,7 +379,7 @@ impl Stash {
     }
 }
 
-/// Of the same life of its source, and of an earlier epoch or lap (both wrap).
+/// Whether a datagram is of the same incarnation and of an earlier epoch or lap (both wrap).
 fn is_older(datagram: &Datagram<'_>, held: &StoredDatagram) -> bool {
     let behind = |new: u32, old: u32| (new.wrapping_sub(old)).cast_signed() < 0;
     datagram.incarnation == held.incarnation
@@ -388,7 +387,7 @@ fn is_older(datagram: &Datagram<'_>, held: &StoredDatagram) -> bool {
             || datagram.epoch == held.epoch && behind(datagram.lap, held.lap))
 }
 
-/// Buffers for copies of what arrives, used again.
+/// Buffers for copies of arriving messages, for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(Vec<Vec<u8>>);
 
@@ -404,7 +403,7 @@ impl Buffers {
         buffer
     }
 
-    /// Takes a buffer back; returns it if there are enough, or if it is too large for copies.
+    /// Takes a buffer back; returns it if the pool is full, or the buffer too large for it.
     pub(crate) fn give(&mut self, buffer: Vec<u8>) -> Option<Vec<u8>> {
         if buffer.capacity() > POOL_BUFFER_BYTES || self.0.len() >= POOL_BUFFERS {
             return Some(buffer);
@@ -415,7 +414,7 @@ impl Buffers {
         None
     }
 
-    /// What is delivered, in a buffer of its own.
+    /// Moves or copies a delivery into a message with its own buffer.
     pub(crate) fn message(&mut self, delivery: Delivery<'_>) -> Message {
         let body = match delivery.body {
             Body::Frame(bytes) => self.copy(bytes),

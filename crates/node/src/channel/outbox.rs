@@ -1,7 +1,7 @@
-//! Messages that handlers and other threads want sent: whoever drives gives them to the engine at the end of its turn.
+//! Messages of handlers and other threads: the driving thread gives them to the engine at the end of its poll.
 //!
-//! Invariants: of one peer and channel they reach the engine in the order given; what waits for one does not hold up another; a message
-//! that the engine will never take is told to the caller of `settle`, once.
+//! Invariants: messages of one peer and channel reach the engine in the order given; those of one channel do not block others; a message that the
+//! engine will never take is reported to the caller of `settle`, once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::bell::Bell;
 use crate::error::SendError;
 use crate::sys;
 
-/// Counted for each message beside its bytes.
+/// Weight of a message beside its bytes.
 const MESSAGE_BYTES: usize = 64;
 
 /// Longer messages are given to the engine with their buffer, shorter ones are copied and the buffer is used again.
@@ -31,11 +31,11 @@ struct Letter {
     whose: Whose,
 }
 
-/// What takes messages that leave: an engine, or one with its link.
+/// Where messages leave to: an engine, or a driver with engine and link.
 pub(crate) trait Way {
     fn engine(&mut self) -> &mut Engine;
 
-    /// As the program would be told.
+    /// Flow to a peer as the program would be told.
     fn flow(&self, peer: NodeId) -> Option<Flow>;
 
     fn submit(
@@ -65,24 +65,24 @@ impl Way for Engine {
     }
 }
 
-/// Against whose bound a letter counts.
+/// The bound that a letter counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Handlers,
     Threads,
-    /// Bounded by what it says.
+    /// No bound: there are few control messages.
     Endpoints,
 }
 
-/// What letters of one kind take, by peer and channel: so that what waits for one holds up no other.
+/// Weights of waiting letters of one kind, by peer and channel, so that one channel does not block others.
 #[derive(Debug, Default)]
 struct Weights(BTreeMap<(NodeId, u16), usize>);
 
-/// Peers and channels to which nothing waits are remembered up to so many, so that a reply allocates nothing.
+/// Entries of weight zero are kept up to so many, so that a reply allocates nothing.
 const REMEMBERED: usize = 256;
 
 impl Weights {
-    /// There is room for one more; one that exceeds the limit alone is taken when nothing else waits there.
+    /// Whether there is room for one more; a letter above the limit is taken when no other waits there.
     fn admits(&self, key: (NodeId, u16), weight: usize, limit: usize) -> bool {
         let waiting = self.0.get(&key).copied().unwrap_or(0);
         waiting == 0 || waiting + weight <= limit
@@ -113,31 +113,31 @@ impl Letter {
     }
 }
 
-/// See the head of this module.
+/// Letters on their way to the engine.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     fresh: VecDeque<Letter>,
-    /// Refused so far, and what came behind.
+    /// Letters that were refused so far, and those behind them.
     held: BTreeMap<(NodeId, u16), VecDeque<Letter>>,
-    /// Of `held`: to be tried again.
+    /// Keys of `held` to be tried again.
     again: BTreeSet<(NodeId, u16)>,
-    /// Of handlers' letters.
+    /// Weights of handlers' letters.
     weights: Weights,
-    /// Where a handler was refused.
+    /// Peers and channels for which a handler was refused.
     refused: BTreeSet<(NodeId, u16)>,
     buffers: Vec<Vec<u8>>,
     remote: Arc<Remote>,
 }
 
-/// Where other threads put their messages down.
+/// The part of an outbox that other threads use.
 #[derive(Debug)]
 pub(crate) struct Remote {
     bell: Arc<Bell>,
     me: NodeId,
     nodes: usize,
-    /// Of handlers, and of threads, to one peer and channel.
+    /// Limit in bytes for one peer and channel, for handlers and for threads each.
     limit_bytes: usize,
-    /// Of this process, when the endpoint was opened.
+    /// Forks of this process when the endpoint was opened.
     forks: u32,
     state: Mutex<RemoteState>,
     room: Condvar,
@@ -146,18 +146,18 @@ pub(crate) struct Remote {
 #[derive(Debug, Default)]
 struct RemoteState {
     letters: VecDeque<Letter>,
-    /// Of those here, and of those in the outbox.
+    /// Weights of threads' letters here and in the outbox.
     weights: Weights,
-    /// The endpoint is no more.
+    /// The endpoint was closed.
     is_closed: bool,
-    /// Somebody waits for room.
+    /// Number of threads that wait for room.
     awaited: u32,
-    /// The program's next wait ends.
+    /// A waker was used: the program's next wait ends.
     wakes: bool,
 }
 
 impl Remote {
-    /// Another member.
+    /// Checks that `to` is another member and `channel` no datagram channel.
     fn takes(&self, to: NodeId, channel: Channel) -> Result<(), SendError> {
         if to == self.me || usize::from(to.0) >= self.nodes {
             return Err(SendError::UnknownPeer { peer: to });
@@ -174,7 +174,7 @@ impl Remote {
 }
 
 impl Outbox {
-    /// Of `me` among so many.
+    /// The outbox of `me` among `nodes` members.
     pub(crate) fn new((me, nodes): (NodeId, usize), limit_bytes: usize, bell: Arc<Bell>) -> Self {
         Self {
             fresh: VecDeque::new(),
@@ -199,18 +199,18 @@ impl Outbox {
         Arc::clone(&self.remote)
     }
 
-    /// There is something for `settle`.
+    /// Whether `settle` has something to do.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         !self.fresh.is_empty() || !self.again.is_empty()
     }
 
-    /// Nothing waits: neither here nor where other threads put it down.
+    /// Whether no letter waits, here or with other threads.
     pub(crate) fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.held.is_empty() && self.remote.lock().letters.is_empty()
     }
 
-    /// Messages to a peer that wait here.
+    /// Waiting messages to a peer.
     pub(crate) fn messages_to(&self, to: NodeId) -> usize {
         let held = self.held.range((to, 0)..=(to, u16::MAX));
         let to_it = |letters: &VecDeque<Letter>| letters.iter().filter(|it| it.to == to).count();
@@ -219,12 +219,12 @@ impl Outbox {
             + to_it(&self.remote.lock().letters)
     }
 
-    /// Of the endpoint's own, those to a peer whose queue is full.
+    /// Control messages of the endpoint to a peer whose queue is full.
     pub(crate) fn controls_to(&self, to: NodeId) -> usize {
         (self.held.get(&(to, Channel::CONTROL_ID))).map_or(0, VecDeque::len)
     }
 
-    /// A handler's message.
+    /// Queues a message of a handler.
     pub(crate) fn put(
         &mut self,
         to: NodeId,
@@ -249,7 +249,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Where a handler was refused, and nothing waits any more.
+    /// A peer and channel for which a handler was refused, and where no letter waits any more.
     pub(crate) fn take_writable(&mut self) -> Option<(NodeId, u16)> {
         let weights = &self.weights.0;
         let free = |key: &&(NodeId, u16)| weights.get(key).is_none_or(|waiting| *waiting == 0);
@@ -258,7 +258,7 @@ impl Outbox {
         Some(key)
     }
 
-    /// A message of the endpoint's own, which is bounded by what it says.
+    /// Queues a control message of the endpoint.
     pub(crate) fn put_control(&mut self, to: NodeId, channel: Channel, message: &[u8]) {
         self.fresh.push_back(Letter {
             to,
@@ -268,21 +268,21 @@ impl Outbox {
         });
     }
 
-    /// What waits for this peer may be tried again.
+    /// Waiting letters to this peer are tried again.
     pub(crate) fn try_again(&mut self, peer: NodeId) {
         let keys = self.held.range((peer, 0)..=(peer, u16::MAX));
         self.again.extend(keys.map(|(key, _)| *key));
     }
 
-    /// Takes over what other threads have put down; `true`: one of them wants the program's wait to end.
+    /// Takes over letters of other threads; returns `true` if a waker was used.
     pub(crate) fn collect(&mut self) -> bool {
         let mut remote = self.remote.lock();
         self.fresh.append(&mut remote.letters);
         std::mem::take(&mut remote.wakes)
     }
 
-    /// Gives the engine what it takes now, but nothing for a channel that its peer has stopped; returns how many. `lost` is told of
-    /// each message that it will never take.
+    /// Gives the engine the letters that it takes now, except for channels that the peer has stopped; returns how many. Calls `lost` for each letter
+    /// that the engine will never take.
     pub(crate) fn settle(
         &mut self,
         way: &mut impl Way,
@@ -319,7 +319,7 @@ impl Outbox {
         sent
     }
 
-    /// The letter, if it must wait.
+    /// Submits a letter; returns it if it must wait.
     fn submit(
         &mut self,
         mut letter: Letter,
@@ -342,7 +342,7 @@ impl Outbox {
             Ok(()) => {}
             Err(SubmitError::QueueFull { .. }) if !is_given => return Err(letter),
             Err(SubmitError::NoMemory { .. }) if !is_given => {
-                // Its own memory does.
+                // The engine can use the letter's own memory.
                 let body = Payload::Shared(std::mem::take(&mut letter.body).into());
                 if way.submit(to, channel, body).is_err() {
                     lost(to, channel);
@@ -372,7 +372,7 @@ impl Outbox {
         }
     }
 
-    /// The peer is gone, and with it what waits for it; `lost` is told of each.
+    /// The session has ended: drops the letters to the peer and calls `lost` for each.
     pub(crate) fn abort(&mut self, peer: NodeId, mut lost: impl FnMut(NodeId, Channel)) {
         let keys = self.held.range((peer, 0)..=(peer, u16::MAX));
         let keys: Vec<(NodeId, u16)> = keys.map(|(key, _)| *key).collect();
@@ -386,7 +386,7 @@ impl Outbox {
         }
     }
 
-    /// Takes nothing more of other threads. What they have put down stays.
+    /// Takes no more letters of other threads. Letters that are there stay.
     pub(crate) fn close(&self) {
         self.remote.lock().is_closed = true;
         self.remote.room.notify_all();
@@ -402,18 +402,17 @@ impl Drop for Outbox {
 
 /// Sends messages of an endpoint from any thread; cloned as often as wanted.
 ///
-/// A message that was taken leaves when the endpoint is driven next: by its program's calls, or by the progress assistant, which is woken.
-/// Messages of one thread to one peer and channel arrive in the order sent. What is lost with its peer is told to the endpoint, as its own
-/// messages are.
+/// A message leaves when the endpoint is driven next: by its program's calls, or by the progress assistant, which is woken. Messages of one thread to
+/// one peer and channel arrive in the order sent. Losses are reported to the endpoint, like those of its own messages.
 #[derive(Debug, Clone)]
 pub struct MessageSender {
     pub(super) remote: Arc<Remote>,
 }
 
 impl MessageSender {
-    /// Sends `message`; waits while as many bytes of threads as `Options::send_queue_bytes` allows wait for that peer and channel already,
-    /// up to `timeout`, and says [`SendError::WouldBlock`] then. Not for handlers, nor for the thread that drives: room is made by driving.
-    /// [`SendError::Closed`]: the endpoint is no more, or this is a child of `fork`.
+    /// Sends `message`. If threads' messages of `Options::send_queue_bytes` wait for that peer and channel, it waits for room up to `timeout`, and
+    /// then returns [`SendError::WouldBlock`]. Do not call it in handlers or the driving thread: only driving makes room. [`SendError::Closed`]: the
+    /// endpoint was closed, or this is a child of `fork`.
     pub fn send(
         &self,
         to: NodeId,
@@ -471,8 +470,8 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// The call in which the endpoint waits for something to arrive (`recv`, `ready`, `poll_wait` and their like) returns as if its time had
-    /// passed; if there is none, the next one does.
+    /// Ends the endpoint's present wait for an arrival (`recv`, `ready`, `poll_wait` and the like) as if its time had passed; if there is none, the
+    /// next one.
     pub fn wake(&self) {
         if self.remote.forks != sys::forks() {
             return;

@@ -1,4 +1,4 @@
-//! One channel: what waits there, who is charged for it, and whom it has told to stop.
+//! One channel: its waiting messages, its ledger, and the peers that it has stopped.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::mailbox::{Charge, Keeps, Mailbox, Stash, Stored};
 use super::outbox::Outbox;
 use crate::handler::Handler;
 
-/// Datagrams kept for a library that has not opened its channel, and their bytes: peers can fill some 250 of these.
+/// Datagrams kept for a library that has not opened its channel, and their bytes: peers can fill at most 256 such channels.
 const EARLY_DATAGRAMS: usize = 1024;
 const EARLY_DATAGRAM_BYTES: usize = 256 << 10;
 
-/// What an owner chooses about its channel.
+/// Options of an opened channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
-    /// Bytes that messages may take that arrived on it and were not taken, or are kept, with 64 for each message: beside the
-    /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
+    /// Bytes for messages that arrived on it and were not taken, or are kept, with 64 for each message; apart from the endpoint's `budget_bytes`.
+    /// Peers stop when half is used. At least 1.
     pub budget_bytes: usize,
-    /// Of datagrams that wait, each is kept, and not only the newest of each source and start.
+    /// Keep every waiting datagram, not only the newest of each source and key.
     pub all_datagrams: bool,
 }
 
@@ -34,17 +34,17 @@ impl Default for ChannelOptions {
     }
 }
 
-/// What waits on an opened channel.
+/// State of an opened channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ChannelState {
     /// Messages that arrived and were not taken.
     pub messages: usize,
-    /// What they and those that are kept take, with 64 bytes for each.
+    /// Bytes of these and of kept messages, with 64 for each.
     pub used_bytes: usize,
-    /// As its owner chose.
+    /// Budget in bytes, as set in `ChannelOptions` or later.
     pub budget_bytes: usize,
-    /// Peers that were told to stop sending on it, and not yet to go on.
+    /// Peers that were told to stop sending on it and not yet to go on.
     pub stopped_peers: usize,
 }
 
@@ -53,17 +53,17 @@ pub(super) struct OpenChannel {
     pub(super) ledger: Ledger,
     pub(super) mailbox: Mailbox,
     pub(super) stash: Stash,
-    /// Peers that were told to stop, and which of their lives.
+    /// Peers that were told to stop, and in which session.
     pub(super) stopped: BTreeMap<NodeId, u64>,
     pub(super) handler: Option<Box<dyn Handler + Send>>,
-    /// Not only made for what came early, for a library that is still to open it.
+    /// `false`: it only stores early arrivals, for a library that is still to open it.
     pub(super) is_open: bool,
 }
 
 impl std::fmt::Debug for OpenChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenChannel")
-            .field("books", &self.ledger)
+            .field("ledger", &self.ledger)
             .field("messages", &self.mailbox.messages())
             .field("stopped", &self.stopped)
             .finish_non_exhaustive()
@@ -86,11 +86,11 @@ impl OpenChannel {
         self.mailbox.is_empty() && self.stash.is_empty()
     }
 
-    /// Hands a message over. `charged`: if it is in the books by now.
+    /// Delivers a message. `charged`: its charge, if it is in the ledger already.
     pub(super) fn deliver(
         ledger: &mut Ledger,
         tools: &mut Tools,
-        handler: &mut (impl Handler + ?Sized),
+        handler: &mut dyn Handler,
         charged: Option<Charge>,
         delivery: Delivery<'_>,
     ) -> Delivered {
@@ -105,7 +105,7 @@ impl OpenChannel {
         }
     }
 
-    /// Puts a message by.
+    /// Stores a message in the mailbox.
     pub(super) fn store(&mut self, tools: &mut Tools, delivery: Delivery<'_>) -> Charge {
         let session = delivery.session;
         let (from, bytes) = (delivery.from, delivery.body.bytes().len());
@@ -119,7 +119,7 @@ impl OpenChannel {
         charge
     }
 
-    /// Has a peer stop whose message was put by, if it is time.
+    /// Tells a peer whose message was stored to stop, if too much waits.
     pub(super) fn press(&mut self, outbox: &mut Outbox, from: NodeId, session: u64) {
         if self.ledger.is_pressed() && self.stopped.insert(from, session) != Some(session) {
             let stop = Control::Stop(self.ledger.channel_id);
@@ -127,9 +127,9 @@ impl OpenChannel {
         }
     }
 
-    /// Has peers go on, if it is time.
+    /// Tells peers to go on, if little is left.
     pub(super) fn lift_backpressure(&mut self, outbox: &mut Outbox) {
-        // What is kept may be needed for what is still to come.
+        // Kept messages may be needed until others arrive.
         if self.ledger.is_eased() || self.mailbox.is_empty() && !self.ledger.is_pressed() {
             self.let_go(outbox);
         }
@@ -143,13 +143,13 @@ impl OpenChannel {
     }
 }
 
-/// What became of a message.
+/// Result of a delivery.
 pub(super) struct Delivered {
     pub(super) is_kept: bool,
     pub(super) charge: Option<Charge>,
 }
 
-/// For what comes before a library has opened its channel.
+/// A channel for arrivals before a library has opened it.
 pub(super) fn early(number: u16) -> OpenChannel {
     let mut entry = OpenChannel::new(Ledger::new(number, 0, 0), Keeps::All);
     entry.stash.limit(EARLY_DATAGRAMS, EARLY_DATAGRAM_BYTES);

@@ -1,4 +1,4 @@
-//! Channels that are opened, looked at and closed, and whose handlers are borrowed.
+//! Opening and closing channels, their state, and borrowing their handlers.
 //!
 //! Part of `channel`, called by `endpoint`.
 
@@ -12,7 +12,7 @@ use crate::error::ChannelError;
 use crate::handler::Handler;
 
 impl Channels {
-    /// Begins a channel. What came for it before is its first; with a handler, that is still to be handed over.
+    /// Opens a channel. Earlier messages are moved to it; with a handler, the caller still has to deliver them.
     pub(crate) fn open(
         &mut self,
         number: u16,
@@ -38,7 +38,7 @@ impl Channels {
         let mut entry = OpenChannel::new(ledger, keeps);
         entry.handler = handler;
         let Self { main, tools, .. } = self;
-        // What came early was charged to the endpoint, and is until it is taken.
+        // Early messages were charged to the endpoint, and stay so until they are taken.
         let mut early = self.opened.remove(&number);
         let source = early.as_mut().unwrap_or(main);
         for stored in (source.mailbox).split(|message| message.channel.id() == number) {
@@ -53,7 +53,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Ends a channel; what waited there, for the caller to release. Peers that had stopped may go on.
+    /// Closes a channel; returns its waiting messages for the caller to release. Stopped peers may go on.
     pub(crate) fn close(&mut self, number: u16) -> Result<Vec<Stored>, ChannelError> {
         let is_open = self.is_open(number);
         let open = is_open.then(|| self.opened.remove(&number)).flatten();
@@ -79,7 +79,7 @@ impl Channels {
         }
     }
 
-    /// Takes a channel's handler out for a while: what comes meanwhile waits.
+    /// Takes a channel's handler out for a while: arrivals wait meanwhile.
     pub(crate) fn borrow_handler(&mut self, number: u16) -> Option<Box<dyn Handler + Send>> {
         self.opened.get_mut(&number)?.handler.take()
     }

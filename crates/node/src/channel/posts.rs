@@ -1,39 +1,38 @@
-//! Posted receives: buffers of the program's for messages that are still to come on its channels.
+//! Posted receives: the program's buffers for messages that are still to arrive on its channels.
 //!
-//! Owned by `channel`. A message that arrives goes to the buffer that was posted first for its channel and its sender. A long one is borrowed it
-//! when its first frame comes, and is assembled there; a shorter one is copied there. One that does not fit goes the usual way, and
-//! ends the post.
+//! Owned by `channel`. A message goes to the first matching post of its channel. A long one borrows the buffer when its first frame arrives, and is
+//! assembled there; a shorter one is copied. A message that does not fit goes to the mailbox, and ends the post.
 //!
-//! Invariant: `free` names just those posts whose buffer is here and waits.
+//! Invariant: `free` holds just those posts whose buffer is in state `Free`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tsumuji_proto::{Body, Channel, Delivery, NodeId, Posted, ReceiveBuffer};
 
-/// Posts of all endpoints of this process, each of another number.
+/// Number of the last post of any endpoint of this process.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// What came for a buffer that was posted.
+/// State of a posted buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Arrived {
-    /// Nothing.
+    /// Nothing has arrived for it.
     Nothing,
-    /// A message, which lies at the start of the buffer.
+    /// A message lies at the start of the buffer.
     Message {
         /// Who sent it.
         from: NodeId,
         /// The channel it came by.
         channel: Channel,
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// A message that is longer than the buffer: it waits on its channel, as if no buffer had been posted.
+    /// A message was longer than the buffer: it waits on its channel, as if no buffer had been posted.
     TooLong {
         /// Who sent it.
         from: NodeId,
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
 }
@@ -41,7 +40,7 @@ pub enum Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Posts {
     posts: BTreeMap<u64, Post>,
-    /// By channel, in the order in which they were posted.
+    /// Waiting posts by channel, in the order in which they were posted.
     free: BTreeMap<u16, BTreeSet<u64>>,
 }
 
@@ -53,7 +52,7 @@ struct Post {
 
 enum State {
     Free(Box<dyn ReceiveBuffer>),
-    /// To the message that arrives from that node by that channel.
+    /// Borrowed to the message that arrives from that node on that channel.
     Filling(NodeId, Channel),
     Done(Box<dyn ReceiveBuffer>, Arrived),
 }
@@ -74,7 +73,7 @@ impl std::fmt::Debug for Post {
 }
 
 impl Posts {
-    /// No buffer waits.
+    /// Whether there are no posts.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.posts.is_empty()
@@ -99,7 +98,7 @@ impl Posts {
         number
     }
 
-    /// Which buffer is the one for the next message.
+    /// The first post for a message of `sender`.
     fn first(&self, channel_id: u16, sender: NodeId) -> Option<u64> {
         let free = self.free.get(&channel_id)?;
         let fits = |number: &&u64| {
@@ -109,7 +108,7 @@ impl Posts {
         free.iter().find(fits).copied()
     }
 
-    /// Takes the buffer of a post that waits, for a message of that node and channel.
+    /// Takes the buffer of a waiting post for a message of that node and channel.
     fn use_up(
         &mut self,
         number: u64,
@@ -145,7 +144,7 @@ impl Posts {
         }
     }
 
-    /// A long message begins to arrive.
+    /// A long message begins to arrive: returns the buffer for it.
     pub(crate) fn place(&mut self, from: NodeId, channel: Channel, bytes: usize) -> Option<Posted> {
         if self.free.is_empty() {
             return None;
@@ -161,7 +160,7 @@ impl Posts {
         }
     }
 
-    /// A borrowed buffer is not needed for the message that it was for.
+    /// Takes a borrowed buffer back; its message does not arrive there.
     pub(crate) fn put_back(&mut self, posted: Posted) {
         self.wait_again(posted.number, posted.buffer);
     }
@@ -173,7 +172,7 @@ impl Posts {
         }
     }
 
-    /// A message arrived. `true`: it lies in a buffer.
+    /// A message arrived. Returns `true` if it is in a posted buffer.
     pub(crate) fn take(&mut self, delivery: &mut Delivery<'_>) -> bool {
         let (from, channel) = (delivery.from, delivery.channel);
         let bytes = delivery.body.bytes().len();
@@ -193,7 +192,7 @@ impl Posts {
         first.is_some_and(|number| self.copy(number, (from, channel), delivery.body.bytes()))
     }
 
-    /// Puts a message into that buffer. `false`: it does not fit.
+    /// Copies a message into that buffer. Returns `false` if it does not fit.
     pub(crate) fn copy(
         &mut self,
         number: u64,
@@ -220,7 +219,7 @@ impl Posts {
         fits
     }
 
-    /// Channel and peer of a post whose buffer waits.
+    /// Channel and peer of a waiting post.
     pub(crate) fn free(&self, number: u64) -> Option<(u16, Option<NodeId>)> {
         let post = self.posts.get(&number)?;
         matches!(post.state, State::Free(_)).then_some((post.channel_id, post.from))
@@ -232,7 +231,7 @@ impl Posts {
         Some(matches!(post.state, State::Done(..)))
     }
 
-    /// By what its message arrives, while one does.
+    /// Source and channel of the message that is arriving in the post's buffer.
     pub(crate) fn filling_to(&self, number: u64) -> Option<(NodeId, Channel)> {
         match self.posts.get(&number)?.state {
             State::Filling(from, channel) => Some((from, channel)),
@@ -240,7 +239,7 @@ impl Posts {
         }
     }
 
-    /// Ends a post whose buffer is here.
+    /// Ends a post whose buffer is not borrowed.
     pub(crate) fn remove(&mut self, number: u64) -> Option<(Box<dyn ReceiveBuffer>, Arrived)> {
         let post = self.posts.remove(&number)?;
         match post.state {
@@ -256,7 +255,7 @@ impl Posts {
         }
     }
 
-    /// Posts of a channel that ends, whose buffers are borrowed.
+    /// Posts of a channel whose buffers are borrowed.
     pub(crate) fn filling_of(&self, channel_id: u16) -> Vec<u64> {
         let filling = self.posts.iter().filter(|(_, post)| {
             post.channel_id == channel_id && matches!(post.state, State::Filling(..))
@@ -264,7 +263,7 @@ impl Posts {
         filling.map(|(number, _)| *number).collect()
     }
 
-    /// Nothing more will come for the posts of that channel.
+    /// Ends the waiting posts of a channel that is closed.
     pub(crate) fn close(&mut self, channel_id: u16) {
         for number in self.free.remove(&channel_id).unwrap_or_default() {
             if let Some((buffer, arrived)) = self.remove(number) {

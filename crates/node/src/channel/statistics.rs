@@ -1,25 +1,25 @@
 //! Statistics of other nodes: requests for their flows, and the responses, as messages on the control channel.
 //!
-//! Part of `channel`, which hands over what arrives and sends what is made here; `endpoint::flow` asks.
+//! Part of `channel`, which passes arriving messages in and sends the ones made here; `endpoint::flow` asks.
 //!
-//! Invariants: of each peer the newest request alone waits to be answered, and the newest one to it alone is open; a response without an open
-//! request changes nothing.
+//! Invariants: of each peer only the newest request waits for an answer, and only the newest one to it is open; a response without an open request
+//! changes nothing.
 
 use std::collections::BTreeMap;
 
 use tsumuji_proto::{Duration, Flow, NodeId};
 
-/// Flows of one response at most: some 4 KiB, so that it overtakes little.
+/// Most flows of one response: some 4 KiB, so that it delays little.
 const FLOWS_MAX: usize = 32;
 
-/// The first byte of each, beside those of `control`.
+/// Kinds: the first byte of a message, beside those of `control`.
 const REQUEST: u8 = 3;
 const RESPONSE: u8 = 4;
 
-/// Bytes of a request, and of a response before its flows.
+/// Bytes of a request, and of a response's head.
 const HEAD_BYTES: usize = 12;
 
-/// Numbers of a flow, 64 bits each.
+/// Numbers in a flow, 64 bits each.
 const FLOW_NUMBERS: usize = 16;
 const FLOW_BYTES: usize = 8 * FLOW_NUMBERS;
 
@@ -27,49 +27,49 @@ const FLOW_BYTES: usize = 8 * FLOW_NUMBERS;
 const IS_UP: u64 = 1;
 const HAS_BACKLOG: u64 = 2;
 
-/// Where a response ends that tells of all.
+/// In place of the next peer, if a response holds the last flows.
 const NO_MORE: u16 = u16::MAX;
 
-/// State of another node's traffic with one of its peers, as that node told it.
+/// State of another node's traffic with one of its peers, as that node reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteFlow {
-    /// With whom.
+    /// The peer.
     pub peer: NodeId,
     /// Hello and welcome were exchanged, and it is not dead.
     pub up: bool,
-    /// As that node sees it; its pace is not told.
+    /// Traffic with it as that node sees it, without its pace.
     pub flow: Flow,
 }
 
-/// Flows of a node, and from whom on there are more.
+/// Flows of a node, and the peer from which on there are more.
 pub(crate) type Answer = (Vec<RemoteFlow>, Option<NodeId>);
 
-/// What a peer wants to know.
+/// A request of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     number: u32,
-    /// From this peer on.
+    /// The first peer asked for.
     pub(crate) first: NodeId,
     most: u16,
 }
 
-/// See the head of this module.
+/// Open requests in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
-    /// Of peers, to be answered; with the life that asked.
+    /// Requests of peers to be answered, with the number of the session.
     requests: BTreeMap<NodeId, (u64, Request)>,
-    /// The program waits until all has left: what peers ask waits until then.
+    /// The program waits in `flush`: requests are answered afterwards.
     pub(crate) is_paused: bool,
-    /// Ours, by whom they are for.
+    /// Our open requests, by the node asked.
     open: BTreeMap<NodeId, u32>,
     number: u32,
-    /// The response that a call waits for, and what it said.
+    /// The response that a call waits for, and its content.
     awaited: Option<(NodeId, u32)>,
     answer: Option<Answer>,
 }
 
 impl Statistics {
-    /// With requests that go on from that number, which the process before this one did not begin with.
+    /// Begins request numbers at `number`, so that they differ from those of an earlier process.
     pub(crate) fn beginning_at(number: u32) -> Self {
         Self {
             number,
@@ -77,7 +77,7 @@ impl Statistics {
         }
     }
 
-    /// A request to `node`, in place of an open one. `waits`: the calling program waits for the response.
+    /// Makes a request to `node`, which replaces an open one. `waits`: the calling program waits for the response.
     pub(crate) fn ask(
         &mut self,
         node: NodeId,
@@ -94,7 +94,7 @@ impl Statistics {
         head(REQUEST, [first.0, most.max(1)], number)
     }
 
-    /// The program does not wait any more; what came.
+    /// Ends the program's wait; returns the response, if it arrived.
     pub(crate) fn take_answer(&mut self) -> Option<Answer> {
         if let Some((node, number)) = self.awaited.take()
             && self.open.get(&node) == Some(&number)
@@ -108,12 +108,12 @@ impl Statistics {
         self.answer.is_some()
     }
 
-    /// What the call waits for can still come: the session did not end.
+    /// Whether the awaited response can still arrive: the session did not end.
     pub(crate) fn is_awaited(&self) -> bool {
         (self.awaited).is_some_and(|(node, number)| self.open.get(&node) == Some(&number))
     }
 
-    /// Peers wait for answers.
+    /// Whether requests wait for answers.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         !self.is_paused && !self.requests.is_empty()
@@ -127,13 +127,13 @@ impl Statistics {
         Some((peer, request))
     }
 
-    /// A session with `peer` is over, which has died so often. What its next life has asked already stays.
+    /// Ends the session with `peer`; `ended_sessions` counts it. A request of the next session stays.
     pub(crate) fn forget(&mut self, peer: NodeId, ended_sessions: u64) {
         (self.requests).retain(|whose, (session, _)| *whose != peer || *session >= ended_sessions);
         self.open.remove(&peer);
     }
 
-    /// Takes a message of these kinds; `Some`: a response for whoever takes notices.
+    /// Takes a message of these kinds; `Some`: a response to be given as a notice.
     pub(crate) fn take(&mut self, (from, session): (NodeId, u64), bytes: &[u8]) -> Option<Answer> {
         let (head, flows) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let &[kind, 0, a, b, c, d, 0, 0, n0, n1, n2, n3] = head else {
@@ -170,7 +170,7 @@ impl Statistics {
 }
 
 impl Request {
-    /// What is said of `flows`, which begin with `first` and are in order.
+    /// The response with `flows`, which begin with `first` and are in order.
     pub(crate) fn answer(self, flows: impl Iterator<Item = RemoteFlow>) -> Vec<u8> {
         let most = usize::from(self.most).min(FLOWS_MAX);
         let (mut told, mut next) = (Vec::new(), NO_MORE);
@@ -223,7 +223,7 @@ fn parse(bytes: &[u8; FLOW_BYTES]) -> RemoteFlow {
     let mut next = || numbers.next().unwrap_or(0); // there are just as many
     let peer = NodeId(next() as u16);
     let flags = next();
-    // Counts of a node of 64 bits.
+    // The other node may have 64 bits, this one 32.
     let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
     RemoteFlow {
         peer,
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A node's flows come page by page as that node sees them, to the call that waits or as a notice.
+    /// A node's flows arrive page by page, as that node sees them, in the waiting call or as a notice.
     #[test]
     fn flows_are_told_page_by_page() {
         let (mut asker, mut asked) = (Statistics::default(), Statistics::default());
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(first, NodeId(70), "those were all");
     }
 
-    /// Whoever asks often is answered once; what nobody asked for, or asks for no more, changes nothing; and so does garbage.
+    /// Of several requests the last is answered; a response nobody asked for, or asks for no more, changes nothing; nor does garbage.
     #[test]
     fn only_open_requests_are_answered() {
         let (mut asker, mut asked) = (Statistics::default(), Statistics::default());
@@ -325,7 +325,7 @@ mod tests {
         assert!(!asker.is_awaited(), "it is to be asked again");
     }
 
-    /// What is asked while the program waits for all to leave is answered afterwards; what a next life asks outlives the death of the one before.
+    /// Requests that arrive during a pause are answered afterwards; a request of the next session outlives the end of the one before.
     #[test]
     fn requests_outlive_pauses_and_ended_sessions() {
         let mut asked = Statistics::default();

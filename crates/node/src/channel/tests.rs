@@ -43,7 +43,7 @@ fn open(channels: &mut Channels, number: u16, budget_bytes: usize) {
     channels.open(number, &options, None).expect("open");
 }
 
-/// What an endpoint with two peers, both up to now unknown, would be given.
+/// An endpoint with two peers that have not been up yet.
 fn engine() -> Engine {
     let second = tsumuji_proto::Duration::from_secs(1);
     let mut engine = Engine::new(Config {
@@ -102,7 +102,7 @@ fn datagram(start: u32, lap: u32, payload: &[u8]) -> Datagram<'_> {
     }
 }
 
-/// Of datagrams of one place the newest is kept, also when laps wrap; a new life of the source always counts as newer.
+/// Of datagrams of one key the newest is kept, also when laps wrap; a new incarnation of the source always counts as newer.
 #[test]
 fn newest_share_of_a_place_is_kept() {
     let mut channels = channels();
@@ -126,7 +126,7 @@ fn newest_share_of_a_place_is_kept() {
     assert!(channels.is_empty(None));
 }
 
-/// A channel whose owner wants them has all datagrams, in order of arrival, those included that came before it was opened.
+/// A channel with `all_datagrams` gets every datagram in order of arrival, including those from before it was opened.
 #[test]
 fn owners_may_want_all_datagrams() {
     let mut channels = channels();
@@ -144,7 +144,7 @@ fn owners_may_want_all_datagrams() {
     assert_eq!(laps, [1, 2, 1]);
 }
 
-/// Datagrams that nobody takes stay within their limits and are counted.
+/// Datagrams that are not taken stay within the limits and are counted.
 #[test]
 fn shares_are_bounded() {
     let mut channels = channels();
@@ -194,7 +194,7 @@ fn messages_keep_order_and_reuse_buffers() {
     );
 }
 
-/// Whoever is taken from, each peer's messages come in its order, and what is taken from any in the order of arrival.
+/// Messages of each peer are taken in its order, and those of any in the order of arrival.
 #[test]
 fn mailboxes_are_taken_from_by_peer() {
     let mut rng = fastrand::Rng::with_seed(7);
@@ -231,7 +231,7 @@ fn mailboxes_are_taken_from_by_peer() {
     }
 }
 
-/// Notices reach the handler once, and forgotten ones do not pile up.
+/// Notices reach the handler once, and those that nobody takes do not pile up.
 #[test]
 fn notices_are_bounded() {
     let (mut channels, mut peers) = (channels(), Peers::new(3));
@@ -240,14 +240,14 @@ fn notices_are_bounded() {
         incarnation: 5,
     };
     for _ in 0..NOTICES_LIMIT + 10 {
-        channels.event(&up, &mut peers, None::<&mut Nobody>);
+        channels.event(&up, &mut peers, None);
     }
     let mut seen = Seen::default();
     assert_eq!(channels.hand_over_rest(None, &mut seen), NOTICES_LIMIT);
     assert_eq!(seen.up, NOTICES_LIMIT);
 }
 
-/// What waits on a channel is charged to its own budget; what exceeds that, to the endpoint's.
+/// Waiting messages are charged to the channel's budget; beyond it, to the endpoint's.
 #[test]
 fn a_channel_has_a_budget_of_its_own() {
     let mut channels = channels();
@@ -279,7 +279,7 @@ fn a_channel_has_a_budget_of_its_own() {
     assert_eq!(taken(&mut channels, None, None).expect("one"), b"of nobody");
 }
 
-/// A peer is told to stop once, when half of the budget is used, and to go on when a quarter is; when the channel is closed, too.
+/// A peer is told to stop once, when half of the budget is used, and to go on at a quarter or when the channel is closed.
 #[test]
 fn peers_are_stopped_and_go_on() {
     let mut engine = engine();
@@ -312,7 +312,7 @@ fn peers_are_stopped_and_go_on() {
     assert_eq!(said(&mut channels), (1, 0));
 }
 
-/// A peer's word holds for the life that gave it, until it takes it back; an unknown word changes nothing.
+/// A peer's stop holds for its session until it is taken back; an unknown control message changes nothing.
 #[test]
 fn a_stop_is_of_one_session() {
     let (mut channels, mut peers) = (channels(), Peers::new(3));
@@ -339,11 +339,11 @@ fn a_stop_is_of_one_session() {
         peer: A,
         failed_messages: 0,
     };
-    channels.event(&dead, &mut peers, None::<&mut Nobody>);
+    channels.event(&dead, &mut peers, None);
     assert!(!channels.is_stopped(A, 7) && channels.is_stopped(A, 9));
 }
 
-/// A kept message counts until it is dropped, in another thread, too; and of a channel that was closed since it counts for nobody.
+/// A kept message counts until it is dropped, also in another thread; if its channel was closed since, it counts nowhere.
 #[test]
 fn kept_messages_count_until_they_go() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));
@@ -373,7 +373,7 @@ fn kept_messages_count_until_they_go() {
     assert_eq!(channels.state(7).expect("open").used_bytes, 0);
 }
 
-/// An owner that keeps what it needs the rest for gets the rest: who keeps less than half, and has nothing waiting, stops nobody.
+/// A handler that keeps less than half of the budget and has nothing waiting stops no peer.
 #[test]
 fn what_is_kept_stops_nobody_below_half() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));
@@ -391,8 +391,7 @@ fn what_is_kept_stops_nobody_below_half() {
     channels.settle(&mut engine, &mut peers);
 }
 
-/// A handler that keeps a message it made itself, or twice, charges nobody for it; what it sends goes to members only, and a reply to a datagram to
-/// the datagram's source.
+/// A handler that keeps two copies is charged only for the delivered message; it sends to members only, and replies to a datagram go to its source.
 #[test]
 fn handlers_cannot_cheat_the_ledger() {
     struct Greedy(Vec<Kept>);
@@ -440,7 +439,7 @@ fn handlers_cannot_cheat_the_ledger() {
     assert_eq!(channels.tools.outbox.messages_to(A), 1);
 }
 
-/// What peers send to libraries that are not there is bounded, and wakes nobody who could not take it.
+/// Early messages to absent libraries are bounded, and wake no program that could not take them.
 #[test]
 fn what_comes_for_no_library_is_bounded() {
     let mut channels = channels();
@@ -468,7 +467,7 @@ fn what_comes_for_no_library_is_bounded() {
     assert!(channels.take_news() && channels.take_news());
 }
 
-/// What waits for one channel of a peer leaves room for others; a handler hears when there is some again.
+/// Messages waiting for one channel leave room for others; a handler is told when there is room again.
 #[test]
 fn letters_are_bounded_by_channel() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));
@@ -494,7 +493,7 @@ fn letters_are_bounded_by_channel() {
     assert_eq!(seen.writable, [(A, 7)]);
 }
 
-/// What came before a channel was opened is its first, in order; the rest stays where it was.
+/// Messages from before a channel was opened are its first, in order; others stay where they were.
 #[test]
 fn what_came_early_is_the_owners() {
     let mut channels = channels();
@@ -515,7 +514,7 @@ fn what_came_early_is_the_owners() {
     assert_eq!(channels.state(7).expect("open").used_bytes, 0);
 }
 
-/// What is wrong with a channel is said by name.
+/// Errors of channels are reported by kind.
 #[test]
 fn bad_channels_are_refused() {
     let mut channels = channels();
@@ -546,7 +545,11 @@ fn bad_channels_are_refused() {
         channels.close(8).map(drop),
         Err(ChannelError::NotOpen { channel_id: 8 })
     );
-    let handler: Box<dyn Handler + Send> = Box::new(Nobody);
+    struct Idle;
+    impl Handler for Idle {
+        fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
+    }
+    let handler: Box<dyn Handler + Send> = Box::new(Idle);
     channels.open(9, &options, Some(handler)).expect("open");
     assert_eq!(
         channels.has_mailbox(9),
@@ -554,7 +557,7 @@ fn bad_channels_are_refused() {
     );
 }
 
-/// Of one peer and channel nothing overtakes, what is stopped holds up no other channel, and what can never leave is told once.
+/// Letters of one peer and channel stay in order, a stopped channel does not block others, and a lost letter is reported once.
 #[test]
 fn letters_leave_in_order_and_hold_up_no_other_channel() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));
@@ -590,7 +593,7 @@ fn letters_leave_in_order_and_hold_up_no_other_channel() {
         peer: B,
         failed_messages: 0,
     };
-    channels.event(&dead, &mut peers, None::<&mut Nobody>);
+    channels.event(&dead, &mut peers, None);
     let told = peers.tell_losses(B);
     assert!(
         matches!(
@@ -605,7 +608,7 @@ fn letters_leave_in_order_and_hold_up_no_other_channel() {
     assert!(peers.tell_losses(B).is_ok() && channels.tools.outbox.is_empty());
 }
 
-/// Other threads wait for room, are told when the endpoint is no more, and may not send to who does not exist.
+/// Other threads wait for room, are told when the endpoint was closed, and cannot send to unknown nodes.
 #[test]
 fn senders_are_bounded() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));

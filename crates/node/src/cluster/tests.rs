@@ -120,7 +120,7 @@ fn mac(last: u8) -> LinkAddr {
     LinkAddr::Ether(MacAddr([2, 0, 0, 0, 0, last]))
 }
 
-/// An Ethernet address is what the file states, else what `/etc/ethers` says of the host, else a question with an answer.
+/// An Ethernet address is the one in the file, else that of the host in `/etc/ethers`, else an error that says so.
 #[test]
 fn stations_are_resolved() {
     let ethers = std::env::temp_dir().join(format!("tsumuji-ethers-{}", std::process::id()));
@@ -146,7 +146,7 @@ fn stations_are_resolved() {
     );
 }
 
-/// All nodes can be taken over another link where the file states what that needs.
+/// All nodes can be moved to another link if the file states the fields that it needs.
 #[test]
 fn another_link_is_taken() {
     let path = Path::new("lab.toml");

@@ -1,4 +1,4 @@
-//! What a turn receives, on its way from the link to the engine and to whoever takes it.
+//! Frames that one poll receives, on their way from the link through the engine to the intake.
 //!
 //! Made by `drive` for one call of the link.
 
@@ -9,7 +9,7 @@ use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TU
 use crate::clock::Clock;
 use crate::table::Table;
 
-/// How many frames the next turn receives, after one that asked for `asked`, got `received`, and had `messages` of them.
+/// How many frames the next poll receives, after one that asked for `asked` and got `received` with `messages` in them.
 #[inline]
 pub(super) fn next_burst(asked: usize, received: usize, messages: u64) -> usize {
     if messages > MESSAGES_PER_TURN {
@@ -22,20 +22,20 @@ pub(super) fn next_burst(asked: usize, received: usize, messages: u64) -> usize 
     }
 }
 
-/// What a turn's receive needs.
+/// The link's receiver during one poll.
 pub(super) struct Arrivals<'a, I, C> {
     pub(super) engine: &'a mut Engine,
     pub(super) table: &'a Table,
     pub(super) clock: &'a C,
     pub(super) spoofed_source_frames: &'a mut u64,
     pub(super) intake: &'a mut I,
-    /// The clock, once something arrived.
+    /// The time, once something arrived.
     pub(super) read: Option<Instant>,
     pub(super) backlog: bool,
 }
 
 impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
-    /// Has the engine handle something, and releases what was consumed at once.
+    /// Lets the engine handle an arrival, and releases the messages consumed at once.
     #[inline(always)] // on every frame's way
     fn handle(&mut self, handle: impl FnOnce(&mut Engine, Instant, &mut Counted<'_, I>)) {
         let now = *self.read.get_or_insert_with(|| self.clock.now());
@@ -99,7 +99,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     }
 }
 
-/// The engine's sink: passes on, and counts what was consumed at once.
+/// The engine's sink: passes on, and counts messages consumed at once.
 struct Counted<'a, I> {
     intake: &'a mut I,
     from: NodeId,
@@ -112,7 +112,7 @@ impl<I: Intake> Sink for Counted<'_, I> {
     fn message(&mut self, delivery: Delivery<'_>) {
         let (from, bytes) = (delivery.from, delivery.body.bytes().len());
         if self.intake.message(delivery) {
-            // All deliveries of one frame are its source's.
+            // All deliveries of one frame have the same source.
             self.from = from;
             self.messages += 1;
             self.bytes += bytes;

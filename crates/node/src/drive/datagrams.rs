@@ -1,4 +1,4 @@
-//! Datagrams of the program: given to the link at once, past the engine's queues; what finds no room waits there.
+//! Datagrams of the program: given to the link at once, past the engine's queues; without room they wait in the engine.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::clock::{Clock, from_std};
 use crate::endpoint::NOW_OR_NEVER;
 use crate::error::SendError;
 
-/// What a datagram of several frames has at least to leave: it is dropped when its deadline has come.
+/// Least time that a datagram of several frames has to leave: at its deadline it is dropped.
 const LEAST: tsumuji_proto::Duration = tsumuji_proto::Duration::from_micros(1);
 
 impl<L: Link, C: Clock> Drive<L, C> {
-    /// Sends a datagram, at once or with the batch; returns for how many peers it neither left nor waits.
+    /// Sends a datagram, at once or with the batch; returns the number of peers for which it was dropped at once.
     pub(crate) fn datagram(
         &mut self,
         to: Destination,
@@ -76,14 +76,14 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let Some(addr) = self.table.addr(peer) else {
             return Err(SendError::UnknownPeer { peer });
         };
-        // Before hello it would be refused there.
+        // Before hello the peer would refuse it.
         let left = self.engine.is_up(peer) && self.write_once(addr, to, datagram)?;
         Ok(usize::from(
             !left && !self.await_slot(to, datagram, deadline)?,
         ))
     }
 
-    /// `false`: there is no slot now.
+    /// Returns `false` if there is no slot now.
     fn write_once(
         &mut self,
         addr: LinkAddr,
@@ -102,7 +102,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(left)
     }
 
-    /// Leaves it to the engine until there is a slot; `false`: it may not wait.
+    /// Leaves a datagram to the engine until there is a slot; `false`: its deadline does not let it wait.
     #[cold]
     fn await_slot(
         &mut self,

@@ -1,7 +1,7 @@
-//! Direct messages: written from the caller's memory into the link's ring, where engine and link permit it, and how many of them their
+//! Direct messages: written from the caller's memory into the link's ring, where engine and link permit it, and the count of those that
 //! receivers have not read.
 //!
-//! Called by `endpoint::send` and, with `unread`, by who waits for acknowledgements.
+//! Called by `endpoint::send` and, with `unread`, by calls that wait for acknowledgements.
 
 use bytes::Bytes;
 use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
@@ -12,71 +12,71 @@ use crate::channel::Way;
 use crate::clock::Clock;
 use crate::error::SendError;
 
-/// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
+/// After that many direct messages or bytes without a poll a sender polls: it may have been told to stop.
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
-/// A shorter message is copied into the ring: a call of the kernel costs much by itself.
+/// A shorter message is copied into the ring: the receiver's system call would cost more.
 const REFERENCE_BYTES: usize = 32 << 10;
 
-/// By node: the life of the peer that a session is with, and what was sent to it.
+/// By node: the peer's incarnation in the present session. Also counts direct messages since the last poll.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
-    /// 0: none, or the link tells of no lives.
+pub(super) struct Incarnations {
+    /// 0: no session, or the link does not tell incarnations.
     of: Vec<u64>,
-    /// Since the last turn.
+    /// Direct messages since the last poll.
     unheard_messages: usize,
     unheard_bytes: usize,
 }
 
-impl Lives {
+impl Incarnations {
     fn of(&self, peer: NodeId) -> Option<u64> {
-        let life = self.of.get(usize::from(peer.0)).copied();
-        life.filter(|life| *life != 0)
+        let incarnation = self.of.get(usize::from(peer.0)).copied();
+        incarnation.filter(|incarnation| *incarnation != 0)
     }
 
-    fn set(&mut self, peer: NodeId, life: u64) {
+    fn set(&mut self, peer: NodeId, incarnation: u64) {
         let index = usize::from(peer.0);
         if self.of.len() <= index {
             self.of.resize(index + 1, 0);
         }
-        self.of[index] = life;
+        self.of[index] = incarnation;
     }
 
-    /// A message has left.
+    /// Counts a message that has left.
     #[inline]
     fn count(&mut self, bytes: usize) {
         self.unheard_messages += 1;
         self.unheard_bytes += bytes;
     }
 
-    /// A turn was taken.
+    /// Resets the counts after a poll.
     #[inline]
     pub(super) fn heard(&mut self) {
         (self.unheard_messages, self.unheard_bytes) = (0, 0);
     }
 }
 
-/// What became of a message that was to be sent directly.
+/// Result of sending a message directly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It is on its way.
+    /// It is in the ring.
     Whole,
-    /// The ring is full for now, or what is in the queue goes first.
+    /// The ring is full for now, or messages in the queue go first.
     Full,
-    /// It is to be submitted.
+    /// It must be submitted to the engine.
     No,
 }
 
 impl<L: Link, C: Clock> Drive<L, C> {
-    /// Direct messages were sent, so many that a turn is due.
+    /// Whether so many direct messages were sent that a poll is needed.
     #[inline]
     pub(crate) fn is_deaf(&self) -> bool {
         self.direct.unheard_messages >= UNHEARD_MESSAGES
             || self.direct.unheard_bytes >= UNHEARD_BYTES
     }
 
-    /// Sends a message in two parts past the engine's queue; not a short one in a batch, where it may share a frame.
+    /// Sends a message in two parts past the engine's queue. In a batch short messages take the queue, where they may share a frame.
     #[inline]
     pub(crate) fn send_direct(
         &mut self,
@@ -85,8 +85,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
         message: (&[u8], &[u8]),
     ) -> Result<Sent, LinkError> {
         let bytes = message.0.len() + message.1.len();
-        let life = self.direct.of(to).filter(|_| self.cork.passes(bytes));
-        let Some(life) = life else {
+        let incarnation = self.direct.of(to).filter(|_| self.cork.passes(bytes));
+        let Some(incarnation) = incarnation else {
             return Ok(Sent::No);
         };
         let Self {
@@ -99,7 +99,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         else {
             return Ok(Sent::No);
         };
-        let (at, counted) = ((addr, life), !channel.is_library());
+        let (at, counted) = ((addr, incarnation), !channel.is_library());
         if bytes > direct.ring_message_bytes() {
             return Ok(Sent::No);
         }
@@ -124,7 +124,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(Sent::Whole)
     }
 
-    /// Sends a message past the engine's queue: a long shared one stays where it is until its receiver reads it there, if that one can.
+    /// Sends a message past the engine's queue; a long shared one by reference, if its receiver can read it in this process.
     #[inline]
     pub(crate) fn send_past(
         &mut self,
@@ -181,7 +181,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(Sent::Whole)
     }
 
-    /// Sends a message past the queue, or queues it. `more`: something follows.
+    /// Sends a message past the queue, or queues it. `more`: other messages follow.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -197,41 +197,41 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.enqueue(to, channel, payload, notify, more)
     }
 
-    /// Peers are told how much they may refer to at a time; also when the budget has changed.
+    /// Tells peers how many bytes they may send by reference at a time, after hello and when the budget has changed.
     pub(crate) fn tell_reference_max(&mut self) {
         if let Some(rings) = self.link.rings_mut() {
             rings.set_reference_max(self.engine.reference_max_bytes());
         }
     }
 
-    /// Gives up what was sent by reference and has been read.
+    /// Drops messages that were sent by reference and have been read.
     pub(crate) fn abort_read(&mut self) -> Result<(), LinkError> {
         self.link.flush()
     }
 
-    /// Direct messages of the program to that peer which it has not read.
+    /// The program's direct messages to that peer that it has not read.
     pub(crate) fn unread(&self, peer: NodeId) -> usize {
         let at = (self.table.addr(peer)).zip(self.direct.of(peer));
         let rings = at.and_then(|at| Some((self.link.rings()?, at)));
         rings.map_or(0, |(rings, at)| rings.unread(at))
     }
 
-    /// The same of all peers.
+    /// The same for all peers.
     pub(crate) fn unread_in_all(&self) -> usize {
         let peers = (0..=u16::MAX).zip(&self.direct.of);
-        let met = peers.filter(|(_, life)| **life != 0);
+        let met = peers.filter(|(_, incarnation)| **incarnation != 0);
         met.map(|(peer, _)| self.unread(NodeId(peer))).sum()
     }
 
-    /// Keeps in mind to which life of a peer direct messages go; how many of them are lost with a session that has ended.
+    /// Records the incarnation of a peer for direct messages; returns how many of them are lost with a session that ended.
     #[cold]
     pub(super) fn note_direct(&mut self, event: &Event) -> usize {
         match *event {
             Event::PeerUp { peer, .. } => {
                 let addr = self.table.addr(peer);
                 let heard = addr.and_then(|addr| self.link.rings()?.generation_heard(addr));
-                if let Some(life) = heard {
-                    self.direct.set(peer, life);
+                if let Some(incarnation) = heard {
+                    self.direct.set(peer, incarnation);
                 }
                 self.tell_reference_max();
                 0
@@ -270,7 +270,7 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
         payload: Payload<'_>,
     ) -> Result<(), SubmitError> {
         let direct = if self.is_deaf() {
-            Ok(Sent::No) // nobody looks for a word to stop before all of these are sent
+            Ok(Sent::No) // a stop of the channel would be seen only after all of these
         } else {
             self.send_past(to, channel, &payload)
         };
@@ -283,12 +283,12 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
     }
 }
 
-/// How many bytes more that life of a peer takes where they lie; `None`: it does not.
+/// How many bytes more that incarnation of a peer reads by reference; `None`: it does not.
 fn reference_room<L: Link>(link: &mut L, at: (LinkAddr, u64)) -> Option<usize> {
     link.rings_mut()?.reference_room(at)
 }
 
-/// Sends a message of several frames if the link has room for all. Its reader may begin when the first is there.
+/// Sends a message of several frames if the link has room for all. Its reader may begin with the first.
 fn send_parts<L: Link>(
     link: &mut L,
     to: (LinkAddr, u64),
@@ -308,7 +308,7 @@ fn send_parts<L: Link>(
         let rings = link.rings_mut();
         let is_sent = rings.map(|rings| rings.send_counted(to, is_counted, frame.parts()));
         if is_sent.transpose()? != Some(true) {
-            return Ok(false); // that life of the peer is over, and what was written with it
+            return Ok(false); // that incarnation has ended, and its frames are lost
         }
         direct.sent(&frame);
         if index == 0 {

@@ -1,4 +1,4 @@
-//! Which processes live, where the kernel says so: sessions with the others end, when what those had sent is taken in.
+//! Which processes are alive, where the kernel can tell: the session with a dead one ends once its last frames were received.
 
 use tsumuji_link::{Link, Rings};
 use tsumuji_proto::{Event, NodeId};
@@ -6,23 +6,22 @@ use tsumuji_proto::{Event, NodeId};
 use super::Drive;
 use crate::clock::Clock;
 
-/// Where the kernel says who lives, it is asked this often.
+/// Interval of asking the kernel which processes are alive.
 const LIVENESS_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
-/// While somebody is found dead, turns follow each other at least so fast.
+/// Longest time between polls while a process was found dead and its session has not ended.
 const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
 
-/// A process in a dead one's place that has not said hello for so long is not waited for.
+/// Time for which a session is kept for a new process in a dead one's place that does not say hello.
 const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
 
 impl<L: Link, C: Clock> Drive<L, C> {
-    /// The kernel says who lives, and is asked from now on.
+    /// Begins to ask the kernel which processes are alive.
     pub(crate) fn watch_liveness(&mut self) {
         self.liveness_at = self.now;
     }
 
-    /// Asks the kernel whose process is no more. What the dead have sent is taken first: their sessions end when a later look at the link
-    /// has found nothing more.
+    /// Asks the kernel which processes have ended. Their last frames are received first: their sessions end when a later poll has found nothing more.
     #[cold]
     pub(super) fn check_liveness(&mut self) {
         self.liveness_at = self.now + LIVENESS_EVERY;
@@ -43,13 +42,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
     #[cold]
     pub(super) fn end_dead_sessions(&mut self) {
         for (peer, since) in std::mem::take(&mut self.dying) {
-            // It may have been met again meanwhile, as another process.
+            // The peer may have been met again meanwhile, as another process.
             let process = self.processes.get(&peer).copied();
             if !process.is_some_and(|process| self.is_gone(peer, process)) {
                 continue;
             }
-            // A process that took its place says hello, and is met in place of the old one. If the old session ended under it, what it
-            // sends first would be lost.
+            // A new process in its place says hello, and then replaces the old session. If the old session ended after that hello, the first messages
+            // of the new process would be lost.
             let is_vacant = self.process_of(peer) == Some(0);
             if is_vacant || self.now.since(since) >= NEWCOMER_PATIENCE {
                 self.engine.abort(self.now, peer);
@@ -60,7 +59,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
     }
 
-    /// The process with which a session is, of that number, is no more. 0: it was gone when the session began.
+    /// Whether `process`, with which the session began, has ended. 0: it had ended before.
     pub(super) fn is_gone(&self, peer: NodeId, process: u64) -> bool {
         let now = self.process_of(peer);
         now.is_some_and(|now| now == 0 || now != process)
@@ -70,7 +69,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.link.rings()?.process_at(self.table.addr(peer)?)
     }
 
-    /// Keeps in mind with whose process a session is.
+    /// Records the process of a session that begins, and forgets it at its end.
     #[cold]
     pub(super) fn note_process(&mut self, event: &Event) {
         match event {

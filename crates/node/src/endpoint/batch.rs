@@ -1,4 +1,4 @@
-//! Messages that leave together because the program says so.
+//! Batches: messages that the program sends together.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,8 +7,8 @@ use tsumuji_link::Link;
 use super::Endpoint;
 use crate::error::EndpointError;
 
-/// An endpoint whose messages wait for each other, to share frames and calls of the link, until this guard goes or they fill such a
-/// call. Calls that poll send what waits, too. Guards nest.
+/// Guard of a batch: messages wait for each other and share frames and system calls, until they fill a call of the link or the guard is dropped.
+/// Calls that poll send waiting messages, too. Guards nest.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -35,18 +35,18 @@ pub struct Batch<'a, L: Link> {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Begins a batch, which ends with the guard.
+    /// Begins a batch; it ends when the guard is dropped.
     pub fn batch(&mut self) -> Batch<'_, L> {
         self.cork();
         Batch { endpoint: self }
     }
 
-    /// Begins a batch that ends with `uncork`: for who cannot hold a guard.
+    /// Begins a batch that ends with `uncork`: for callers that cannot hold a guard.
     pub fn cork(&mut self) {
         self.core.write().drive.begin_batch();
     }
 
-    /// Ends a batch: what waits leaves.
+    /// Ends a batch: waiting messages are sent. Errors are the link's.
     pub fn uncork(&mut self) -> Result<(), EndpointError> {
         Ok(self.core.write().drive.end_batch()?)
     }
@@ -68,9 +68,9 @@ impl<L: Link> DerefMut for Batch<'_, L> {
 
 impl<L: Link> Drop for Batch<'_, L> {
     fn drop(&mut self) {
-        // A child of `fork` may not, and what is spoiled cannot be.
+        // Neither a child of `fork` nor the owner of a spoiled core may use it.
         if !self.endpoint.core.is_forked() && !self.endpoint.core.is_spoiled() {
-            let _ = self.endpoint.uncork(); // a link that has failed says so in the next call
+            let _ = self.endpoint.uncork(); // a link that failed returns its error in the next call
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Channels of one's own: opening and closing them, with a handler or a mailbox; and what other threads reach an endpoint by.
+//! Opening and closing channels, with a handler or a mailbox; senders and wakers for other threads.
 
 use tsumuji_link::Link;
 use tsumuji_proto::NodeId;
@@ -9,12 +9,12 @@ use crate::error::ChannelError;
 use crate::handler::Handler;
 
 impl<L: Link> Endpoint<L> {
-    /// Begins to keep what comes on `channel_id`, in every class and priority, apart from all else: messages wait for `recv_on`, `recv_kept`
-    /// and `poll_on`, and its datagrams for `recv_datagram` and `poll_on`. What came before and was not taken is its first.
+    /// Opens `channel_id`, in every class and priority, with its own mailbox: messages wait for `recv_on`, `recv_kept` and `poll_on`, datagrams for
+    /// `recv_datagram` and `poll_on`. Messages of the channel that arrived before and were not taken come first.
     ///
-    /// What waits counts against the channel's own budget ([`ChannelOptions`]), so however long nobody reads it, other channels go on. When
-    /// half of it is used, peers are told to stop sending on this channel: their `send` waits, and `try_send` says `WouldBlock`.
-    /// What was on its way then may exceed the budget, by as much as two of their send queues hold; what exceeds that, the endpoint's is charged for.
+    /// Waiting messages count against the channel's own budget ([`ChannelOptions`]), so an unread channel does not stop others. When half of the
+    /// budget is used, peers are told to stop sending on this channel: their `send` waits, and `try_send` returns `WouldBlock`. Messages already on
+    /// their way may exceed the budget by as much as two of the peers' send queues hold; beyond that they count against the endpoint's budget.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -37,9 +37,8 @@ impl<L: Link> Endpoint<L> {
         self.core.write().channels.open(channel_id, &options, None)
     }
 
-    /// The same with a handler, which takes what comes on the channel as it comes: it is called by whoever drives the endpoint, in any call
-    /// of the program's that takes a turn, or by the progress assistant while the program computes. It hears of peers that come up or die,
-    /// too. What came before is handed over at once.
+    /// Opens a channel with a handler that is called for everything that arrives on it: by any call of the program that polls, or by the progress
+    /// assistant while the program computes. It is also told of peers that come up or die. Earlier messages are delivered at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -75,8 +74,8 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// Ends what `open` began, and drops the handler. Messages that nobody took are dropped; returns how many. Posts end. What comes from now on is as
-    /// if the channel had never been opened.
+    /// Closes an opened channel and drops its handler. Messages that were not taken are dropped; returns their number. Posts end. Later messages
+    /// arrive as if the channel had never been opened.
     pub fn close_channel(&mut self, channel_id: u16) -> Result<usize, ChannelError> {
         let core = &mut *self.core.write();
         for post in core.channels.posts.filling_of(channel_id) {
@@ -89,12 +88,12 @@ impl<L: Link> Endpoint<L> {
         Ok(messages)
     }
 
-    /// What waits on an opened channel; `None`: it is not open.
+    /// State of an opened channel; `None`: it is not open.
     pub fn channel(&self, channel_id: u16) -> Option<ChannelState> {
         self.core.read().channels.state(channel_id)
     }
 
-    /// From now on the channel's messages may take so much.
+    /// Changes the budget of the channel, in bytes.
     pub fn set_channel_budget(
         &mut self,
         channel_id: u16,
@@ -106,12 +105,12 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// The peer's owner of that channel wants nothing more for now: a `send` on it would wait.
+    /// Whether the peer has stopped that channel: a `send` on it would wait.
     pub fn is_stopped(&self, peer: NodeId, channel_id: u16) -> bool {
         self.core.read().channels.is_stopped(peer, channel_id)
     }
 
-    /// By which other threads send.
+    /// A handle with which other threads send.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -141,7 +140,7 @@ impl<L: Link> Endpoint<L> {
         core.channels.sender()
     }
 
-    /// By which other threads end a wait of this one.
+    /// A handle with which other threads end a wait of this endpoint.
     pub fn waker(&mut self) -> Waker {
         let core = &mut *self.core.write();
         core.channels.bell().mind();

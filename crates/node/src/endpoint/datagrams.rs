@@ -9,27 +9,26 @@ use super::Endpoint;
 use crate::channel::ReceivedDatagram;
 use crate::error::{RecvError, SendError};
 
-/// The deadline of a datagram that leaves now or not at all: for values that are soon sent anew, or asked for again.
+/// Deadline of a datagram that is sent now or dropped: for values that are soon sent anew, or asked for again.
 pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
 impl<L: Link> Endpoint<L> {
-    /// Sends a datagram to one peer or to all: best effort, never waited for, never sent again when it is lost.
+    /// Sends a datagram to one peer or to all: best effort, without waiting and without retransmission.
     ///
-    /// The program states `channel_id`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
-    /// Within a [`batch`](Endpoint::batch) it leaves with what else the batch holds, else at once. Where the link has no room for it now
-    /// (or the receiver grants none, see below, or was not met yet), it waits: until a newer one of its channel and key is sent, which takes its place, or until
-    /// `deadline` from now has passed, and then it is dropped. With [`NOW_OR_NEVER`] it leaves now or not at all. What was dropped is counted
-    /// in [`Flow`](crate::Flow).
+    /// The program sets `channel_id`, `key`, `epoch`, `lap` and `payload`, the rest is as in [`Datagram::EMPTY`]: the engine fills in the source. In
+    /// a [`batch`](Endpoint::batch) it leaves with the batch, else at once. If the link has no room now, or the receiver grants no credit (see below)
+    /// or was not met yet, it waits until a newer one of its channel and key replaces it, or until `deadline` from now, when it is dropped. With
+    /// [`NOW_OR_NEVER`] it is sent now or dropped. Dropped datagrams are counted in [`Flow`](crate::Flow).
     ///
-    /// Up to [`datagram_capacity_bytes`](Endpoint::datagram_capacity_bytes) a datagram is one frame, and one frame is enough for all peers
-    /// where the link [broadcasts](Endpoint::broadcasts); it uses no credit. A longer one goes to each peer by itself, in several frames that
-    /// the peer's window permits, before all messages; one that has begun to leave is not replaced, and is worthless if a frame of it is lost.
+    /// Up to [`datagram_capacity_bytes`](Endpoint::datagram_capacity_bytes) a datagram is one frame, and one frame is enough for all peers where the
+    /// link [broadcasts](Endpoint::broadcasts); it uses no credit. A longer one is sent to each peer separately, in several frames within the peer's
+    /// window and before all messages; once begun it is not replaced, and it is lost if one of its frames is lost.
     ///
-    /// A receiver's handler is given it; of what comes while there is none, the newest of each key waits for one, or for
-    /// [`recv_datagram`](Endpoint::recv_datagram). Datagrams of one frame may come repeated or
-    /// in another order than they were sent: `epoch` and `lap` say which is newer.
+    /// At the receiver it is given to the handler. While there is none, the newest of each key waits for a handler or for
+    /// [`recv_datagram`](Endpoint::recv_datagram). Datagrams of one frame may arrive twice or in another order: `epoch` and `lap` tell which is
+    /// newer.
     ///
-    /// Returns for how many peers it neither left nor waits.
+    /// Returns the number of peers for which it was dropped at once.
     pub fn datagram(
         &mut self,
         to: Destination,
@@ -47,8 +46,8 @@ impl<L: Link> Endpoint<L> {
         core.drive.datagram(to, datagram, deadline)
     }
 
-    /// The next datagram of an opened channel (`None`: of those that nobody opened): of each source, channel and key only the newest is kept.
-    /// `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
+    /// Takes the next datagram of an opened channel (`None`: of channels that nobody opened); only the newest of each source, channel and key is
+    /// kept. `None`: none arrived within `timeout`, or a [`Waker`](crate::Waker) was used.
     pub fn recv_datagram(
         &mut self,
         channel_id: Option<u16>,
@@ -58,8 +57,8 @@ impl<L: Link> Endpoint<L> {
         Ok(taken.and_then(Result::ok))
     }
 
-    /// As [`recv_datagram`](Endpoint::recv_datagram), for a program that has a place for so many bytes: `Err` is the length of the next one,
-    /// which is longer, and stays.
+    /// As [`recv_datagram`](Endpoint::recv_datagram), for a program with a buffer of `bytes`: `Err` is the length of the next datagram, if it is
+    /// longer; that datagram stays.
     pub fn recv_datagram_up_to(
         &mut self,
         channel_id: Option<u16>,
@@ -80,12 +79,12 @@ impl<L: Link> Endpoint<L> {
         Ok(core.channels.take_datagram(channel_id).map(Ok))
     }
 
-    /// Whether one transmit of the link reaches everyone.
+    /// Whether one transmission of the link reaches all peers.
     pub fn broadcasts(&self) -> bool {
         self.core.read().drive.caps().broadcast
     }
 
-    /// Largest payload of a datagram that is one frame: on this link, and for every peer that was met so far; it may become less.
+    /// Largest payload of a one-frame datagram, for this link and every peer met so far; it may become less.
     pub fn datagram_capacity_bytes(&self) -> usize {
         self.core.read().drive.engine.datagram_capacity_bytes()
     }

@@ -1,7 +1,7 @@
 //! The descriptor with which a program has an endpoint in its own event loop, and how the assistant rings it.
 //!
-//! It is an epoll descriptor over the link's and one for mail: what the assistant took in before the program woke up to it, and what other
-//! threads want.
+//! It is an epoll descriptor over the link's descriptor and an eventfd ("mail"), which is rung for what the assistant received before the program
+//! woke up, and by other threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use super::Endpoint;
 use crate::channel::bell;
 use crate::error::EndpointError;
 
-/// What `Endpoint::fd` lends.
+/// The descriptor that `Endpoint::fd` returns.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     /// `None`: the link has none.
@@ -40,7 +40,7 @@ impl Descriptor {
         })
     }
 
-    /// What assistant and other threads ring.
+    /// The eventfd that assistant and other threads ring.
     pub(super) fn fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.mail)
     }
@@ -57,17 +57,17 @@ impl Descriptor {
 #[derive(Debug)]
 pub(crate) struct Mail {
     fd: Arc<OwnedFd>,
-    /// The program asked for it, and was not rung since.
+    /// The program has armed it, and it was not rung since.
     is_armed: bool,
 }
 
 impl Mail {
     fn drain(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.fd, &mut count); // nothing there is as well
+        let _ = rustix::io::read(&*self.fd, &mut count); // an empty counter is no error
     }
 
-    /// The program sleeps on its descriptor, as far as is known.
+    /// Whether the program sleeps on its descriptor, as far as is known.
     pub(super) fn is_armed(&self) -> bool {
         self.is_armed
     }
@@ -80,14 +80,13 @@ impl Mail {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// A descriptor for somebody else's event loop: readable when there may be something to poll, once `arm_fd` was called.
+    /// A descriptor for the program's own event loop: readable when there may be something to poll, once `arm_fd` was called.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
-    /// `until_timer`. What only a handler can take (notices, datagrams), and
-    /// what waits on opened channels, is told of once: take all of it, or leave it and sleep.
+    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll also after `until_timer`. Notices and
+    /// datagrams for a handler, and messages on opened channels, are reported once: take all of them, or leave them and sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
         let core = &mut *self.core.write();
         core.mail.drain();
@@ -103,7 +102,7 @@ impl<L: Link> Endpoint<L> {
         Ok(sleeps)
     }
 
-    /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.
+    /// Time after which an event loop must poll again; `None`: when `fd` becomes readable.
     pub fn until_timer(&mut self) -> Option<std::time::Duration> {
         self.core.write().drive.until_timer()
     }

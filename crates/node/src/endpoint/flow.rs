@@ -1,7 +1,6 @@
-//! Flow control in the program's hands: what an [`Endpoint`] offers beyond sending and taking messages.
+//! Flow control for programs: windows that change at run time, policies for who may send, and the pace of sending.
 //!
-//! Windows that change while the program runs, rules of its own for who may send, and messages that may be dropped. Everything here
-//! is a thin face: the rules are the engine's (`tsumuji_proto`, R-80 … R-88).
+//! The functions here only pass on: the rules are the engine's (`tsumuji_proto`, R-80 … R-88).
 
 use std::time::Duration;
 
@@ -19,21 +18,21 @@ impl<L: Link> Endpoint<L> {
         core.flow(to)
     }
 
-    /// What peers may send ahead at present, and the budget for what has arrived.
+    /// The window that is granted to peers at present, and the budget for arrived messages.
     pub fn window(&self) -> Window {
         let core = self.core.read();
         core.drive.engine.window()
     }
 
-    /// From now on so many frames are granted to all peers together, between 1 and `window().frames_limit`. What was granted before stays
-    /// granted: after a cut the sum comes down as it is used.
+    /// Sets the frames granted to all peers together, between 1 and `window().frames_limit`. Credit granted before stays valid: after a cut the sum
+    /// comes down as it is used.
     pub fn set_window(&mut self, frames: usize) {
         let core = &mut *self.core.write();
         core.drive.engine.set_window(frames);
         core.drive.mark_pending();
     }
 
-    /// From now on no more than so many frames (at least 1) are granted ahead to `peer`; `None`: no limit of its own.
+    /// Sets the most frames (at least 1) that are granted ahead to `peer`; `None`: no limit of its own.
     pub fn set_peer_window(
         &mut self,
         peer: NodeId,
@@ -46,8 +45,8 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// From now on messages that arrived and were not consumed may take so much memory, as [`Options::budget_bytes`] said at first.
-    /// What they take already is not touched; peers wait until it fits.
+    /// Sets the budget in bytes for messages that arrived and were not consumed, at first [`Options::budget_bytes`]. Messages that are there already
+    /// stay; peers wait until new ones fit.
     ///
     /// [`Options::budget_bytes`]: crate::Options::budget_bytes
     pub fn set_budget(&mut self, bytes: usize) {
@@ -57,16 +56,16 @@ impl<L: Link> Endpoint<L> {
         core.drive.mark_pending();
     }
 
-    /// From now on `policy` decides who may send how much to this node; `None`: the usual rules do. Whatever it says, the receive side
-    /// is not overrun, and no pair stops for ever. What peers send directly over shared memory before they hear of it comes all the same.
+    /// Sets the policy that decides how much each peer may send to this node; `None`: the usual rules. With any policy the receiver is not overrun,
+    /// and no pair stops for ever. Messages that peers send directly over shared memory before they hear of it still arrive.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         let core = &mut *self.core.write();
         core.drive.engine.set_policy(policy);
         core.drive.mark_pending();
     }
 
-    /// From now on messages leave to `peer` at this pace. [`Pace::Drain`]: as fast as the peer answers, so that little waits there even if
-    /// it has granted more than it takes.
+    /// Sets the pace of messages to `peer`. [`Pace::Drain`]: as fast as the peer answers, so that few messages wait there even if it has granted more
+    /// than it reads.
     pub fn set_pace(&mut self, peer: NodeId, pace: Pace) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.known(peer)?;
@@ -76,15 +75,15 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// Has the policy asked again for every peer, where its mind has changed between two frames.
+    /// Asks the policy again for every peer, after its decision has changed between two frames.
     pub fn regrant(&mut self) {
         let core = &mut *self.core.write();
         core.drive.engine.regrant();
         core.drive.mark_pending();
     }
 
-    /// What `node` says of its traffic with `about`, in both directions: answered by the library there whenever that program polls,
-    /// without its help. `None`: no answer within `timeout`. Of this node itself it is what `flow` says.
+    /// What `node` reports of its traffic with `about`, in both directions. The library there answers whenever that program polls. `None`: no answer
+    /// within `timeout`. For this node itself it is the result of `flow`.
     pub fn remote_flow(
         &mut self,
         node: NodeId,
@@ -107,7 +106,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// The same of all its peers, in order of their ids; `None`: not all answers came within `timeout`.
+    /// As `remote_flow`, for all peers of `node` in order of their ids; `None`: not all answers came within `timeout`.
     pub fn remote_flows(
         &mut self,
         node: NodeId,
@@ -135,8 +134,8 @@ impl<L: Link> Endpoint<L> {
         Ok(Some(all))
     }
 
-    /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows). A request to a node takes the place of an open one.
-    /// Answers hold at most `most` flows, and at most 32, from `first` on.
+    /// Asks without waiting: the answer goes to [`Handler::flows`](crate::Handler::flows). A new request to a node replaces an open one. Answers hold
+    /// flows of peers from `first` on: at most `most`, and at most 32.
     pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.ask(node, first, most, false)
@@ -178,7 +177,7 @@ impl<L: Link> Core<L> {
         Ok(())
     }
 
-    /// Asks, and waits for the answer; `None`: it did not come until then.
+    /// Asks, and waits for the answer; `None`: none came before `until`.
     fn await_flows(
         &mut self,
         node: NodeId,
@@ -193,7 +192,7 @@ impl<L: Link> Core<L> {
                 let statistics = &intake.channels.statistics;
                 statistics.has_answer() || !statistics.is_awaited() || intake.peers.is_lost(node)
             });
-            // Where the session has ended, and the peer is back already, it is asked again.
+            // If the session ended and the peer is up again, the loop asks again.
             let is_over = self.channels.statistics.is_awaited() || left.is_zero();
             let answer = self.channels.statistics.take_answer();
             waited?;

@@ -1,4 +1,4 @@
-//! What libraries between the endpoint and the program need to know of the link.
+//! Facts of the link for libraries on top of the endpoint.
 
 use tsumuji_link::Link;
 
@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::membership::Member;
 
 impl<L: Link> Endpoint<L> {
-    /// Whether this endpoint, while it waits, polls without giving its core away at once.
+    /// Whether this endpoint spins before it yields its core in a wait.
     pub fn spins(&self) -> bool {
         self.core.read().drive.spins()
     }
@@ -16,12 +16,12 @@ impl<L: Link> Endpoint<L> {
         self.membership.is_oversubscribed(members)
     }
 
-    /// Largest message that travels in one frame, so that its receiver reads it where the link has it.
+    /// Largest message that fits one frame, in bytes; its receiver can read it in the link's buffer.
     pub fn frame_message_bytes(&self) -> usize {
         (self.core.read().drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
     }
 
-    /// Largest message that this node takes.
+    /// Largest message that this node receives, in bytes.
     pub fn message_limit_bytes(&self) -> usize {
         self.core.read().drive.engine.message_limit_bytes()
     }

@@ -1,4 +1,4 @@
-//! Posted receives: where the next messages of a channel are to go.
+//! Posted receives: buffers for the next messages of a channel.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use super::{Core, Endpoint};
 use crate::channel::{Arrived, Channels};
 use crate::error::{ChannelError, RecvError};
 
-/// A buffer that was posted, and is the endpoint's until [`Endpoint::unpost`]: also if this is dropped before.
+/// A posted buffer. The endpoint owns it until [`Endpoint::unpost`], even if this value is dropped before.
 #[derive(Debug)]
 #[must_use = "the buffer comes back by `Endpoint::unpost`"]
 pub struct Post<B> {
@@ -20,28 +20,28 @@ pub struct Post<B> {
 }
 
 impl<B> Post<B> {
-    /// Of all posts of this process only this one has it.
+    /// Number of the post; no other post of this process has it.
     pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-/// A buffer that was posted, and what has come for it.
+/// A buffer that was posted, and the message in it, if any.
 #[derive(Debug)]
 pub struct Unposted<B> {
     /// The buffer.
     pub buffer: B,
-    /// What lies in it.
+    /// State of the post and its message.
     pub arrived: Arrived,
 }
 
 impl<L: Link> Endpoint<L> {
-    /// Has the next message of an opened channel, from that peer or from any, put into `buffer`: the oldest that waits there, or the first that
-    /// comes. Posts of a channel are filled in the order in which they were made, each by one message. A long message lands there as
-    /// its frames come, without another copy, whatever the program does meanwhile; a short one is copied there. It does not count
-    /// against the channel's budget, once it is whole.
+    /// Posts `buffer` for the next message of an opened channel, from one peer or (`None`) from any: the oldest that waits there, or the next that
+    /// arrives. Posts of a channel are filled in the order in which they were made, each by one message. A long message is received directly into the
+    /// buffer, frame by frame and whatever the program does meanwhile; a short one is copied. A complete message in a posted buffer does not count
+    /// against the channel's budget.
     ///
-    /// A message that is longer than the buffer ends the post, and waits on the channel. Channels that have a handler take no posts.
+    /// A message longer than the buffer ends the post, and waits on the channel. Channels that have a handler take no posts.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -78,8 +78,8 @@ impl<L: Link> Endpoint<L> {
         })
     }
 
-    /// Waits until a message has come for that buffer, or its channel was closed; `false`: not within `timeout`, or a [`Waker`](crate::Waker)
-    /// was used.
+    /// Waits until a message has filled the buffer or its channel was closed. Returns `false` after `timeout`, or if a [`Waker`](crate::Waker) was
+    /// used.
     pub fn wait_posted<B>(&mut self, post: &Post<B>, timeout: Duration) -> Result<bool, RecvError> {
         let core = &mut *self.core.write();
         let number = post.number;
@@ -92,11 +92,11 @@ impl<L: Link> Endpoint<L> {
         Ok(is_done(&mut core.channels))
     }
 
-    /// Ends a post, and gives its buffer back, with what has come for it. Of a message that is arriving there, what has come is moved to other memory:
-    /// it waits on its channel when it is whole. [`ChannelError::NoSuchPost`]: it is another endpoint's.
+    /// Ends a post and returns its buffer, with the message that filled it, if any. A message that is still arriving is moved to other memory, and
+    /// waits on its channel when it is complete. Error: [`ChannelError::NoSuchPost`] if the post is another endpoint's.
     ///
-    /// Should there be no such memory, the session with that message's sender ends, as if this node had died: messages of both are lost, and
-    /// both are told.
+    /// If there is no such memory, the session with the sender ends as if this node had died: messages in both directions are lost, and both sides
+    /// are told.
     pub fn unpost<B: ReceiveBuffer>(&mut self, post: Post<B>) -> Result<Unposted<B>, ChannelError> {
         let core = &mut *self.core.write();
         let number = post.number;
@@ -113,7 +113,7 @@ impl<L: Link> Endpoint<L> {
 }
 
 impl<L: Link> Core<L> {
-    /// Has a message that arrives in the buffer of that post arrive elsewhere.
+    /// Moves a message that is arriving in the buffer of that post to other memory.
     pub(super) fn recall(&mut self, number: u64) {
         let engine = &mut self.drive.engine;
         let unused: Vec<_> = std::iter::from_fn(|| engine.poll_unused()).collect();

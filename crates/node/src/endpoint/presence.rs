@@ -1,4 +1,4 @@
-//! Who is there: peers that were met, that died, and how often; trying a dead one again.
+//! Which peers are up or dead, how often their sessions ended, and reconnecting to a dead one.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::error::SendError;
 use crate::peers::Peers;
 
 impl<L: Link> Endpoint<L> {
-    /// Hello was exchanged with the peer's present life.
+    /// Whether hello was exchanged with the peer's present incarnation.
     pub fn is_up(&self, peer: NodeId) -> bool {
         self.core.read().peers.is_up(peer)
     }
 
-    /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
+    /// Waits until hello was exchanged with all peers; returns those still missing after `timeout`.
     ///
-    /// Nothing is asked of who died or left, so it is not waited for: [`SendError::PeerDead`] names it at once. Where it may have been
-    /// started again, also where it is about to be met again, `reconnect` comes first.
+    /// A peer that died or left is not waited for: [`SendError::PeerDead`] names it at once. If it may have been restarted, call `reconnect` first,
+    /// even if it is about to be met again.
     pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, SendError> {
         let core = &mut *self.core.write();
         let peers: Vec<NodeId> = core.drive.table.peers().collect();
@@ -39,12 +39,12 @@ impl<L: Link> Endpoint<L> {
             .collect())
     }
 
-    /// What a peer runs that is not met because this node runs another congestion control.
+    /// Congestion control of a peer that is not met because this node uses another one.
     pub fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
         self.core.read().peers.other_congestion(peer)
     }
 
-    /// Tries a dead peer again: its process may have been restarted.
+    /// Tries a dead peer again: its process may have been restarted. Error: [`SendError::UnknownPeer`].
     pub fn reconnect(&mut self, peer: NodeId) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.known(peer)?;
@@ -57,17 +57,17 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// The peer died or left, and is not up again.
+    /// Whether the peer died or left, and is not up again.
     pub fn is_dead(&self, peer: NodeId) -> bool {
         self.core.read().peers.is_dead(peer)
     }
 
-    /// How often `peer` died or left, as far as turns have told.
+    /// How often `peer` died or left, as of the last poll.
     pub fn ended_sessions(&self, peer: NodeId) -> u64 {
         self.core.read().peers.ended_sessions(peer)
     }
 
-    /// How often anyone did: a cheap question whether somebody new has.
+    /// Sum of `ended_sessions` of all peers: a cheap check for a change.
     pub fn all_ended_sessions(&self) -> u64 {
         self.core.read().peers.all_ended_sessions()
     }

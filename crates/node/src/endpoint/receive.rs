@@ -1,6 +1,6 @@
-//! Taking what arrives: by polling with a handler, or message by message; of all channels that nobody opened, or of one that was.
+//! Receiving: by polling with a handler, or message by message, from one opened channel or from all that nobody opened.
 //!
-//! Invariant: what waits on a channel is older than anything a turn may bring, so it is handed over first.
+//! Invariant: messages that wait on a channel are older than any a poll may bring, so they are delivered first.
 
 use std::time::Duration;
 
@@ -15,19 +15,18 @@ use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
 use crate::intake::{Intake, Taker};
 
-/// Bytes taken from mailboxes between two turns: peers learn early that there is room again.
+/// Bytes taken from mailboxes between two polls, so that peers soon learn that there is room again.
 const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
 
-/// And after 64 small messages at the latest, as each counts for so many bytes more: a program that works on each for long must answer its
-/// peers meanwhile.
+/// Each message counts for so many bytes more: after 64 small messages at the latest a program that works long on each polls.
 const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
 
-/// No channel's.
+/// Generation of no channel.
 const NO_GENERATION: u64 = u64::MAX;
 
 impl<L: Link> Endpoint<L> {
-    /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. The handler takes what comes on channels that nobody
-    /// opened. Returns how much was done. Never waits.
+    /// One poll: receives a burst, delivers, handles timers, transmits, flushes. The handler gets what arrives on channels that nobody opened.
+    /// Returns how much was done. Never waits.
     #[inline]
     pub fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
         self.core.write().poll(None, handler)
@@ -42,8 +41,7 @@ impl<L: Link> Endpoint<L> {
         self.core.write().poll_wait(None, handler, timeout)
     }
 
-    /// As `poll`, with a handler of what comes on a channel that was opened without one; notices are not for it. What comes on others
-    /// waits for those who take it.
+    /// As `poll`, with a handler for a channel that was opened without one. It gets no notices; messages of other channels wait for their receivers.
     #[inline]
     pub fn poll_on(
         &mut self,
@@ -55,7 +53,7 @@ impl<L: Link> Endpoint<L> {
         core.poll(Some(channel_id), handler)
     }
 
-    /// As `poll_wait`, of a channel that was opened without a handler.
+    /// As `poll_wait`, for a channel that was opened without a handler.
     pub fn poll_on_wait(
         &mut self,
         channel_id: u16,
@@ -67,23 +65,22 @@ impl<L: Link> Endpoint<L> {
         core.poll_wait(Some(channel_id), handler, timeout)
     }
 
-    /// One turn that keeps what arrives for those who take it later: lets a program that is busy acknowledge, and go on sending.
-    /// Returns how much was done. Never waits.
+    /// One poll that queues what arrives for later calls: lets a busy program acknowledge, and go on sending. Returns how much was done. Never waits.
     pub fn progress(&mut self) -> Result<usize, EndpointError> {
         Ok(self.core.write().progress()?)
     }
 
-    /// The next message on channels that nobody opened, if one is there.
+    /// Takes the next message on channels that nobody opened, if one has arrived.
     pub fn try_recv(&mut self) -> Result<Option<Message>, RecvError> {
         self.recv(Duration::ZERO)
     }
 
-    /// The next message on channels that nobody opened; `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
+    /// Takes the next message on channels that nobody opened; `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
         self.core.write().recv(None, None, timeout)
     }
 
-    /// The next of them from that peer; what others sent stays where it is.
+    /// As `recv`, from that peer only; messages of others stay queued.
     pub fn recv_from(
         &mut self,
         from: NodeId,
@@ -92,7 +89,7 @@ impl<L: Link> Endpoint<L> {
         self.core.write().recv(None, Some(from), timeout)
     }
 
-    /// The next message on a channel that was opened without a handler, from that peer or from any.
+    /// Takes the next message on a channel that was opened without a handler, from one peer or (`None`) from any.
     pub fn recv_on(
         &mut self,
         channel_id: u16,
@@ -104,8 +101,8 @@ impl<L: Link> Endpoint<L> {
         core.recv(Some(channel_id), from, timeout)
     }
 
-    /// The next message of an opened channel (`None`: of those that nobody opened), from that peer or from any. It goes on counting against
-    /// the budget until it is dropped, in whatever thread.
+    /// Takes the next message of an opened channel (`None`: of channels that nobody opened), from one peer or from any. It counts against the budget
+    /// until it is dropped, in any thread.
     pub fn recv_kept(
         &mut self,
         channel_id: Option<u16>,
@@ -124,13 +121,13 @@ impl<L: Link> Endpoint<L> {
         Ok(kept)
     }
 
-    /// Waits for a whole message on channels that nobody opened, without taking it; its size, or `None` if none came within `timeout`.
+    /// Waits for a whole message on channels that nobody opened, without taking it; returns its size, or `None` after `timeout`.
     #[inline]
     pub fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
         self.core.write().ready(None, None, timeout)
     }
 
-    /// The same of an opened channel (`None`: of those that nobody opened), from that peer or from any.
+    /// As `ready`, for an opened channel (`None`: for those that nobody opened), from one peer or from any.
     pub fn ready_on(
         &mut self,
         channel_id: Option<u16>,
@@ -142,7 +139,7 @@ impl<L: Link> Endpoint<L> {
         core.ready(channel_id, from, timeout)
     }
 
-    /// Releases a message of this endpoint's at once, and cheaper than by dropping it.
+    /// Releases a message of this endpoint at once, cheaper than by dropping it.
     pub fn release(&mut self, kept: Kept) {
         let core = &mut *self.core.write();
         let Some(back) = kept.into_return(core.channels.returns()) else {
@@ -157,7 +154,7 @@ impl<L: Link> Endpoint<L> {
         core.recycle(back.body);
     }
 
-    /// Gives a message's buffer back, to be used for the next one.
+    /// Gives a message's buffer back for reuse.
     pub fn recycle(&mut self, message: Message) {
         let core = &mut *self.core.write();
         core.recycle(message.body);
@@ -174,14 +171,14 @@ impl<L: Link> Core<L> {
     fn poll(
         &mut self,
         channel_id: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
     ) -> Result<usize, EndpointError> {
         let before = if self.channels.is_empty(channel_id) {
             0
         } else {
             self.hand_over(channel_id, handler)?
         };
-        // What came while the mailbox was handed over is older than what this turn brings.
+        // Messages that came during the delivery are older than those that this poll brings.
         if !self.channels.is_empty(channel_id) {
             return Ok(before + self.progress()?);
         }
@@ -192,13 +189,13 @@ impl<L: Link> Core<L> {
     fn poll_wait(
         &mut self,
         channel_id: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         timeout: Duration,
     ) -> Result<usize, EndpointError> {
         if !self.channels.is_empty(channel_id) {
             return self.poll(channel_id, handler);
         }
-        // A waker is for the program's waits, not for those of libraries within its calls.
+        // A waker ends the program's waits, not those of libraries within its calls.
         let wakes = !timeout.is_zero() && channel_id.is_none_or(|it| it < Channel::LIBRARY_IDS);
         if wakes && std::mem::take(&mut self.channels.is_woken) {
             return Ok(0);
@@ -212,11 +209,11 @@ impl<L: Link> Core<L> {
     }
 
     #[inline]
-    fn intake<'a, H: Handler>(
+    fn intake<'a>(
         &'a mut self,
         channel_id: Option<u16>,
-        handler: &'a mut H,
-    ) -> (Intake<'a, H>, &'a mut crate::drive::Drive<L>) {
+        handler: &'a mut (dyn Handler + 'a),
+    ) -> (Intake<'a>, &'a mut crate::drive::Drive<L>) {
         let taker = match channel_id {
             Some(channel_id) => Taker::Channel(channel_id, handler),
             None => Taker::Program(handler),
@@ -256,7 +253,7 @@ impl<L: Link> Core<L> {
         Ok(Some(message))
     }
 
-    /// The program is done with a message that it took just now.
+    /// The program is done with a message that was taken just now.
     fn release(&mut self, from: NodeId, channel_id: u16, charge: Charge, bytes: usize) {
         let generation = self.channels.generation(channel_id);
         if (self.channels).release((from, channel_id), generation, charge, bytes) {
@@ -286,7 +283,7 @@ impl<L: Link> Core<L> {
         Ok(self.channels.next_bytes(channel_id, from))
     }
 
-    /// Waits until that has come, or a waker is used.
+    /// Waits until `has_come` or a waker is used.
     pub(super) fn await_or_wake(
         &mut self,
         timeout: Duration,
@@ -302,7 +299,7 @@ impl<L: Link> Core<L> {
         Ok(())
     }
 
-    /// A turn, if much was taken since the last one.
+    /// Polls, if much was taken since the last time.
     #[inline]
     fn answer_peers(&mut self) -> Result<(), EndpointError> {
         if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
@@ -312,13 +309,13 @@ impl<L: Link> Core<L> {
         Ok(())
     }
 
-    /// Hands over what waits; what comes meanwhile waits for the next call.
+    /// Delivers waiting messages; those that come meanwhile wait for the next call.
     fn hand_over(
         &mut self,
         channel_id: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
     ) -> Result<usize, EndpointError> {
-        // An owner's datagrams follow the messages that say what they are of.
+        // A channel's datagrams follow the messages that they refer to.
         let mut count = match channel_id {
             None => self.channels.hand_over_rest(None, handler),
             Some(_) => 0,
@@ -337,7 +334,7 @@ impl<L: Link> Core<L> {
         Ok(count)
     }
 
-    /// Ends what was begun with `Channels::close`: nobody will take these.
+    /// Drops the messages that `Channels::close` returned.
     pub(super) fn release_all(&mut self, messages: Vec<Stored>) {
         for Stored {
             message, charge, ..
@@ -352,7 +349,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// Gives the handler of a channel that was opened just now what came before. Nothing comes meanwhile: no turn is taken.
+    /// Delivers earlier messages to the handler of a channel that was opened just now. Nothing arrives meanwhile, as it does not poll.
     pub(super) fn hand_over_early(&mut self, channel_id: u16) {
         let Some(mut handler) = self.channels.borrow_handler(channel_id) else {
             return;
@@ -367,7 +364,7 @@ impl<L: Link> Core<L> {
     fn hand_over_one(
         &mut self,
         channel_id: Option<u16>,
-        handler: &mut impl Handler,
+        handler: &mut dyn Handler,
         stored: Stored,
     ) {
         let (from, number) = (stored.message.from, stored.message.channel.id());

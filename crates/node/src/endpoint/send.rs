@@ -1,7 +1,7 @@
 //! Sending messages, waiting for room in the queue, and waiting for acknowledgements.
 //!
-//! A short message is copied into the engine's queue. A long one is borrowed by the engine: frames leave from where the caller has
-//! it, and only what is left when the call returns is copied.
+//! A short message is copied into the engine's queue. A long one is borrowed by the engine: frames are sent from the caller's memory, and only what
+//! is not acknowledged when the call returns is copied.
 
 use std::time::{Duration, Instant};
 
@@ -13,50 +13,50 @@ use super::{Core, Endpoint};
 use crate::channel::Channels;
 use crate::drive::{Sent, UNTRACKED, refused};
 use crate::error::SendError;
-use crate::intake::Keeping;
+use crate::intake::Intake;
 use crate::peers::Peers;
 
-/// Messages of this size and more leave from where the caller has them.
+/// Messages of this size and more, in bytes, are borrowed.
 const BORROWED_BYTES: usize = 32 << 10;
 
-/// So do those of this size and more over links that gather, unless they follow each other in a loop and leave together: their copy can be made while they
-/// travel. Of smaller ones it takes less time than borrowing.
+/// Messages of this size and more are borrowed over links that gather, unless they are part of a batch: they are copied while they travel. Copying a
+/// smaller one takes less time than borrowing it.
 const BORROWED_ALONE_BYTES: usize = 12 << 10;
 
-/// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
+/// `send` waits until nearly all of a message of this size and more has left; the rest of a shorter one waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
 
-/// Nearly all: but for what fills a link's burst.
+/// The part of such a message that may wait in the queue: as much as fills a burst of the link.
 const AHEAD_BYTES: usize = 64 << 10;
 
-/// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
+/// Pause before trying again to get memory for a message, or for the rest of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
-/// `flush` looks so often whether peers have read what was sent directly.
+/// Interval at which `flush` checks whether peers have read direct messages.
 const READ_LOOK: Duration = Duration::from_micros(50);
 
-/// Turns in which all that rings hold has been taken in, whoever goes on filling them.
+/// Limit of polls in which `listen` empties the rings, if peers keep filling them.
 const LISTEN_TURNS: u32 = 512;
 
-/// How long `send` waits for a reader that ends with no message meanwhile, at least: some times as long as one takes that fits a ring. For one
-/// that is longer it waits a nanosecond for each byte: its reader may touch the memory for the first time.
+/// Least time that `send` waits for a reader of a full ring without any progress: a few times as long as one message of the ring takes. For a longer
+/// message it waits a nanosecond for each byte: its reader may touch the memory for the first time.
 const RING_PATIENCE: Duration = Duration::from_micros(200);
 
-/// Longer than any program runs; a wait without limit.
+/// A wait without limit, longer than any program runs.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl<L: Link> Endpoint<L> {
-    /// Sends a copy of `message`. It leaves at once if window and link permit, else as soon as they do: in one of the program's calls, or by
-    /// the progress assistant. Waits while the queue to `to` is full.
+    /// Sends a copy of `message`. It leaves at once if window and link permit, else later in one of the program's calls or by the progress assistant.
+    /// Waits while the queue to `to` is full.
     ///
-    /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
-    /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is in no batch.
+    /// A message of 32 KiB or more is sent from the caller's memory as far as possible, and then what is unacknowledged is copied; over links that
+    /// gather also one of 12 KiB or more outside a batch. With 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it
+    /// takes little memory for any length.
     ///
-    /// Over shared memory one that fits a quarter of the ring between two processes (256 KiB where they are few) is written there at once;
-    /// if the ring is full, the call waits where it may spin, as long as the peer reads a message every 200 us.
+    /// Over shared memory a message that fits a quarter of the ring between two processes (256 KiB for few processes) is written there at once. If
+    /// the ring is full, an endpoint that may spin waits, as long as the peer reads a message every 200 us.
     ///
-    /// Many small messages cost less as a [`batch`](Self::batch).
+    /// Many small messages are sent faster in a [`batch`](Self::batch).
     #[inline]
     pub fn send(&mut self, to: NodeId, channel: Channel, message: &[u8]) -> Result<(), SendError> {
         let core = &mut *self.core.write();
@@ -64,8 +64,8 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
-    /// As `send`, and says that more messages follow at once: this one may wait for the first that is sent without saying so, for the next
-    /// call that polls, or for the assistant.
+    /// As `send`, with the hint that more messages follow at once: this one may wait for the next without the hint, for a call that polls, or for the
+    /// assistant.
     #[inline]
     pub fn send_more(
         &mut self,
@@ -78,16 +78,15 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
-    /// Sends `message` from where the program has it, without a copy; waits as `send` does. The program may read it meanwhile, and send it to
-    /// others: it is held until it is acknowledged, was read or has failed, and then given up by whoever drives. So the end of its owner
-    /// ([`Bytes::from_owner`]) says that the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) that
-    /// it has arrived. Messages of less than 4 KiB are copied, and given up at once.
-    /// A `Vec` is given away by `message.into()`.
+    /// Sends `message` from where the program has it, without a copy; waits as `send` does. The program may read it meanwhile, and send it to others.
+    /// It is held until it was acknowledged or read, or has failed, and then dropped by the driving thread: an owner ([`Bytes::from_owner`]) is
+    /// dropped when the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) tells when the message was acknowledged.
+    /// Messages of less than 4 KiB are copied, and dropped at once. `message.into()` gives a `Vec` away.
     ///
-    /// Over shared memory one of 32 KiB or more, and no longer than a ring (1 MiB where nodes are few), leaves *by reference*, unless it is
-    /// tracked: its receiver reads it where it lies, one copy instead of two, and no time of the sender's. Where the kernel does not let processes
-    /// of one user read each other (`kernel.yama.ptrace_scope`), or the receiver's budget has no room for it (by default between more than
-    /// nine nodes), it is copied as by `send`.
+    /// Over shared memory a message of 32 KiB or more, and no longer than a ring (1 MiB for few nodes), leaves *by reference*, unless it is tracked:
+    /// the receiver reads it in the sender's memory, with one copy instead of two and none of the sender's time. If the kernel does not let processes
+    /// of one user read each other (`kernel.yama.ptrace_scope`), or the receiver's budget has no room (by default between more than nine nodes), it
+    /// is copied as by `send`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -119,7 +118,7 @@ impl<L: Link> Endpoint<L> {
         core.send_shared(to, channel, message, false).map(drop)
     }
 
-    /// The same, and names the message so that its acknowledgement can be asked for.
+    /// As `send_shared`, and returns an id by which the acknowledgement can be asked for.
     pub fn send_shared_tracked(
         &mut self,
         to: NodeId,
@@ -134,9 +133,9 @@ impl<L: Link> Endpoint<L> {
         Ok(id)
     }
 
-    /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or its owner there wants nothing on the channel
-    /// for now, or there is no memory for the copy before something that waits is acknowledged. `wait_writable` waits for all of them,
-    /// [`Handler::writable`](crate::Handler::writable) tells of the first two. [`SendError::NoMemory`]: nothing waits.
+    /// Sends a copy of `message`, or returns [`SendError::WouldBlock`]: the queue to `to` is full, or the peer has stopped the channel, or there is
+    /// no memory for the copy before a waiting message is acknowledged. `wait_writable` waits for all three,
+    /// [`Handler::writable`](crate::Handler::writable) tells of the first two. [`SendError::NoMemory`]: there is none, and no message waits.
     pub fn try_send(
         &mut self,
         to: NodeId,
@@ -147,7 +146,7 @@ impl<L: Link> Endpoint<L> {
         core.try_send(to, channel, Payload::Copied(message, &[]))
     }
 
-    /// The same of one message in two parts.
+    /// As `try_send`, for one message in two parts.
     pub fn try_send_joined(
         &mut self,
         to: NodeId,
@@ -158,7 +157,7 @@ impl<L: Link> Endpoint<L> {
         core.try_send(to, channel, Payload::Copied(head, body))
     }
 
-    /// Like `send`, and names the message so that its acknowledgement can be asked for.
+    /// As `send`, and returns an id by which the acknowledgement can be asked for.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
@@ -176,7 +175,7 @@ impl<L: Link> Endpoint<L> {
         Ok(id)
     }
 
-    /// Has the peer acknowledged the whole of a tracked message? Takes a turn. A message that failed with its peer is an error.
+    /// Whether the peer has acknowledged the whole of a tracked message. Polls. A message that failed with its peer is an error.
     pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
         let core = &mut *self.core.write();
         if !core.peers.is_sent(to, id)? {
@@ -185,7 +184,7 @@ impl<L: Link> Endpoint<L> {
         core.peers.is_sent(to, id)
     }
 
-    /// Waits until a tracked message is acknowledged; `false`: not within `timeout`.
+    /// Waits until a tracked message is acknowledged; returns `false` after `timeout`.
     pub fn wait_sent(
         &mut self,
         to: NodeId,
@@ -201,11 +200,11 @@ impl<L: Link> Endpoint<L> {
         core.peers.is_sent(to, id)
     }
 
-    /// Waits until a message of `bytes` can be queued to `to` on `channel_id` without waiting; `false`: not within `timeout`. If a copy found no memory
-    /// before, it waits until there is memory for this one, too; without a limit of time (some 136 years) as long as messages to
-    /// `to` wait that may leave some: then it says [`SendError::NoMemory`].
+    /// Waits until a message of `bytes` can be queued to `to` on `channel_id` without waiting; returns `false` after `timeout`. If a copy found no
+    /// memory before, it also waits for memory for this one. With no limit of time (136 years or more) it does so only while messages to `to` wait
+    /// that may free some, and then returns [`SendError::NoMemory`].
     ///
-    /// A message larger than the whole queue is taken when nothing else waits.
+    /// A message larger than the whole queue is accepted when the queue is empty.
     pub fn wait_writable(
         &mut self,
         to: NodeId,
@@ -217,19 +216,19 @@ impl<L: Link> Endpoint<L> {
         core.wait_writable((to, channel_id), bytes, timeout)
     }
 
-    /// Waits until all messages that were sent are acknowledged; `false`: not within `timeout`. [`SendError::MessagesLost`] names a peer
-    /// that died before, and how many messages were lost with it; the next call waits for the others.
+    /// Waits until all messages are acknowledged; returns `false` after `timeout`. [`SendError::MessagesLost`] names a peer that died before, and the
+    /// number of messages lost with it; the next call waits for the others.
     pub fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
         self.core.write().flush(timeout)
     }
 
-    /// Messages to `to` that are not yet acknowledged, those of handlers and other threads included.
+    /// Messages to `to` that are not acknowledged yet, including those of handlers and other threads.
     pub fn queue_length(&self, to: NodeId) -> usize {
         let core = self.core.read();
         core.queue_length(to) + core.channels.tools.outbox.messages_to(to)
     }
 
-    /// Their bytes, as far as they are held here.
+    /// Bytes of those messages that the engine's queue holds.
     pub fn queued_bytes(&self, to: NodeId) -> usize {
         let core = self.core.read();
         let queued = core.drive.engine.queued(to);
@@ -260,7 +259,7 @@ impl<L: Link> Core<L> {
             if is_last {
                 return Ok(false);
             }
-            // Nothing of ours will give any back: `send` says so, too.
+            // None of our messages will free memory: `send` returns this error, too.
             if timeout >= FOREVER && self.queue_length(to) == 0 {
                 return Err(SendError::NoMemory { bytes });
             }
@@ -271,7 +270,7 @@ impl<L: Link> Core<L> {
     }
 
     pub(super) fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        // A peer that asks again with each answer would keep the queue from ever being empty.
+        // A peer that sends the next request on each answer would keep the queue from ever being empty.
         self.channels.statistics.is_paused = true;
         let flushed = self.flush_all(timeout);
         self.channels.statistics.is_paused = false;
@@ -298,7 +297,7 @@ impl<L: Link> Core<L> {
                 self.drive.abort_read()?;
                 return Ok(is_flushed);
             }
-            // Nobody says that a direct message was read.
+            // Nothing tells that a direct message was read.
             let left = timeout.saturating_sub(start.elapsed());
             let span = if unread == 0 {
                 left
@@ -346,7 +345,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// Until something that waits for `to` is acknowledged and leaves its memory, or for a while: others who free some do not say so.
+    /// Waits until a message to `to` is acknowledged and frees memory, or for a while: others that free memory do not tell.
     fn pause_for_memory(&mut self, to: NodeId, most: Duration) -> Result<(), SendError> {
         let queued = self.queue_length(to);
         self.run_until(most.min(MEMORY_PAUSE), |engine, intake| {
@@ -356,7 +355,7 @@ impl<L: Link> Core<L> {
         self.alive(to)
     }
 
-    /// Waits until the queue to `to` has room for a message of `bytes`, if there is memory for it, and the peer wants more on the channel.
+    /// Waits until the queue to `to` has room for a message of `bytes`, if there is memory for it, and the peer has not stopped the channel.
     fn wait_room(
         &mut self,
         to: NodeId,
@@ -375,12 +374,12 @@ impl<L: Link> Core<L> {
             is_over(engine, intake.channels, intake.peers)
         })?;
         self.alive(to)?;
-        // It may have died and be back meanwhile: nothing goes to another process before that is told.
+        // The peer may have died and come up again meanwhile: nothing is sent to the new process before the loss was reported.
         self.peers.tell_losses(to)?;
         Ok(writable)
     }
 
-    /// Channels for libraries are for who has opened them. All others are the program's, which is told first what it has lost.
+    /// Errors: a library channel that is not open; on the program's channels, losses that were not reported yet.
     #[inline]
     pub(super) fn permits(&mut self, to: NodeId, channel: Channel) -> Result<(), SendError> {
         if self.drive.is_deaf() {
@@ -396,7 +395,7 @@ impl<L: Link> Core<L> {
         Ok(())
     }
 
-    /// Takes in what peers have sent so far: a word that this node is to stop may lie behind all of it.
+    /// Receives what peers have sent so far: a control message that stops a channel may lie behind all of it.
     #[cold]
     fn listen(&mut self) -> Result<(), LinkError> {
         for _ in 0..LISTEN_TURNS {
@@ -428,7 +427,7 @@ impl<L: Link> Core<L> {
             bytes >= BORROWED_BYTES || bytes >= BORROWED_ALONE_BYTES && self.drive.gathers_alone();
         if lends {
             match self.send_borrowed(to, channel, message, notify) {
-                // Nothing has left: it may wait for memory as other messages of its length do.
+                // Nothing has left, so it may wait for memory like a copied message.
                 Err(SendError::NoMemory { .. }) if bytes < BORROWED_BYTES => {}
                 done => return done,
             }
@@ -449,7 +448,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// Sends a message past the queue, if that is possible now or as soon as its reader has made room.
+    /// Sends a message past the queue, if that is possible now or as soon as its reader has made room. Returns whether it was sent.
     #[inline]
     fn send_directly(
         &mut self,
@@ -464,7 +463,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// The ring is full: as long as its reader goes on reading, waiting costs less than a copy into the queue, or one more through the ring.
+    /// Waits for a full ring: while its reader goes on reading, that costs less than a copy into the queue and another through the ring.
     #[cold]
     fn await_ring(
         &mut self,
@@ -480,7 +479,7 @@ impl<L: Link> Core<L> {
             if still < waiting {
                 (since, waiting) = (Instant::now(), still);
             }
-            // As after any wait: nothing goes to another process before what was lost is told.
+            // As after any wait: nothing is sent to another process before a loss was reported.
             self.alive(to)?;
             self.permits(to, channel)?;
             if self.channels.is_stopped(to, channel.id()) {
@@ -524,8 +523,8 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
-    /// be made before anything leaves, drive everything else from the caches, and take memory for as long as it travels.
+    /// Sends a long message from the caller's memory. When nearly all has left, only what is unacknowledged is copied: a copy of all would delay the
+    /// first frame, evict everything else from the caches, and occupy memory for as long as the message travels.
     fn send_borrowed(
         &mut self,
         to: NodeId,
@@ -554,11 +553,11 @@ impl<L: Link> Core<L> {
         sent.map(|()| id)
     }
 
-    /// Has the borrowed message leave, as far as it may, and takes the rest back.
+    /// Sends the borrowed message as far as possible, and ends the borrow.
     fn end_borrowed(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
         let left = self.await_left(borrowed);
         if let Ok(None) = self.drive.engine.unsent_bytes(borrowed) {
-            return Ok(()); // acknowledged, whatever became of peer or link since
+            return Ok(()); // acknowledged, even if the peer or the link has failed since
         }
         if left.is_err() && self.drive.engine.cancel(borrowed) {
             return left;
@@ -566,7 +565,7 @@ impl<L: Link> Core<L> {
         left.and(self.take_back(borrowed))
     }
 
-    /// Until so much of the borrowed message has left that the rest may wait in the queue.
+    /// Waits until so much of the borrowed message has left that the rest may wait in the queue.
     fn await_left(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
         self.drive.transmit(borrowed)?;
         let (to, unsent) = (borrowed.to(), |engine: &Engine| {
@@ -582,14 +581,14 @@ impl<L: Link> Core<L> {
             }
         }
         if unsent(&self.drive.engine).map_err(refused)?.is_some() {
-            self.alive(to)?; // one that is never met
+            self.alive(to)?; // a peer that is never met
         }
         Ok(())
     }
 
-    /// Ends the session with a peer that can neither be sent what was begun, nor have it kept for it.
+    /// Ends the session with a peer if a message that has begun to leave can neither be sent nor copied.
     pub(super) fn abort(&mut self, peer: NodeId) {
-        let mut intake = Keeping {
+        let mut intake = Intake {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
@@ -598,14 +597,14 @@ impl<L: Link> Core<L> {
         self.drive.abort(peer, &mut intake);
     }
 
-    /// Has the engine keep what is not acknowledged of the borrowed message. None is ever left borrowed: who would bring it along?
+    /// Has the engine copy what is unacknowledged of the borrowed message. No message stays borrowed: later calls could not present it.
     fn take_back(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
         while !self.drive.engine.retain(borrowed) {
             if self.drive.engine.cancel(borrowed) {
                 let bytes = borrowed.message().len();
                 return Err(SendError::NoMemory { bytes });
             }
-            // What has begun must be ended: there may be memory soon, or all may leave, or its peer die.
+            // A message that has begun must be ended: memory may become free, the rest may leave, or the peer may die.
             let waited = self.run_borrowed(MEMORY_PAUSE, borrowed, |_, _| false);
             if let Ok(None) = self.drive.engine.unsent_bytes(borrowed) {
                 return Ok(());
@@ -622,8 +621,8 @@ impl<L: Link> Core<L> {
     }
 }
 
-/// A message that is borrowed by the engine while its caller's call lasts. If a panic ends that (of a policy, of a link, of who takes log
-/// lines), it is taken back all the same: nobody would bring it along, and others to the peer would wait behind it for ever.
+/// A message that the engine borrows during a call. If the call panics (in a policy, a link or a log subscriber), the borrow still ends: otherwise
+/// later messages to the peer would wait behind it for ever.
 struct BorrowedSend<'a, 'b, L: Link> {
     core: &'a mut Core<L>,
     borrowed: Borrowed<'b>,
@@ -639,7 +638,7 @@ impl<L: Link> Drop for BorrowedSend<'_, '_, L> {
         if engine.cancel(&self.borrowed) || engine.retain(&self.borrowed) {
             self.core.drive.mark_pending();
         } else {
-            self.core.abort(self.borrowed.to()); // there is no memory to keep it
+            self.core.abort(self.borrowed.to()); // there is no memory for the copy
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What a snapshot says of each peer, as Prometheus text.
+//! State of each peer as Prometheus text.
 //!
-//! Called by `text`. One metric after the other, each for all peers, as the format wants it.
+//! Used by `text`. One metric after the other, each for all peers, as the format requires.
 
 use tsumuji_proto::{Flow, Pace};
 
 use super::PeerSnapshot;
 use super::text::Page;
 
-/// Of the traffic with each peer: name, help, and value. Bytes and frames stay exact: they are far below 2^53.
+/// A metric of each peer: name, help, and value. Bytes and frames stay exact: they are far below 2^53.
 type Metric = (&'static str, &'static str, fn(&Flow) -> f64);
 
 const GAUGES: [Metric; 11] = [
@@ -116,7 +116,7 @@ pub(super) fn peers(page: &mut Page, peers: &[PeerSnapshot]) {
     }
 }
 
-/// One metric of all peers that have it.
+/// One metric for all peers that have it.
 fn each(
     page: &mut Page,
     peers: &[PeerSnapshot],

@@ -1,11 +1,10 @@
-//! Nodes of this host that show themselves: how their sockets are named, found and asked.
+//! Nodes of this host that publish metrics: how their sockets are named, found and asked.
 //!
-//! Used by `tsumuji top`. The kernel's list of sockets (`/proc/net/unix`) is the register: nothing is left behind by processes
-//! that were killed. It is one per network namespace, so nodes of another namespace are seen from there only.
+//! Used by `tsumuji top`. The kernel's list of sockets (`/proc/net/unix`) serves as the register: killed processes leave nothing behind. There is one
+//! list per network namespace, so nodes of another namespace are not seen.
 //!
-//! Names of abstract sockets are anybody's, any bytes, and as many as somebody likes. So a name counts only where the kernel says
-//! whose socket it is: it is among the descriptors of the process that it names, or `SO_PEERCRED` tells. Time and number are
-//! bounded, and users who have many sockets come last.
+//! Any user may create abstract sockets with any names, in any number. So a name counts only if the kernel confirms the socket's user: the socket is
+//! among the descriptors of the process in its name, or `SO_PEERCRED` tells. Time and number are bounded, and users with many sockets come last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,27 +16,27 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tsumuji_proto::NodeId;
 
-/// Of every socket's name.
+/// Prefix of every socket's name.
 const PREFIX: &str = "tsumuji-metrics-";
-/// Of the kernel's list; a host with half a million sockets has more. Only names of ours are kept of it.
+/// Limit of the kernel's list in bytes, for over half a million sockets. Only matching names are kept.
 const LIST_BYTES_MAX: u64 = 64 << 20;
-/// Nodes of one host that are looked at.
+/// Most nodes of one host that are listed.
 const NODES_MAX: usize = 4096;
-/// Of the search for owners, which takes microseconds a socket: more than thousands of nodes need, and `top` stays quick.
+/// Time limit of the search for owners, which takes microseconds a socket: enough for thousands of nodes, and `top` stays quick.
 const SEARCH_MOST: Duration = Duration::from_secs(1);
-/// Between two tries at a door that is crowded.
+/// Pause between two attempts to connect to a full queue.
 const CROWD_PAUSE: Duration = Duration::from_millis(1);
-/// Of one answer: a node with 4,000 peers writes less.
+/// Limit of one answer in bytes: a node with 4,000 peers writes less.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// Of a socket's flags in the kernel's list: it listens.
+/// Flag of a listening socket in the kernel's list.
 const ACCEPTS: u32 = 1 << 16;
 
-/// The socket's name: process, node, and a number that makes it the only one.
+/// The socket's name: process, node, and a serial number that makes it unique.
 pub(super) fn name_of(pid: u32, node: NodeId, serial: u64) -> String {
     format!("{PREFIX}{pid}-{}-{serial}", node.0)
 }
 
-/// The process at the other end is of the same user, or root's.
+/// Whether the process at the other end belongs to the same user, or root.
 pub(super) fn is_friend(connection: BorrowedFd<'_>) -> bool {
     rustix::net::sockopt::socket_peercred(connection)
         .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
@@ -46,15 +45,15 @@ pub(super) fn is_friend(connection: BorrowedFd<'_>) -> bool {
 /// A node of this host that can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalNode {
-    /// Its process.
+    /// Id of its process.
     pub pid: u32,
-    /// Its number in its job.
+    /// Its node id in its job.
     pub node: NodeId,
     serial: u64,
 }
 
-/// All that are there now and can be asked: those of this user, of every user where root asks. Our own
-/// first, then those of users who have few.
+/// All nodes of this host that can be asked: those of this user, or of every user for root. Nodes of this user come first, then those of users with
+/// few nodes.
 pub fn local_nodes() -> io::Result<Vec<LocalNode>> {
     let deadline = Instant::now() + SEARCH_MOST;
     let list = std::fs::File::open("/proc/net/unix")?.take(LIST_BYTES_MAX);
@@ -63,7 +62,7 @@ pub fn local_nodes() -> io::Result<Vec<LocalNode>> {
     Ok(fair(owned(named, me, deadline), me))
 }
 
-/// The sockets that bear each node's name, by their numbers in the kernel. More than one: somebody has written lines of his own.
+/// Inode numbers of the sockets with each node's name. More than one: a forged name.
 fn named_in(mut list: impl BufRead) -> io::Result<BTreeMap<LocalNode, Vec<u64>>> {
     let mut named: BTreeMap<LocalNode, Vec<u64>> = BTreeMap::new();
     let mut line = Vec::new();
@@ -72,7 +71,7 @@ fn named_in(mut list: impl BufRead) -> io::Result<BTreeMap<LocalNode, Vec<u64>>>
         if list.read_until(b'\n', &mut line)? == 0 {
             return Ok(named);
         }
-        // A name may hold any bytes; those that are no text are not ours.
+        // A name may hold any bytes; names that are not UTF-8 are not ours.
         let text = std::str::from_utf8(&line).ok();
         if let Some((node, inode)) = text.and_then(listener_of) {
             named.entry(node).or_default().push(inode);
@@ -80,7 +79,7 @@ fn named_in(mut list: impl BufRead) -> io::Result<BTreeMap<LocalNode, Vec<u64>>>
     }
 }
 
-/// `Num: RefCount Protocol Flags Type St Inode Path`; abstract names after an `@`.
+/// Parses a line `Num: RefCount Protocol Flags Type St Inode Path`; abstract names follow an `@`.
 fn listener_of(line: &str) -> Option<(LocalNode, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
@@ -89,8 +88,8 @@ fn listener_of(line: &str) -> Option<(LocalNode, u64)> {
     (flags & ACCEPTS != 0 && fields.next().is_none()).then_some((node, inode))
 }
 
-/// Those that may be asked by `me`, with their users. Whoever's process holds the socket that it is named after is known without a
-/// call; the others are called as long as there is time, those first whose numbers are small, as ours are.
+/// Nodes that `me` may ask, with their users. If the named process holds the socket, its user is known without connecting; the others are connected
+/// to while there is time, low serial numbers first, as ours are.
 fn owned(
     named: BTreeMap<LocalNode, Vec<u64>>,
     me: u32,
@@ -119,7 +118,7 @@ fn owned(
             None => unproven.push(node),
         }
     }
-    // Of a process that may do more than its user, the kernel shows no descriptors.
+    // The kernel shows no descriptors of a process with more privileges than its user.
     unproven.sort_by_key(|node| node.serial);
     for node in unproven {
         if Instant::now() >= deadline {
@@ -134,7 +133,7 @@ fn owned(
     found
 }
 
-/// `NODES_MAX` of them: our own first, then those of users who have few.
+/// At most `NODES_MAX` nodes: our own first, then those of users with few.
 fn fair(found: Vec<(u32, LocalNode)>, me: u32) -> Vec<LocalNode> {
     let mut by_user: BTreeMap<u32, Vec<LocalNode>> = BTreeMap::new();
     for (user, node) in found {
@@ -146,14 +145,14 @@ fn fair(found: Vec<(u32, LocalNode)>, me: u32) -> Vec<LocalNode> {
     nodes.take(NODES_MAX).collect()
 }
 
-/// What the kernel shows of a process whose nodes may be asked.
+/// Data of a process whose nodes may be asked.
 struct Process {
     user: u32,
     sockets: HashSet<u64>,
 }
 
 impl Process {
-    /// `None`: it is not there, or not for us to look at.
+    /// `None`: the process does not exist, or may not be inspected.
     fn read(pid: u32, welcome: impl Fn(u32) -> bool, deadline: Instant) -> Option<Self> {
         let folder = format!("/proc/{pid}");
         let user = std::fs::metadata(&folder).ok()?.uid();
@@ -186,23 +185,23 @@ fn node_of(name: &str) -> Option<LocalNode> {
 }
 
 impl LocalNode {
-    /// Named by its socket; whether there is such a node, only asking tells.
+    /// A node by the parts of its socket's name; whether it exists is known only after asking.
     pub fn new(pid: u32, node: NodeId, serial: u64) -> Self {
         Self { pid, node, serial }
     }
 
-    /// Whose socket bears its name.
+    /// User of the socket with its name.
     fn user(&self) -> io::Result<u32> {
         let stream = connect(&name_of(self.pid, self.node, self.serial))?;
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
         Ok(peer.uid.as_raw())
     }
 
-    /// Asks for its metrics and returns them as text. Takes `timeout` at most, whatever the other side does.
+    /// Asks for its metrics and returns them as text, within `timeout` in any case.
     pub fn ask(&self, timeout: Duration) -> io::Result<String> {
         let deadline = Instant::now() + timeout;
         let name = name_of(self.pid, self.node, self.serial);
-        // A crowd at its door is turned away; a process that is stopped turns nobody away.
+        // A node soon drops waiting connections of other users; a stopped process does not.
         let mut stream = loop {
             match connect(&name) {
                 Err(error)
@@ -215,7 +214,7 @@ impl LocalNode {
         };
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
         let me = rustix::process::geteuid();
-        // Names of abstract sockets are anybody's. Root may look at everyone's nodes.
+        // Any user may use the name of an abstract socket. Root may ask all nodes.
         if peer.uid != me && !me.is_root() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -244,7 +243,7 @@ impl LocalNode {
     }
 }
 
-/// A process that is stopped accepts nobody: where its queue is full, connecting must fail, not wait.
+/// Connects without blocking: a stopped process accepts nothing, and with a full queue connecting must fail, not wait.
 fn connect(name: &str) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -270,7 +269,7 @@ mod tests {
         pairs.collect()
     }
 
-    /// Only our names are taken from the kernel's list, whatever bytes others put there.
+    /// Only matching names are taken from the kernel's list, with any other bytes in it.
     #[test]
     fn nodes_are_found_in_the_list() {
         let list = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
@@ -291,7 +290,7 @@ mod tests {
         assert_eq!(named(list), expected);
     }
 
-    /// However many sockets one user names, nodes of ourselves and of users with few are looked at.
+    /// However many sockets one user names, nodes of this user and of users with few are listed.
     #[test]
     fn a_crowd_leaves_room() {
         let many =
@@ -304,7 +303,7 @@ mod tests {
         assert_eq!(kept[..8], users);
     }
 
-    /// A name that says another process than its own is not proven by it, and counts only where the socket's user is ours.
+    /// A name with another process than its own is not proven by that, and counts only if the socket's user is ours.
     #[test]
     fn names_are_proven() {
         use std::os::linux::net::SocketAddrExt;
@@ -318,7 +317,7 @@ mod tests {
         let late = Instant::now();
         let time = || Instant::now() + SEARCH_MOST;
         let one = |inodes: &[u64]| BTreeMap::from([(node.clone(), inodes.to_vec())]);
-        // Proven by the process, or else by a call.
+        // Proven by the process, or else by connecting.
         let found = vec![(me, node.clone())];
         assert_eq!(owned(one(&[inode]), me, time()), found);
         assert_eq!(owned(one(&[1, inode]), me, time()), found);
@@ -326,7 +325,7 @@ mod tests {
         let other = LocalNode::new(pid, NodeId(8), node.serial);
         let two = BTreeMap::from([(node.clone(), vec![inode]), (other, vec![inode])]);
         assert_eq!(owned(two, me, time()), found);
-        // Another user has no business with it.
+        // Another user may not ask it.
         assert_eq!(owned(one(&[inode]), me + 1, time()), []);
     }
 }

@@ -1,10 +1,10 @@
-//! What an endpoint has counted, shown to others: Prometheus text over HTTP, and what `tsumuji top` reads.
+//! Counters of an endpoint for other programs: Prometheus text over HTTP, also for `tsumuji top`.
 //!
-//! `drive` publishes a `Snapshot` at most every `PUBLISH_EVERY`, and only if nobody reads at that moment; a thread of its own
-//! (`serve`) hands it out as text (`text`, of each peer `flows`). `local` finds and asks the nodes of this host, `parse` reads the text again.
+//! `drive` publishes a `Snapshot` at most every `PUBLISH_EVERY`, and only if no reader holds it at that moment; a separate thread (`serve`) serves it
+//! as text (`text`, for each peer `flows`). `local` finds and asks the nodes of this host, `parse` parses the text.
 //!
-//! Invariant: the thread that polls never waits for a reader and never allocates here. Left out on purpose: rates and histories
-//! (readers have two samples), and anything of single frames (captures have that).
+//! Invariant: the polling thread never waits for a reader and never allocates here. Left out on purpose: rates and histories (readers compute them
+//! from two samples), and single frames (see captures).
 
 mod flows;
 mod local;
@@ -27,23 +27,23 @@ use crate::error::OpenError;
 use crate::membership::Membership;
 use serve::Server;
 
-/// A reader sees nothing older while the node polls. Ten times a second is more than any reader asks, and costs nothing.
+/// Greatest age of a snapshot while the node polls. No reader asks more often, and publishing costs nothing notable.
 pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// Never: no publisher, and a comparison that is false.
+/// A time that never comes: without a publisher.
 pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// To whom an endpoint shows its counters.
+/// Where an endpoint publishes its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MetricsAt {
-    /// Nobody; but [`endpoint_from_env`](crate::endpoint_from_env) takes `Local`.
+    /// Nowhere; but [`endpoint_from_env`](crate::endpoint_from_env) takes `Local`.
     #[default]
     Unstated,
-    /// Nobody.
+    /// Nowhere.
     Off,
-    /// `tsumuji top` of the same user, on the same host.
+    /// To `tsumuji top` of the same user, on the same host.
     Local,
-    /// The same, and whoever reaches this address: node *i* listens on the port + *i*. Port 0: the kernel chooses.
+    /// As `Local`, and at this TCP address: node *i* listens on the port + *i*. Port 0: the kernel chooses.
     Tcp(SocketAddr),
 }
 
@@ -57,7 +57,7 @@ impl std::fmt::Display for MetricsAt {
     }
 }
 
-/// A text that names no place.
+/// Error for a text that is no such place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "accepted is ADDRESS:PORT (for example 127.0.0.1:9464; node i listens on PORT + i), `local` or `off`"
@@ -76,7 +76,7 @@ impl std::str::FromStr for MetricsAt {
     }
 }
 
-/// One peer, as the node sees it.
+/// State of one peer, as the node sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerSnapshot {
     id: NodeId,
@@ -85,7 +85,7 @@ pub(crate) struct PeerSnapshot {
     flow: Option<Flow>,
 }
 
-/// All that is shown of a node.
+/// The published state of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     node: NodeId,
@@ -99,7 +99,7 @@ pub(crate) struct Snapshot {
     peers: Vec<PeerSnapshot>,
 }
 
-/// The side of the thread that polls.
+/// The polling thread's side.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     shared: Arc<Mutex<Snapshot>>,
@@ -107,7 +107,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// `None`: nobody is to see anything.
+    /// Starts the server; `None`: nothing is to be published.
     pub(crate) fn start(
         at: MetricsAt,
         membership: &Membership,
@@ -145,12 +145,12 @@ impl Publisher {
         Ok(Some(Self { shared, server }))
     }
 
-    /// Where the TCP side listens.
+    /// Address of the TCP listener, if there is one.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         self.server.addr()
     }
 
-    /// Copies the present state, unless a reader holds the last one: then the next time will do.
+    /// Copies the present state, unless a reader holds the last one: then it waits for the next time.
     #[cold]
     pub(crate) fn publish(
         &self,
@@ -199,7 +199,7 @@ fn of_node(addr: SocketAddr, node: NodeId) -> Result<SocketAddr, OpenError> {
 mod tests {
     use super::*;
 
-    /// What is printed is read back; anything else is refused with what is accepted.
+    /// Printed places are read back; other texts are refused with what is accepted.
     #[test]
     fn places_have_names() {
         for text in ["off", "local", "127.0.0.1:9464", "[::1]:0"] {
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Each node has a port of its own, and none beyond the last.
+    /// Each node has a port of its own, up to the highest port.
     #[test]
     fn ports_are_counted_by_node() {
         let addr: SocketAddr = "127.0.0.1:65530".parse().expect("address");

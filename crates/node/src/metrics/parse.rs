@@ -1,6 +1,6 @@
 //! Reads Prometheus text, as far as nodes write it. For `tsumuji top`.
 //!
-//! Any text is read without panicking; lines that are none of ours are left out.
+//! Parses any text without panicking, and skips lines it does not understand.
 
 /// A value with its name and labels.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Sample {
     pub name: String,
     /// Names and values, in the order written.
     pub labels: Vec<(String, String)>,
-    /// What was measured.
+    /// Measured value.
     pub value: f64,
 }
 
@@ -56,7 +56,7 @@ fn sample(line: &str) -> Option<Sample> {
     })
 }
 
-/// Up to the closing quote, unescaped; and what follows.
+/// The text up to the closing quote, unescaped; and the rest after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -77,7 +77,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 mod tests {
     use super::*;
 
-    /// Samples with and without labels; comments and nonsense are left out.
+    /// Samples with and without labels are parsed; comments and invalid lines are skipped.
     #[test]
     fn samples_are_read() {
         let text = "# HELP a b\na 1\nb{x=\"1\",y=\"q\\\"\\\\\\n\"} 2.5e3\nc{x=\"1\nd{} nan?\ne{x=\"\"} 7\n\n{ 3\nf{x=} 1\n";
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(found[2].label("z"), None);
     }
 
-    /// No cut of a sound text, and no flood of labels, makes it panic.
+    /// A text cut anywhere, or with too many labels, causes no panic.
     #[test]
     fn cut_texts_are_harmless() {
         let text = "b{x=\"1\",y=\"q\\\"é\\n\"} 2.5";

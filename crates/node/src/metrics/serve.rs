@@ -1,11 +1,11 @@
-//! The thread that answers readers: HTTP/1.0, `GET /metrics`, over TCP where asked for and over an abstract UNIX socket always.
+//! The thread that serves readers: HTTP/1.0, `GET /metrics`, over TCP if configured and always over an abstract UNIX socket.
 //!
-//! Started by `Publisher`; ends when its `Server` is dropped. It never waits for one reader: it serves `TALKS_MAX` of each door
-//! at a time, whichever has something to say or takes something.
+//! Started by `Publisher`; ends when its `Server` is dropped. It never waits for one reader: it serves up to `TALKS_MAX` of each listener at a time,
+//! whichever are ready.
 //!
-//! Readers are hostile: a request has `REQUEST_BYTES_MAX` and `CONVERSATION_MOST` of time, whatever is sent, and an answer
-//! that nobody takes is given up. Where more come than are served, the one that came first makes room. The UNIX socket answers the
-//! same user and root only; whoever else calls is turned away, a crowd of them in `CROWD_PAUSE` at most once.
+//! Readers are not trusted: a request is limited to `REQUEST_BYTES_MAX`, a conversation to `CONVERSATION_MOST`; an answer that is not read is
+//! dropped. If too many connect, the oldest is closed. The UNIX socket serves the same user and root only; connections of others are closed, and many
+//! of them are handled at most once in `CROWD_PAUSE`.
 
 use std::io;
 use std::io::{PipeReader, PipeWriter};
@@ -25,35 +25,35 @@ use tsumuji_proto::NodeId;
 use super::{Snapshot, local, text};
 use crate::error::OpenError;
 
-/// Of a request, headers included. Those of known clients have less than 1 KiB.
+/// Limit of a request with headers. Known clients send less than 1 KiB.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// From accept to close.
+/// Time limit from accept to close.
 const CONVERSATION_MOST: Duration = Duration::from_secs(2);
-/// What a refused client may still send while it is told; without reading it, the kernel would take our answer back.
+/// Bytes a refused client may still send while it gets the answer; unread input would make the kernel discard the answer.
 const DRAINED_BYTES_MAX: usize = 64 << 10;
-/// After a failed accept (no descriptors left), before the next.
+/// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Readers that one door serves at a time. Each may keep an answer in memory; `top` and a scraper are two.
+/// Readers that one listener serves at a time. Each may keep an answer in memory; `top` and a scraper are two.
 const TALKS_MAX: usize = 8;
-/// Calls that one door takes in one turn: half a millisecond's work.
+/// Connections that one listener accepts in one round: half a millisecond's work.
 const CALLS_PER_TURN: usize = 2 * BACKLOG as usize;
-/// Callers that the kernel keeps waiting at the UNIX socket: one turn takes them all, so none of ours stands behind strangers for long.
+/// Queue of the UNIX socket: one round accepts all of it, so connections of other users do not delay ours for long.
 const BACKLOG: i32 = 64;
-/// Fewer calls in a turn are no crowd.
+/// Number of connections in one round after which the listener pauses.
 const CROWD: usize = 8;
-/// After a crowd, before its door is looked at again: strangers cost a few percent of a core, and a reader does not notice.
+/// Pause after that many connections: foreign ones then cost a few percent of a core, and a reader does not notice.
 const CROWD_PAUSE: Duration = Duration::from_millis(10);
 
 const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Running until dropped.
+/// The running thread; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     addr: Option<SocketAddr>,
-    /// Its closing wakes the thread.
+    /// Closing it wakes the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
-    /// In whose process it runs.
+    /// Id of the process in which the thread runs.
     process: u32,
 }
 
@@ -72,7 +72,7 @@ impl Server {
             addr = Some(listener.local_addr().map_err(failed(wanted))?);
             doors.push(Door::Tcp(listener));
         }
-        // Whoever only wants to compute must not fail because nobody can watch.
+        // A program must not fail because it cannot be watched.
         match own_door(me) {
             Ok(listener) => doors.push(Door::Local(listener)),
             Err(error) => tracing::warn!("`tsumuji top` cannot see this node: {error}"),
@@ -110,18 +110,18 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop = None;
-        // A child of `fork` has a copy of all this but the thread.
+        // A child of `fork` has a copy of everything but the thread.
         if let Some(thread) = self.thread.take()
             && self.process == std::process::id()
         {
-            let _ = thread.join(); // it holds nothing that its panic could spoil
+            let _ = thread.join(); // a panic in it does no harm
         }
     }
 }
 
-/// An abstract socket: it vanishes with the process, however that ends.
+/// Opens an abstract socket, which vanishes with the process.
 fn own_door(me: NodeId) -> io::Result<UnixListener> {
-    /// Several endpoints of one process, even with the same number, have names of their own.
+    /// Endpoints of one process have different names, even with the same node id.
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let name = local::name_of(std::process::id(), me, serial);
@@ -145,7 +145,7 @@ impl Door {
         }
     }
 
-    /// The next caller.
+    /// Accepts the next connection.
     fn accept(&self) -> io::Result<Caller> {
         let accepted = match self {
             Self::Tcp(listener) => listener.accept().map(|(client, _)| OwnedFd::from(client)),
@@ -169,12 +169,12 @@ impl Door {
 
 enum Caller {
     Welcome(OwnedFd),
-    /// Who may not ask, or has gone.
+    /// A connection of another user, or one that was closed already.
     Stranger,
     Nobody,
 }
 
-/// A door, whom it serves, in order of their coming, and how long it stays shut after a crowd.
+/// A listener, its conversations in order of arrival, and the end of its pause.
 struct Listener {
     door: Door,
     talks: Vec<Conversation>,
@@ -221,7 +221,7 @@ fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
             let now = Instant::now();
             listener.talks.retain_mut(|talk| {
                 let moves = ready.next() == Some(true);
-                // A client that failed has itself told enough.
+                // A client whose connection failed knows it by itself.
                 now < talk.deadline && (!moves || talk.go_on(shared).unwrap_or(false))
             });
             if called && listener.opens <= now {
@@ -241,7 +241,7 @@ impl Listener {
             match self.door.accept() {
                 Ok(Caller::Welcome(client)) => {
                     let mut talk = Conversation::new(client);
-                    // Most have asked by now.
+                    // Most clients have sent their request by now.
                     if talk.go_on(shared).unwrap_or(false) {
                         if self.talks.len() == TALKS_MAX {
                             self.talks.remove(0);
@@ -249,7 +249,7 @@ impl Listener {
                         self.talks.push(talk);
                     }
                     welcomed += 1;
-                    // Each of these gets a turn to speak before it has to make room.
+                    // Each of these is read at least once before it may be closed.
                     if welcomed == TALKS_MAX {
                         self.opens = Instant::now() + CROWD_PAUSE;
                         return;
@@ -273,15 +273,15 @@ struct Conversation {
 }
 
 enum State {
-    /// What was asked so far.
+    /// The request so far.
     Asked(Vec<u8>),
-    /// The answer, and how much of it was sent.
+    /// The answer, and how much was sent.
     Answering {
         page: Vec<u8>,
         sent: usize,
         refused: bool,
     },
-    /// A refused client talks on: how much it has said.
+    /// A refused client goes on sending: bytes received so far.
     Draining(usize),
 }
 
@@ -301,7 +301,7 @@ impl Conversation {
         }
     }
 
-    /// Does what can be done without waiting. `false`: it is over.
+    /// Does what is possible without waiting. `false`: the conversation is over.
     fn go_on(&mut self, shared: &Mutex<Snapshot>) -> io::Result<bool> {
         let mut chunk = [0_u8; 2048];
         loop {
@@ -314,7 +314,7 @@ impl Conversation {
                     } else {
                         let room = chunk.len().min(REQUEST_BYTES_MAX - request.len());
                         match receive(&self.client, &mut chunk[..room])? {
-                            Some(0) => return Ok(false), // it hung up before it had asked
+                            Some(0) => return Ok(false), // closed before the end of the request
                             Some(bytes) => request.extend_from_slice(&chunk[..bytes]),
                             None => return Ok(true),
                         }
@@ -362,7 +362,7 @@ impl Conversation {
 fn page(answer: Answer, shared: &Mutex<Snapshot>) -> String {
     let (status, body, with_body) = match answer {
         Answer::Metrics { with_body } => {
-            // A poisoned lock cannot be: nothing panics while it is held. The numbers would be sound all the same.
+            // The lock cannot be poisoned, as nothing panics while it is held; and the numbers would be valid anyway.
             let snapshot = shared
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -381,7 +381,7 @@ fn page(answer: Answer, shared: &Mutex<Snapshot>) -> String {
     page
 }
 
-/// Reads what there is; 0: the end. `None`: nothing now.
+/// Reads available input; 0: the end. `None`: nothing has arrived.
 fn receive(client: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::net::recv(client, &mut *into, RecvFlags::DONTWAIT) {
@@ -393,7 +393,7 @@ fn receive(client: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Sends what fits. `None`: nothing does now.
+/// Sends what fits; `None`: nothing fits now.
 fn send(client: &OwnedFd, bytes: &[u8]) -> io::Result<Option<usize>> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
@@ -406,7 +406,7 @@ fn send(client: &OwnedFd, bytes: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// The empty line that ends a request has come.
+/// Whether the empty line that ends a request has arrived.
 fn is_complete(request: &[u8]) -> bool {
     let ends = |mark: &[u8]| request.windows(mark.len()).any(|some| some == mark);
     ends(b"\r\n\r\n") || ends(b"\n\n")
@@ -418,7 +418,7 @@ enum Answer {
     Refused(&'static str),
 }
 
-/// Only the first line matters.
+/// Only the first line is used.
 fn answer(request: &[u8]) -> Answer {
     let line = request.split(|byte| *byte == b'\n').next();
     let line = line.and_then(|line| std::str::from_utf8(line).ok());
@@ -440,7 +440,7 @@ fn answer(request: &[u8]) -> Answer {
 mod tests {
     use super::*;
 
-    /// What is asked decides the answer; nothing that is asked can do more.
+    /// The request alone decides the answer; unexpected requests are refused.
     #[test]
     fn requests_are_judged() {
         let metrics = |with_body| Answer::Metrics { with_body };

@@ -10,7 +10,7 @@ use tsumuji_proto::{Drop, Window};
 use super::Snapshot;
 use super::flows::peers;
 
-/// Bytes of one sample line, about: only spares growing.
+/// Approximate bytes of one sample line, to reserve memory.
 const LINE_BYTES: usize = 96;
 
 pub(super) struct Page {
@@ -48,7 +48,7 @@ impl Page {
     }
 }
 
-/// Of a label's value: backslash, quote and newline are escaped, other control characters (none of ours) left out.
+/// A label's value: backslash, quote and newline are escaped, other control characters left out.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -205,7 +205,7 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
     for reason in Drop::ALL {
         page.sample(name, &[("reason", reason.name())], engine.drops.get(reason));
     }
-    // Refused beneath the engine (R-90).
+    // Refused by the link, below the engine (R-90).
     let link = &snapshot.counters.link;
     for (reason, frames) in [
         ("damaged", link.damaged_frames),
@@ -215,7 +215,7 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
-/// What this node lets its peers send ahead.
+/// The window that this node grants to its peers.
 fn window(page: &mut Page, window: &Window) {
     let gauges = [
         (
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// Each metric is announced once, before its samples; counters and units are named as the format asks.
+    /// Each metric is announced once, before its samples; counters and units are named as the format requires.
     #[test]
     fn text_keeps_the_format() {
         let text = render(&snapshot("worker 2"));
@@ -480,7 +480,7 @@ mod tests {
         ));
     }
 
-    /// A name that would break out of its label does not, and is read back as it was.
+    /// A name with quotes or newlines cannot break out of its label, and is read back unchanged.
     #[test]
     fn labels_are_escaped() {
         let evil = "a\\b\"} 1\nevil{x=\"c\",é";

@@ -13,9 +13,9 @@ use tsumuji_seal::{Keys, Sealed};
 use crate::any_link::Unsealed;
 use crate::error::OpenError;
 
-/// Time between two looks at the key file.
+/// Time between two checks of the key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Receives between two looks at the clock, for programs that never wait.
+/// Receives between two readings of the clock, for programs that never wait.
 const RECEIVES_PER_LOOK: u32 = 1 << 16;
 
 /// A sealed link whose key file may change.
@@ -34,7 +34,7 @@ impl Keyed {
         key_file: PathBuf,
         mode: SealMode,
     ) -> Result<Self, OpenError> {
-        // The time first: a change in between is seen later.
+        // The time is read first, so that a change in between is noticed later.
         let changed = modified(&key_file);
         let keys = Keys::read(&key_file)?;
         Ok(Self {
@@ -46,7 +46,7 @@ impl Keyed {
         })
     }
 
-    /// Takes the keys anew if their file changed. A file that cannot be used changes nothing.
+    /// Reads the keys again if their file has changed. An invalid file changes nothing.
     #[cold]
     fn look(&mut self) {
         self.receives = 0;

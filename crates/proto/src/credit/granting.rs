@@ -1,5 +1,5 @@
-//! What `credit` does with what the engine tells it: each frame that was taken or refused raises what its sender is granted, and a data
-//! frame of ours carries that along. Part of `credit`.
+//! How `credit` reacts to frames: each one that was taken or refused updates what its sender is granted, and our data frames carry that to it. Part
+//! of `credit`.
 
 use super::{Credit, Grant, MemoryFrames, Seen, Turn};
 use crate::config::Config;
@@ -28,13 +28,13 @@ impl Grant {
         self.limit = frames;
     }
 
-    /// The peer has more to send, or memory refused what it sent.
+    /// The peer has more to send, or memory refused its latest frame.
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog
     }
 
-    /// A data frame of ours acknowledges all that has come, unless something is missing.
-    #[inline(always)] // on every frame's way
+    /// Acknowledgement and credit for a data frame of ours. It acknowledges all that has arrived, unless something is missing.
+    #[inline(always)] // on the path of every frame
     pub(crate) fn carry(&mut self, now: Instant, flags: u8, receive: &mut Receive) -> Carried {
         let carried = Carried {
             flags,
@@ -60,18 +60,18 @@ impl Credit {
     pub(crate) fn of(config: &Config) -> Self {
         let mut credit = Self::new(config.receive_frames);
         if !config.lossless {
-            credit.path.begin_small(); // a switch holds less than our own side
+            credit.path.begin_small(); // a switch may hold less than our receive side
         }
         credit
     }
 
-    /// No other's messages take less, or the program decides.
+    /// No other peer's messages take less memory, or a policy decides.
     pub(crate) fn is_fair(&self, used_bytes: usize) -> bool {
         self.is_least_holder(used_bytes) || self.rules.has_policy()
     }
 
-    /// A data frame of that number came, and was used or refused.
-    #[inline(always)] // on every frame's way
+    /// Accounts a data frame that was used or refused.
+    #[inline(always)] // on the path of every frame
     pub(crate) fn on_data(
         &mut self,
         now: Instant,
@@ -85,7 +85,7 @@ impl Credit {
         let seen = Seen {
             next: number + 1,
             floor: receive.arrivals.base(),
-            // What memory refused waits at the sender, whatever it said.
+            // A refused frame waits at the sender, whatever the frame said.
             more: data.flags & flags::MORE != 0 || refused,
             busy: data.flags & flags::BUSY != 0,
             used: refusal.is_none(),
@@ -103,7 +103,7 @@ impl Credit {
         self.raise_told(peer.id.0, grant, receive, memory);
     }
 
-    /// The peer is granted what it may have now, and told of it in time.
+    /// Grants the peer what it may have now, and has it told in time.
     #[inline(always)] // as `on_data`
     fn raise_told(&mut self, peer: u16, grant: &mut Grant, receive: &mut Receive, memory: &Memory) {
         let before = grant.window;
@@ -116,7 +116,7 @@ impl Credit {
         }
     }
 
-    /// Active senders that wanted more get their turn again, and what memory is free goes to the one that takes up least.
+    /// Decides the credit of the active senders anew; free memory goes to the one that takes up least.
     pub(crate) fn feed(&mut self, mut members: Members<'_>) {
         let memory = members.memory;
         self.hungry = false;

@@ -1,17 +1,17 @@
-//! Which of the peers that have more to send share the pool.
+//! Scheduling: which of the peers with more to send share the pool.
 //!
 //! Part of `credit`.
 
 use super::{Grant, SCHEDULED_SENDERS};
 
-/// A sender that has more for us.
+/// A sender that has more to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Active {
     pub(super) peer: u16,
     pub(super) urgency: (u8, u64),
-    /// Its frames that were used.
+    /// Frames of the peer that were used.
     pub(super) served: u64,
-    /// What its messages took of memory when last looked at.
+    /// Charge of the peer's messages when it was visited last.
     pub(super) used_bytes: usize,
 }
 
@@ -26,12 +26,12 @@ impl Active {
     }
 }
 
-/// Whose turn it is among more active senders than are scheduled at once: found by one look at all of them, and asked for each.
+/// The senders that have a turn, among more than are scheduled at once. Computed in one pass, and used for each of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scheduled {
-    /// Who is as urgent as this, or more, has a turn.
+    /// Peers at least as urgent as this have a turn.
     pub(super) least_urgent: ((u8, u64), u16),
-    /// The two that were served least.
+    /// The two peers that were served least.
     pub(super) least_served: [(u64, u16); 2],
 }
 
@@ -51,7 +51,7 @@ impl Scheduled {
     }
 }
 
-/// Keeps the smallest, in order.
+/// Keeps the smallest values, in order.
 fn insert<T: Ord + Copy>(smallest: &mut [T], mut new: T) {
     for kept in smallest {
         if new < *kept {

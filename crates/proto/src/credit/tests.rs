@@ -1,4 +1,4 @@
-//! Who may send how much: turns, the ring's bound.
+//! Tests of credit without engines: turns, and the bound of the ring.
 
 use super::*;
 use crate::policy::FlowPolicy;
@@ -37,7 +37,7 @@ fn alone_means_all() {
     assert_eq!(credit.claimed(), 256);
 }
 
-/// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a channel before all.
+/// Where memory is scarce, the turn goes to the peer that takes up least, but first to one whose messages wait for the head of a channel.
 #[test]
 fn turns_go_to_the_least() {
     let mut credit = Credit::new(256);
@@ -82,7 +82,7 @@ fn turns_go_to_the_least() {
     assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
 }
 
-/// A policy that answers whatever it was given, however mad.
+/// A policy that returns the given answers in turn, however absurd.
 #[derive(Debug)]
 struct Mad(Vec<u64>, usize);
 
@@ -97,7 +97,7 @@ impl FlowPolicy for Mad {
     }
 }
 
-/// However many are active, those have a turn that a look at all others for each of them would choose.
+/// With any number of active senders, the turns are those that a comparison of each with all others gives.
 #[test]
 fn turns_are_as_if_each_looked_at_all() {
     let mut credit = Credit::new(4096);
@@ -133,7 +133,7 @@ fn turns_are_as_if_each_looked_at_all() {
     }
 }
 
-/// What was overtaken counts as on its way until it comes, its sender counts it lost, or a probe tells of a silence.
+/// An overtaken number counts as outstanding until it arrives, its sender counts it as lost, or a probe shows a silence.
 #[test]
 fn overtaken_frames_may_come() {
     let mut credit = Credit::new(64);
@@ -168,8 +168,8 @@ fn overtaken_frames_may_come() {
 }
 
 proptest! {
-    /// Whatever a policy says, however often the program changes its window, and whatever peers do: what is granted fits the ring, and
-    /// after a cut nothing is granted beyond the window.
+    /// Whatever a policy answers, whatever windows the program sets, and whatever peers do: what is granted fits the ring, and after a cut nothing is
+    /// granted beyond the window.
     #[test]
     fn no_policy_and_no_window_exceeds_the_ring(
         peers in 1u16..10,
@@ -210,8 +210,8 @@ proptest! {
         }
     }
 
-    /// Whatever peers do, and however often they die and come back, Σ of what may still come, overtaken or not, stays within the receive
-    /// ring.
+    /// Whatever peers do, and however often their sessions end and begin, the sum of frames that may arrive, overtaken or not, stays within the
+    /// receive ring.
     #[test]
     fn credit_never_exceeds_the_ring(
         peers in 1u16..20,
@@ -238,7 +238,7 @@ proptest! {
             if !*up {
                 continue;
             }
-            // Now and then one that was overtaken, or comes twice.
+            // Now and then one that was overtaken, or that arrives twice.
             let late = remaining % 7 == 0 && skip > 0;
             let next = if late { grant.seen - skip } else { grant.seen + skip };
             let floor = grant.seen.saturating_sub(remaining % 30);

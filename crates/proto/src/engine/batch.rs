@@ -1,8 +1,8 @@
-//! Batches: frames towards one peer, or one to all, that a link is given by one call.
+//! Batches: frames to one peer, or one broadcast frame, that a link takes by one call.
 //!
-//! Called by drivers: `next_destination` says to whom, `plan` makes the batch of what is due there, as far as the link has room, and `batch`
-//! gives its frames. They count as sent from `plan` on, so a link must take them all. What the engine writes itself (headers,
-//! acknowledgements, control) lies in the batch; bodies lie where their messages do, until the engine is told anything else.
+//! Called by drivers: `next_destination` names the destination, `plan` plans a batch for it, as far as the link has room, and `batch` yields the
+//! frames. They count as sent from `plan` on, so the link must take all of them. The batch holds what the engine writes itself (headers,
+//! acknowledgements, control); payloads stay in their messages' buffers, valid until the engine is called again.
 //!
 //! Invariant: frames of a batch leave in the order in which they were planned.
 
@@ -18,19 +18,19 @@ use crate::peer::send::Part;
 use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, DATA_HEADER_BYTES, Data, Datagram, NodeId};
 
-/// Bytes of selective acknowledgement at most: all of the window of 4096 numbers.
+/// Largest bitmap of an acknowledgement: it covers the whole window of 4096 numbers.
 pub(super) const BITMAP_BYTES: usize = 512;
-/// No frame that the engine writes alone is longer.
+/// Longest frame without data.
 const WORD_BYTES_MAX: usize = ACK_HEADER_BYTES + BITMAP_BYTES;
-/// Of what the engine writes in one batch: headers of as many frames as any link takes by one call, and acknowledgements among them.
+/// Room for what the engine writes in one batch: the headers of as many frames as any link takes by one call, and acknowledgements among them.
 const WRITTEN_BYTES: usize = 64 * DATA_HEADER_BYTES + 3 * WORD_BYTES_MAX;
 
-/// What follows a head.
+/// What follows the head of a frame.
 #[derive(Debug, Clone, Copy)]
 enum Body {
     Nothing,
     Part(Part),
-    /// The datagram that waited.
+    /// The datagram in `Batch::datagram`.
     Datagram,
 }
 
@@ -43,14 +43,14 @@ struct Planned {
 }
 const _: () = assert!(WRITTEN_BYTES <= u16::MAX as usize);
 
-/// The batch planned last.
+/// The batch that was planned last.
 #[derive(Debug)]
 pub(super) struct Batch {
     to: Option<NodeId>,
     written: Box<[u8; WRITTEN_BYTES]>,
     used_bytes: usize,
     frames: Vec<Planned>,
-    /// Bodies included.
+    /// Of all frames, payloads included.
     bytes: usize,
     datagram: Vec<u8>,
 }
@@ -72,7 +72,7 @@ impl Batch {
         self.frames.clear();
     }
 
-    #[inline(always)] // on every frame's way
+    #[inline(always)] // on the path of every frame
     fn push(&mut self, head: &[u8], body_bytes: usize, body: Body) {
         let start = self.used_bytes;
         self.written[start..start + head.len()].copy_from_slice(head);
@@ -85,13 +85,13 @@ impl Batch {
         self.bytes += head.len() + body_bytes;
     }
 
-    /// A frame of data, whose body stays where it lies.
+    /// Adds a data frame, whose payload stays where it is.
     #[inline(always)] // as `push`
     pub(super) fn push_data(&mut self, data: &Data<'_>, part: Part) {
         self.push(&data.head(), data.payload.len(), Body::Part(part));
     }
 
-    /// The batch ends here: there is no room for another frame, whose payload may have so many bytes.
+    /// No other frame fits the batch, whose payload may have `payload_bytes`.
     fn is_full(&self, (most_frames, most_bytes): (usize, usize), payload_bytes: usize) -> bool {
         let next_bytes = WORD_BYTES_MAX.max(DATA_HEADER_BYTES + payload_bytes);
         self.frames.len() >= most_frames
@@ -100,22 +100,22 @@ impl Batch {
     }
 }
 
-/// What the next frame to a peer is.
+/// Kind of the next frame to a peer.
 enum Next {
     Data,
-    /// Anything that the engine writes alone.
+    /// A frame without data: control, grant, acknowledgement or ask.
     Word,
 }
 
 impl Engine {
-    /// The link has room towards `to`, which `next_destination` just answered. `true`: somebody else goes first, and is to be asked for again.
+    /// The link has room for `to`, which `next_destination` just returned. `true`: a datagram goes first, so call `next_destination` again.
     #[inline]
     pub fn offer_room(&mut self, to: Destination) -> bool {
         !self.datagrams.is_empty() && !self.datagrams.is_due() && self.datagrams.offer_room(to)
     }
 
-    /// Makes a batch of what is due to `to`, which `next_destination` just answered: at most so many frames and bytes, but one frame of any length.
-    /// `borrowed`: the message that is borrowed, to whatever peer. Returns how many frames they are.
+    /// Plans a batch for `to`, which `next_destination` just returned: at most `most` frames and bytes, but the first frame may be of any length.
+    /// `borrowed`: the message that is borrowed, to whatever peer. Returns the number of frames.
     #[inline]
     pub fn plan(
         &mut self,
@@ -135,7 +135,7 @@ impl Engine {
         frames.len()
     }
 
-    /// Head and body of each frame of the batch; `borrowed` as for `plan`.
+    /// Head and payload of each frame of the batch; `borrowed` as for `plan`.
     #[inline]
     pub fn batch<'a>(
         &'a self,
@@ -155,7 +155,7 @@ impl Engine {
         })
     }
 
-    /// Plans one frame and copies it into `slot`: for drivers without a link. Returns its length; 0 if nothing is due.
+    /// Plans one frame and copies it into `slot`: for drivers without a link. Returns its length; 0 if there is nothing to send.
     ///
     /// # Panics
     /// If `slot` is too short for it.
@@ -198,7 +198,7 @@ impl Engine {
                     if let Some(at) = peer.send.frame_deadline() {
                         shared.arm(peer, at);
                     }
-                    // Nothing else is due, as would be found when it is asked next.
+                    // Nothing else waits, as `wants_transmit` would find.
                     if !more && !peer.send.is_clocked() && !peer.receive.ack_now {
                         return leave_turn(peer, &mut self.ready, busy);
                     }
@@ -222,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// The datagram that `next_destination` has named leaves, whole.
+    /// Plans the datagram that `next_destination` has chosen.
     #[cold]
     #[inline(never)] // as `next_of_all`
     fn plan_datagram(&mut self) {
@@ -246,12 +246,12 @@ impl Engine {
     }
 }
 
-#[inline(always)] // on every frame's way
+#[inline(always)] // on the path of every frame
 fn next_frame(now: Instant, peer: &mut Peer) -> Next {
     if peer.session.has_control() {
         return Next::Word;
     }
-    // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to, and who takes direct messages.
+    // Data frames tell of no gap, refusal, or change of whether direct messages are taken; under `suci` they carry no acknowledgement.
     let gap = peer.receive.ack_now && peer.wants_ack_alone();
     let due = peer.ping_due | peer.receive.grant_due | peer.send.is_ask_due();
     if !gap && !due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {

@@ -1,4 +1,4 @@
-//! Long messages that stay with the program while they leave.
+//! Borrowed and shared long messages.
 
 use super::tests::{MINUTE, Wire, body, config};
 use super::*;
@@ -10,8 +10,8 @@ use tsumuji_wire::Channel;
 
 const CHANNEL: Channel = Channel::ordered(0);
 
-/// Lends `message` from node 0 to node 1 until no more than `ahead` bytes of it wait, then has the engine keep the rest. Returns
-/// what is held of it then.
+/// Borrows `message` from node 0 to node 1 until no more than `ahead` bytes of it wait, then has the engine retain the rest. Returns how many bytes
+/// are held then.
 fn borrow(wire: &mut Wire, channel: Channel, message: &[u8], ahead: usize) -> usize {
     wire.nodes[0].borrow(1, channel, message.to_vec(), false);
     wire.run(MINUTE, |wire| {
@@ -22,7 +22,7 @@ fn borrow(wire: &mut Wire, channel: Channel, message: &[u8], ahead: usize) -> us
     wire.nodes[0].engine.flow(NodeId(1)).unwrap().queued_bytes
 }
 
-/// Borrowed messages arrive whole and in order among others, over a bad wire, in runs or not, and only what is under way is kept.
+/// Borrowed messages arrive whole and in order among others, over a bad wire, in batches or not, and only what is in flight is retained.
 #[test]
 fn borrowed_messages_survive_a_bad_wire() {
     for seed in 0..6 {
@@ -56,13 +56,13 @@ fn borrowed_messages_survive_a_bad_wire() {
     }
 }
 
-/// Nobody else holds it. (Of an empty one there is nothing to hold.)
+/// The engine no longer holds it. An empty one is never held.
 fn is_given_up(message: &Bytes) -> bool {
     message.is_empty() || message.is_unique()
 }
 
-/// Shared messages arrive whole and in order among others, over a bad wire, in runs or not; they count in the queue, and are given up when
-/// they are acknowledged, and short ones at once.
+/// Shared messages arrive whole and in order among others, over a bad wire, in batches or not; they count in the queue, and are released when they
+/// are acknowledged; short ones at once.
 #[test]
 fn shared_messages_are_held_until_acknowledged() {
     for seed in 0..6 {
@@ -100,7 +100,7 @@ fn shared_messages_are_held_until_acknowledged() {
     }
 }
 
-/// What is shared is given up when its peer is, and when it turns out larger than the peer takes.
+/// A shared message is released when the session ends, and when it turns out larger than the peer accepts.
 #[test]
 fn shared_messages_that_fail_are_given_up() {
     let mut wire = Wire::new(2);
@@ -136,8 +136,8 @@ fn shared_messages_that_fail_are_given_up() {
     assert!(message.is_unique() && wire.nodes[1].inbox.messages[0].2 == message);
 }
 
-/// A message that nobody brings along any more never leaves with the bytes of another: whatever is borrowed to another peer meanwhile,
-/// or once more to the same one, its fragments leave empty, and are dropped.
+/// A borrowed message that is no longer passed never leaves with the bytes of another: whatever is borrowed to another peer meanwhile, or again to
+/// the same one, its fragments leave empty, and are dropped.
 #[test]
 fn bytes_of_another_message_never_leave() {
     for (congestion, scatters, seed) in [
@@ -178,7 +178,7 @@ fn bytes_of_another_message_never_leave() {
             .submit_borrowed(NodeId(1), CHANNEL, 9, false);
         assert_eq!(again, Err(SubmitError::QueueFull { peer: NodeId(1) }));
 
-        // Whose bytes it is brings it along again, and all of it comes.
+        // The message is passed again, and all of it arrives.
         wire.nodes[0].borrowed = left;
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
         assert!(wire.nodes[1].inbox.messages[0].2 == first);
@@ -186,8 +186,8 @@ fn bytes_of_another_message_never_leave() {
     }
 }
 
-/// Who can neither bring it along nor keep it gives its peer up: the session ends on both sides, nothing of the message comes, and the
-/// next session works.
+/// A driver that can neither pass the message nor retain it aborts the session: it ends on both sides, nothing of the message arrives, and the next
+/// session works.
 #[test]
 fn giving_up_ends_the_session() {
     for congestion in Congestion::ALL {
@@ -242,7 +242,7 @@ fn what_is_acknowledged_is_not_kept() {
     }
 }
 
-/// What was acknowledged has not failed, even if its peer dies before anybody asks.
+/// An acknowledged message has not failed, even if the session ends before its state is read.
 #[test]
 fn acknowledged_before_death() {
     let mut wire = Wire::new(2);
@@ -255,7 +255,7 @@ fn acknowledged_before_death() {
     assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
 }
 
-/// What is taken back before the peer is up waits like any other message, and leaves in whatever fragments are agreed on.
+/// A message that is retained before the peer is up waits like any other, and leaves in fragments of the agreed size.
 #[test]
 fn kept_before_hello() {
     let mut wire = Wire::new(2);
@@ -268,8 +268,7 @@ fn kept_before_hello() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
 }
 
-/// Whoever lends a message learns that its peer takes none of that length; the program is told, nothing is left of it, and the next
-/// one is taken.
+/// If the peer accepts no message of that length, `unsent_bytes` and an event report it, nothing of the message is left, and the next is accepted.
 #[test]
 fn too_large_ends_borrowing() {
     let mut wire = Wire::new(2);
@@ -298,7 +297,7 @@ fn too_large_ends_borrowing() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
 }
 
-/// Whoever lends a message, or has taken one back that is under way, learns that its peer died; nothing is left of it.
+/// If the peer dies while a message is borrowed, or after it was retained, `unsent_bytes` reports it, and nothing is left of the message.
 #[test]
 fn death_ends_borrowing() {
     for kept in [false, true] {
@@ -353,7 +352,7 @@ fn cancelled_messages_leave_nothing() {
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let got = &wire.nodes[1].inbox.messages;
     assert!(got.len() == 2 && got[0].2 == body(7, 10) && got[1].2 == message);
-    // What was cancelled leaves no place marked as borrowed.
+    // A cancelled message leaves no slot marked as borrowed.
     let next = body(9, 70_000);
     borrow(&mut wire, CHANNEL, &next, 0);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);

@@ -1,4 +1,4 @@
-//! Bundles between whole engines. What the queue joins is tested beside it.
+//! Bundles between whole engines. `queue::bundling` tests which messages are joined.
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
@@ -6,8 +6,8 @@ use crate::time::Duration;
 use alloc::vec::Vec;
 use tsumuji_wire::Channel;
 
-/// What waits leaves together, arrives one by one, and counts as it does when it leaves alone: on a bad wire, for a program that is slow
-/// to take it, and for a peer that takes no large messages.
+/// Messages that wait leave together, arrive one by one, and are charged as if they had left alone: on a bad wire, for a program that is slow to
+/// release them, and for a peer that accepts no large messages.
 #[test]
 fn bundles_arrive_as_messages() {
     for seed in 0..20 {
@@ -69,7 +69,7 @@ fn bundles_arrive_as_messages() {
         }
         let counters = wire.nodes[0].engine.counters();
         let frames = counters.sent_frames - counters.retransmitted_frames;
-        // Probes of a bad wire, and of a window that stays closed for long, come on top.
+        // Probes on a bad wire, and of a window that stays closed for long, are added.
         let most = if limit_bytes > 300 { 500 } else { 1000 };
         assert!(
             seed % 2 > 0 || frames < most,

@@ -1,7 +1,7 @@
-//! A data frame's way in under `credit`: it brings acknowledgement and credit for what went the other way, and any number within
-//! the window is taken.
+//! Incoming data frames under `credit`: each carries acknowledgement and credit for the other direction, and any number within the
+//! window is taken.
 //!
-//! Called by `receive` and `placement`; `engine::suci` has the same way under the other congestion control.
+//! Called by `receive` and `placement`; `engine::suci` does the same under the other congestion control.
 
 use super::direct::tell_again;
 use super::receive::{ACK_DELAY_UNIT, deliver, notify_writable};
@@ -19,9 +19,9 @@ use crate::time::Instant;
 use tsumuji_wire::Data;
 
 impl Engine {
-    /// `LANDED`: see `Receive::take`.
+    /// Handles a numbered data frame. `PLACED`: see `Receive::take`.
     #[inline]
-    pub(super) fn handle_data<const LANDED: bool>(
+    pub(super) fn handle_data<const PLACED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -31,9 +31,9 @@ impl Engine {
         let place_bytes = self.place.map(|place| place.body_bytes());
         let (peer, shared, ready) =
             self.find(now, (data.source, data.destination), Some(data.session))?;
-        // What has placed lies in a place of fragments of its size.
+        // A placed payload lies among fragments of the size of its place.
         let size = match place_bytes {
-            Some(bytes) if LANDED => bytes,
+            Some(bytes) if PLACED => bytes,
             _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
         };
         let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
@@ -52,7 +52,7 @@ impl Engine {
         let used_bytes = peer.receive.used_bytes();
         let fair = used_bytes <= shared.memory.free_bytes() || shared.receiving.is_fair(used_bytes);
         let memory = &mut shared.memory;
-        let in_turn = if LANDED {
+        let in_turn = if PLACED {
             None
         } else {
             peer.receive.take_in_turn(data, size, fair, memory)
@@ -79,7 +79,7 @@ impl Engine {
             settle(now, data, number, Taken::Frame, peer, shared, sink)
         } else {
             let sizes = (payload_bytes, size, weight);
-            take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
+            take_other::<PLACED>(now, data, sizes, fair, (peer, shared), sink)
         };
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, ready, now);
@@ -88,9 +88,9 @@ impl Engine {
     }
 }
 
-/// Any frame but one that `Receive::take_in_turn` takes.
+/// Takes a frame that `Receive::take_in_turn` did not take.
 #[inline(never)]
-fn take_other<const LANDED: bool>(
+fn take_other<const PLACED: bool>(
     now: Instant,
     data: &Data<'_>,
     sizes: (usize, usize, usize),
@@ -99,20 +99,20 @@ fn take_other<const LANDED: bool>(
     sink: &mut impl Sink,
 ) -> Result<(), Drop> {
     let Shared { memory, pool, .. } = &mut *shared;
-    if !LANDED && peer.receive.may_place(data) {
+    if !PLACED && peer.receive.may_place(data) {
         pool.posted = sink.place(data.source, data.channel, data.length as usize);
     }
     let (number, taken) = peer
         .receive
-        .take::<LANDED>(now, data, sizes, fair, memory, pool);
+        .take::<PLACED>(now, data, sizes, fair, memory, pool);
     if let Some(posted) = pool.posted.take() {
         sink.put_back(posted);
     }
     settle(now, data, number, taken, peer, shared, sink)
 }
 
-/// Notes what became of a frame, and delivers what it gave.
-#[inline(always)] // most frames give the same: the questions about it are answered when this is compiled
+/// Acknowledges or refuses the frame, and delivers what it completed.
+#[inline(always)] // most frames have the same outcome, which is then known at compile time
 fn settle(
     now: Instant,
     data: &Data<'_>,

@@ -1,4 +1,4 @@
-//! Best-effort messages that the program gives: they leave at once, or wait for room; long ones go by number.
+//! Submitting datagrams: those of one frame leave at once or wait for room in the link; longer ones use packet numbers.
 
 use alloc::vec::Vec;
 
@@ -16,10 +16,10 @@ use tsumuji_wire::{
 };
 
 impl Engine {
-    /// Has a datagram leave as soon as there is room for it, unless a newer one of its channel and key takes its place, or `deadline`
-    /// passes; to a peer that was not met yet, soon after it is. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes
-    /// a frame of its own; a longer one goes by number to each peer, and none of its frames is sent again. Returns for how many peers it does not even wait: they are dead, or
-    /// too much waits for them.
+    /// Sends a datagram as soon as there is room, unless a newer one of its channel and key replaces it or `deadline` passes first. It waits for a
+    /// peer that was not met yet. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes one frame; a longer one goes to
+    /// each peer by packet numbers, and lost frames are not sent again. Returns for how many peers it is not even queued: they are dead, or
+    /// their queues are full.
     pub fn submit_datagram(
         &mut self,
         to: Destination,
@@ -108,7 +108,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What stands before the payload of a datagram that a driver gives a link at once: nothing is queued.
+    /// Header of a datagram that a driver gives to a link at once, without queueing it.
     #[inline]
     pub fn datagram_head(&self, datagram: Datagram<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
         let Config {
@@ -124,7 +124,7 @@ impl Engine {
         datagram.head()
     }
 
-    /// Such a datagram has left: one of its channel and key that waits is worthless.
+    /// Notes that such a datagram has left: an older one of its channel and key that waits is dropped.
     #[inline]
     pub fn datagram_left(&mut self, to: Destination, datagram: Datagram<'_>) {
         self.shared.counters.sent_frames += 1;
@@ -136,12 +136,12 @@ impl Engine {
         }
     }
 
-    /// Largest payload of a datagram that takes a frame of its own: what fits the smallest frames that were ever agreed with a peer.
+    /// Largest payload of a datagram in one frame: it fits the smallest frame size that was ever agreed with a peer.
     pub fn datagram_capacity_bytes(&self) -> usize {
         (self.shared.least_frame_bytes - DATAGRAM_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
     }
 
-    /// The largest frames that reach the peer, as agreed when it was met, or all.
+    /// The frame size agreed with the peer, or the smallest one agreed with any for a broadcast; the link's own if none is agreed.
     pub fn frame_bytes(&self, to: Destination) -> usize {
         let agreed = match to {
             Destination::Peer(peer) => self.peer(peer).map_or(0, |peer| peer.frame_bytes),
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// To whom the first of those goes that wait, if one may be tried now.
+    /// Destination of the first datagram that waits and may be tried now.
     pub(super) fn next_datagram(&mut self, now: Instant) -> Option<Destination> {
         loop {
             let next = self.datagrams.next(now, &mut self.shared.pool);
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Counts what was dropped for each peer that misses it.
+    /// Counts dropped datagrams for each peer that they were for.
     fn note_dropped(&mut self) {
         for dropped in self.datagrams.dropped() {
             let to = match dropped {

@@ -1,4 +1,4 @@
-//! Datagrams of one frame and of several: to all, before hello, to the dead, and what takes no message.
+//! Datagrams of one frame and of several: broadcast, before a session, to dead peers, and on channels that carry no messages.
 
 use super::tests::{MINUTE, Wire};
 use super::*;
@@ -8,7 +8,7 @@ use crate::time::Duration;
 use alloc::vec;
 use tsumuji_wire::{Channel, Datagram};
 
-/// Datagrams reach everyone that knows this life, and nobody else's counters.
+/// Datagrams reach every peer that knows this incarnation, and change no other peer's counters.
 #[test]
 fn datagrams_are_broadcast() {
     let mut wire = Wire::new(3);
@@ -33,7 +33,7 @@ fn datagrams_are_broadcast() {
     assert_eq!(wire.nodes[2].inbox.datagrams, [(3, 0, vec![5; 8])]);
 }
 
-/// A datagram to a peer that was not met yet waits until it is, and a newer one takes its place meanwhile; one to the dead waits for nobody.
+/// A datagram to a peer that was not met yet waits for it, and a newer one replaces it meanwhile; one to a dead peer does not wait.
 #[test]
 fn datagrams_wait_for_hello() {
     let mut wire = Wire::new(2);
@@ -60,7 +60,7 @@ fn datagrams_wait_for_hello() {
     assert!(engine.datagrams.is_empty(), "nobody waits for the dead");
 }
 
-/// A datagram of several frames reaches everyone, too, with its stamps; its channels take no messages, and who is unknown is named.
+/// A datagram of several frames reaches every peer, too, with its stamps; its channels carry no messages, and an unknown peer is reported.
 #[test]
 fn long_datagrams_are_broadcast() {
     let mut wire = Wire::new(3);

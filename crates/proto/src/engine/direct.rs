@@ -1,12 +1,12 @@
-//! Direct messages: over a link that keeps frames in order, loses none between the living, and tells which were read, a
-//! message that fits the link's ring needs no number, credit, acknowledgement or timer. The ring is the window.
+//! Direct messages: over a link that keeps frames in order, loses none between live processes, and tells which were read, a message
+//! that fits the link's ring needs no packet number, credit, acknowledgement or timer. The ring is the window.
 //!
-//! A driver asks `direct` before it submits, and gives the frames it gets to the link; what finds no room there is submitted as any other.
-//! Anything longer, tracked, paced or behind something that is queued takes the numbered way. A long message of which only the head passes the
-//! ring, and whose receiver reads the rest where it lies, is one frame whatever its length.
+//! A driver calls `direct` before it submits, and gives the resulting frames to the link; it submits the message if the ring has no room. Messages
+//! that are too long, tracked, paced or behind queued ones go by packet numbers. A message by reference is one frame of any length: only its
+//! head passes the ring, and the receiver reads the payload from the sender's memory.
 //!
-//! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
-//! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
+//! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what honest peers
+//! send after half of the budget is used, until they heed the stop, fits the headroom kept for it.
 
 use super::placement::Guess;
 use super::receive::hand_over;
@@ -23,32 +23,32 @@ use crate::time::Instant;
 use alloc::boxed::Box;
 use tsumuji_wire::{Channel, DATA_HEADER_BYTES, Data, NodeId, flags, parse_data_head};
 
-/// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
-/// The rest is for what a peer sends on until it looks whether it may.
+/// Headroom for each peer, in rings. An empty message takes as much of a ring as of the budget, other short ones take more of the ring. The second
+/// ring is for what a peer sends before it sees that it is to stop.
 pub(super) const HEADROOM_RINGS: usize = 2;
 
-/// Headroom for what each peer may refer to at a time, as well, if it is not too much for the budget.
+/// Additional headroom, in rings, for the messages by reference of each peer, if it is not too much for the budget.
 const REFERENCE_RINGS: usize = 2;
 
-/// What comes of a peer beyond so many rings, and what its receiver may take in before the word to stop leaves, is dropped: nobody honest sends
-/// so much after it was told to stop.
+/// Direct messages beyond this many rings, plus what a driver takes in before the stop is sent, are dropped: no honest peer sends so much after it
+/// was told to stop.
 const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 
-/// A driver takes in fewer frames, and no more than one message by reference, before it sends what is to be told.
+/// A driver takes in fewer frames, and at most one message by reference, before it sends pending acknowledgements.
 const TURN_FRAMES: usize = 128;
 
-/// As above.
+/// Charged bytes after which direct messages of a stopped peer are dropped.
 pub(super) fn unasked_bytes(config: &Config) -> usize {
     UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * config.frame_bytes
 }
 
-/// A message is at most this part of a ring: others are on their way, too.
+/// A message has at most this fraction of a ring: others are on their way, too.
 const RING_PART: usize = 4;
 
-/// Payload of each frame of a message of several: short, for its receiver copies one while the next is written.
+/// Payload of each frame of a message of several frames: short, because the receiver copies one while the next is written.
 const PART_BYTES: usize = 16 << 10;
 
-/// A message that may leave directly now.
+/// Permission to send one message directly, and the means to build its frames.
 #[derive(Debug)]
 pub struct Direct<'a> {
     peer: &'a mut Peer,
@@ -60,17 +60,17 @@ pub struct Direct<'a> {
     ring_bytes: usize,
 }
 
-/// A frame of it: what lies behind the head is in two places.
+/// A frame of a direct message; its payload may be in two parts.
 #[derive(Debug)]
 pub struct DirectFrame<'m> {
     head: [u8; DATA_HEADER_BYTES],
     payload: (&'m [u8], &'m [u8]),
-    /// Of its message.
+    /// Whether it is the last frame of its message.
     pub is_last: bool,
 }
 
 impl DirectFrame<'_> {
-    /// Its parts, which follow one another.
+    /// Head and payload parts, in order.
     #[inline]
     pub fn parts(&self) -> [&[u8]; 3] {
         [&self.head, self.payload.0, self.payload.1]
@@ -78,18 +78,18 @@ impl DirectFrame<'_> {
 }
 
 impl Direct<'_> {
-    /// So long a message leaves as one frame, by `whole`.
+    /// A message of at most this length leaves as one frame, by `whole`.
     #[inline]
     pub fn frame_message_bytes(&self) -> usize {
         self.frame_bytes
     }
 
-    /// A longer one than this does not leave through the ring.
+    /// A message longer than this does not go through the ring.
     pub fn ring_message_bytes(&self) -> usize {
         self.frame_bytes.max(self.ring_bytes / RING_PART)
     }
 
-    /// Frames of a longer message, and the length of the largest.
+    /// Number of frames of a message longer than one frame, and length of the largest frame.
     pub fn frames(&self, message_bytes: usize) -> (usize, usize) {
         let part_bytes = self.part_bytes();
         let frames = message_bytes.div_ceil(part_bytes);
@@ -100,7 +100,7 @@ impl Direct<'_> {
         self.frame_bytes.min(PART_BYTES)
     }
 
-    /// Frame `index` of a longer message, of which all are to be sent in order, with nothing between them.
+    /// Frame `index` of a message of several, which must all be sent in order, with no other frame between them.
     pub fn part<'m>(&self, (head, rest): (&'m [u8], &'m [u8]), index: usize) -> DirectFrame<'m> {
         let length = head.len() + rest.len();
         let start = (index * self.part_bytes()).min(length);
@@ -111,13 +111,13 @@ impl Direct<'_> {
         self.frame(payload, (start, length))
     }
 
-    /// The frame of a message that has one: `head` and `rest` follow each other.
+    /// The frame of a message that fits one: `head` and `rest` are its two parts.
     #[inline]
     pub fn whole<'m>(&self, message: (&'m [u8], &'m [u8])) -> DirectFrame<'m> {
         self.frame(message, (0, message.0.len() + message.1.len()))
     }
 
-    /// The head of a message that is sent by reference: its receiver reads it where it lies.
+    /// Head of a message that is sent by reference: the receiver reads the payload from the sender's memory.
     pub fn reference_head(&self, message_bytes: usize) -> [u8; DATA_HEADER_BYTES] {
         self.data((0, message_bytes)).head_before(0)
     }
@@ -158,14 +158,14 @@ impl Direct<'_> {
         }
     }
 
-    /// The link has taken the frame.
+    /// Counts a frame that the link has taken.
     #[inline]
     pub fn sent(&mut self, frame: &DirectFrame<'_>) {
         let [head, front, back] = frame.parts();
         self.count(frame.is_last, head.len() + front.len() + back.len());
     }
 
-    /// The link has taken the head of a message of so many bytes.
+    /// Counts a message by reference of `message_bytes` whose head the link has taken.
     pub fn referred(&mut self, message_bytes: usize) {
         self.count(true, DATA_HEADER_BYTES + message_bytes);
     }
@@ -183,7 +183,7 @@ impl Direct<'_> {
 }
 
 impl Engine {
-    /// The message of that channel and length, if it may leave directly now, through the ring or past it; `None`: it is to be submitted.
+    /// Permission for a message of `bytes` on that channel, if it may leave directly now, through the ring or by reference; `None`: submit it.
     #[inline]
     pub fn direct(&mut self, to: NodeId, channel: Channel, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
@@ -203,7 +203,7 @@ impl Engine {
         })
     }
 
-    /// The message could leave directly if nothing waited before it.
+    /// Whether the message could leave directly if no queued one were before it.
     pub fn is_direct_in_its_turn(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
         let peer = (self.peers.get(usize::from(to.0))).and_then(Option::as_deref);
         peer.is_some_and(|peer| {
@@ -213,13 +213,13 @@ impl Engine {
         })
     }
 
-    /// Something waits to be written, or to be told.
+    /// Something waits to be written, or an event waits for `poll_event`.
     #[inline]
     pub fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.shared.events.is_empty() || self.datagrams.has_some()
     }
 
-    /// Did the session that has just ended leave direct messages, of which only the link knows how many were not read? Asked once.
+    /// Whether the ended session left direct messages of which only the link knows how many were read. True once for each such session.
     pub fn take_unsettled(&mut self, peer: NodeId) -> bool {
         let Some(peer) = self.peer_mut(peer) else {
             return false;
@@ -229,9 +229,9 @@ impl Engine {
         is_unsettled
     }
 
-    /// `LANDED`: as for `handle_data`.
-    #[inline(never)] // what it needs is not to be kept ready for frames with numbers
-    pub(super) fn handle_direct<const LANDED: bool>(
+    /// Handles a direct frame. `PLACED`: as for `handle_data`.
+    #[inline(never)] // keeps its state out of the path of numbered frames
+    pub(super) fn handle_direct<const PLACED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -251,11 +251,11 @@ impl Engine {
         let is_asked = peer.direct.is(Talk::OPEN);
         let is_foreseen = (counts.arriving.as_deref()).is_some_and(|message| message.begins(data));
         if data.offset == 0 && !is_foreseen {
-            if LANDED || counts.arriving.is_some() {
-                return Err(Drop::Malformed); // nothing was borrowed, or the one before it is not whole
+            if PLACED || counts.arriving.is_some() {
+                return Err(Drop::Malformed); // nothing was placed, or the previous message is incomplete
             }
             if !is_asked && counts.unasked_bytes > most_bytes {
-                return Err(Drop::Memory); // of who goes on though it was told to stop
+                return Err(Drop::Memory); // the peer ignores that it was told to stop
             }
             if !peer.receive.pass_by(data.channel) {
                 return Err(Drop::Malformed);
@@ -267,13 +267,13 @@ impl Engine {
             counts.take(data.channel);
             None
         } else {
-            let Some(message) = take_part::<LANDED>(data, payload_bytes, shared, sink)? else {
+            let Some(message) = take_part::<PLACED>(data, payload_bytes, shared, sink)? else {
                 shared.guess = Some(guess(data));
                 return Ok(());
             };
             Some(message)
         };
-        peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
+        peer.direct.set(Talk::UNHEARD, false); // a peer that sends directly knows that it may
         shared.memory.hold(length);
         peer.receive.hold(charge(length));
         let (from, session, channel) = (data.source, peer.ended_sessions, data.channel);
@@ -300,8 +300,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A frame that begins so is the next to be handed in. If a direct message begins with it, there will be a place for its payload, which
-    /// `placement` lends: no frame of it is copied twice.
+    /// Prepares for the frame that will be handled next and begins with `start`. If it begins a direct message, `placement` returns a place for its
+    /// payload, so that it is copied once only.
     pub fn foresee(
         &mut self,
         now: Instant,
@@ -347,8 +347,8 @@ impl Engine {
         shared.guess = Some(guess(&data));
     }
 
-    /// A message by reference has come with this head, but its body cannot be had, or there is no place for it: it is lost, and so the session
-    /// ends, which has its sender told.
+    /// Handles the head of a message by reference whose payload cannot be read, or has no place: the message is lost, so the session ends, and its
+    /// sender is told.
     #[cold]
     pub fn handle_bodiless(&mut self, now: Instant, head: &[u8], body_bytes: usize) {
         self.shared.counters.received_frames += 1;
@@ -377,7 +377,7 @@ impl Engine {
         Ok(data.source)
     }
 
-    /// Looks again from whom direct messages are taken: the rules have changed, or memory is free again.
+    /// Decides anew from which peers direct messages are taken: the rules have changed, or memory is free again.
     #[cold]
     pub(super) fn review_direct(&mut self) {
         self.shared.has_shut = false;
@@ -405,7 +405,7 @@ impl Engine {
         }
     }
 
-    /// Keeps headroom for what peers send until they hear that they are to stop.
+    /// Reserves headroom for what peers send until they see that they are to stop.
     pub(super) fn set_headroom(&mut self) {
         if self.shared.config.ring_bytes > 0 {
             (self.shared.direct).resize_with(self.peers.len(), Counts::default);
@@ -419,13 +419,13 @@ impl Engine {
         }
     }
 
-    /// Of all peers.
+    /// Rings of all peers, in bytes.
     fn rings_bytes(&self) -> usize {
         let peers = self.shared.receiving.rules().peers() as usize;
         peers.saturating_mul(self.shared.config.ring_bytes)
     }
 
-    /// How many bytes of messages each peer may refer to at a time.
+    /// How many bytes of messages each peer may have referred to and unread at a time.
     pub fn reference_max_bytes(&self) -> usize {
         let rings_bytes = self.rings_bytes();
         let has_room =
@@ -435,7 +435,7 @@ impl Engine {
 }
 
 impl Peer {
-    /// But for what waits before it.
+    /// Whether such a message may leave directly, apart from messages queued before it.
     #[inline]
     fn may_take_directly(&self, channel: Channel, bytes: usize, ring_bytes: usize) -> bool {
         self.direct.is(Talk::PERMITTED)
@@ -447,7 +447,7 @@ impl Peer {
     }
 }
 
-/// More of the message will come next.
+/// The next frame is likely to be the next part of this message.
 fn guess(data: &Data<'_>) -> Guess {
     Guess {
         from: data.source,
@@ -457,7 +457,7 @@ fn guess(data: &Data<'_>) -> Guess {
     }
 }
 
-/// May a direct message be such?
+/// Whether the frame obeys the limits of direct messages.
 fn is_legal(data: &Data<'_>, shared: &Shared) -> bool {
     shared.config.ring_bytes > 0
         && data.length as usize <= shared.memory.limit_bytes()
@@ -466,15 +466,15 @@ fn is_legal(data: &Data<'_>, shared: &Shared) -> bool {
         && !data.channel.is_datagram()
 }
 
-/// The message of several frames that arrives from that peer.
+/// The direct message of several frames that is arriving from that peer.
 pub(super) fn arriving(direct: &mut [Counts], from: NodeId) -> Option<&mut Reassembly> {
     let counts = direct.get_mut(usize::from(from.0))?;
     let arriving = counts.arriving.as_deref_mut()?;
     Some(&mut arriving.message)
 }
 
-/// Takes one frame of a message of several; the message, if it was the last.
-fn take_part<const LANDED: bool>(
+/// Takes one frame of a message of several; returns the message if it is complete.
+fn take_part<const PLACED: bool>(
     data: &Data<'_>,
     payload_bytes: usize,
     shared: &mut Shared,
@@ -486,7 +486,7 @@ fn take_part<const LANDED: bool>(
     };
     let (offset, length) = (data.offset as usize, data.length as usize);
     if counts.arriving.is_none() {
-        if LANDED || offset > 0 || payload_bytes == 0 {
+        if PLACED || offset > 0 || payload_bytes == 0 {
             return Err(Drop::Malformed);
         }
         pool.posted = sink.place(data.source, data.channel, length);
@@ -512,12 +512,12 @@ fn take_part<const LANDED: bool>(
         return Err(Drop::Malformed);
     }
     let message = &mut arriving.message;
-    if !LANDED {
+    if !PLACED {
         message.insert(offset, data.payload);
     } else if message.reaches(offset + payload_bytes) {
         message.mark(offset);
     } else {
-        return Err(Drop::Malformed); // nothing was borrowed there
+        return Err(Drop::Malformed); // no place was given there
     }
     arriving.next += payload_bytes;
     if !arriving.message.is_whole() {
@@ -539,14 +539,14 @@ pub(super) fn recall(
     arriving.message.recall(posted, &mut shared.pool)
 }
 
-/// The peer is to be told, in a frame of its own.
+/// Has the peer told, by an ack of its own, whether direct messages are taken.
 pub(super) fn set_open(peer: &mut Peer, open: bool) {
     peer.direct.set(Talk::OPEN, open);
     peer.direct.set(Talk::WORD_DUE, true);
     peer.receive.ack_now = true;
 }
 
-/// The first frame of a session has come: the peer is up, and hears what it may have missed before.
+/// On the first frame of a session: the peer is up, and is told again what it may have missed.
 #[cold]
 pub(super) fn tell_again(peer: &mut Peer) {
     peer.direct.set(Talk::UNHEARD, false);
@@ -555,13 +555,13 @@ pub(super) fn tell_again(peer: &mut Peer) {
     }
 }
 
-/// What was taken in the present session, and in the one before; nothing where the link has no ring.
+/// Direct messages taken in the present session, and in the one before; 0 if the link has no ring.
 pub(super) fn taken_from(shared: &Shared, peer: NodeId) -> (u32, u32) {
     let known = shared.direct.get(usize::from(peer.0));
     known.map_or((0, 0), |counts| (counts.taken, counts.taken_before))
 }
 
-/// A session has ended; how many are lost by the peer's word that it took so many.
+/// Ends a session; returns how many direct messages are lost according to the peer's count `taken`.
 pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> usize {
     let was_unsettled = peer.direct.is(Talk::UNSETTLED);
     peer.direct = Talk::default();
@@ -579,17 +579,17 @@ pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> u
     counts.end(taken)
 }
 
-/// Whether direct messages of that peer are taken now: where the usual rules decide who may send how much, and no more than a quarter of the budget is used.
+/// Whether direct messages of that peer are taken now: the usual rules apply to it, and at most a quarter of the budget is used.
 pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
     shared.memory.has_eased() && is_plain(peer, shared)
 }
 
-/// The usual rules alone decide what the peer may send.
+/// Neither a policy nor a window of the program limits what the peer may send.
 fn is_plain(peer: &Peer, shared: &Shared) -> bool {
     shared.receiving.rules().are_plain() && peer.account.limit() == u64::MAX
 }
 
-/// A session begins: the peer is told if direct messages are taken, now or when memory is free.
+/// Begins a session: the peer is told that direct messages are taken, now or when memory is free.
 pub(super) fn begin(peer: &mut Peer, shared: &mut Shared) {
     peer.direct.set(Talk::UNHEARD, shared.config.ring_bytes > 0);
     if takes_direct(peer, shared) {

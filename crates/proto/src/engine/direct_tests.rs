@@ -44,7 +44,7 @@ fn settle(wire: &mut Wire) {
     }
 }
 
-/// As a driver does it. `true`: it went directly.
+/// Sends a message as a driver does. `true`: it went directly.
 fn send(wire: &mut Wire, from: usize, channel: Channel, message: &[u8]) -> bool {
     let (to, scatters) = (1 - from, wire.scatters);
     let halves = message.split_at(message.len() / 3);
@@ -96,22 +96,21 @@ fn both_ways_follow_each_other() {
     assert_eq!(follow_each_other(false, [4000, 20_000]).0, 0);
 }
 
-/// Likewise where a link puts payloads where they belong, which is known of the first one beforehand: of a direct message of ten parts most are
-/// taken so.
+/// The same if a link places payloads, which `foresee` permits from the first frame on: of a direct message of ten parts, most are placed.
 #[test]
 fn direct_parts_land_in_their_places() {
     let (placed, long) = follow_each_other(true, [14_000, 14_000]);
     assert!(long > 10 && placed > 5 * long, "{placed} frames of {long}");
 }
 
-/// So are messages by reference, each as one frame, whatever its length.
+/// Messages by reference are placed, too, each as one frame, whatever its length.
 #[test]
 fn messages_by_reference_land_in_their_places() {
     let (placed, long) = follow_each_other(true, [18_000, RING_BYTES - 4]);
     assert!(placed >= long && long > 10, "{placed} frames of {long}");
 }
 
-/// A head by reference without its body is malformed, and so is one whose message has another length than its body, or more than a ring.
+/// A head by reference without its payload is malformed, and so is one whose message differs in length from the payload, or exceeds a ring.
 #[test]
 fn references_without_bodies_are_refused() {
     let mut wire = wire();
@@ -138,8 +137,8 @@ fn references_without_bodies_are_refused() {
     assert_eq!(node.inbox.messages.len(), 1);
 }
 
-/// A message by reference whose body cannot be had ends the session: its sender is told how many are lost, and what comes behind it is not
-/// delivered in its stead.
+/// A message by reference whose payload cannot be read ends the session: its sender is told how many are lost, and a later message is not delivered
+/// in its place.
 #[test]
 fn a_lost_body_is_told() {
     let mut wire = wire();
@@ -168,7 +167,7 @@ fn a_lost_body_is_told() {
     assert_eq!(wire.nodes[1].inbox.messages.len(), 4);
 }
 
-/// How many frames placed in their places, and how many long messages went directly.
+/// How many frames were placed, and how many long messages went directly.
 fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     let mut wire = wire();
     wire.scatters = scatters;
@@ -212,8 +211,8 @@ fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     (wire.placed, direct_long)
 }
 
-/// A receiver that takes nothing says so in time: what was on its way then fits the headroom, and nothing is dropped. When it has taken
-/// most, direct messages come again.
+/// A receiver that releases nothing stops its peers in time: what was on its way then fits the headroom, and nothing is dropped. When it has released
+/// most, direct messages are sent again.
 #[test]
 fn memory_stops_who_sends() {
     let mut wire = wire();
@@ -221,7 +220,7 @@ fn memory_stops_who_sends() {
     let mut in_ring = 0;
     let (mut sent, mut direct) = (0, 0);
     while sent < 40_000 {
-        // All that a ring holds comes at once.
+        // A full ring arrives at once.
         if send(&mut wire, 0, CHANNEL, b"12345678") {
             direct += 1;
             in_ring += 64;
@@ -256,7 +255,7 @@ fn memory_stops_who_sends() {
     assert!(send(&mut wire, 0, CHANNEL, b"12345678"), "may go on");
 }
 
-/// However much the program holds, what was sent before the word to stop came is taken; of who goes on and on, no more than some rings.
+/// However much the program holds, what was sent before the stop arrived is taken; of a peer that ignores the stop, no more than some rings.
 #[test]
 fn nothing_on_its_way_is_dropped() {
     let mut wire = wire();
@@ -283,7 +282,7 @@ fn nothing_on_its_way_is_dropped() {
     settle(&mut wire);
     let drops = |wire: &Wire| wire.nodes[1].engine.counters().drops.get(Drop::Memory);
     assert_eq!(wire.nodes[1].inbox.messages.len(), sent, "all of them");
-    let refused = drops(&wire); // of the last one's frame, which came by number
+    let refused = drops(&wire); // of a frame of the last message, which went by number
 
     let data = part(session, Channel::ordered(77), (0, 1000), &[7; 1000]);
     let mut slot = [0; 1472];
@@ -324,7 +323,7 @@ fn part(
     }
 }
 
-/// Of node 0 towards node 1, to which nothing is on its way.
+/// The session of node 0 towards node 1, while nothing is on its way.
 fn session(wire: &mut Wire) -> u32 {
     let mut slot = [0; 1472];
     let now = wire.now;
@@ -338,7 +337,7 @@ fn session(wire: &mut Wire) -> u32 {
     tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
 }
 
-/// Messages of several frames, up to a part of the ring: whole and in order, into what was posted for them, and nothing is kept to repeat.
+/// Messages of several frames, up to a quarter of the ring, arrive whole and in order in posted buffers; the sender holds no copies.
 #[test]
 fn longer_ones_follow_frame_by_frame() {
     let mut wire = wire();
@@ -376,7 +375,7 @@ fn longer_ones_follow_frame_by_frame() {
     assert!(wire.nodes[1].engine.accounts().are_balanced());
 }
 
-/// Frames that do not follow each other are dropped; and what is not whole when its session ends gives back what was posted for it.
+/// Frames out of sequence are dropped; a message that is incomplete when its session ends returns its posted buffer.
 #[test]
 fn odd_parts_are_dropped() {
     let mut wire = wire();
@@ -442,7 +441,7 @@ impl FlowPolicy for Usual {
     }
 }
 
-/// With a window or rules of the program's nothing comes unasked; without them it does again.
+/// With a window or a policy of the program no direct messages are taken; without them they are again.
 #[test]
 fn the_programs_rules_hold() {
     let mut wire = wire();
@@ -470,13 +469,13 @@ fn the_programs_rules_hold() {
     }
     let came = wire.nodes[1].inbox.messages.len();
     assert_eq!(came, 2 * changes.len());
-    // The sender's own pace, too.
+    // The same with a pace of the sender.
     let (now, pace) = (wire.now, crate::Pace::Drain);
     wire.nodes[0].engine.set_pace(now, NodeId(1), pace);
     assert!(!send(&mut wire, 0, CHANNEL, b"paced"));
 }
 
-/// Of a session that its receiver has ended the sender learns how many it took: whether that left, or lives and has forgotten it.
+/// When a receiver that is alive ends the session, its sender learns how many messages it took, whether it closed or reconnects.
 #[test]
 fn who_lives_says_what_it_took() {
     for leaves in [true, false] {
@@ -484,7 +483,7 @@ fn who_lives_says_what_it_took() {
         for _ in 0..5 {
             assert!(send(&mut wire, 0, CHANNEL, b"taken"));
         }
-        // Of libraries, which nobody is promised.
+        // Messages of libraries are not counted.
         assert!(send(&mut wire, 0, Channel::ordered(0xff03), b"taken"));
         wire.run(Duration::from_micros(50), |_| false);
         let now = wire.now;
@@ -505,7 +504,7 @@ fn who_lives_says_what_it_took() {
     }
 }
 
-/// Of a process that is gone only the link knows what it has read.
+/// Of a process that is gone, only the link knows which messages it has read.
 #[test]
 fn the_dead_say_nothing() {
     let mut wire = wire();
@@ -517,7 +516,7 @@ fn the_dead_say_nothing() {
     assert!(wire.nodes[0].engine.direct(NodeId(1), CHANNEL, 8).is_none());
 }
 
-/// What nobody honest sends is dropped, and changes nothing: what comes by number goes on.
+/// Frames that no honest peer sends are dropped, and change nothing: numbered messages go on.
 #[test]
 fn odd_frames_are_dropped() {
     let mut wire = wire();
@@ -569,7 +568,7 @@ fn odd_frames_are_dropped() {
         );
     }
     assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
-    // Where no link keeps frames in order, there is nothing of the kind.
+    // Without a link that keeps frames in order, there are no direct messages.
     let mut plain = Wire::new(2);
     settle(&mut plain);
     assert!(

@@ -1,7 +1,7 @@
-//! Flow control in the program's hands: windows that change while it runs, and rules of its own.
+//! Flow control by the program: windows that change at any time, and policies.
 //!
-//! Called by the driver for its program. What changes here holds for what is granted from now on: credit once given is never taken back
-//! so the bound of R-21 holds at every moment.
+//! Called by the driver for its program. A change holds for what is granted from now on: credit is never taken back, so the bound of R-21
+//! holds at every moment.
 
 use alloc::boxed::Box;
 
@@ -13,7 +13,7 @@ use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
 impl Engine {
-    /// What peers may send ahead at present.
+    /// State of what peers may send ahead.
     pub fn window(&self) -> Window {
         let (receiving, memory) = (&self.shared.receiving, &self.shared.memory);
         let rules = receiving.rules();
@@ -28,14 +28,14 @@ impl Engine {
         }
     }
 
-    /// From now on so many frames are granted to all peers together; between 1 and what the link's receive side holds.
+    /// Sets how many frames are granted to all peers together: between 1 and what the link's receive side holds.
     pub fn set_window(&mut self, frames: usize) {
         self.shared.receiving.set_window(frames as u64);
         self.regrant();
     }
 
-    /// From now on no more than so many frames are granted ahead to this peer; at least 1. `None`: as many as there are for it.
-    /// Outlives the peer's lives. `false`: it is no peer.
+    /// Sets how many frames are granted ahead to this peer, at least 1; `None`: no limit of its own. Holds in later sessions, too. Returns `false` if
+    /// the peer is unknown.
     pub fn set_peer_window(&mut self, peer: NodeId, frames: Option<usize>) -> bool {
         let Some(state) = self.peer_mut(peer) else {
             return false;
@@ -46,20 +46,20 @@ impl Engine {
         true
     }
 
-    /// From now on messages that arrived and were not consumed may take so much memory. What they take already is not touched.
+    /// Sets how much memory messages may take that arrived and were not released. Memory that is taken already stays taken.
     pub fn set_budget(&mut self, bytes: usize) {
         self.shared.memory.set_budget(bytes);
         self.regrant();
     }
 
-    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci`
-    /// that is the window of each peer and what it is permitted to send again.
+    /// Sets the policy that decides who may send how much to us; `None`: the usual rules. Under `suci` it decides the window of each peer and
+    /// what it is permitted to send again.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.shared.receiving.set_policy(policy);
         self.regrant();
     }
 
-    /// From now on frames leave to `peer` at this pace, whatever it grants. Outlives the peer's lives. `false`: it is no peer.
+    /// Sets the pace of frames to `peer`, whatever it grants. Holds in later sessions, too. Returns `false` if the peer is unknown.
     pub fn set_pace(&mut self, now: Instant, peer: NodeId, pace: Pace) -> bool {
         let Some(state) = self.peer_mut(peer) else {
             return false;
@@ -69,7 +69,7 @@ impl Engine {
         true
     }
 
-    /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.
+    /// Decides the credit of all peers anew: for a policy that has changed its mind.
     pub fn regrant(&mut self) {
         let (receiving, members) = self.members();
         receiving.regrant(members);

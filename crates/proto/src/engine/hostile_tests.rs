@@ -1,6 +1,6 @@
-//! A peer that lies: whatever it sends, nothing panics, memory stays bounded, and what is not used is counted.
+//! A hostile peer: whatever it sends, nothing panics, memory stays bounded, and frames that are not used are counted.
 //!
-//! Node 0 is the liar: frames are forged in its name, with the session that is up.
+//! Node 0 is hostile: frames are forged in its name, for the session that is up.
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
@@ -11,7 +11,7 @@ use crate::time::Duration;
 use alloc::vec;
 use tsumuji_wire::{Ack, Channel, Control, Data, Hello, flags};
 
-/// Two nodes that know each other.
+/// Two nodes with a session.
 pub(super) fn pair() -> Wire {
     pair_under(Congestion::Credit)
 }
@@ -34,7 +34,7 @@ pub(super) fn fragment_bytes(wire: &Wire) -> usize {
     peer.expect("a member").send.fragment_bytes()
 }
 
-/// A first fragment that is all right, to be spoilt.
+/// A first fragment that is legal, to be modified.
 pub(super) fn data(wire: &Wire, payload: &'static [u8]) -> Data<'static> {
     Data {
         source: NodeId(0),
@@ -90,7 +90,7 @@ pub(super) fn close(session: u32) -> Ack<'static> {
     }
 }
 
-/// Hands the victim what `write` puts into a slot.
+/// Passes a frame that `write` writes to node 1.
 pub(super) fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
     let mut slot = [0; 1472];
     let bytes = write(&mut slot).expect("fits");
@@ -238,7 +238,7 @@ fn contradicting_fragments() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 3 * FULL.len()]);
 }
 
-/// A message of 2000 bytes comes in two fragments of 1000: whoever cuts it at the agreed size instead is refused, whichever part comes first.
+/// A message of 2000 bytes has two fragments of 1000: a frame cut at the agreed size instead is refused, whichever part comes first.
 #[test]
 fn fragments_cut_otherwise() {
     static FULL: [u8; 1432] = [7; 1432];
@@ -278,7 +278,7 @@ fn fragments_cut_otherwise() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 2000]);
 }
 
-/// A claim of 4 GiB is malformed where hello said less; where it is allowed, what was sent is filled and no more.
+/// A length of 4 GiB is malformed where hello stated less; where it is allowed, fragments far ahead of the first missing one are refused.
 #[test]
 fn claims_commit_no_memory() {
     static FULL: [u8; 1432] = [7; 1432];
@@ -318,7 +318,7 @@ fn claims_commit_no_memory() {
     assert_eq!(wire.nodes[1].engine.shared.memory.used_bytes(), 0);
 }
 
-/// One fragment each of more messages than memory holds: it is refused and counted, and comes back with the peer's end.
+/// One fragment each of more messages than memory holds: the excess is refused and counted, and the memory returns when the session ends.
 #[test]
 fn half_messages_are_bounded() {
     static FULL: [u8; 1432] = [7; 1432];
@@ -342,7 +342,7 @@ fn half_messages_are_bounded() {
     assert_eq!(wire.nodes[1].engine.shared.memory.used_bytes(), 0);
 }
 
-/// A thousand hellos get one welcome, and do not end what is up.
+/// A thousand hellos get one welcome, and do not end the session.
 #[test]
 fn floods_of_hellos() {
     let mut wire = pair();
@@ -384,7 +384,7 @@ fn floods_of_hellos() {
     assert_alive(&mut wire);
 }
 
-/// Frames heard before are duplicates; resets and closes of other sessions change nothing.
+/// Repeated frames are duplicates; resets and closes of other sessions change nothing.
 #[test]
 fn replays_and_wrong_sessions() {
     let mut wire = pair();
@@ -405,13 +405,13 @@ fn replays_and_wrong_sessions() {
     assert!(wire.nodes[1].engine.is_up(NodeId(0)));
 }
 
-/// A frame that contradicts the session's state is dropped whole: what it says besides, an acknowledgement that is right among it, is not taken,
-/// and it is no sign of life.
+/// A frame that contradicts the session's state is dropped whole: nothing else of it is taken, not even a valid acknowledgement, and it is no sign of
+/// life.
 #[test]
 fn contradictions_change_nothing() {
     static FULL: [u8; 1432] = [7; 1432];
     let mut wire = pair();
-    // The victim has sent a message, which nobody has acknowledged, and has a message of three fragments under way.
+    // Node 1 has sent a message that is not acknowledged, and is receiving a message of three fragments.
     wire.nodes[0].cut_off = true;
     wire.send(1, 0, Channel::ordered(0), body(1, 100));
     wire.run(Duration::from_micros(100), |_| false);

@@ -1,4 +1,4 @@
-//! What is not kept or waited for without bound: a full queue, and a peer that has left.
+//! Bounds on what is kept and waited for: a full queue, and a peer that has left.
 
 use super::tests::{Inbox, MINUTE, Wire, config};
 use super::*;
@@ -7,8 +7,8 @@ use crate::message::Payload;
 use alloc::vec;
 use tsumuji_wire::{Channel, DeliveryClass, Priority};
 
-/// A peer that has met us and leaves before we have met it has died, and is not asked for any more: it knows both lives, so it is no
-/// stranger's word.
+/// A peer that has a session with us and closes before we have one with it is dead, and gets no more hellos: its close names the session of both
+/// incarnations, so it is not forged.
 #[test]
 fn who_leaves_before_it_is_met_is_not_asked_for() {
     let now = Instant::from_nanos(0);
@@ -37,7 +37,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     for hello in written(&mut a) {
         b.handle_frame(now, &hello, &mut inbox);
     }
-    // What b asks itself is lost.
+    // The hello of b is lost.
     for welcome in written(&mut b).iter().filter(|frame| frame[0] & 15 == 4) {
         a.handle_frame(now, welcome, &mut inbox);
     }
@@ -67,7 +67,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     assert_eq!(b.poll_event(), None, "once");
 }
 
-/// Empty messages are not free: what is kept beside each fills the queue, too, and room is told of again.
+/// Empty messages are not free: their slots fill the queue, too, and the program is told when there is room again.
 #[test]
 fn empty_messages_fill_the_queue() {
     let mut wire = Wire::new(2);
@@ -81,7 +81,7 @@ fn empty_messages_fill_the_queue() {
         )
     };
     let most = (0..1 << 20).take_while(|_| empty().is_ok()).count();
-    // Not so large that their places alone are several times the limit.
+    // Not so large that their slots alone are several times the limit.
     let limit_bytes = config(0, 1).send_queue_bytes;
     assert!(
         (limit_bytes / 256..=limit_bytes / 64).contains(&most),
@@ -95,8 +95,8 @@ fn empty_messages_fill_the_queue() {
     assert!(wire.nodes[0].engine.has_room(NodeId(1), limit_bytes));
 }
 
-/// Memory is full of an ordered channel's messages, and the one they wait for was lost: it goes before a more urgent one, which only its arrival makes
-/// room for.
+/// Memory is full of messages of an ordered channel, and the one they wait for was lost: it goes before a more urgent one, for which only its arrival
+/// makes room.
 #[test]
 fn what_memory_waits_for_goes_first() {
     let mut wire = Wire::new(2);

@@ -1,11 +1,11 @@
-//! The driver's face of the engine, and what its parts share.
+//! The engine's interface to its driver, and the state that the parts of the engine share.
 //!
-//! `submit` takes messages, `datagrams` what is best effort; `receive` takes frames in, `placement` says where bodies belong; `batch` plans
-//! what leaves together, `transmit` writes it, `timers` looks at deadlines. A driver calls `handle_frame`, `handle_timeout`, then
-//! `next_destination`, `plan` and `batch` until nothing is due, then `poll_event`.
+//! `submit` accepts messages and `datagrams` best-effort ones; `receive` handles incoming frames, `placement` says where their payloads belong;
+//! `batch` plans which frames leave together, `transmit` writes them, `timers` handles deadlines. A driver calls `handle_frame`, `handle_timeout`,
+//! then `next_destination`, `plan` and `batch` until nothing is left to send, then `poll_event`.
 //!
-//! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
-//! earliest of its deadlines (it may be earlier: deadlines are cancelled lazily).
+//! Invariants: a peer that may have something to write is in `ready`, at most once; its alarm is never later than the earliest of its deadlines. It
+//! may be earlier, because deadlines are cancelled lazily.
 
 mod batch;
 mod credit;
@@ -45,17 +45,17 @@ use crate::receiving::{Members, Receiving};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Channel, DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, NodeId};
 
-/// Smallest frame a link may have: every control frame fits, and data frames carry something.
+/// Smallest frame size that a link may have: every control frame fits, and a data frame has room for payload.
 const FRAME_BYTES_MIN: usize = 64;
 const _: () = assert!(HELLO_BYTES <= FRAME_BYTES_MIN && DATA_HEADER_BYTES < FRAME_BYTES_MIN);
 
 /// Largest frame whose payload the 16-bit length can state.
 const FRAME_BYTES_MAX: usize = DATA_HEADER_BYTES + MAX_PAYLOAD_BYTES;
 
-/// A peer that never answers is given up after so many times `Config::dead_after`.
+/// A peer that never answers is abandoned after this many times `Config::dead_after`.
 const CONNECT_PATIENCE: u64 = 8;
 
-/// A century: no process lives so long.
+/// A century: longer than any process runs.
 const FOREVER: Duration = Duration::from_secs(3_200_000_000);
 
 /// Reliable and best-effort messages between this node and all its peers.
@@ -64,16 +64,16 @@ pub struct Engine {
     shared: Shared,
     peers: Vec<Option<Box<Peer>>>,
     ready: VecDeque<u16>,
-    /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
+    /// Peers whose alarm has gone off, while `handle_timeout` visits them; kept to reuse its memory.
     due: Vec<u16>,
     datagrams: Datagrams,
     batch: Batch,
-    /// Where a link may have put payloads.
+    /// The place that a link may have filled with payloads.
     place: Option<BorrowedPlace>,
     closed: bool,
 }
 
-/// What all peers use together.
+/// State that all peers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -83,30 +83,30 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) alarms: Alarms,
-    /// One for each peer of which something is missing, and only for these.
+    /// One entry for each peer from which something is missing.
     doubts: Vec<Doubt>,
-    /// Towards whom smaller frames are stated than the link has, and which: the path did not carry larger ones.
+    /// Peers to which this node states smaller frames than the link has, and the size: the path did not carry larger ones.
     narrow: Vec<(NodeId, usize)>,
-    /// The smallest frames that were ever agreed with a peer: one datagram of that size is for all.
+    /// The smallest frame size that was ever agreed with a peer: a datagram of this size reaches every peer.
     least_frame_bytes: usize,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
-    /// Of direct messages, by peer; empty where the link has no ring.
+    /// Counts of direct messages, by peer; empty if the link has no ring.
     direct: Vec<Counts>,
-    /// Some peer is to send nothing directly, as long as memory is short.
+    /// Some peer may not send directly until memory is free again.
     has_shut: bool,
-    /// A peer that was never met is asked for so long.
+    /// How long a peer that was never met is sent hellos.
     connect_within: Duration,
 }
 
 impl Shared {
-    /// The largest frame that the peer is to send here, and be sent.
+    /// The frame size that this node states to the peer: the largest that it takes from it and sends to it.
     fn stated_frame_bytes(&self, to: NodeId) -> usize {
         let narrow = self.narrow.iter().find(|(peer, _)| *peer == to);
         narrow.map_or(self.config.frame_bytes, |(_, bytes)| *bytes)
     }
 
-    /// A deadline of the peer is then.
+    /// Sets the peer's alarm for a deadline at `at`, unless it goes off earlier already.
     #[inline]
     pub(crate) fn arm(&mut self, peer: &mut Peer, at: Instant) {
         self.alarms.set(peer.id.0, &mut peer.alarm, at);
@@ -114,8 +114,10 @@ impl Shared {
 }
 
 impl Engine {
+    /// Creates an engine without peers.
+    ///
     /// # Panics
-    /// If `config.incarnation` is 0, or frames are below 64 bytes.
+    /// If `config.incarnation` is 0, or `config.frame_bytes` is below 64.
     pub fn new(mut config: Config) -> Self {
         assert!(config.incarnation != 0, "incarnation 0 means unknown");
         assert!(
@@ -125,7 +127,7 @@ impl Engine {
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
         if config.congestion == Congestion::Suci {
-            config.ring_bytes = 0; // each of its messages has a number
+            config.ring_bytes = 0; // under `suci` every message has a number
         }
         let shared = Shared {
             pool: Pool::new(),
@@ -155,12 +157,12 @@ impl Engine {
         }
     }
 
-    /// From now on silence kills nobody that was met: the driver knows who lives, and calls `give_up` for who does not.
+    /// From now on silence ends no session with a peer that was met: the driver knows which processes are alive, and calls `abort` for the others.
     pub fn bear_silence(&mut self) {
         self.shared.config.dead_after = FOREVER;
     }
 
-    /// Begins hello with `peer`; messages may be submitted at once and leave when it answers.
+    /// Begins the handshake with `peer`; messages may be submitted at once, and leave when the peer answers.
     pub fn add_peer(&mut self, now: Instant, peer: NodeId) {
         let index = usize::from(peer.0);
         if self.peers.len() <= index {
@@ -180,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// A dead peer is tried again (a restarted process); its former life is forgotten.
+    /// Begins the handshake with a dead peer again, whose process may have been restarted. Does nothing unless the peer is dead.
     pub fn reconnect_peer(&mut self, now: Instant, peer: NodeId) {
         if let Some(state) = self.peer_mut(peer)
             && state.session.phase == Phase::Dead
@@ -190,8 +192,8 @@ impl Engine {
         }
     }
 
-    /// Ends the session with `peer` as if it had died: for who can neither send what it began, nor keep it. If the peer lives, it
-    /// will find out when it sends.
+    /// Aborts the session with `peer` as if the peer had died: for a driver that can neither finish sending a message nor retain a copy. A peer that
+    /// is alive will notice when it sends its next frame.
     pub fn abort(&mut self, now: Instant, peer: NodeId) {
         let state = self.peers.get_mut(usize::from(peer.0));
         if let Some(state) = state.and_then(Option::as_deref_mut) {
@@ -200,13 +202,13 @@ impl Engine {
         }
     }
 
-    /// What happened; call until `None`.
+    /// The next event; call until `None`.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
     }
 
-    /// When `handle_timeout` wants to be called. May be early, never late.
+    /// When to call `handle_timeout` next. May be early, never late.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if !self.datagrams.is_empty() {
@@ -221,7 +223,7 @@ impl Engine {
         alarm.into_iter().chain(self.datagrams.retry_at()).min()
     }
 
-    /// State of the traffic with a peer.
+    /// State of the traffic with a peer; `None` if it is unknown.
     pub fn flow(&self, peer: NodeId) -> Option<Flow> {
         let peer = self.peer(peer)?;
         let expected = peer.receive.arrivals.base();
@@ -248,7 +250,7 @@ impl Engine {
         })
     }
 
-    /// Looks at every peer: for tests, and for whoever suspects a leak.
+    /// Sums up the accounts of all peers: for tests, and to find leaks.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             memory_bytes: self.shared.memory.used_bytes(),
@@ -263,18 +265,18 @@ impl Engine {
         accounts
     }
 
-    /// Hello and welcome were exchanged, and the peer is not dead.
+    /// The session with the peer is up: hello and welcome were exchanged, and it has not ended.
     pub fn is_up(&self, peer: NodeId) -> bool {
         self.peer(peer).is_some_and(Peer::is_up)
     }
 
-    /// The program is done with one message of `bytes` from `peer`.
+    /// The program has released one message of `bytes` from `peer`.
     #[inline]
     pub fn release(&mut self, peer: NodeId, bytes: usize) {
         self.release_all(peer, 1, bytes);
     }
 
-    /// The program is done with so many messages of `bytes` together from `peer`.
+    /// The program has released `messages` messages from `peer`, of `bytes` altogether.
     #[inline]
     pub fn release_all(&mut self, peer: NodeId, messages: usize, bytes: usize) {
         let charged_bytes = charge_all(messages, bytes);
@@ -287,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// Somebody waits for what was released.
+    /// Grants credit, and permits direct messages again, to peers that wait for the released memory.
     #[cold]
     fn feed_waiting(&mut self) {
         self.feed_hungry();
@@ -296,23 +298,23 @@ impl Engine {
         }
     }
 
-    /// Gives a message's buffer back to the pool.
+    /// Returns a message's buffer to the pool.
     pub fn recycle(&mut self, buffer: Vec<u8>) {
         self.shared.pool.put(buffer);
     }
 
-    /// An empty buffer of at least `capacity`, from the pool where it has one.
+    /// An empty buffer of at least `capacity` bytes from the pool, or one without memory if there is none.
     pub fn buffer(&mut self, capacity: usize) -> Vec<u8> {
         self.shared.pool.take(capacity).unwrap_or_default()
     }
 
-    /// A buffer of the program's whose message will not come: the session that brought it has ended.
+    /// A posted buffer whose message will not come, because the session ended; call until `None`.
     pub fn poll_unused(&mut self) -> Option<Posted> {
         self.shared.pool.unused.pop()
     }
 
-    /// Takes the program's buffer of that number back from the message of `from` that arrives there by `channel`, and is in memory of the engine's
-    /// from now on. `Ok(None)`: no message does. `Err`: there is no memory for it.
+    /// Takes posted buffer `number` back while a message of `from` on `channel` arrives in it; the message moves to memory of the engine. `Ok(None)`:
+    /// no message arrives in that buffer. `Err`: there is no memory for the message.
     pub fn recall(
         &mut self,
         from: NodeId,
@@ -329,21 +331,21 @@ impl Engine {
             .transpose()
     }
 
-    /// Largest message that this node takes.
+    /// Largest message that this node accepts, in bytes.
     pub fn message_limit_bytes(&self) -> usize {
         self.shared.config.message_limit_bytes
     }
 
-    /// Sets memory aside for a copy of a message of `bytes`, until anything else takes it. `false`: there is none.
+    /// Makes sure that the pool can hold a copy of a message of `bytes`, until something else takes that memory. `false`: there is no memory.
     pub fn reserve(&mut self, bytes: usize) -> bool {
         if u32::try_from(bytes).is_err() {
-            return false; // no message is so long
+            return false; // no message is that long
         }
         let buffer = self.shared.pool.take(bytes);
         buffer.map(|buffer| self.shared.pool.put(buffer)).is_some()
     }
 
-    /// Tells peers that this node leaves; further submits fail. What is still queued is not waited for.
+    /// Tells peers that this node leaves; further submits fail. Does not wait for queued messages.
     pub fn close(&mut self, now: Instant) {
         self.closed = true;
         for index in 0..self.peers.len() {
@@ -357,7 +359,7 @@ impl Engine {
         }
     }
 
-    /// Totals since birth.
+    /// Totals since the engine was created.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -370,7 +372,7 @@ impl Engine {
         self.peers.get_mut(usize::from(id.0))?.as_deref_mut()
     }
 
-    /// After any change to a peer: it may have something to write, and a deadline.
+    /// Queues the peer if it has something to write, and sets its alarm; to be called after any change to a peer.
     fn enqueue(&mut self, id: NodeId, now: Instant) {
         let Some(peer) = self
             .peers
@@ -388,7 +390,7 @@ impl Engine {
         }
     }
 
-    /// The receiving half, and what it looks at when it looks at all peers.
+    /// The receiving half, and the state it needs to visit all peers.
     fn members(&mut self) -> (&mut Receiving, Members<'_>) {
         let Self {
             peers,
@@ -411,7 +413,7 @@ impl Engine {
         (receiving, members)
     }
 
-    /// Credit or memory may have come free.
+    /// Grants credit to peers that wait for it: credit or memory may have come free.
     #[inline]
     fn feed_hungry(&mut self) {
         if self.shared.receiving.is_hungry() {
@@ -421,11 +423,11 @@ impl Engine {
     }
 }
 
-/// Nothing more is to be written to the peer whose turn it is. `busy`: it is not the only one that has a turn.
+/// Removes the peer in turn from `ready`, as it has nothing more to write. `busy`: other peers may be in `ready`, too.
 #[inline(always)] // as Queue::acknowledge
 fn leave_turn(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
     if !busy && peer.queued {
-        ready.clear(); // nobody else stands there
+        ready.clear(); // no other peer is in it
         peer.queued = false;
     } else if ready.front() == Some(&peer.id.0) {
         ready.pop_front();
@@ -433,7 +435,7 @@ fn leave_turn(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
     }
 }
 
-/// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
+/// As `Engine::enqueue`, after a frame of the peer was handled: sets the alarm only for those deadlines that a frame can bring nearer.
 #[inline(always)] // as Queue::acknowledge
 fn enqueue_after_frame(
     peer: &mut Peer,

@@ -1,12 +1,11 @@
-//! Fragments of long messages that a link receives straight into their places.
+//! Placement: a link receives fragments of a long message straight into the message's buffer.
 //!
-//! Called by drivers whose link can scatter what it receives. Of a message that comes in many fragments the next few are likely
-//! to be the next to arrive, so the link is borrowed their places before it asks for frames. Afterwards `is_expected` says of each
-//! header whether the guess was right; only then is it told to `handle_placed`, which takes the fragment without copying it. Where the guess
-//! was wrong the driver puts the frame together again and hands it to `handle_frame`: the places hold bytes that mean nothing
-//! until the fragments that belong there come.
+//! Called by drivers whose link can scatter what it receives. The fragments that follow the latest one of a long message are likely to arrive next,
+//! so `placement` lends the link their places before it asks for frames. Afterwards `is_expected` checks each header against that guess, and
+//! `handle_placed` takes a fragment that is in its place without copying it. The driver reassembles any other frame from its parts and passes it to
+//! `handle_frame`: bytes in a place mean nothing until the fragments that belong there arrive.
 //!
-//! Invariant: nothing but bytes of fragments that have not arrived is ever borrowed.
+//! Invariant: a place covers only fragments that have not arrived.
 
 use super::Engine;
 use super::direct::arriving;
@@ -16,39 +15,39 @@ use crate::receiving::Receiving;
 use crate::time::Instant;
 use tsumuji_wire::{Channel, DATA_HEADER_BYTES, Data, NodeId, flags, parse_data_head};
 
-/// What is borrowed at most, but for the rest of a fragment: no link receives more in one piece.
+/// Largest place, rounded up to whole fragments: no link receives more in one piece.
 const PLACEMENT_BYTES: usize = 64 << 10;
 
-/// The message of which a fragment came last.
+/// The message of which a fragment arrived last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guess {
     pub(super) from: NodeId,
     pub(super) channel: Channel,
-    /// 0 of a direct message: one of a peer's arrives at a time.
+    /// 0 for a direct message: at most one of each peer arrives at a time.
     pub(super) message_low: u32,
     pub(super) is_direct: bool,
 }
 
-/// The place that was borrowed last.
+/// The place that `placement` returned last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BorrowedPlace {
     message: Guess,
     length_bytes: usize,
-    /// Of each fragment but the last.
+    /// Payload bytes of each fragment but the last.
     body_bytes: usize,
-    /// Offset in the message of its first byte, and how many it has.
+    /// Offset of the place in the message, and its length in bytes.
     start: usize,
     bytes: usize,
 }
 
 impl BorrowedPlace {
-    /// Payload bytes of every fragment of its message but the last.
+    /// Payload bytes of each fragment of the message but the last.
     #[inline]
     pub(super) fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 
-    /// How far into the place the payload lies, if this is a fragment of the message whose place it is.
+    /// Offset of the fragment's payload in the place, if it belongs there.
     fn skipped_bytes(&self, data: &Data<'_>) -> Option<usize> {
         let Guess {
             from,
@@ -64,20 +63,20 @@ impl BorrowedPlace {
     }
 }
 
-/// Where the payloads of the frames belong that are likely to come next.
+/// Where a link may receive the payloads of the next frames.
 #[derive(Debug)]
 pub struct Placement<'a> {
-    /// Each frame's header has so many bytes, and belongs elsewhere.
+    /// Length of each frame's header, which is received elsewhere.
     pub head_bytes: usize,
-    /// Each frame's payload has so many bytes, but perhaps the last.
+    /// Payload length of each frame but perhaps the last.
     pub body_bytes: usize,
-    /// One payload after the other.
+    /// One payload after another.
     pub place: &'a mut [u8],
 }
 
 impl Engine {
-    /// Where the payloads of the next frames belong, if a long message is under way. They may come from anybody and be anything:
-    /// see `is_expected`.
+    /// Where the payloads of the next frames belong, if a long message is arriving. The frames that come may be any others: `is_expected` must be
+    /// asked for each.
     #[inline]
     pub fn placement(&mut self) -> Option<Placement<'_>> {
         self.shared.guess?;
@@ -88,7 +87,7 @@ impl Engine {
         self.place = None;
         let guess = self.shared.guess.take()?;
         if !matches!(self.shared.receiving, Receiving::Credit(_)) {
-            return None; // a fragment may come that is not to be taken
+            return None; // under `suci` the next fragment may be dropped
         }
         let peer = self
             .peers
@@ -122,8 +121,8 @@ impl Engine {
         })
     }
 
-    /// Is the frame with this header, whose payload of `body_bytes` lies at `index` times a payload's length in the place that
-    /// `placement` borrowed, the one that belongs there? Nothing may have been handled since.
+    /// Whether a frame with this header, whose payload of `body_bytes` is at `index` × `Placement::body_bytes` in the latest place, belongs exactly
+    /// there. No frame may have been handled since `placement`.
     pub fn is_expected(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
         let (Some(place), Ok(data)) = (self.place, parse_data_head(head, body_bytes)) else {
             return false;
@@ -140,8 +139,8 @@ impl Engine {
             && data.session == peer.session.incoming
     }
 
-    /// As `handle_frame`, for a frame that `is_expected` said yes to. Those of one place are told in their order, and may be refused
-    /// each by itself: what of a place was not taken means nothing.
+    /// As `handle_frame`, for a frame for which `is_expected` returned true. Frames of one place are to be passed in order. Each may be refused by
+    /// itself; the bytes of a refused one mean nothing.
     pub fn handle_placed(
         &mut self,
         now: Instant,
@@ -152,7 +151,7 @@ impl Engine {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += (head.len() + body_bytes) as u64;
         let used = match parse_data_head(head, body_bytes) {
-            Ok(data) if !self.lies_in_place(&data) => Err(Drop::Malformed), // a mistake of the driver's: its bytes are not where they belong
+            Ok(data) if !self.lies_in_place(&data) => Err(Drop::Malformed), // a mistake of the driver: the payload is not where it belongs
             Ok(data) if data.flags & flags::DIRECT != 0 => {
                 self.handle_direct::<true>(now, &data, body_bytes, sink)
             }

@@ -1,4 +1,4 @@
-//! Long messages that leave in runs and are received into their places.
+//! Long messages that leave in batches and are placed by the link.
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
@@ -13,7 +13,7 @@ fn scattering(count: u16) -> Wire {
     wire
 }
 
-/// Messages of every length arrive as they were sent, most of their fragments without a copy.
+/// Messages of every length arrive as they were sent, and most of their fragments are placed.
 #[test]
 fn long_messages_land() {
     let mut wire = scattering(2);
@@ -38,7 +38,7 @@ fn long_messages_land() {
     assert_eq!(wire.nodes[0].engine.counters().retransmitted_frames, 0);
 }
 
-/// Wrong guesses cost nothing but a copy: what is lost, repeated or overtaken, messages that alternate between channels and peers.
+/// Wrong guesses cost a copy only: lost, repeated or overtaken frames, and messages that alternate between channels and peers.
 #[test]
 fn wrong_guesses_do_no_harm() {
     for seed in 0..12 {
@@ -90,7 +90,7 @@ fn wrong_guesses_do_no_harm() {
     }
 }
 
-/// A header that lies in any field is not what was expected, and neither place nor message are what it says.
+/// A header with any wrong field is not expected, and a header with a wrong number or message is dropped.
 #[test]
 fn forged_headers_are_not_expected() {
     let mut wire = scattering(2);
@@ -120,21 +120,21 @@ fn forged_headers_are_not_expected() {
     assert!(!node.engine.is_expected(0, head, bytes - 1));
     assert!(!node.engine.is_expected(0, &head[..39], bytes));
     assert!(node.engine.is_expected(1, &frames[2].0, bytes));
-    // Flags, number, ack, credit, floor and delay are looked at when the frame is taken.
+    // Flags, number, ack, credit, floor and delay are checked when the frame is taken.
     let looked_at_later = |byte: usize| matches!(byte, 1 | 12..24 | 36 | 37 | 39);
     for byte in (0..40).filter(|&byte| !looked_at_later(byte)) {
         let mut forged = head.clone();
         forged[byte] ^= 0x10;
         assert!(!node.engine.is_expected(0, &forged, bytes), "byte {byte}");
     }
-    // A repeated number: dropped as such, and its fragment is still missing.
+    // A repeated number: dropped as a duplicate, and the fragment is still missing.
     let mut repeated = head.clone();
     repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
     node.engine
         .handle_placed(now, &repeated, bytes, &mut node.inbox);
     assert_eq!(node.engine.counters().drops.get(Drop::Duplicate), 1);
     assert!(node.engine.is_expected(0, head, bytes), "as before");
-    // What was never borrowed lies nowhere.
+    // A fragment of another message is in no place.
     let mut elsewhere = head.clone();
     elsewhere[28..32].copy_from_slice(&0_u32.to_le_bytes());
     node.engine
@@ -144,7 +144,7 @@ fn forged_headers_are_not_expected() {
     assert_eq!(drops.total(), 2);
 }
 
-/// The heads and payloads of a message of that many bytes that node 0 sends to node 1, both up.
+/// Heads and payloads of a message of `bytes` bytes from node 0 to node 1, which have a session.
 fn fragments_of(wire: &mut Wire, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     wire.send(0, 1, Channel::ordered(0), body(0, bytes));
     let (now, engine) = (wire.now, &mut wire.nodes[0].engine);
@@ -157,7 +157,7 @@ fn fragments_of(wire: &mut Wire, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     fragments
 }
 
-/// One refused head of a datagram is refused alone: the fragments behind it lie in their places, and are taken.
+/// One refused head does not affect the others: the fragments behind it are in their places, and are taken.
 #[test]
 fn a_refused_head_is_refused_alone() {
     let mut wire = scattering(2);
@@ -170,7 +170,7 @@ fn a_refused_head_is_refused_alone() {
     for (place, (_, payload)) in placement.place.chunks_mut(1432).zip(&fragments[1..]) {
         place.copy_from_slice(payload);
     }
-    // The second fragment comes under the first one's number.
+    // The second fragment arrives with the first one's number.
     let mut heads: Vec<_> = fragments[1..]
         .iter()
         .map(|(head, _)| head.clone())
@@ -185,32 +185,32 @@ fn a_refused_head_is_refused_alone() {
     }
     let drops = node.engine.counters().drops;
     assert_eq!((drops.get(Drop::Duplicate), drops.total()), (1, 1));
-    // It comes again as itself, and the message is whole.
+    // It arrives again with its own number, and completes the message.
     heads[0][12..16].copy_from_slice(&number);
     let again = [&heads[0][..], &fragments[1].1].concat();
     node.engine.handle_frame(now, &again, &mut node.inbox);
     assert!(node.inbox.messages[0].2 == body(0, 1432 * 6));
-    // Whatever comes of it now, in place or not, is an old one.
+    // A further fragment, placed or not, is a duplicate.
     node.engine
         .handle_placed(now, &heads[1], 1432, &mut node.inbox);
     assert_eq!(node.inbox.messages.len(), 1);
 }
 
-/// R-14 holds for fragments that land as for those that are copied: none is taken 4096 or more beyond the first that is missing.
+/// R-14 holds for placed fragments as for copied ones: none is taken 4096 or more beyond the first missing one.
 #[test]
-fn landed_fragments_stay_within_the_window() {
+fn placed_fragments_stay_within_the_window() {
     let mut wire = scattering(2);
     wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
     let one = fragments_of(&mut wire, 1432 * 2).remove(0);
     let length = 1432 * 5000_u32;
-    // An attacker of the session, or a sender of whose numbers all but the second were answered: what a message of 5000 would be.
+    // As from an attacker in the session, or a sender that got answers for all numbers but the second: heads of a message of 5000 fragments.
     let head = |fragment: u32| {
         let mut head = one.0.clone();
         let number = u32::from_le_bytes(head[12..16].try_into().unwrap());
         head[12..16].copy_from_slice(&number.wrapping_add(fragment).to_le_bytes());
         head[28..32].copy_from_slice(&(fragment * 1432).to_le_bytes());
         head[32..36].copy_from_slice(&length.to_le_bytes());
-        head[36..38].copy_from_slice(&0_u16.to_le_bytes()); // nothing before it is awaited
+        head[36..38].copy_from_slice(&0_u16.to_le_bytes()); // no earlier number is awaited
         head
     };
     let (now, node) = (wire.now, &mut wire.nodes[1]);
@@ -233,7 +233,7 @@ fn landed_fragments_stay_within_the_window() {
     assert_eq!((drops.get(Drop::Window), drops.total()), (3, 3));
 }
 
-/// A batch ends with what fits, and before anything that may not leave; one frame always fits.
+/// A batch ends when its limits are reached, or when no other frame may leave; one frame always fits.
 #[test]
 fn batches_end() {
     let mut wire = scattering(2);
@@ -245,7 +245,7 @@ fn batches_end() {
         let channel = Channel::ordered(0);
         engine.submit(NodeId(1), channel, payload, false).unwrap();
     };
-    // How many frames, and the bytes of their bodies; as often as there is something due.
+    // Number of frames of the next batch, and bytes of their payloads.
     let plan = |engine: &mut Engine, most: (usize, usize)| {
         assert_eq!(engine.next_destination(now), Some(to));
         let planned = engine.plan(now, to, &Borrowed::NONE, most);

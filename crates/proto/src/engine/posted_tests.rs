@@ -1,4 +1,4 @@
-//! Messages that are assembled in memory of the program's.
+//! Messages that are assembled in posted buffers.
 
 use super::tests::{Wire, body};
 use super::*;
@@ -11,7 +11,7 @@ const CHANNEL: Channel = Channel::ordered(3);
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: usize = 50_000;
 
-/// Counts how often it is written to: a message that is assembled there is written in pieces.
+/// A buffer that counts how often it is written to: a message that is assembled in it is written in pieces.
 struct Buffer(Vec<u8>, Arc<AtomicUsize>);
 
 impl crate::ReceiveBuffer for Buffer {
@@ -36,8 +36,8 @@ fn delivered(wire: &Wire) -> usize {
     wire.nodes[1].inbox.messages.len()
 }
 
-/// Long messages arrive in the buffers posted for them, in order, whatever the wire loses, and however the link hands them over; short ones
-/// and those that are too long for their buffer do not.
+/// Long messages arrive in the buffers posted for them, in order, whatever the wire loses, and however the link delivers frames; short ones and those
+/// that are longer than their buffer do not.
 #[test]
 fn long_messages_land_there() {
     for congestion in [Congestion::Credit, Congestion::Suci] {
@@ -71,7 +71,7 @@ fn long_messages_land_there() {
     }
 }
 
-/// However many are under way, and in whatever order their frames come, buffers are filled in the order of the channel.
+/// However many messages are incomplete, and in whatever order their frames arrive, buffers are filled in the order of the channel.
 #[test]
 fn buffers_are_filled_in_order() {
     for seed in 0..20 {
@@ -96,7 +96,7 @@ fn buffers_are_filled_in_order() {
     }
 }
 
-/// What is taken back under way arrives elsewhere; and what its session's end leaves empty comes back.
+/// A message whose buffer is recalled arrives elsewhere; a buffer returns if the session ends before its message is complete.
 #[test]
 fn buffers_come_back() {
     let mut wire = Wire::new(2);

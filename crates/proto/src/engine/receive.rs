@@ -1,4 +1,4 @@
-//! A frame's way in: parsed, matched to a peer and a session, handed to its half.
+//! Handling of incoming frames: each is parsed, matched to a peer and a session, and passed to the half that it concerns.
 
 use super::direct::{self, tell_again};
 use super::placement::Guess;
@@ -22,16 +22,16 @@ use tsumuji_wire::{
     NodeId, Permit, bundle, flags,
 };
 
-/// Unit of the delay that a data frame states.
+/// Unit in which a data frame states how long its acknowledgement was held back.
 pub(super) const ACK_DELAY_UNIT: Duration = Duration::from_micros(4);
 
 impl Engine {
-    /// Takes any bytes. What they deliver goes to `sink` before this returns; what cannot be used is counted.
+    /// Handles a frame of any content. Messages that it completes go to `sink` before this returns; a frame that is not used is counted.
     #[inline]
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
-        // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
+        // A value of several kinds would have to lie in memory: so the most frequent kind is parsed by itself.
         let used = match &tsumuji_wire::parse_data(frame) {
             Some(data) if data.flags & flags::DIRECT != 0 => {
                 self.handle_direct::<false>(now, data, data.payload.len(), sink)
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// Every frame but those of the fast path.
+    /// Handles every frame that the fast path does not.
     #[inline(never)]
     fn handle_other(
         &mut self,
@@ -70,12 +70,12 @@ impl Engine {
         }
     }
 
-    /// The kinds that no steady traffic has: apart, so that they cost it nothing.
+    /// Handles the kinds of frames that are rare in steady traffic, out of line.
     #[cold]
     #[inline(never)]
     fn handle_seldom(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Drop> {
         match frame {
-            // Taken above.
+            // Handled by the callers.
             Frame::Data(_) | Frame::Datagram(_) | Frame::Ack(_) => Ok(()),
             Frame::Hello(hello) => self.handle_hello(now, hello),
             Frame::Welcome(welcome) => self.handle_welcome(now, welcome),
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// The peer that sent a frame, if the frame is for us and of the session it names; and what it takes to handle it.
+    /// The peer that sent a frame, and the state to handle it, if the frame is for this node and of the session that it names.
     #[inline(always)] // as Queue::acknowledge
     pub(super) fn find(
         &mut self,
@@ -112,7 +112,7 @@ impl Engine {
         let (peer, shared, ready) =
             self.find(now, (ack.source, ack.destination), Some(ack.session))?;
         if peer.send.is_absurd(ack.credit) {
-            return Err(Drop::Malformed); // R-92; a data frame's credit has no room for it
+            return Err(Drop::Malformed); // R-92; the credit field of a data frame is too small for this
         }
         let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
         let news = AckNews {
@@ -136,7 +136,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A peer asks whether it may send again what was lost, or how large the window is.
+    /// The peer asks for permission to send again what was lost, or for the window.
     fn handle_ask(&mut self, now: Instant, ask: &Permit) -> Result<(), Drop> {
         let (peer, shared, ready) =
             self.find(now, (ask.source, ask.destination), Some(ask.session))?;
@@ -172,7 +172,7 @@ impl Engine {
             return Err(Drop::Session);
         }
         if Congestion::of_flags(hello.flags) != shared.config.congestion {
-            // It is to learn why we do not meet; nothing is asked of it.
+            // The peer is to learn why no session begins; it is not asked for anything.
             peer.session.welcome_due = Some(hello.nonce);
             self.enqueue(hello.source, now);
             return Err(Drop::Congestion);
@@ -203,7 +203,7 @@ impl Engine {
             return Ok(());
         }
         if peer.is_up() {
-            // The same process has ended the session by itself, and says what it took.
+            // The same process has ended the session by itself, and states how many direct messages it took.
             let known = peer.session.remote;
             let is_same = known.is_some_and(|known| known.incarnation == identity.incarnation);
             fail_session(now, peer, is_same.then_some(welcome.taken), shared);
@@ -262,7 +262,7 @@ impl Engine {
             return Ok(());
         }
         check_session(now, peer, shared, close.session)?;
-        // What has come is not lost. A number that was never sent means nothing, and the session ends all the same.
+        // Messages that have arrived are not lost. If the acknowledgement names unsent numbers it is ignored, and the session ends all the same.
         let news = AckNews {
             ack: close.ack,
             bitmap: close.bitmap,
@@ -286,8 +286,8 @@ impl From<Refusal> for Drop {
     }
 }
 
-/// What a frame says of the numbers that we sent: which have arrived (R-15, S2). One that speaks of others changes nothing, and is no sign
-/// of life: whoever says no more than that cannot go on.
+/// Takes an acknowledgement of numbers that we sent (R-15, S2). One that names unsent numbers changes nothing, and is no sign of life: a peer that
+/// sends nothing else times out.
 fn take_ack(
     now: Instant,
     news: &AckNews<'_>,
@@ -310,8 +310,8 @@ fn take_ack(
     Ok(())
 }
 
-/// Two that run different congestion controls do not meet; the program is told of it once. An answer to our hello only:
-/// anybody may forge a hello.
+/// Refuses a welcome from a peer with another congestion control, and tells the program once. A hello is not checked here: anybody may forge
+/// one.
 fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
     let theirs = Congestion::of_flags(hello.flags);
     if theirs == shared.config.congestion {
@@ -332,7 +332,7 @@ fn is_incarnation(peer: &Peer, incarnation: u32) -> bool {
         .is_some_and(|identity| identity.incarnation == incarnation)
 }
 
-/// Is the frame of the present session?
+/// Checks that a frame belongs to the present session; if not, a reset may become due.
 #[inline(always)] // as Queue::acknowledge
 fn check_session(
     now: Instant,
@@ -345,7 +345,7 @@ fn check_session(
     }
     peer.session.answer_unknown(now, session);
     if peer.session.reset_due.is_some() {
-        // Written at the next timer: a frame of the past is in no hurry.
+        // Written at the next timer: an answer to a frame of an old session is not urgent.
         shared.arm(peer, now);
     }
     Err(Drop::Session)
@@ -362,7 +362,7 @@ pub(super) fn deliver(
     let (from, session, channel) = (data.source, peer.ended_sessions, data.channel);
     match taken {
         Taken::Frame => {
-            // It came as the next of its channel, and no other waited behind it.
+            // The message was the next of its channel, and no later one waits.
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
             return sink.message(Delivery {
@@ -409,7 +409,7 @@ pub(super) fn deliver(
     }
 }
 
-/// Hands over the messages of a bundle.
+/// Delivers the messages of a bundle.
 #[inline(never)]
 fn unbundle(
     shared: &mut Shared,
@@ -428,7 +428,7 @@ fn unbundle(
     }
 }
 
-/// Hands an assembled message over; what the receiver leaves is used again.
+/// Delivers an assembled message, or a bundle's messages; a buffer that `sink` leaves returns to the pool.
 pub(super) fn hand_over(
     shared: &mut Shared,
     (from, session, channel): (NodeId, u64, Channel),
@@ -462,7 +462,7 @@ pub(super) fn hand_over(
     shared.pool.put(own);
 }
 
-/// Hands a datagram of several frames over; what is none is dropped.
+/// Delivers a datagram of several frames; drops a malformed one.
 #[cold]
 fn hand_over_datagram(
     peer: &Peer,
@@ -472,7 +472,7 @@ fn hand_over_datagram(
     sink: &mut impl Sink,
 ) {
     let Assembled::Own(body) = body else {
-        return; // no place is asked for where datagrams arrive
+        return; // datagrams never arrive in posted buffers
     };
     let incarnation = (peer.session.remote).map_or(0, |identity| identity.incarnation);
     let of = (peer.id, incarnation);
@@ -483,7 +483,7 @@ fn hand_over_datagram(
     shared.pool.put(body);
 }
 
-/// Half of the queue is free again.
+/// Tells the program that it may submit again, if a submit was refused and half of the queue is free by now.
 #[inline]
 pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     if peer.wants_writable
@@ -497,17 +497,17 @@ pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     }
 }
 
-/// We give up on this life of the peer, or it left, and perhaps said how many direct messages it took.
+/// Ends the session: this node abandons the peer, or the peer closed. `taken`: how many direct messages the peer says it took.
 pub(super) fn end_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) {
     if peer.session.phase != Phase::Dead {
         fail_session(now, peer, taken, shared);
         peer.session.die(now);
-        // Only with a new pairing: to one life of ours nothing else is stated than before.
+        // Only with the new pairing: within one pairing the stated size does not change.
         shared.narrow.retain(|(narrow, _)| *narrow != peer.id);
     }
 }
 
-/// The peer's life is over: its memory is freed, what it was sent has failed.
+/// Ends the session: frees the peer's memory here, and fails the messages that it has not acknowledged.
 fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) {
     shared.receiving.end(now, peer);
     let mut failed = peer.send.fail(&mut shared.pool);

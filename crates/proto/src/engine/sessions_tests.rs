@@ -1,4 +1,4 @@
-//! Deaths and restarts of one of two engines.
+//! Death and restart of one of two engines.
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
@@ -7,7 +7,7 @@ use crate::message::{Payload, SubmitError};
 use crate::time::Duration;
 use tsumuji_wire::{Channel, Datagram};
 
-/// Silence beyond the bound is death: sends fail, and both sides find each other again when the wire heals.
+/// After too long a silence the peer is dead: sends fail, and both sides reconnect when the wire is repaired.
 #[test]
 fn silence_is_death_and_healing_is_a_new_session() {
     let mut wire = Wire::new(2);
@@ -42,7 +42,7 @@ fn silence_is_death_and_healing_is_a_new_session() {
     assert_eq!(wire.nodes[0].inbox.messages.last().unwrap().2, body(3, 30));
 }
 
-/// A restarted peer is a new life: the old one's death is told first, and nothing of the old reaches the new.
+/// A restarted peer is another incarnation: the old one's death is reported first, and nothing of the old session reaches the new one.
 #[test]
 fn restart_is_a_new_session() {
     let mut wire = Wire::new(2);
@@ -78,7 +78,7 @@ fn restart_is_a_new_session() {
     assert_eq!(wire.nodes[1].inbox.session, 0, "the first that it knows");
 }
 
-/// Whatever arrives says which life of its sender it is of, also before the program was told of a death between.
+/// Every delivery names the session of its sender, even before the program was told that the one before has ended.
 #[test]
 fn deliveries_name_the_session() {
     let mut wire = Wire::new(2);
@@ -86,7 +86,7 @@ fn deliveries_name_the_session() {
         if session > 0 {
             wire.nodes[1] = Wire::node(1, 200 + session as u32, 2, wire.now, Congestion::Credit);
         }
-        // In one frame, in several, and behind one that came late.
+        // In one frame, in several, and behind one that is late.
         for bytes in [20, 50_000, 20] {
             wire.send(1, 0, Channel::ordered(0), body(1, bytes));
         }

@@ -1,4 +1,4 @@
-//! Frames of which one alone could stop a pair, and channels without end.
+//! Single frames that could stop a pair, and bounds on channels.
 
 use super::hostile_tests::*;
 use super::tests::{Wire, body};
@@ -11,8 +11,7 @@ use crate::time::Duration;
 use proptest::prelude::*;
 use tsumuji_wire::{Ack, Channel, Data, Permit, flags};
 
-/// A frame of one channel more than a session may have is dropped whole, with the acknowledgement that it bears; the channels there are go on
-///
+/// A frame of one channel more than a session may have is dropped whole, with its acknowledgement; the other channels go on.
 #[test]
 fn one_channel_too_many() {
     let mut wire = pair();
@@ -49,8 +48,8 @@ fn one_channel_too_many() {
     assert_eq!(wire.queued(1, 0), 0);
 }
 
-/// A frame that no check can tell from an honest one may end a session, but stalls it no longer than `dead_after` and the time to notice: after
-/// that messages go both ways again.
+/// A frame that no check can tell from an honest one may end a session, but stalls it no longer than `dead_after` and the time to notice: afterwards
+/// messages go both ways again.
 #[test]
 fn no_single_frame_stalls() {
     static FULL: [u8; 1432] = [7; 1432];
@@ -70,7 +69,7 @@ fn no_single_frame_stalls() {
         };
         let long = 3 * fragment_bytes(&wire) as u32;
         match kind {
-            // It skips numbers, or takes the place of the next message, whole or in part, now or later.
+            // It skips numbers, or takes the place of the next message or a later one, whole or in part.
             0 => forge(&mut wire, |slot| {
                 let number = number.wrapping_add(4000);
                 Data { number, ..fair }.write(slot)
@@ -118,7 +117,7 @@ fn no_single_frame_stalls() {
                 .any(|one| one.2 == body)
         };
         let mut attempt = 0;
-        // The program goes on: what is lost with a session it sends anew.
+        // The program goes on, and sends again what is lost with a session.
         loop {
             attempt += 1;
             let mark = body(10 + attempt, 3000);
@@ -138,7 +137,7 @@ fn no_single_frame_stalls() {
 }
 
 proptest! {
-    /// Frames of the session that is up with any fields at all: no panic, and Σ credit and memory within their bounds.
+    /// Frames of the present session with arbitrary fields cause no panic, and the sum of credit and the memory stay within their bounds.
     #[test]
     fn any_fields(
         frames in proptest::collection::vec(
@@ -153,7 +152,7 @@ proptest! {
         let mut wire = pair_under(Congestion::ALL[usize::from(suci)]);
         wire.send(1, 0, Channel::ordered(0), body(1, 100_000));
         for (wild, bytes, near, kind, floor_delta, take) in frames {
-            // Half of the fields lie near what is expected: else nothing gets past the first check.
+            // Half of the fields are close to what is expected: otherwise none would pass the first check.
             let pick = |index: usize| {
                 let near = (FIRST_NUMBER as u32).wrapping_add(near >> (index * 3));
                 if bytes[0] & (1 << index) == 0 { near } else { wild[index] }
@@ -202,7 +201,7 @@ proptest! {
             wire.run(Duration::from_micros(steps_us), |_| false);
             let shared = &wire.nodes[1].engine.shared;
             prop_assert!(shared.receiving.claimed() <= 256);
-            // Under `suci` one of each priority may exceed, too.
+            // Under `suci` one message of each priority may exceed the budget, too.
             let exceeding = if suci { 5 } else { 2 };
             prop_assert!(shared.memory.used_bytes() <= (1 << 20) + exceeding * ((64 << 20) + 64) + 72);
             prop_assert!(wire.nodes[1].engine.accounts().are_balanced());

@@ -1,6 +1,6 @@
-//! Messages that the program gives: admitted, queued or borrowed, and what has become of them.
+//! Submitting messages: admission, queueing, borrowing, and their state afterwards.
 //!
-//! What leaves, and when, is decided by `transmit` and `peer::send`.
+//! `transmit` and `peer::send` decide what leaves, and when.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::peer::send::BorrowedState;
 use crate::peer::session::Phase;
 use tsumuji_wire::{Channel, NodeId};
 
-/// Shared messages shorter than this are copied: that is cheaper, and their owner has them back at once.
+/// Shared messages shorter than this are copied: that is cheaper, and releases the program's memory at once.
 const SHARED_BYTES: usize = 4 << 10;
 
 impl Engine {
@@ -58,9 +58,9 @@ impl Engine {
         Ok(id)
     }
 
-    /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
-    /// (`write_frame_borrowed`, `begin_run`, `run`), until `keep` or `cancel`, whatever its length. Other messages of its priority to the
-    /// same peer wait behind it. One at a time for each peer: `QueueFull` while another is borrowed, and then no `Event::Writable` follows.
+    /// Queues a message of `length_bytes` whose bytes stay with the program: it passes them with each `plan`, `batch` and `write_frame` until
+    /// `retain` or `cancel`, whatever the message's length. Other messages of its priority to the same peer wait behind it. Each peer has one
+    /// borrowed message at most: `QueueFull` while there is another, and then no `Event::Writable` follows.
     pub fn submit_borrowed(
         &mut self,
         to: NodeId,
@@ -84,8 +84,8 @@ impl Engine {
         submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
 
-    /// What of the borrowed message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed.
-    /// Of one that was taken back this is not to be asked: it says `PeerDead`, though the peer may live.
+    /// Bytes of the borrowed message that have not left; `None`: it is acknowledged whole, even if the peer has died since. An error if it failed.
+    /// Not to be called after `retain` or `cancel`: the answer would be `PeerDead`, whether the peer is alive or not.
     pub fn unsent_bytes(&self, borrowed: &Borrowed<'_>) -> Result<Option<usize>, SubmitError> {
         let to = borrowed.to();
         let Some(peer) = self.peer(to) else {
@@ -104,11 +104,11 @@ impl Engine {
         }
     }
 
-    /// The program takes the borrowed message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
-    /// is still borrowed.
+    /// Ends the borrowing of a message: the engine copies the parts that are not acknowledged. `false`: there is no memory, and the message is still
+    /// borrowed.
     ///
     /// # Panics
-    /// If the borrowed is of another length than was said when it was borrowed.
+    /// If `borrowed` has another length than the message had when it was submitted.
     pub fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
         let peer = self.peers.get_mut(usize::from(borrowed.to().0));
         let Some(peer) = peer.and_then(Option::as_deref_mut) else {
@@ -117,13 +117,13 @@ impl Engine {
         peer.send.retain(borrowed, &mut self.shared.pool)
     }
 
-    /// The program takes the borrowed message back and wants it forgotten. `false`: some of it has left, so it must be kept.
+    /// Cancels the borrowed message. `false`: part of it has left, so it must be retained.
     pub fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
         self.peer_mut(borrowed.to())
             .is_some_and(|peer| peer.send.cancel(borrowed))
     }
 
-    /// Messages to a peer that are not acknowledged whole, and what of them is held here; as `flow` says, without the rest of it.
+    /// Messages to a peer that are not acknowledged whole, and their bytes held here: the same as in `flow`, but cheaper. `None`: unknown peer.
     #[inline]
     pub fn queued(&self, to: NodeId) -> Option<Queued> {
         let send = &self.peer(to)?.send;
@@ -134,7 +134,7 @@ impl Engine {
         })
     }
 
-    /// Whether the queue to a peer holds a message of so many bytes more, if there is memory for it.
+    /// Whether the queue to a peer has room for a message of `bytes` more; memory may still be short.
     #[inline]
     pub fn has_room(&self, to: NodeId, bytes: usize) -> bool {
         let limit = self.shared.config.send_queue_bytes;
@@ -142,20 +142,20 @@ impl Engine {
             .is_some_and(|peer| peer.send.has_room(bytes, limit))
     }
 
-    /// Reliable messages of the program to a peer that are not acknowledged whole: without datagrams and those of libraries.
+    /// Reliable messages of the program to a peer that are not acknowledged whole; datagrams and messages of libraries do not count.
     pub fn promised_messages(&self, to: NodeId) -> usize {
         self.peer(to)
             .map_or(0, |peer| peer.send.promised_messages())
     }
 
-    /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.
+    /// Whether the message is acknowledged whole, or has failed (its session ended, or it was too large).
     pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
         self.peer(to)
             .is_none_or(|peer| peer.send.is_acknowledged(id))
     }
 }
 
-/// The peer, if a message of `size` bytes may be queued to it on that channel, of which so many are held here.
+/// The peer, if a message of `size` bytes, `held_bytes` of them held in the queue, may be queued to it on that channel.
 #[inline(always)] // as Queue::acknowledge
 pub(super) fn admit<'a>(
     peers: &'a mut [Option<Box<Peer>>],
@@ -194,7 +194,7 @@ pub(super) fn admit<'a>(
     Ok(peer)
 }
 
-/// Whether something may leave now is asked when the peer's turn comes.
+/// Puts the peer into `ready`; whether something may leave is decided when its turn comes.
 #[inline(always)] // as Queue::acknowledge
 pub(super) fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
     if !peer.queued && peer.is_up() {

@@ -1,7 +1,7 @@
-//! A data frame's way in under `suci`: only the number expected is taken, and what becomes of each frame is acknowledged in a frame of its
-//! own (R1 to R4 of the paper; ).
+//! Incoming data frames under `suci`: only the expected number is taken, and each frame is answered by an acknowledgement of its own (R1 to R4 of the
+//! paper; ).
 //!
-//! Called by `receive`; `engine::credit` has the same way under the other congestion control.
+//! Called by `receive`; `engine::credit` does the same under the other congestion control.
 
 use super::receive::deliver;
 use super::{Engine, Shared, enqueue_after_frame};

@@ -1,4 +1,4 @@
-//! Suci's rules one by one: frames are forged to node 1, and what it writes is read. The scenarios are in `sim`.
+//! The rules of Suci one by one: frames are forged to node 1, and its answers are read. The scenarios are in `sim`.
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec;
 use tsumuji_wire::{Ack, Channel, Data, Frame, Permit, flags};
 
-/// Node 1 is the one under test; node 0 takes no part in what follows.
+/// Two nodes with a session. Node 1 is tested; the engine of node 0 is not used further.
 fn pair() -> Wire {
     let mut wire = Wire::under(2, Congestion::Suci);
     wire.run(MINUTE, |wire| {
@@ -85,7 +85,7 @@ fn permit(wire: &Wire, round: u32, number: u64, frames: u32) -> Permit {
     }
 }
 
-/// What node 1 has to say now.
+/// The frames that node 1 sends now, as text.
 fn said(wire: &mut Wire) -> Vec<String> {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut slot = [0; 1472];
@@ -119,7 +119,7 @@ fn drops(wire: &Wire, reason: Drop) -> u64 {
     wire.nodes[1].engine.counters().drops.get(reason)
 }
 
-/// Releases what came, as a program that is done with it.
+/// Releases all messages that arrived.
 fn release_all(wire: &mut Wire) {
     let node = &mut wire.nodes[1];
     for (from, _, body) in node.inbox.messages.drain(..) {
@@ -127,8 +127,8 @@ fn release_all(wire: &mut Wire) {
     }
 }
 
-/// R1: in order, taken and acknowledged. R3: old, acknowledged again. R4: after a gap, dropped and the missing one called once;
-/// what follows is dropped in silence until that one comes.
+/// R1: an expected frame is taken and acknowledged. R3: an old one is acknowledged again. R4: after a gap frames are dropped, and the missing one is
+/// reported once; later ones are dropped silently until it arrives.
 #[test]
 fn receiver_takes_only_what_is_next() {
     let mut wire = pair();
@@ -155,8 +155,8 @@ fn receiver_takes_only_what_is_next() {
     assert_eq!(wire.nodes[1].engine.counters().nacks, 1);
 }
 
-/// R2: what the queue does not hold is dropped and called, once; the window on each acknowledgement is what is left. Permission
-/// to send it again is refused while there is no room, and given when there is.
+/// R2: a frame that memory refuses is dropped and reported, once; each acknowledgement states the remaining window. Permission to send it again is
+/// refused while there is no room, and given when there is.
 #[test]
 fn overflow_is_refused_and_comes_again() {
     let mut wire = pair();
@@ -196,8 +196,8 @@ fn overflow_is_refused_and_comes_again() {
     assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
 }
 
-/// S1: a message stays until it is acknowledged. S2: an acknowledgement frees it. S3: a NACK sends all from there on again, under
-/// the same numbers, after permission was asked for and as far as it was given.
+/// S1: a message stays queued until it is acknowledged. S2: an acknowledgement frees it. S3: after a NACK all frames from there on are sent again
+/// under the same numbers, after permission was asked for and as far as it was given.
 #[test]
 fn sender_repeats_only_what_was_granted() {
     let mut wire = pair();
@@ -236,7 +236,7 @@ fn sender_repeats_only_what_was_granted() {
     assert_eq!((counters.retransmitted_frames, counters.asks), (3, 1));
 }
 
-/// No more than the window leaves; a closed one is asked about when its opening may have been lost.
+/// No more than the window leaves; a sender with a closed window asks, because the acknowledgement that opened it may be lost.
 #[test]
 fn window_bounds_what_leaves() {
     let mut wire = pair();
@@ -259,7 +259,7 @@ fn window_bounds_what_leaves() {
     assert_eq!(said(&mut wire), ["data 256", "data 257"]);
 }
 
-/// A lost ask or grant stops nobody: the same is asked again, less and less often, and nothing is sent meanwhile.
+/// A lost ask or grant stops no sender: the ask is repeated at growing intervals, and nothing else is sent meanwhile.
 #[test]
 fn lost_permission_is_asked_for_again() {
     let mut wire = pair();
@@ -287,8 +287,8 @@ fn lost_permission_is_asked_for_again() {
     assert_eq!(said(&mut wire), ["data 0"]);
 }
 
-/// An ask about what has come is answered by the acknowledgement that was lost; one about what cannot have been sent, or from
-/// the past, by nothing.
+/// An ask about frames that have arrived is answered by an acknowledgement; one about frames that cannot have been sent, or of an earlier round, is
+/// not answered.
 #[test]
 fn asks_are_looked_at() {
     let mut wire = pair();
@@ -312,7 +312,7 @@ fn asks_are_looked_at() {
     assert_eq!(drops(&wire, Drop::Duplicate), 1);
 }
 
-/// Two that run different congestion controls do not meet, and both are told why, once.
+/// Two nodes with different congestion controls begin no session, and both programs are told why, once.
 #[test]
 fn other_congestion_control_is_refused_by_name() {
     let mut wire = Wire::new(2);
@@ -327,7 +327,7 @@ fn other_congestion_control_is_refused_by_name() {
     }
 }
 
-/// Asks and grants mean nothing under `credit`: counted, and nothing else.
+/// Asks and grants are dropped and counted under `credit`, and change nothing.
 #[test]
 fn permits_are_refused_under_credit() {
     let mut wire = Wire::new(2);

@@ -16,11 +16,11 @@ const WIRE_DELAY: Duration = Duration::from_micros(5);
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) messages: Vec<(NodeId, Channel, Vec<u8>)>,
-    /// Of the last message's sender.
+    /// Session of the last message.
     pub(super) session: u64,
-    /// Lap, life of the source, and what came.
+    /// Lap, session of the source, and payload.
     pub(super) datagrams: Vec<(u32, u64, Vec<u8>)>,
-    /// For messages that are still to come, by number; and what was put into some.
+    /// Posted buffers for messages to come, by number; and messages that arrived in some.
     pub(super) posts: Vec<(u64, Box<dyn ReceiveBuffer>)>,
     pub(super) filled: Vec<(u64, Vec<u8>)>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) inbox: Inbox,
     pub(super) events: Vec<Event>,
-    /// The message that is borrowed to the engine.
+    /// The message that is borrowed.
     pub(super) borrowed: Option<(NodeId, SendId, Vec<u8>)>,
     /// Releases each message at once.
     pub(super) consumes: bool,
@@ -71,7 +71,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Submits a message that is borrowed from now on.
+    /// Submits a message that is borrowed from then on.
     pub(super) fn borrow(&mut self, to: u16, channel: Channel, message: Vec<u8>, notify: bool) {
         let to = NodeId(to);
         let submitted = self
@@ -84,7 +84,7 @@ impl Node {
         self.engine.unsent_bytes(&in_hand(&self.borrowed))
     }
 
-    /// Takes back what is borrowed.
+    /// Ends the borrowing; the engine retains a copy.
     pub(super) fn retain(&mut self) -> bool {
         let kept = self.engine.retain(&in_hand(&self.borrowed));
         self.borrowed = self.borrowed.take().filter(|_| !kept);
@@ -109,13 +109,13 @@ pub(super) struct Wire {
     pub(super) loss_percent: u64,
     pub(super) jitter_us: u64,
     pub(super) duplicate_percent: u64,
-    /// Frames that never arrive.
+    /// Frames for which this is true never arrive.
     pub(super) loses: Option<fn(&[u8]) -> bool>,
-    /// Long messages leave in runs, and are received into their places.
+    /// Long messages leave in batches, and are placed by the receiving link.
     pub(super) scatters: bool,
-    /// Messages are copied into the queue, and so leave together where they wait.
+    /// Messages are copied into the queue, so that waiting ones leave in bundles.
     pub(super) copies: bool,
-    /// Frames taken from where they were received.
+    /// Frames that were placed.
     pub(super) placed: u64,
     frames: u64,
 }
@@ -137,7 +137,7 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
     }
 }
 
-/// A direct message that is whole, though its head says that nothing follows.
+/// Whether the frame is a message by reference: its payload is behind a head that states a payload length of 0.
 fn is_reference(frame: &[u8]) -> bool {
     use tsumuji_wire::{DATA_HEADER_BYTES, flags, parse_data_head};
     let body_bytes = frame.len().saturating_sub(DATA_HEADER_BYTES);
@@ -233,7 +233,7 @@ impl Wire {
         }
     }
 
-    /// Lets every engine write what is due.
+    /// Sends all frames that the engines have to write, and collects their events.
     pub(super) fn pump(&mut self) {
         for from in 0..self.nodes.len() {
             while let Some(to) = self.nodes[from].engine.next_destination(self.now) {
@@ -275,13 +275,13 @@ impl Wire {
         }
     }
 
-    /// What a link does that scatters; messages by reference, which are longer than they say, it takes one by one.
+    /// Receives as a link that scatters does; messages by reference are received one by one.
     fn receive_scattered(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let runs = frames.chunk_by(|one, next| ![one, next].iter().any(|it| is_reference(it)));
         runs.map(|run| Self::receive_run(node, now, run)).sum()
     }
 
-    /// Payloads go into the places borrowed, and elsewhere what turns out not to belong there.
+    /// Puts payloads into the place, and passes frames whose payloads do not belong there as usual.
     fn receive_run(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let mut count = 0;
         if let Some(first) = frames.first() {
@@ -315,7 +315,7 @@ impl Wire {
         count as u64
     }
 
-    /// Runs until `until`, or until nothing flies and `done` says so.
+    /// Runs until `until`, or until `done` returns true.
     pub(super) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now + until;
         loop {
@@ -534,8 +534,8 @@ fn message_above_budget_arrives() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, body(3, 5 << 20));
 }
 
-/// Messages that are cut into fragments shorter than agreed can be finished where nothing else is free: what is set aside for them counts
-/// in their own fragments.
+/// Messages that are cut into fragments shorter than agreed can be completed when nothing else is free: the memory reserved for them is counted in
+/// their own fragments.
 #[test]
 fn begun_messages_are_finished_fragment_by_fragment() {
     const MESSAGES: u64 = 100;
@@ -546,7 +546,7 @@ fn begun_messages_are_finished_fragment_by_fragment() {
     let peer = engine.peers[0].as_deref().unwrap();
     let (session, first) = (peer.session.incoming, peer.receive.arrivals.base());
     let size = peer.send.fragment_bytes() / 2 + 1;
-    // The last message finds the last byte, so that grants are scarce from the beginning, and nothing is free in the end.
+    // The last message is admitted with the last free byte, so that grants are scarce from the beginning, and nothing is free in the end.
     let budget_bytes = MESSAGES as usize * charge(2 * size) - 1;
     engine.shared.memory.set_budget(budget_bytes);
     let mut frame = vec![0; 1472];
@@ -609,7 +609,7 @@ fn ping_pong_needs_no_frames_of_its_own() {
     assert_eq!(wire.frames - before, 200);
 }
 
-/// A refused submit is told when there is room again, and `notify` when a message is acknowledged.
+/// The program is told when a refused submit has room again, and, with `notify`, when a message is acknowledged.
 #[test]
 fn queue_full_and_writable() {
     let mut wire = Wire::new(2);
@@ -642,7 +642,7 @@ fn queue_full_and_writable() {
     );
 }
 
-/// Frames for others, from strangers and of other sessions are counted and change nothing.
+/// Frames for other nodes, from unknown peers and of other sessions are counted and change nothing.
 #[test]
 fn stray_frames_are_counted() {
     let mut wire = Wire::new(2);

@@ -1,4 +1,4 @@
-//! What peers of which nothing is due cost an engine's timers: nothing. Work is counted, not timed.
+//! The cost of timers: peers without expired deadlines cost nothing. Visits are counted; no time is measured.
 
 use super::tests::config;
 use super::*;
@@ -27,7 +27,7 @@ fn engine(me: NodeId, keep_alive: Duration) -> Engine {
     })
 }
 
-/// Moves all frames between the two until nothing is due.
+/// Moves all frames between the two until neither has any to send.
 fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
     loop {
         let mut moved = false;
@@ -48,7 +48,7 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
     while hub.poll_event().is_some() || leaf.poll_event().is_some() {}
 }
 
-/// A hub that is up with `peers` peers, and the last of them.
+/// A hub with sessions to `peers` peers, and the last of these peers.
 fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
     let now = Instant::from_nanos(0);
     let mut hub = engine(HUB, keep_alive);
@@ -64,7 +64,7 @@ fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
     (hub, last.expect("a peer"))
 }
 
-/// A thousand messages to one of `peers` peers, one each 100 µs: how often the hub looked at a peer's deadlines.
+/// Sends a thousand messages to one of `peers` peers, one each 100 µs, and returns how often the hub checked a peer's deadlines.
 fn looks(peers: u16) -> u64 {
     let mut slot = vec![0; 1500];
     let (mut hub, mut leaf) = star(peers, Duration::from_secs(10), &mut slot);
@@ -91,7 +91,7 @@ fn idle_peers_cost_no_look() {
     let alone = looks(1);
     assert!((1..=4_000).contains(&alone), "{alone}");
     for peers in [100, 10_000] {
-        // Each idle one was looked at once at most: a deadline of its hello had been set.
+        // Each idle peer was visited once at most, because of a deadline of its hello.
         let looks = looks(peers);
         assert!(
             looks <= alone + 2 * u64::from(peers),
@@ -100,8 +100,7 @@ fn idle_peers_cost_no_look() {
     }
 }
 
-/// Each peer is asked for a sign of life when its time has come, and looked at no more often than that: a call that comes too early looks
-/// at none.
+/// Each peer is asked for an acknowledgement when its time has come, and visited no more often than that: a call that comes too early visits none.
 #[test]
 fn each_is_kept_alive_in_its_time() {
     const PEERS: u16 = 10_000;
@@ -109,7 +108,7 @@ fn each_is_kept_alive_in_its_time() {
     let keep_alive = Duration::from_secs(1);
     let (mut hub, _) = star(PEERS, keep_alive, &mut slot);
     let mut now = Instant::from_nanos(0);
-    // Deadlines of the time when they met.
+    // Past the deadlines of the handshakes.
     now += Duration::from_millis(500);
     hub.handle_timeout(now);
     let before = *hub.counters();

@@ -1,4 +1,4 @@
-//! Deadlines: delayed acknowledgements, probes, hello retries, signs of life.
+//! Deadlines: delayed acknowledgements, probes, repeated hellos, keep-alive.
 
 use super::receive::end_session;
 use super::{Engine, Shared};
@@ -12,26 +12,26 @@ use crate::peer::session::Phase;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::NodeId;
 
-/// In so much time a sender that waits for an acknowledgement has sent enough probes that one of them came.
+/// In this time a waiting sender has sent so many probes that one of them has arrived.
 const PROBES_MAX: Duration = PROBE_MAX.times(STALL_REPAIRS as u64);
 
-/// A frame of an Ethernet whose MTU is 1500, with room for what tunnels and checks put around it.
+/// A frame that Ethernet with an MTU of 1500 carries, less room for tunnels and checksums.
 const USUAL_FRAME_BYTES: usize = 1400;
 
-/// No path is taken for narrower than this: of what it stops, frames are not too large.
+/// Smaller frames are never stated: if a path does not carry even these, frame size is not the cause.
 const NARROWEST_FRAME_BYTES: usize = 350;
 
-/// Something of a peer's is missing that it may never send.
+/// Something from a peer is missing that it may never send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Doubt {
     peer: NodeId,
-    /// The number that it would send next.
+    /// The next packet number of the peer, when the doubt arose.
     next: u64,
-    /// Since when it has not.
+    /// When the doubt arose.
     since: Instant,
 }
 
-/// The earliest moment at which this peer wants `handle_timeout`.
+/// The earliest deadline of this peer.
 #[inline]
 pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
     let config = &shared.config;
@@ -61,12 +61,12 @@ pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
 }
 
 impl Engine {
-    /// Looks at the peers of which a deadline has passed. Cheap to call early, whatever the number of peers.
+    /// Handles all deadlines that have passed. Cheap if there are none, whatever the number of peers.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.shared.alarms.next_at().is_none_or(|at| now < at) {
             return;
         }
-        // Each once: what is due again at once is for the next call.
+        // Each peer once: an alarm that is set for now again waits for the next call.
         let mut due = core::mem::take(&mut self.due);
         while let Some(id) = self.shared.alarms.pop(now) {
             due.push(id);
@@ -88,8 +88,8 @@ impl Engine {
         self.feed_hungry();
     }
 
-    /// Ends a session in which something cannot go on: a message that we send again and again without an answer, or one that its
-    /// sender takes for delivered and that is not whole here, and never will be.
+    /// Ends a session that cannot go on: a message of ours is sent again and again without an answer, or a message of the peer is incomplete
+    /// here although the peer counts it as delivered.
     fn end_if_stuck(&mut self, index: usize, now: Instant) {
         let Some(peer) = self.peers[index].as_deref_mut() else {
             return;
@@ -100,7 +100,7 @@ impl Engine {
         let shared = &mut self.shared;
         let dead_after = shared.config.dead_after;
         if now.since(peer.last_heard) >= dead_after.divided(2) {
-            // Whoever is not heard at all has its own end.
+            // A peer that is not heard at all times out elsewhere.
             peer.send.note_silence(now);
             shared.doubts.retain(|doubt| doubt.peer != peer.id);
             return;
@@ -140,7 +140,7 @@ impl Engine {
         let given_up = now.since(peer.session.connecting_since) >= self.shared.connect_within;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
             peer.session.hello_at = None;
-            // Whoever said hello after its death, and then nothing more, is not asked for ever.
+            // A dead peer that said hello and then nothing more is not asked for ever.
             peer.session.hello_due = peer.session.phase != Phase::Dead || !given_up;
         }
         match peer.session.phase {
@@ -174,7 +174,7 @@ impl Engine {
     }
 }
 
-/// Tells why, and ends the session: an ordered channel cannot go on without one of its messages.
+/// Ends the session for a stalled message, and tells the program why.
 #[cold]
 fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &mut Shared) {
     let peer_id = peer.id;
@@ -191,8 +191,8 @@ fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &
     }
 }
 
-/// What a path may carry that has ceased to carry frames of that size: what every Ethernet does, tunnels included, and then half of it and half
-/// of that.
+/// The next smaller frame size to try on a path that no longer carries frames of this size: first one that every Ethernet carries, tunnels included,
+/// then half of the size each time.
 fn narrower(frame_bytes: usize) -> usize {
     if frame_bytes > USUAL_FRAME_BYTES {
         USUAL_FRAME_BYTES

@@ -1,4 +1,4 @@
-//! A frame's way out: whose turn it is, and what is written. Called by `batch`.
+//! Outgoing frames: which destination is next, and the contents of each frame. Called by `batch`.
 
 use super::batch::BITMAP_BYTES;
 use super::direct::taken_from;
@@ -13,7 +13,7 @@ use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Permit, flags};
 
 impl Engine {
-    /// To whom the next frame that is due goes, if any. Asking changes nothing that a peer could see.
+    /// The destination of the next frame to send, if any. This has no effect that a peer could see.
     #[inline]
     pub fn next_destination(&mut self, now: Instant) -> Option<Destination> {
         if !self.datagrams.is_empty() {
@@ -22,9 +22,9 @@ impl Engine {
         self.next_peer(now)
     }
 
-    /// While datagrams wait, too.
+    /// As `next_peer`, with datagrams that wait before the peers.
     #[cold]
-    #[inline(never)] // what it needs is not to be kept ready where none does
+    #[inline(never)] // keeps its state out of the common path
     fn next_of_all(&mut self, now: Instant) -> Option<Destination> {
         self.next_datagram(now).or_else(|| self.next_peer(now))
     }
@@ -37,7 +37,7 @@ impl Engine {
                     return Some(Destination::Peer(NodeId(id)));
                 }
                 peer.queued = false;
-                // It may have become blocked just now: its time-out must be known.
+                // It may have become blocked just now: set its alarm for the time-out.
                 if let Some(at) = peer.send.deadline() {
                     self.shared.arm(peer, at);
                 }
@@ -47,7 +47,7 @@ impl Engine {
         None
     }
 
-    /// The link has no slot towards `to` now: others go first.
+    /// The link has no slot for `to` now: other destinations go first.
     pub fn defer(&mut self, to: Destination) {
         if self.datagrams.defer() {
             return;
@@ -62,7 +62,7 @@ impl Engine {
     }
 }
 
-/// A frame that the engine writes alone: control, or what has arrived.
+/// Writes a frame without data: control, grant, acknowledgement or ask. Returns its length.
 pub(super) fn write_word(
     now: Instant,
     peer: &mut Peer,
@@ -80,7 +80,7 @@ pub(super) fn write_word(
     }
 }
 
-/// An ack, or a close: what has arrived.
+/// Writes an ack frame, or a close frame, which has the same layout.
 fn write_ack(
     now: Instant,
     peer: &mut Peer,
@@ -88,7 +88,7 @@ fn write_ack(
     shared: &mut Shared,
     slot: &mut [u8],
 ) -> usize {
-    // What the peer's link does not carry, it would never learn.
+    // The peer's link would drop a frame longer than agreed.
     let room = slot.len().min(peer.frame_bytes);
     let room = room.saturating_sub(ACK_HEADER_BYTES).min(BITMAP_BYTES);
     let mut bitmap = [0; BITMAP_BYTES];
@@ -204,8 +204,8 @@ fn write_grant(peer: &mut Peer, shared: &mut Shared, slot: &mut [u8]) -> usize {
     permit.write_grant(slot).unwrap_or(0)
 }
 
-/// The data frame that leaves next, its body, and whether others wait; call only after `is_sendable` said yes.
-#[inline(always)] // on every frame's way
+/// The next data frame, its part, and whether more wait; to be called only after `is_sendable` returned true.
+#[inline(always)] // on the path of every frame
 pub(super) fn next_data<'a>(
     now: Instant,
     busy: bool,

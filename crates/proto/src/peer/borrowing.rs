@@ -1,12 +1,12 @@
-//! The body of a long message that stays with the program while it leaves, and what is copied of it in the end; or of one that the
-//! program shares until it is acknowledged.
+//! Body of a long message that stays with the program while it leaves, and the copies that are retained of it in the end; or of a message that
+//! the program shares until it is acknowledged.
 //!
-//! Owned by an `Outgoing`. While it is borrowed, only a borrowed to this peer and of this message's id gives its bytes: others never leave in
-//! its place. What is taken back lies in pieces: copies of some whole fragments, which go back to the pool when all of
-//! these are acknowledged, so that what a message of any length takes is bounded by what was in flight.
+//! Owned by an `Outgoing`. While the message is borrowed, its bytes come only from a `Borrowed` for this peer with its id: those of others never
+//! leave in its place. Retained bytes are in pieces: copies of some whole fragments, which return to the pool when all of these are acknowledged, so
+//! that memory for a message of any length is bounded by what was in flight.
 //!
-//! Invariants: there are no pieces while it is borrowed; `pieces[i]` is piece `first + i`, and the first of them has at least one fragment
-//! that is not acknowledged; pieces below `first` have none.
+//! Invariants: there are no pieces while it is borrowed; `pieces[i]` is piece `first + i`, and the first of them has at least one fragment that is
+//! not acknowledged; pieces below `first` have none.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,17 +17,17 @@ use crate::message::{Borrowed, SendId};
 use crate::pool::{Pool, has_bit};
 use tsumuji_wire::NodeId;
 
-/// A piece has about so many bytes: large enough to be copied fast, small enough that memory comes free soon.
+/// Approximate size of a piece: large enough to be copied fast, small enough to be released soon.
 const PIECE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Borrowing {
-    /// Towards whom it is borrowed; `None`: it was taken back.
+    /// The peer to which it is borrowed; `None` if it is not.
     to: Option<NodeId>,
     piece_fragments: u32,
     first: u32,
     pieces: VecDeque<Piece>,
-    /// All of it, if the program shares it.
+    /// The whole message, if the program shares it.
     shared: Option<Bytes>,
 }
 
@@ -39,19 +39,19 @@ struct Piece {
 }
 
 impl Borrowing {
-    /// A message is borrowed; what an earlier one left must have been given back.
+    /// Borrows a message; there must be no pieces of an earlier one.
     pub(super) fn begin(&mut self, to: NodeId) {
         debug_assert!(self.pieces.is_empty());
         self.to = Some(to);
     }
 
-    /// A message is shared.
+    /// Shares a message.
     pub(super) fn share(&mut self, message: Bytes) {
         debug_assert!(self.pieces.is_empty());
         (self.to, self.shared) = (None, Some(message));
     }
 
-    /// Gives up the program's memory, if it was shared; its bytes.
+    /// Releases the shared memory, if any; returns its length.
     pub(super) fn end_sharing(&mut self) -> usize {
         self.shared.take().map_or(0, |message| message.len())
     }
@@ -61,13 +61,13 @@ impl Borrowing {
         self.to.is_some()
     }
 
-    /// It is taken back, and nothing of it is kept here.
+    /// Ends the borrowing without retaining a copy.
     pub(super) fn end(&mut self) {
         self.to = None;
     }
 
-    /// Makes pieces of the borrowed message, from the first fragment on that `acknowledged` does not mark. Returns their bytes; `None`: there
-    /// is no memory, and it is still borrowed.
+    /// Retains copies of the borrowed message, from the first fragment on that `acknowledged` does not mark. Returns their length; `None`: there is
+    /// no memory, and the message is still borrowed.
     pub(super) fn retain(
         &mut self,
         message: &[u8],
@@ -76,7 +76,7 @@ impl Borrowing {
         acknowledged: &[u64],
         pool: &mut Pool,
     ) -> Option<usize> {
-        // A message of one fragment has no bitmap, and was not acknowledged: it would not be borrowed any more.
+        // A message of one fragment has no bitmap; were it acknowledged, it would not be borrowed any more.
         let is_missing =
             |fragment: u32| acknowledged.is_empty() || !has_bit(acknowledged, fragment as usize);
         self.piece_fragments = (PIECE_BYTES / fragment_bytes).max(1) as u32;
@@ -105,8 +105,8 @@ impl Borrowing {
         Some(kept_bytes)
     }
 
-    /// The payload of a fragment, which goes from `start` to `end` of the message `id`: of the borrowed while it is borrowed, then of what was
-    /// kept. Empty for any other.
+    /// Payload of a fragment, which is `start..end` of message `id`: from `borrowed` while it is borrowed, then from the shared memory or the pieces.
+    /// Empty for another message.
     #[inline(never)] // small messages have none
     pub(super) fn payload<'a>(
         &'a self,
@@ -132,7 +132,7 @@ impl Borrowing {
         &piece.bytes[start..end]
     }
 
-    /// A fragment is acknowledged for the first time. Returns the bytes that came free.
+    /// Notes that a fragment is acknowledged, for the first time. Returns the bytes that were released.
     pub(super) fn acknowledge(&mut self, fragment: u32, pool: &mut Pool) -> usize {
         if self.to.is_some() || self.shared.is_some() {
             return 0;
@@ -152,7 +152,7 @@ impl Borrowing {
         freed
     }
 
-    /// Gives back whatever is held.
+    /// Releases the shared memory and all pieces.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         self.shared = None;
         for piece in self.pieces.drain(..) {

@@ -1,4 +1,4 @@
-//! One channel's receive half: which messages have come, and whose turn it is.
+//! Receiving half of one channel: which messages have come, and which may be delivered.
 //!
 //! Invariant: every message below `next` has been delivered exactly once; slot i of `slots` is message `next + i`.
 
@@ -10,20 +10,20 @@ use crate::numbers::FIRST_NUMBER;
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 
-/// Messages of one channel that may be under way at once.
+/// Messages of one channel that may be under way at once, by message number.
 pub(crate) const CHANNEL_WINDOW: u64 = 4096;
 
 #[derive(Debug)]
 enum Slot {
     Empty,
     Partial(Reassembly),
-    /// Whole, and waits for its turn.
+    /// Complete, and waits for earlier messages.
     Ready(Waiting),
     /// Delivered already (unordered channels).
     Done,
 }
 
-/// A message, or a bundle, that is whole.
+/// A complete message, or a bundle.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) body: Assembled,
@@ -42,12 +42,12 @@ pub(crate) struct Fragment<'a> {
     pub(crate) message: u64,
     pub(crate) offset: usize,
     pub(crate) length: usize,
-    /// What the message counts for: its length, or more if it is a bundle.
+    /// Charge of the message without overhead: its length, or more if it is a bundle.
     pub(crate) weight: usize,
-    /// Of all fragments of the message but the last.
+    /// Length of all fragments of the message but the last.
     pub(crate) size: usize,
     pub(crate) payload_bytes: usize,
-    /// `None`: a link has put it where it belongs.
+    /// `None`: a link has placed the payload already.
     pub(crate) payload: Option<&'a [u8]>,
 }
 
@@ -57,16 +57,16 @@ impl Fragment<'_> {
     }
 }
 
-/// What became of a fragment.
+/// Result of accepting a fragment.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// The fragment is a whole message and its turn is now: deliver it from the frame.
+    /// The fragment is the next message, and complete: deliver it from the frame.
     Frame,
-    /// It completed this message, whose turn is now.
+    /// The fragment completed this message, which is to be delivered now.
     Whole(Assembled),
-    /// Kept until its message is whole, or has its turn.
+    /// Stored until its message is complete and may be delivered.
     Kept,
-    /// Had come before.
+    /// Arrived before.
     Duplicate,
     /// Too far ahead.
     Beyond,
@@ -82,7 +82,7 @@ pub(crate) struct ChannelReceive {
     pub(crate) remaining: Remaining,
 }
 
-/// Of messages that have begun to arrive: what has not.
+/// Parts of incomplete messages that have not arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Remaining {
     /// In whole fragments.
@@ -101,12 +101,12 @@ impl ChannelReceive {
         }
     }
 
-    /// A message that lies whole in its frame, and has its turn: most do.
+    /// Whether the fragment holds a complete message that may be delivered now, as most do.
     pub(crate) fn has_turn(&self, fragment: &Fragment<'_>) -> bool {
         fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
     }
 
-    /// The next message came by another way. `false`: one before it is still on its way.
+    /// Counts the next message, which came by another way. `false`: an earlier one is incomplete.
     #[inline]
     pub(crate) fn pass_by(&mut self) -> bool {
         let is_next = self.slots.is_empty();
@@ -114,13 +114,13 @@ impl ChannelReceive {
         is_next
     }
 
-    /// The message of this number comes next, and nothing of it has come.
+    /// Whether the message of this number comes next, and nothing of it has arrived.
     #[inline]
     pub(crate) fn is_next(&self, message_low: u32) -> bool {
         message_low == self.next as u32 && self.slots.is_empty()
     }
 
-    /// Takes the next message, which lies whole in its frame. `false`: memory refuses it.
+    /// Takes the next message, which is complete in its frame. `false`: memory refuses it.
     #[inline]
     pub(crate) fn accept_next(&mut self, weight: usize, fair: bool, memory: &mut Memory) -> bool {
         if !memory.admits(weight, fair, self.ordered) {
@@ -131,7 +131,7 @@ impl ChannelReceive {
         true
     }
 
-    /// Any other. `fair`: the sender's share of memory is not used up.
+    /// Takes a fragment of any other message. `fair`: the sender's share of memory is not used up.
     pub(crate) fn accept(
         &mut self,
         fragment: &Fragment<'_>,
@@ -161,13 +161,13 @@ impl ChannelReceive {
         while self.slots.len() <= index {
             self.slots.push_back(Slot::Empty);
         }
-        // What others wait for is always fair: they take up memory until it comes.
+        // A message that later ones wait for is always fair: they occupy memory until it comes.
         let fair = fair || head && self.slots.len() > 1;
         let slot = &mut self.slots[index];
         if let Slot::Empty = slot {
             if fragment.payload.is_none() {
                 self.trim();
-                return Accepted::Beyond; // it lies in no message
+                return Accepted::Beyond; // a placed payload belongs to no message that has begun
             }
             if !memory.reserve(fragment.weight, fair, head) {
                 self.trim();
@@ -188,12 +188,12 @@ impl ChannelReceive {
         if reassembly.length_bytes() != fragment.length || reassembly.is_beyond(fragment.offset) {
             return Accepted::Beyond;
         }
-        // An empty message has no fragment to insert: it is whole from the start.
+        // An empty message has no fragment to insert: it is complete from the start.
         if fragment.length > 0 {
             let end = fragment.offset + fragment.payload_bytes;
             let is_new = match fragment.payload {
                 Some(payload) => reassembly.insert(fragment.offset, payload),
-                None if !reassembly.reaches(end) => return Accepted::Beyond, // no place of it was borrowed
+                None if !reassembly.reaches(end) => return Accepted::Beyond, // outside of the place
                 None => reassembly.mark(fragment.offset),
             };
             if !is_new {
@@ -205,7 +205,7 @@ impl ChannelReceive {
         self.settle(index, fragment.weight, memory, pool)
     }
 
-    /// A fragment was added to the message at `index`: is that whole now?
+    /// Delivers or keeps the message at `index` if the fragment just added completes it.
     fn settle(
         &mut self,
         index: usize,
@@ -231,7 +231,7 @@ impl ChannelReceive {
         Accepted::Whole(body)
     }
 
-    /// Nothing of that message has come, and all before it arrive in memory of the program's: so they are put there in order.
+    /// Whether nothing of that message has come, and all messages before it are in posted buffers, so that buffers are used in order.
     pub(crate) fn may_place(&self, id: u64) -> bool {
         let index = id.checked_sub(self.next).map(usize::try_from);
         let Some(Ok(index)) = index.filter(|_| id - self.next < CHANNEL_WINDOW) else {
@@ -247,7 +247,7 @@ impl ChannelReceive {
         is_new && self.slots.len() >= index && self.slots.iter().take(index).all(is_posted)
     }
 
-    /// Has the message that is in that buffer of the program's lie elsewhere from now on. `None`: none is.
+    /// Moves the message in posted buffer `posted` to memory of the engine, and returns the buffer. `None`: no message is in it.
     pub(crate) fn recall(
         &mut self,
         posted: u64,
@@ -260,7 +260,7 @@ impl ChannelReceive {
         })
     }
 
-    /// The message that arrives under this number.
+    /// The incomplete message with this number.
     pub(crate) fn under_way(&mut self, id: u64) -> Option<&mut Reassembly> {
         let index = usize::try_from(id.checked_sub(self.next)?).ok()?;
         match self.slots.get_mut(index)? {
@@ -269,7 +269,7 @@ impl ChannelReceive {
         }
     }
 
-    /// The next message of an ordered channel, if it is whole.
+    /// Takes the next message of an ordered channel, if it is complete.
     #[inline]
     pub(crate) fn pop_ready(&mut self, memory: &mut Memory) -> Option<Waiting> {
         if !self.ordered || !matches!(self.slots.front(), Some(Slot::Ready(_))) {
@@ -283,7 +283,7 @@ impl ChannelReceive {
         Some(waiting)
     }
 
-    /// Messages wait here for one that has not begun.
+    /// Messages of this ordered channel wait for one that has not begun.
     pub(crate) fn waits_for_head(&self) -> bool {
         self.ordered && matches!(self.slots.front(), Some(Slot::Empty))
     }
@@ -295,14 +295,14 @@ impl ChannelReceive {
         }
     }
 
-    /// After a refusal: empty slots at the end are of no use.
+    /// Removes empty slots from the end, after a refusal.
     fn trim(&mut self) {
         while let Some(Slot::Empty) = self.slots.back() {
             self.slots.pop_back();
         }
     }
 
-    /// The session is over: gives all memory back.
+    /// Ends the session: releases all memory.
     pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
         for slot in self.slots.drain(..) {
             match slot {

@@ -1,10 +1,10 @@
-//! Datagrams of several frames on their way in: of each channel the newest wins.
+//! Receiving of datagrams of several frames: on each channel the newest wins.
 //!
-//! Called by `receive`. Nothing here is ever asked for again: what memory does not hold is dropped, and so is a message whose
-//! missing fragments do not come. The numbers of all its frames are acknowledged all the same, for the sender's accounts.
+//! Called by `receive`. Nothing is requested again: a datagram is dropped if memory does not admit it, or if its missing fragments do not come. Its
+//! packet numbers are acknowledged all the same, for the sender's accounts.
 //!
-//! Invariants: no datagram is delivered after a newer one of its stream; at most one of a stream is incomplete, and it
-//! is charged to the budget until it is whole, replaced, or untouched for [`PATIENCE`].
+//! Invariants: no datagram is delivered after a newer one of its stream; at most one of a stream is incomplete, and it is charged to the budget until
+//! it is complete, replaced, or got no fragment for [`PATIENCE`].
 
 use alloc::vec::Vec;
 
@@ -16,25 +16,25 @@ use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::Channel;
 
-/// An incomplete message of which no fragment came for so long is given up: its sender has given up on it, or its last
-/// fragments are lost. Far beyond any reordering; a value that late is of no use.
+/// An incomplete datagram is dropped if no fragment of it came for this long: its sender has dropped it, or its last fragments are lost. This is far
+/// beyond any reordering, and a datagram this late is of no use.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct DatagramReceive {
-    /// One for each channel that was ever used.
+    /// One for each channel that was used in this session.
     streams: Vec<Stream>,
 }
 
 #[derive(Debug)]
 struct Stream {
     channel: Channel,
-    /// Messages below this are stale.
+    /// Datagrams with lower message numbers are stale.
     next: u64,
     partial: Option<Partial>,
 }
 
-/// A message that has begun to arrive.
+/// A datagram that has begun to arrive.
 #[derive(Debug)]
 struct Partial {
     message: u64,
@@ -52,12 +52,12 @@ impl Stream {
 }
 
 impl DatagramReceive {
-    /// What the channel's next message would be called; its low 32 bits travel.
+    /// Expected number of the channel's next message, from which its low 32 bits are expanded.
     pub(crate) fn next(&mut self, channel: Channel) -> u64 {
         self.stream(channel).next
     }
 
-    /// Whether the channel is in use, or may come into use.
+    /// Whether the channel is in use, or there is room for one more.
     pub(crate) fn has_room(&self, channel: Channel) -> bool {
         self.streams.len() < CHANNELS_MAX
             || self.streams.iter().any(|stream| stream.channel == channel)
@@ -79,7 +79,7 @@ impl DatagramReceive {
         &mut self.streams[index]
     }
 
-    /// Takes a fragment, or drops it as stale or for want of memory: `Accepted::Kept` then, too.
+    /// Takes a fragment; the result is `Accepted::Kept` also if it is stale, or memory does not admit it.
     pub(crate) fn accept(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ impl DatagramReceive {
             return Accepted::Beyond;
         }
         partial.touched = now;
-        let payload = fragment.payload.unwrap_or_default(); // none of a datagram ever lies in its place
+        let payload = fragment.payload.unwrap_or_default(); // datagrams are never placed by a link
         if !reassembly.insert(fragment.offset, payload) || !reassembly.is_whole() {
             return Accepted::Kept;
         }
@@ -129,11 +129,11 @@ impl DatagramReceive {
             return Accepted::Kept;
         };
         let body = partial.reassembly.finish(pool);
-        memory.abandon(body.len()); // it is taken, or copied, as soon as it is handed over
+        memory.abandon(body.len()); // the sink takes or copies it at once
         Accepted::Whole(body)
     }
 
-    /// When some incomplete message will have waited too long.
+    /// When the next incomplete datagram will have waited too long.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let partials = self
             .streams
@@ -142,7 +142,7 @@ impl DatagramReceive {
         partials.map(|partial| partial.touched + PATIENCE).min()
     }
 
-    /// Gives up what has waited too long.
+    /// Drops incomplete datagrams that have waited too long.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
         for stream in &mut self.streams {
             let stale = |partial: &Partial| partial.touched + PATIENCE <= now;
@@ -152,7 +152,7 @@ impl DatagramReceive {
         }
     }
 
-    /// The session is over: gives all memory back.
+    /// Ends the session: releases all memory.
     pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
         for stream in &mut self.streams {
             stream.drop_partial(memory, pool);
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(memory.used_bytes(), 0);
     }
 
-    /// What does not become whole frees its memory, and a full budget only drops.
+    /// An incomplete datagram frees its memory in the end, and with a full budget datagrams are dropped.
     #[test]
     fn incomplete_messages_are_given_up() {
         let (mut memory, mut pool) = (Memory::new(100, 1000), Pool::new());

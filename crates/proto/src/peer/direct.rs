@@ -1,26 +1,26 @@
-//! What is known of direct messages between this node and one peer: who takes them, and how many there were.
+//! State of direct messages between this node and one peer: who takes them, and how many there were.
 //!
-//! `Talk` lies in each `Peer`, `Counts` beside them where the link has a ring; `engine::direct` decides by both.
+//! Each `Peer` has a `Talk`; the engine has a `Counts` for each peer where the link has a ring. `engine::direct` decides by both.
 
 use alloc::boxed::Box;
 use tsumuji_wire::{Channel, Data};
 
 use super::reassembly::Reassembly;
 
-/// What was said, and is to be said, as bits: peers without a ring pay a byte for it.
+/// What was told to the peer and by it, as bits of one byte, because peers without a ring have it, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Talk(u8);
 
 impl Talk {
-    /// The peer takes direct messages.
+    /// The peer takes direct messages, as it told last.
     pub(crate) const PERMITTED: Self = Self(1);
-    /// This node takes them, as the peer was told last or is to be told.
+    /// This node takes direct messages, as the peer was told last or is to be told.
     pub(crate) const OPEN: Self = Self(1 << 1);
-    /// It is to be told, in an ack of its own.
+    /// The peer is to be told, in an ack of its own, whether this node takes direct messages.
     pub(crate) const WORD_DUE: Self = Self(1 << 2);
-    /// Nothing of this session has come from it: it may have missed the word.
+    /// No frame of this session has come from the peer: it may have missed what it was told.
     pub(crate) const UNHEARD: Self = Self(1 << 3);
-    /// Its session has ended, and only the link knows what the peer has read.
+    /// The session has ended, and only the link knows which messages the peer has read.
     pub(crate) const UNSETTLED: Self = Self(1 << 4);
 
     #[inline]
@@ -38,32 +38,32 @@ impl Talk {
     }
 }
 
-/// Direct messages of the program in one session; they wrap.
+/// Counts of direct messages of the program in one session, modulo 2³².
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// To the peer.
+    /// Sent to the peer.
     pub(crate) sent: u32,
-    /// From the peer.
+    /// Taken from the peer.
     pub(crate) taken: u32,
-    /// The same in the session before: what hello and welcome say.
+    /// Taken from the peer in the session before, as hello and welcome state it.
     pub(crate) taken_before: u32,
-    /// What those came to be charged that came while they were not to, whoever they were for.
+    /// Charged bytes of messages that came although the peer was told to stop, whatever channel they were for.
     pub(crate) unasked_bytes: usize,
-    /// A message of several frames, which follow one another.
+    /// A message of several frames, of which some are still to come.
     pub(crate) arriving: Option<Box<Arriving>>,
 }
 
-/// What has come of it.
+/// A direct message of several frames that is arriving.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) channel: Channel,
-    /// Where the next frame's payload belongs.
+    /// Offset of the next frame's payload.
     pub(crate) next: usize,
     pub(crate) message: Reassembly,
 }
 
 impl Arriving {
-    /// Nothing of it has come, and that is its first frame: it was foreseen.
+    /// Whether the message was foreseen, has no frame yet, and this is its first.
     #[inline]
     pub(crate) fn begins(&self, data: &Data<'_>) -> bool {
         let of = (data.offset, data.channel, data.length as usize);
@@ -72,26 +72,26 @@ impl Arriving {
 }
 
 impl Counts {
-    /// A message of that channel leaves. Libraries' are not counted.
+    /// Counts a message of that channel that leaves; messages of libraries are not counted.
     #[inline]
     pub(crate) fn send(&mut self, channel: Channel) {
         self.sent = self.sent.wrapping_add(u32::from(!channel.is_library()));
     }
 
-    /// One has come whole.
+    /// Counts a message of that channel that has arrived whole.
     #[inline]
     pub(crate) fn take(&mut self, channel: Channel) {
         self.taken = self.taken.wrapping_add(u32::from(!channel.is_library()));
     }
 
-    /// The session is over; how many are lost, if the peer said how many it took.
+    /// Ends the session; returns how many messages are lost. `told`: how many the peer says it took.
     pub(crate) fn end(&mut self, told: Option<u32>) -> usize {
         let lost = told.map_or(0, |taken| self.sent.wrapping_sub(taken));
         *self = Self {
             taken_before: self.taken,
             ..Self::default()
         };
-        // Nobody takes more than was sent, and no ring holds so many.
+        // A count above what was sent is nonsense, and no ring holds so many messages.
         if lost > u32::MAX / 2 {
             0
         } else {
@@ -104,7 +104,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    /// What the peer says decides, unless it is nonsense; what was taken is remembered for one session.
+    /// The peer's count decides, unless it is nonsense; what was taken is remembered for one session.
     #[test]
     fn who_says_what_is_lost() {
         let mut counts = Counts::default();
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(counts.end(Some(u32::MAX - 1)), 5);
     }
 
-    /// Each word is set and taken back by itself.
+    /// Each bit is set and cleared by itself.
     #[test]
     fn words_are_apart() {
         let all = [

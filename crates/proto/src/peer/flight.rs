@@ -1,10 +1,9 @@
-//! What is in flight to one peer, by packet number, and what acknowledgements say of it.
+//! Frames in flight to one peer, by packet number, and what acknowledgements say of them.
 //!
-//! Called by `send` for each frame that leaves and each acknowledgement that comes; `loss` marks what is lost here.
+//! Called by `send` for each frame that leaves and each acknowledgement that comes; `loss` decides which frames are marked as lost here.
 //!
-//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered; `in_flight` counts what is
-//! neither answered nor lost. What a number carried is in flight at most once, but for copies whose loss turned out to
-//! be spurious.
+//! Invariants: `sent[i]` is packet number `base + i`, and `sent[0]` is unanswered; `in_flight` counts frames that are neither answered nor lost. A
+//! part is in flight at most once, except copies whose loss turned out to be spurious.
 
 use alloc::collections::VecDeque;
 
@@ -12,17 +11,17 @@ use crate::message::SendId;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::time::{Duration, Instant};
 
-/// A lost number is still awaited while fewer were sent since: as the acknowledgement's bitmap tells of that many even in
-/// frames of 64 bytes, those that follow do not go unanswered.
+/// A lost number stays unanswered while fewer numbers than this were used from it on: even in frames of 64 bytes a bitmap covers that many, so the
+/// following numbers can be answered.
 const LOST_KEPT_FRAMES: u64 = 256;
 
-/// A fragment of a message: what a frame carries.
+/// A fragment of a message: the content of a data frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Slot and fragment in one word: a struct of two words travels in registers. One of three is written in parts and read as a
-    /// whole, for which the processor waits until the writes are done.
+    /// Slot and fragment in one integer, so that a part is two words and travels in registers. A struct of three words would be written in parts and
+    /// read as a whole, which stalls the processor.
     place: u64,
-    /// The message in that slot is meant only if it still has this name.
+    /// The part is valid only while the message in that slot has this id.
     pub(super) id: SendId,
 }
 
@@ -35,7 +34,7 @@ impl Part {
         }
     }
 
-    /// In `Queue::messages`.
+    /// Index in `Queue::messages`.
     #[inline]
     pub(super) fn slot(self) -> u32 {
         (self.place >> 32) as u32
@@ -61,22 +60,22 @@ pub(super) struct Sent {
     pub(super) state: State,
 }
 
-/// What an acknowledgement says, in whatever frame it came.
+/// Content of an acknowledgement, in whatever frame it came.
 #[derive(Debug)]
 pub(crate) struct AckNews<'a> {
-    /// Every number below has arrived or is no longer awaited; low 32 bits.
+    /// All numbers below have arrived or are no longer awaited; low 32 bits.
     pub(crate) ack: u32,
     /// Bit i: number `ack + i` has arrived.
     pub(crate) bitmap: &'a [u8],
-    /// How long the peer held it back.
+    /// How long the peer held the acknowledgement back.
     pub(crate) delay: Duration,
 }
 
-/// What an acknowledgement told.
+/// What was new in an acknowledgement.
 pub(super) enum Answer {
     /// Nothing new.
     Old,
-    /// Of all that it tells of for the first time, the largest number and when that was sent.
+    /// The largest number that was answered for the first time, and when it was sent.
     New { number: u64, at: Instant },
 }
 
@@ -86,7 +85,7 @@ pub(super) struct Flight {
     base: u64,
     next: u64,
     in_flight: usize,
-    /// So many may be unanswered: all that an acknowledgement can tell of.
+    /// Most numbers that may be unanswered: as many as an acknowledgement can cover.
     window: usize,
 }
 
@@ -101,7 +100,7 @@ impl Flight {
         }
     }
 
-    /// An acknowledgement tells of so many numbers.
+    /// Sets how many numbers an acknowledgement can cover.
     pub(super) fn set_window(&mut self, frames: usize) {
         self.window = frames.min(NUMBER_WINDOW as usize);
     }
@@ -112,7 +111,7 @@ impl Flight {
         self.base
     }
 
-    /// The number that the next frame will have.
+    /// Number of the next frame.
     #[inline]
     pub(super) fn next(&self) -> u64 {
         self.next
@@ -123,7 +122,7 @@ impl Flight {
         self.in_flight
     }
 
-    /// Numbers that are awaited, and those behind the first of them.
+    /// Length of the range from the lowest unanswered number on.
     pub(super) fn unanswered(&self) -> usize {
         self.sent.len()
     }
@@ -134,13 +133,13 @@ impl Flight {
         self.sent.is_empty()
     }
 
-    /// As many are unanswered as may be.
+    /// No further number may be used before one is answered.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.sent.len() >= self.window
     }
 
-    /// A frame leaves; returns its number.
+    /// Records a frame that leaves; returns its number.
     #[inline]
     pub(super) fn depart(&mut self, now: Instant, part: Part) -> u64 {
         let number = self.next;
@@ -157,8 +156,8 @@ impl Flight {
         number
     }
 
-    /// All numbers below `ack_low` have arrived or are no longer awaited. `arrived` is told each frame that is now known to have
-    /// arrived, as it was before.
+    /// Takes an acknowledgement of all numbers below `ack_low`. Calls `arrived` for each frame that is now known to have arrived, with its state
+    /// before.
     #[inline]
     pub(super) fn acknowledge(&mut self, ack_low: u32, mut arrived: impl FnMut(&Sent)) -> Answer {
         let ack = expand(ack_low, self.base);
@@ -178,7 +177,7 @@ impl Flight {
         answer
     }
 
-    /// Does it speak of numbers never sent?
+    /// Whether the acknowledgement names numbers that were never sent.
     #[inline]
     pub(super) fn is_unsent(&self, news: &AckNews<'_>) -> bool {
         let ack = expand(news.ack, self.base);
@@ -193,8 +192,8 @@ impl Flight {
         })
     }
 
-    /// As `acknowledge`, of the numbers from `ack_low` on that `bitmap` marks; `answer` is what that said before. Apart from it, as
-    /// most acknowledgements ride on data and bear no bitmap.
+    /// As `acknowledge`, for the numbers from `ack_low` on that `bitmap` marks; `answer` is the result of `acknowledge`. Separate, because most
+    /// acknowledgements ride on data and have no bitmap.
     #[cold]
     pub(super) fn acknowledge_marked(
         &mut self,
@@ -227,8 +226,8 @@ impl Flight {
         answer
     }
 
-    /// Gives up those frames in flight among the numbers below `end` for which `is_lost`, asked for number and time of
-    /// sending, says so; `lose` is told what they carried. Stops where it answers `None`.
+    /// Marks frames in flight below number `end` as lost if `is_lost`, called with number and time of sending, says so; calls `lose` with their
+    /// parts. Stops where `is_lost` returns `None`.
     pub(super) fn give_up(
         &mut self,
         end: u64,
@@ -252,14 +251,14 @@ impl Flight {
         }
     }
 
-    /// The largest number that is known to have arrived while others before it have not; else the lowest unanswered.
+    /// The largest number that was answered while a lower one is not; else the lowest unanswered one.
     pub(super) fn newest_answered(&self) -> u64 {
         let answered = |sent: &Sent| sent.state == State::Resolved;
         self.base + self.sent.iter().rposition(answered).unwrap_or(0) as u64
     }
 
-    /// Lost numbers are answered too: their repairs have numbers of their own. They are kept a little longer, to learn of those
-    /// that were merely late: until `patience` has passed since they were sent, or enough others were sent.
+    /// Drops answered and lost numbers from the front. A lost one, whose repair has another number, is kept a little longer to notice that it was
+    /// only late: until `patience` has passed since it was sent, or enough later numbers were used.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant, patience: impl FnOnce() -> Duration) {
         match self.sent.front() {
@@ -308,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Each arrival is told once, whether by the cumulative acknowledgement, the bitmap, or both.
+    /// Each arrival is reported once, whether by the cumulative acknowledgement, the bitmap, or both.
     #[test]
     fn arrivals_are_told_once() {
         let mut flight = flight(20);

@@ -1,23 +1,23 @@
-//! Which frames in flight to one peer are lost: those that later ones overtook, and those that silence tells of.
+//! Loss detection for one peer: frames that later ones overtook, and probes after silence.
 //!
-//! Called by `send`. Owns no frames: what is in flight lies in `flight`. States deadlines; `engine::timers` looks at them.
+//! Called by `send`. Frames in flight are in `flight`. `engine::timers` handles the deadlines that are stated here.
 
 use super::flight::{Flight, Part};
 use super::rtt::Rtt;
 use crate::time::{Duration, Instant};
 
-/// A frame overtaken by this many later ones is lost; grows when that turns out wrong.
+/// A frame is lost when this many later ones have arrived; doubles each time that turns out wrong.
 const REORDERING_FRAMES: u64 = 3;
-/// No further than this.
+/// Upper limit of that number.
 const REORDERING_FRAMES_MAX: u64 = 64;
-/// Delay the peer may add before it acknowledges; part of every time-out.
+/// How long the peer may delay an acknowledgement; part of every time-out.
 pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
 
-/// Frames that others overtook.
+/// Loss detection by overtaking.
 #[derive(Debug)]
 pub(super) struct Overtaken {
     lost_after_frames: u64,
-    /// Some frame was overtaken, but not by enough to be called lost before this.
+    /// When the next overtaken frame counts as lost, if it has not arrived.
     pub(super) due_at: Option<Instant>,
 }
 
@@ -29,13 +29,13 @@ impl Overtaken {
         }
     }
 
-    /// A frame that was called lost has arrived.
+    /// Notes that a frame marked as lost has arrived.
     #[cold]
     pub(super) fn on_spurious_loss(&mut self) {
         self.lost_after_frames = (self.lost_after_frames * 2).min(REORDERING_FRAMES_MAX);
     }
 
-    /// Number `newest`, sent at `newest_at`, has arrived: frames that it overtook by enough, in numbers or in time, are lost.
+    /// Number `newest`, sent at `newest_at`, was acknowledged: marks frames as lost that it overtook by enough, in numbers or in time.
     pub(super) fn detect(
         &mut self,
         now: Instant,
@@ -60,7 +60,7 @@ impl Overtaken {
         flight.give_up(newest, is_lost, lose);
     }
 
-    /// As `detect`, when time has passed and nothing came.
+    /// As `detect`, at a deadline without an acknowledgement.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -73,21 +73,21 @@ impl Overtaken {
         }
         self.due_at = None;
         let window = rtt.reordering_window();
-        // Only what something later has overtaken: the rest is the probe's to find out.
+        // Only overtaken frames: the probe finds out about the others.
         let is_lost = |_, at: Instant| (at + window <= now).then_some(true);
         flight.give_up(flight.newest_answered(), is_lost, lose);
     }
 }
 
-/// How long nothing was sent or answered while something was unanswered or could not leave.
+/// Measures how long nothing was sent or answered while something was unanswered or could not leave.
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// Something was sent or answered, or a probe became due.
+    /// When something was last sent or answered, or a probe became due.
     quiet_since: Instant,
     blocked_since: Option<Instant>,
     /// Probes since the last answer.
     backoff: u32,
-    /// Silence after which a probe goes; follows from the round-trip time and `backoff`.
+    /// Silence after which a probe leaves; follows from the round-trip time and `backoff`.
     probe_after: Duration,
 }
 
@@ -101,14 +101,14 @@ impl Silence {
         }
     }
 
-    /// A frame left.
+    /// Notes that a frame left.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.quiet_since = now;
         self.blocked_since = None;
     }
 
-    /// An acknowledgement told something new.
+    /// Notes an acknowledgement of something new.
     #[inline]
     pub(super) fn on_answer(&mut self, now: Instant, rtt: &Rtt) {
         self.quiet_since = now;
@@ -116,28 +116,28 @@ impl Silence {
         self.probe_after = rtt.probe_after(ACK_DELAY, 0);
     }
 
-    /// Something waits that may not leave.
+    /// Notes that something waits that may not leave.
     #[inline]
     pub(super) fn on_blocked(&mut self, now: Instant) {
         self.blocked_since.get_or_insert(now);
     }
 
-    /// It may leave now.
+    /// Notes that what waited may leave, or is gone.
     pub(super) fn on_credit(&mut self) {
         self.blocked_since = None;
     }
 
-    /// Was the peer heard since the last probe went, without answering for what it was sent?
+    /// Whether the peer was heard since the last probe, but has not answered it.
     pub(super) fn is_evaded(&self, last_heard: Instant) -> bool {
         self.backoff > 0 && last_heard > self.quiet_since
     }
 
-    /// Since the last answer.
+    /// Probes since the last answer.
     pub(super) fn probes(&self) -> u32 {
         self.backoff
     }
 
-    /// A probe goes; the next one waits longer.
+    /// Notes that a probe leaves; the next one waits longer.
     pub(super) fn on_probe(&mut self, now: Instant, rtt: &Rtt) {
         self.backoff += 1;
         self.probe_after = rtt.probe_after(ACK_DELAY, self.backoff);
@@ -147,7 +147,7 @@ impl Silence {
         }
     }
 
-    /// When a probe is due; `in_flight`: something awaits its answer.
+    /// When the next probe is due; `in_flight`: some frame awaits its answer.
     #[inline]
     pub(super) fn probe_at(&self, in_flight: bool) -> Option<Instant> {
         let since = if in_flight {

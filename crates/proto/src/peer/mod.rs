@@ -1,6 +1,6 @@
-//! All that is known of one peer.
+//! State of one peer.
 //!
-//! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
+//! Owned by the engine, one for each member; `session` agrees with which incarnation frames are exchanged, `send` and `receive` are the two halves.
 
 mod borrowing;
 pub(crate) mod channel;
@@ -32,30 +32,30 @@ use tsumuji_wire::NodeId;
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
     pub(crate) session: Session,
-    /// How many sessions with it have ended here: the number of the present one.
+    /// How many sessions with the peer have ended here; this is the number of the present one.
     pub(crate) ended_sessions: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) account: Account,
-    /// About direct messages.
+    /// State of direct messages.
     pub(crate) direct: Talk,
-    /// The program was told that it runs another congestion control.
+    /// The program was told that the peer runs another congestion control.
     pub(crate) told_other_congestion: bool,
-    /// When `engine::timers` looks at it.
+    /// When `engine::timers` handles this peer next.
     pub(crate) alarm: Alarm,
-    /// Stands in the engine's queue of peers with something to write.
+    /// The peer is in the engine's queue of peers with something to write.
     pub(crate) queued: bool,
-    /// A submit was refused: say when there is room again.
+    /// A submit was refused: the program is told when there is room again.
     pub(crate) wants_writable: bool,
-    /// Largest frame that both sides take.
+    /// Frame size agreed with the peer; 0 before.
     pub(crate) frame_bytes: usize,
-    /// Largest message the peer takes.
+    /// Largest message that the peer accepts.
     pub(crate) message_limit_bytes: usize,
-    /// What the peer's program had room for when it last said so.
+    /// Free part of the peer's budget, as it stated last.
     pub(crate) window_bytes: usize,
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
-    /// Ask for a sign of life.
+    /// An acknowledgement is to be requested from the peer.
     pub(crate) ping_due: bool,
 }
 
@@ -92,7 +92,7 @@ impl Peer {
         self.session.phase == Phase::Up
     }
 
-    /// What is to be acknowledged can only be told in a frame of its own.
+    /// The pending acknowledgement needs a frame of its own.
     #[inline]
     pub(crate) fn wants_ack_alone(&self) -> bool {
         self.receive.arrivals.has_gap()
@@ -101,10 +101,10 @@ impl Peer {
             || !self.send.carries_acks()
     }
 
-    /// Something may be written now.
+    /// Whether something may be written now.
     #[inline(always)] // as Queue::acknowledge
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
-        // Most that may write something have data: that is asked first.
+        // Most peers that may write have data or acknowledgements: these are checked first.
         self.is_up()
             && (self.receive.ack_now | self.receive.grant_due | self.ping_due
                 || self.send.is_sendable(now))

@@ -1,8 +1,8 @@
-//! One message on its way out, and the numbers of a channel's messages.
+//! One message to be sent, and the message numbers of a channel.
 //!
-//! Owned by `queue`, which says what leaves next. Knows nothing of packet numbers.
+//! Owned by `queue`, which decides what leaves next. Knows nothing of packet numbers.
 //!
-//! Invariant: `acknowledged` counts the set bits of `bitmap`, or is 0 or 1 where the message is one fragment.
+//! Invariant: `acknowledged` counts the set bits of `bitmap`, or is 0 or 1 if the message has one fragment.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,19 +17,19 @@ use tsumuji_wire::Channel;
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) channel: Channel,
-    /// Its place in `Queue::channels`.
+    /// Index in `Queue::channels`.
     pub(super) channel_index: u16,
-    /// Within the channel; known once the first fragment leaves.
+    /// Number within the channel; assigned when the first fragment leaves.
     pub(super) number: u64,
     pub(super) id: SendId,
-    /// All of it, unless it is or was borrowed; or a bundle, in which several messages of the channel leave as one.
+    /// The whole message, unless it is or was borrowed; or a bundle, in which several messages of the channel leave as one.
     pub(super) body: Vec<u8>,
-    /// So many; of a bundle several. One where the place is free.
+    /// Number of messages: several for a bundle, else 1, also in a free slot.
     pub(super) messages: usize,
     pub(super) borrowing: Option<Box<Borrowing>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
-    /// Payload bytes of each but the last.
+    /// Payload bytes of each fragment but the last.
     pub(super) fragment_bytes: u32,
     pub(super) next_fragment: u32,
     pub(super) acknowledged: u32,
@@ -40,8 +40,8 @@ pub(super) struct Outgoing {
     pub(super) repaired: Repaired,
 }
 
-/// How often fragments of a message were sent again since something new of it was acknowledged. Means the message that it names: so that
-/// one that is never sent again pays nothing for it.
+/// How often fragments of a message were sent again since something new of it was acknowledged. Valid only for the message that it names, so that a
+/// slot need not be reset for messages that are never sent again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Repaired {
     pub(super) id: SendId,
@@ -51,7 +51,7 @@ pub(super) struct Repaired {
 }
 
 impl Outgoing {
-    /// A place for messages, without one.
+    /// A slot without a message.
     pub(super) fn new() -> Self {
         Self {
             channel: Channel::ordered(0),
@@ -79,8 +79,8 @@ impl Outgoing {
     }
 }
 
-/// Payload bytes of every fragment of a message but the last, where none may have more than `most_bytes`: no more fragments than need
-/// be, and all about equally long, so that a link can send those of several messages by one call.
+/// Payload bytes of every fragment of a message but the last, where none may have more than `most_bytes`: as few fragments as possible, of about
+/// equal length, so that a link can send those of several messages by one call.
 #[inline]
 pub(crate) fn fragment_bytes(message_bytes: usize, most_bytes: usize) -> usize {
     if message_bytes <= most_bytes {
@@ -89,7 +89,7 @@ pub(crate) fn fragment_bytes(message_bytes: usize, most_bytes: usize) -> usize {
     message_bytes.div_ceil(message_bytes.div_ceil(most_bytes))
 }
 
-/// How many a message has, and payload bytes of each but the last; even an empty one has one. Messages have less than 2³² bytes.
+/// Number of fragments, at least one, and payload bytes of each but the last. Messages have less than 2³² bytes.
 #[inline]
 pub(super) fn cut(message_bytes: usize, most_bytes: usize) -> (u32, u32) {
     let size = fragment_bytes(message_bytes, most_bytes);
@@ -101,7 +101,7 @@ pub(super) fn cut(message_bytes: usize, most_bytes: usize) -> (u32, u32) {
     (count as u32, size as u32)
 }
 
-/// One channel's message numbers: which of those sent are not yet acknowledged whole.
+/// Message numbers of one channel: which of those that were sent are not yet acknowledged whole.
 #[derive(Debug)]
 pub(super) struct ChannelSend {
     next: u64,
@@ -126,25 +126,25 @@ impl ChannelSend {
         self.next - 1
     }
 
-    /// The next message needs no acknowledgement, and none before it awaits one.
+    /// Counts the next message, which needs no acknowledgement; no earlier one may await one.
     #[inline]
     pub(super) fn pass_by(&mut self) {
         let number = self.assign();
         self.acknowledged.mark(number);
     }
 
-    /// `true`: in turn, and none that was acknowledged before waited for it.
+    /// `true`: all earlier messages are acknowledged, and no later one is.
     #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) -> bool {
         self.acknowledged.mark(number)
     }
 
-    /// A message is acknowledged, and one before it is not.
+    /// Some message is acknowledged, and an earlier one is not.
     pub(super) fn has_gap(&self) -> bool {
         self.acknowledged.has_gap()
     }
 
-    /// All before this one are acknowledged.
+    /// The lowest number that is not acknowledged.
     pub(super) fn base(&self) -> u64 {
         self.acknowledged.base()
     }
@@ -154,8 +154,8 @@ impl ChannelSend {
 mod tests {
     use super::*;
 
-    /// Of every message the fragments are as few as can be, none is too long or empty, and all but the last are equal; the last lacks
-    /// less than one byte for each of the others.
+    /// Every message has as few fragments as possible; none is too long or empty, and all but the last are equal. The last is shorter by less than
+    /// one byte for each of the others.
     #[test]
     fn fragments_are_even() {
         for most in [1, 7, 100, 1432, 8940] {

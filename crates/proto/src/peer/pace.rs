@@ -1,38 +1,37 @@
-//! "Slow write": how fast frames leave towards one peer, where the program asks for it.
+//! Pacing: how fast frames leave to one peer, if the program limits it.
 //!
-//! Owned by `send`, which asks before each frame and tells of each that left and of each answer. A peer that is not paced has none.
+//! Owned by `send`, which asks before each frame, and reports each frame that left and each answer. A peer that is not paced has no pacer.
 //!
-//! Under [`Pace::Drain`] the receiver's drain rate is what it answers: `window` frames in a round-trip time. A sender that keeps the wire
-//! and the receiver busy, and no more than one or two frames of its own waiting there, sees round trips longer than the shortest by
-//! just the time those frames wait; so the window grows by one a round trip while less than one waits, and shrinks while more than
-//! two do. Many senders to one receiver then fill its ring with two frames each at most, whatever they are granted.
+//! Under [`Pace::Drain`] the receiver's drain rate is estimated as `window` frames in a round-trip time. If a sender keeps the wire and the receiver
+//! busy, its round trips are longer than the shortest by just the time that its frames wait. So the window grows by one frame a round trip while less
+//! than one frame waits, and shrinks while more than two do. Many senders to one receiver then fill its ring with about two frames each, whatever
+//! they are granted.
 //!
-//! Invariants: at least one frame may always be in flight; no frame leaves before `next_at`, and those that were late are not made
-//! up for by more than one.
+//! Invariants: at least one frame may always be in flight; no frame leaves before `next_at`, and of frames that were late at most one is made up for.
 
 use super::rtt::Rtt;
 use crate::time::{Duration, Instant};
 
-/// How fast a peer is written to.
+/// Limit on how fast frames leave to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pace {
     /// As fast as credit and link allow.
     #[default]
     Free,
-    /// As fast as the receiver has lately answered, evenly, so that little waits there.
+    /// As fast as the receiver has lately answered, at even intervals, so that few frames wait there.
     Drain,
-    /// No more than so many bytes a second, headers included; at least 1.
+    /// At most this many bytes a second, headers included; at least 1.
     BytesPerSecond(u64),
 }
 
-/// Windows count in sixteenths of a frame.
+/// Unit of windows: a window counts in sixteenths of a frame.
 const FRAME: u64 = 16;
-/// Grows no further: what numbers may be unanswered anyway.
+/// Largest window: as many numbers as may be unanswered.
 const WINDOW_MAX: u64 = crate::numbers::NUMBER_WINDOW * FRAME;
-/// The shortest round trip is found anew twice in this time: a path may have become longer.
+/// The shortest round trip is that of the last one or two of these periods, because the path may become longer.
 const SHORTEST_KEPT: Duration = Duration::from_secs(2);
-/// Headers of a frame, and what a link adds, about.
+/// Approximate size of a frame's header and of what a link adds.
 const HEADER_BYTES: u64 = 64;
 
 #[derive(Debug)]
@@ -40,31 +39,31 @@ pub(crate) struct Pacer {
     pub(crate) pace: Pace,
     /// Sixteenths of frames that may be in flight.
     window: u64,
-    /// No frame leaves before.
+    /// No frame leaves before this time.
     next_at: Instant,
     /// The next frame was held back.
     held: bool,
-    /// Frames that were, ever.
+    /// Frames that this pacer held back.
     pub(crate) held_frames: u64,
-    /// A frame was held back by time: look again then.
+    /// When to check again, if the next frame is held back by time.
     held_until: Option<Instant>,
-    /// Shortest round trips of this period and of the one before.
+    /// Shortest round trips of the present period and of the one before.
     shortest: [Duration; 2],
     period_end: Instant,
-    /// The shortest of this round trip's samples.
+    /// Shortest sample of the present round.
     sample: Duration,
     round_end: Instant,
-    /// The shortest of the round trip before.
+    /// Shortest sample of the round before.
     round_trip: Duration,
-    /// The window was full in this round: else nothing says that it is too small.
+    /// The window was full in this round: otherwise nothing indicates that it is too small.
     filled: bool,
-    /// Left since an answer at once was last asked for.
+    /// Sixteenths of frames that left since an immediate answer was last requested.
     unasked: u64,
-    /// Frames sent again when this round began.
+    /// Frames that had been sent again when this round began.
     repaired: u64,
 }
 
-/// Answers that are asked for in a window: so that it moves on smoothly.
+/// Immediate answers that are requested in each window, so that it moves smoothly.
 const ASKS_PER_WINDOW: u64 = 4;
 
 /// No sample.
@@ -90,7 +89,7 @@ impl Pacer {
         }
     }
 
-    /// May no frame leave now? Then it is looked at again when something is answered, or at `deadline`.
+    /// Whether no frame may leave now. If so, check again when something is answered, or at `deadline`.
     pub(crate) fn holds(&mut self, now: Instant, in_flight: usize) -> bool {
         self.held_until = None;
         let in_flight = in_flight as u64 * FRAME;
@@ -110,15 +109,15 @@ impl Pacer {
         self.held_until
     }
 
-    /// Time has passed.
+    /// Handles the deadline.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         if self.held_until.is_some_and(|at| at <= now) {
             self.held_until = None;
         }
     }
 
-    /// A frame of so much payload leaves; with it so many are in flight. `true`: an answer at once is wanted. It is, some times
-    /// in each window: acknowledgements that are held back would hide how long frames wait.
+    /// Notes a frame that leaves; `in_flight` counts it. `true`: an immediate answer is to be requested. This is so a few times in each window,
+    /// because acknowledgements that are held back would hide how long frames wait.
     pub(crate) fn on_sent(&mut self, now: Instant, payload_bytes: usize, in_flight: usize) -> bool {
         let interval = match self.pace {
             Pace::Free => Duration::ZERO,
@@ -129,7 +128,7 @@ impl Pacer {
             }
         };
         self.held_frames += u64::from(core::mem::take(&mut self.held));
-        // One that was due and did not leave may follow at once; not all that might have left meanwhile.
+        // One frame that was due and did not leave may follow at once, but not all that might have left meanwhile.
         let late = now.since(self.next_at).min(interval);
         self.next_at = now + Duration::from_nanos(interval.as_nanos() - late.as_nanos());
         self.unasked += FRAME;
@@ -141,7 +140,7 @@ impl Pacer {
         asks && self.pace == Pace::Drain
     }
 
-    /// The peer answered; `repaired`: frames that were sent again, ever.
+    /// Takes an answer of the peer; `repaired`: frames that were sent again, in all sessions.
     pub(crate) fn on_answer(&mut self, now: Instant, rtt: &Rtt, repaired: u64) {
         self.sample = self.sample.min(rtt.latest);
         if now < self.round_end {
@@ -160,7 +159,7 @@ impl Pacer {
         }
         let shortest = self.shortest[0].min(self.shortest[1]);
         let waited = sample.as_nanos().saturating_sub(shortest.as_nanos());
-        // Little's law: of `window` frames in flight, the part that waits is as large as the time that it waits.
+        // Little's law: of `window` frames in flight, the waiting fraction equals the waiting fraction of the round trip.
         let waiting =
             u128::from(self.window) * u128::from(waited) / u128::from(sample.as_nanos().max(1));
         if waiting < u128::from(FRAME) {
@@ -183,7 +182,7 @@ mod tests {
         rtt
     }
 
-    /// A rate is kept, idle time is not made up for, and a held frame says when it may leave.
+    /// A rate is kept, idle time is not made up for, and a held frame states when it may leave.
     #[test]
     fn a_rate_is_kept() {
         let mut pacer = Pacer::new(Pace::BytesPerSecond(1_000_000));

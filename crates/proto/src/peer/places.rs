@@ -1,23 +1,23 @@
-//! Where each channel in use has its state: a list in order of first use, and the place that was asked for last.
+//! Index of the state of each channel in use: a list in order of first use, and a cache of the latest look-up.
 //!
-//! Owned by `queue` and `receive`, one each. A table of all channels for each peer would be most of what an idle peer costs.
+//! Owned by `queue` and `receive`, one each. A table of all channels for each peer would be most of the memory of an idle peer.
 //!
 //! Invariant: a channel's place never changes, and is below [`CHANNELS_MAX`].
 
 use alloc::vec::Vec;
 use tsumuji_wire::Channel;
 
-/// Channels of one session in one direction: what a peer can have this node keep in mind is bounded.
+/// Largest number of channels of one session in one direction: it bounds the state that a peer can cause here.
 pub(crate) const CHANNELS_MAX: usize = 4096;
 
-/// No channel's number.
+/// Number of no channel.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Places {
-    /// By place. Looked through in a row: a thousand are four KiB.
+    /// Channels by place. Searched linearly: a thousand of them are 4 KiB.
     channels: Vec<Channel>,
-    /// The number of the channel that was asked for last, or that of none.
+    /// Number of the channel that was looked up last, or `NONE`.
     last_number: u32,
     last_place: u16,
 }
@@ -31,13 +31,13 @@ impl Places {
         }
     }
 
-    /// The place of the channel that was asked for last, if it is this one.
+    /// The place of the channel, if it was looked up last.
     #[inline]
     pub(super) fn last(&self, channel: Channel) -> Option<u16> {
         (self.last_number == channel.number()).then_some(self.last_place)
     }
 
-    /// Whether the channel is in use, or may come into use.
+    /// Whether the channel is in use, or there is room for one more.
     pub(super) fn has_room(&self, channel: Channel) -> bool {
         self.channels.len() < CHANNELS_MAX || self.channels.contains(&channel)
     }
@@ -72,7 +72,7 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// Every channel gets one place, whatever the order in which they are asked for; when all places are taken, no more do.
+    /// Every channel gets one place, in whatever order they are looked up; when all places are taken, no further channel gets one.
     #[test]
     fn places_stay() {
         let mut places = Places::new();

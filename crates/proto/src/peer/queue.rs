@@ -1,10 +1,10 @@
-//! Messages to one peer that are not yet acknowledged whole, and which of their fragments leaves next.
+//! Messages to one peer that are not yet acknowledged whole, and the choice of the fragment that leaves next.
 //!
 //! Called by `send`. Knows nothing of credit, time or packet numbers.
 //!
-//! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
-//! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
-//! follow from `pending` and `repairs`; a slot named in `free` has no borrowing and no bitmap, and an empty body.
+//! Invariants: a message is in `messages` until its last fragment is acknowledged; a fragment is in at most one state: in flight, in `repairs`,
+//! acknowledged, or not yet sent, except copies whose loss turned out to be spurious; the masks and `backlog` follow from `pending` and `repairs`; a
+//! slot in `free` has no borrowing and no bitmap, and an empty body.
 
 mod ahead;
 mod begun;
@@ -32,18 +32,18 @@ use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
 use tsumuji_wire::{Channel, Priority, bundle};
 
-/// A message's buffer of so many bytes stays in its slot for the next one; larger ones go back to the pool. As small as the pool has
-/// them: a slot is of about the same size, and lasts as long.
+/// A message's buffer of at most this size stays in its slot for the next message; larger ones return to the pool. This is the pool's smallest
+/// buffer, about as large as a slot, and kept as long.
 const SLOT_BODY_BYTES: usize = 64;
 
-/// Where the fragment that leaves next stands: at the front of one of two queues.
+/// Queue whose first entry holds the fragment that leaves next.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Choice {
     Repair { priority: usize },
     New { priority: usize },
 }
 
-/// Where a fragment lies.
+/// A fragment, with its position in its message.
 pub(super) struct Place<'a> {
     pub(super) channel: Channel,
     pub(super) message: u64,
@@ -54,12 +54,12 @@ pub(super) struct Place<'a> {
     pub(super) is_bundle: bool,
 }
 
-/// What was not acknowledged when the session ended.
+/// Counts of messages that were not acknowledged when the session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// Of all kinds.
+    /// Messages of all kinds.
     pub(crate) messages: usize,
-    /// Of these, reliable ones of the program that were accepted.
+    /// Reliable messages of the program among them that were accepted.
     pub(crate) lost: usize,
 }
 
@@ -67,17 +67,17 @@ pub(crate) struct Failed {
 pub(crate) struct Queue {
     /// Payload bytes of a fragment at most; known with the session.
     pub(super) fragment_bytes: usize,
-    /// Of a message at most; known with the session.
+    /// Largest message that the peer accepts; known with the session.
     message_limit_bytes: usize,
-    /// Of a bundle at most.
+    /// Payload bytes of a bundle at most; 0 if none are made.
     bundle_bytes: usize,
     /// Messages not acknowledged whole.
     pub(super) queued_messages: usize,
-    /// What of them is held.
+    /// Bytes of these messages that are held here.
     pub(super) queued_bytes: usize,
-    /// Fragments that left again, ever.
+    /// Fragments that were sent again, in all sessions.
     pub(super) retransmitted: u64,
-    /// What the peer has begun to take goes first.
+    /// Messages that the peer has begun to take go first.
     begun_first: bool,
     messages: Vec<Outgoing>,
     free: Vec<u32>,
@@ -91,22 +91,22 @@ pub(crate) struct Queue {
     repairs_mask: u8,
     /// Entries of `pending` and `repairs` together.
     backlog: usize,
-    /// What `choose` answered; forgotten whenever it might answer otherwise.
+    /// Result of `choose`; `None` if it is to be called again.
     choice: Option<Choice>,
     channels: Vec<ChannelSend>,
     places: Places,
     next_id: u64,
-    /// Datagrams of which something has not left.
+    /// Datagrams that have not left whole.
     waiting: Vec<Waiting>,
     first_deadline: Instant,
-    /// Datagrams that did not arrive.
+    /// Counts of datagrams that did not arrive.
     pub(super) dropped: Dropped,
-    /// Once something was sent again, refused, or acknowledged out of turn.
+    /// Present once something was sent again, refused, or acknowledged out of order.
     stall: Option<Box<Stall>>,
 }
 
 impl Queue {
-    /// `next_id`: what the first message will be called.
+    /// `next_id`: id of the first message.
     pub(super) fn new(next_id: u64) -> Self {
         Self {
             fragment_bytes: 1,
@@ -136,8 +136,8 @@ impl Queue {
         }
     }
 
-    /// A session begins: what was queued before stays, but for messages of more than `limit_bytes`, of which `too_large` is
-    /// told id and length. Nothing has left yet.
+    /// Begins a session: what was queued before stays, except messages of more than `limit_bytes`, whose id and length are told to `too_large`.
+    /// Nothing has left yet.
     pub(super) fn begin(
         &mut self,
         fragment_bytes: usize,
@@ -185,7 +185,7 @@ impl Queue {
         self.choice = None;
     }
 
-    /// Queues a message that lies in `body`.
+    /// Queues the message in `body`.
     pub(super) fn push(
         &mut self,
         channel: Channel,
@@ -200,7 +200,7 @@ impl Queue {
         self.enlist(slot, channel, length_bytes, notify)
     }
 
-    /// Queues a copy of the message that `head` and `rest` make. `None`: there is no memory for it.
+    /// Queues a copy of `head` and `rest` joined. `None`: there is no memory for it.
     #[inline]
     pub(super) fn push_copied(
         &mut self,
@@ -239,7 +239,7 @@ impl Queue {
         })
     }
 
-    /// The message in that slot, or borrowed, waits for its turn.
+    /// Queues the message in that slot, whose bytes are in `body` or in `borrowing`.
     #[inline]
     fn enlist(&mut self, slot: u32, channel: Channel, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
@@ -259,7 +259,7 @@ impl Queue {
         outgoing.notify = notify;
         outgoing.live = true;
         let priority = usize::from(channel.priority().get());
-        // Alone it has the turn at once, if its channel has room: most have.
+        // If nothing else waits, it is next, unless its channel is full, which is rare.
         let alone = self.backlog == 0 && self.channels[usize::from(channel_index)].has_room();
         self.choice = alone.then_some(Choice::New { priority });
         self.pending[priority].push_back(slot);
@@ -292,8 +292,8 @@ impl Queue {
         self.choice.is_some()
     }
 
-    /// The most urgent priority with a fragment that may leave: repairs first, then new data. Out of line, as its answer
-    /// is kept: it is asked once a frame, `has_choice` several times.
+    /// Chooses the most urgent priority with a fragment that may leave: repairs first, then new data. Out of line, because it is called once a frame,
+    /// and `has_choice`, which keeps the result, several times.
     #[inline(never)]
     fn choose(&mut self) -> Option<Choice> {
         if self.begun_first
@@ -319,7 +319,7 @@ impl Queue {
         None
     }
 
-    /// Forgets repairs that are no longer wanted; is there one that is?
+    /// Drops repairs that are no longer wanted from the front; whether one is left.
     #[cold]
     fn has_repair(&mut self, priority: usize) -> bool {
         while let Some(part) = self.repairs[priority].front() {
@@ -331,8 +331,8 @@ impl Queue {
         false
     }
 
-    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again, or need not be: another
-    /// copy of it has come.
+    /// Queues a lost fragment again; `ahead`: before all other repairs of its priority. `false`: it is not sent again, because it is of a datagram
+    /// or another copy of it has arrived.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
         let channel = self.messages[part.slot() as usize].channel;
         if channel.is_datagram() {
@@ -363,8 +363,8 @@ impl Queue {
         Some(part)
     }
 
-    /// Whether a queue of `limit_bytes` holds a message of so many bytes more. What is kept beside each counts, so that empty ones are not
-    /// free. One message may exceed the limit alone: otherwise it could never leave.
+    /// Whether a queue of `limit_bytes` has room for a message of `bytes` more. The slots count, so that empty messages are not free. One message
+    /// alone may exceed the limit: otherwise it could never leave.
     #[inline]
     pub(super) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
         let slots = self.messages.len() - self.free.len();
@@ -372,7 +372,7 @@ impl Queue {
         slots == 0 || (self.queued_bytes + beside_bytes).saturating_add(bytes) <= limit_bytes
     }
 
-    /// Whether the channel is in use, or may come into use.
+    /// Whether the channel is in use, or there is room for one more.
     #[inline]
     pub(super) fn admits(&self, channel: Channel) -> bool {
         self.places.last(channel).is_some() || self.places.has_room(channel)
@@ -386,7 +386,7 @@ impl Queue {
         }
     }
 
-    /// A message of that channel leaves past the queue, which is empty.
+    /// Counts a message of that channel that leaves past the queue, which is empty.
     #[inline]
     pub(super) fn pass_by(&mut self, channel: Channel) {
         let channel = self.channel_index(channel);
@@ -401,7 +401,7 @@ impl Queue {
         })
     }
 
-    /// The message of this part still lives and misses it.
+    /// Whether this part's message is still queued, and the part is not acknowledged.
     fn is_wanted(&self, part: &Part) -> bool {
         let outgoing = &self.messages[part.slot() as usize];
         outgoing.live
@@ -409,7 +409,7 @@ impl Queue {
             && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment() as usize))
     }
 
-    /// Payload bytes of what `has_choice` has chosen, at most; 0: nothing is chosen.
+    /// Payload bytes at most of the chosen fragment; 0 if none is chosen.
     pub(super) fn next_bytes(&self) -> usize {
         let slot = match self.choice {
             Some(Choice::New { priority }) => self.pending[priority].front(),
@@ -424,7 +424,7 @@ impl Queue {
         })
     }
 
-    /// Takes what `has_choice` has chosen; call only after that said yes.
+    /// Takes the chosen fragment; call only after `has_choice` returned true.
     #[inline(always)] // as `acknowledge`
     pub(super) fn pop(
         &mut self,
@@ -478,7 +478,7 @@ impl Queue {
         Some(Part::new(slot, fragment, id))
     }
 
-    /// Where a part lies that `pop` just gave. One that is borrowed, and not by this borrowed, has no payload: the peer drops such a frame.
+    /// The fragment of a part that `pop` returned. Of a borrowed message other than `borrowed` it has no payload, and the peer drops it.
     #[inline]
     pub(super) fn place<'a>(&'a self, part: Part, borrowed: &Borrowed<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot() as usize];
@@ -509,8 +509,8 @@ impl Queue {
         }
     }
 
-    /// The peer has this part. `done` is told if its message is now acknowledged whole and that was asked for.
-    #[inline(always)] // on every frame's way; without it the second congestion control would push it out of line
+    /// Takes the acknowledgement of a part. Tells `done` a tracked message that is now acknowledged whole.
+    #[inline(always)] // on the path of every frame; without this, two congestion controls would push it out of line
     pub(super) fn acknowledge(
         &mut self,
         part: Part,
@@ -568,11 +568,11 @@ impl Queue {
         self.free.push(part.slot());
     }
 
-    /// Reliable messages of the program that were accepted, and not acknowledged or not to be handed over yet.
+    /// Reliable messages of the program that were accepted and are not acknowledged, or wait at the peer for an earlier message.
     pub(super) fn promised_messages(&self) -> usize {
         let promised = |outgoing: &&Outgoing| {
             let channel = outgoing.channel;
-            // What is borrowed still was never accepted: its call says so.
+            // A message that is still borrowed was not accepted yet: its call reports its state.
             let borrowed = outgoing
                 .borrowing
                 .as_deref()
@@ -585,7 +585,7 @@ impl Queue {
         messages.map(|outgoing| outgoing.messages).sum::<usize>() + ahead
     }
 
-    /// The peer is gone: forgets everything; returns what was not acknowledged.
+    /// Fails all messages, because the session has ended; returns how many there were.
     pub(super) fn clear(&mut self, pool: &mut Pool) -> Failed {
         let failed = Failed {
             messages: self.queued_messages,

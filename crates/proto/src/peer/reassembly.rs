@@ -1,7 +1,7 @@
-//! A message that arrives in several fragments, in any order.
+//! Reassembly of a message that arrives in several fragments, in any order.
 //!
-//! Invariants: bit i of `arrived` is set if and only if fragment i lies in `buffer`; `missing` counts the clear ones. What a
-//! fragment that has not arrived will take may hold any bytes: an earlier message's, or what a link put there by guess.
+//! Invariants: bit i of `arrived` is set if and only if fragment i is in `buffer`; `missing` counts the clear bits. The range of a fragment that has
+//! not arrived may hold any bytes: of an earlier message, or what a link placed there by a wrong guess.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,16 +10,16 @@ use crate::numbers::NUMBER_WINDOW;
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::posted::{OutOfMemory, Posted};
 
-/// Where a message is assembled.
+/// Memory in which a message is assembled.
 #[derive(Debug)]
 pub(crate) enum Assembled {
-    /// As long as what was filled, or more.
+    /// Memory of the engine, at least as long as what was filled.
     Own(Vec<u8>),
-    Posted(Box<Posted>), // as large as a `Vec`, which most are
+    Posted(Box<Posted>), // boxed, to be no larger than the `Vec` of most messages
 }
 
 impl Assembled {
-    /// Of one that is whole.
+    /// Length of a complete message.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(buffer) => buffer.len(),
@@ -58,7 +58,7 @@ impl Assembled {
         }
     }
 
-    /// It is not needed any more.
+    /// Returns the buffer, which is not needed any more.
     pub(crate) fn give_to(self, pool: &mut Pool) {
         match self {
             Self::Own(buffer) => pool.put(buffer),
@@ -74,18 +74,18 @@ pub(crate) struct Reassembly {
     fragment_bytes: usize,
     arrived: Vec<u64>,
     missing: usize,
-    /// All fragments before this one have arrived; perhaps more.
+    /// All fragments before this one have arrived; more may have.
     first_missing: usize,
-    /// The one after that which arrived last.
+    /// The fragment after the one that arrived last.
     next: usize,
 }
 
-/// A fragment further ahead of the first that is missing is refused, so that memory is filled by what arrives, not by what
-/// one frame claims. An honest sender gets there only if one fragment is lost again and again.
+/// A fragment this far beyond the first missing one is refused, so that memory is filled by fragments that arrive, not by the claim of one frame. An
+/// honest sender gets there only if one fragment is lost again and again.
 const AHEAD_FRAGMENTS: usize = NUMBER_WINDOW as usize;
 
 impl Reassembly {
-    /// `None`: no memory. What is reserved is not touched until fragments fill it.
+    /// `None`: there is no memory. Reserved memory is not touched until fragments fill it.
     pub(crate) fn new(pool: &mut Pool, length_bytes: usize, fragment_bytes: usize) -> Option<Self> {
         let buffer = match pool.posted.take() {
             Some(posted) => Assembled::Posted(Box::new(posted)),
@@ -130,7 +130,7 @@ impl Reassembly {
         self.missing == 0
     }
 
-    /// Is the fragment at `offset` too far ahead to be taken now?
+    /// Whether the fragment at `offset` is too far ahead to be taken now.
     pub(crate) fn is_beyond(&mut self, offset: usize) -> bool {
         let fragment = offset / self.fragment_bytes;
         if fragment < self.first_missing + AHEAD_FRAGMENTS {
@@ -166,7 +166,7 @@ impl Reassembly {
         true
     }
 
-    /// The fragment at `offset` has arrived and lies in its place; `false` if it was there already.
+    /// Marks the fragment at `offset` as arrived, which is in its place; `false` if it was marked already.
     pub(crate) fn mark(&mut self, offset: usize) -> bool {
         let fragment = offset / self.fragment_bytes;
         if !set_bit(&mut self.arrived, fragment) {
@@ -177,7 +177,7 @@ impl Reassembly {
         true
     }
 
-    /// Is there a place for all before `end`?
+    /// Whether the buffer is filled, or posted, up to `end`.
     pub(crate) fn reaches(&self, end: usize) -> bool {
         match &self.buffer {
             Assembled::Own(buffer) => end <= buffer.len(),
@@ -185,8 +185,8 @@ impl Reassembly {
         }
     }
 
-    /// Offset and bytes of the missing fragments that follow the one that arrived last, not much more than `most_bytes` of them;
-    /// none if the next has arrived.
+    /// Offset and length of the missing fragments that follow the one that arrived last, about `most_bytes` of them; length 0 if the next one has
+    /// arrived.
     pub(crate) fn awaited(&self, most_bytes: usize) -> (usize, usize) {
         let most = most_bytes.div_ceil(self.fragment_bytes);
         let fragments = self.length_bytes.div_ceil(self.fragment_bytes);
@@ -197,7 +197,7 @@ impl Reassembly {
         (start, end - start)
     }
 
-    /// Their place. Only what a buffer of the pool does not hold yet is touched for it.
+    /// The place of the fragments that `awaited` names. The engine's buffer is filled up to the end of that place, no further.
     pub(crate) fn placement(&mut self, most_bytes: usize) -> &mut [u8] {
         let (start, bytes) = self.awaited(most_bytes);
         match &mut self.buffer {
@@ -209,7 +209,7 @@ impl Reassembly {
         }
     }
 
-    /// Which of the program's buffers it arrives in.
+    /// Number of the posted buffer that the message arrives in.
     pub(crate) fn posted(&self) -> Option<u64> {
         self.buffer.posted()
     }
@@ -239,8 +239,7 @@ fn fill_to(buffer: &mut Vec<u8>, end: usize) {
 mod tests {
     use super::*;
 
-    /// What was put into the placement place counts once it is marked, and only then; a message whose buffer was used before holds
-    /// nothing of that.
+    /// Bytes in the place count only once their fragment is marked; of an earlier message in the same buffer nothing is left.
     #[test]
     fn lands_in_place() {
         let mut pool = Pool::new();

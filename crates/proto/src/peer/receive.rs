@@ -1,9 +1,8 @@
-//! Receive half of one peer: which frames have arrived, and what to acknowledge.
+//! Receiving half of one peer: which frames have arrived, and what to acknowledge.
 //!
 //! Called by `engine::receive`; passes fragments to the channels. Owns no clock.
 //!
-//! Invariant: a packet number is marked as arrived only if its fragment was taken or had come before, so that whatever
-//! was refused is sent again.
+//! Invariant: a packet number is marked as arrived only if its fragment was taken or had come before, so that a refused fragment is sent again.
 
 use alloc::vec::Vec;
 
@@ -19,11 +18,11 @@ use crate::posted::{OutOfMemory, Posted};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Channel, Data, DeliveryClass, flags};
 
-/// While a gap is open, so many frames may pass before it is reported again.
+/// While a gap is open, it is reported again after this many frames.
 const FRAMES_PER_GAP_REPORT: u32 = 4;
-/// An acknowledgement never waits for more frames than this,
+/// An acknowledgement is sent after this many frames at the latest,
 const FRAMES_PER_ACK_MAX: u32 = 32;
-/// nor for much more payload: what is not acknowledged of a long message is copied when its sender goes on.
+/// or after this much payload: a sender that goes on copies what is not acknowledged of a long message.
 const BYTES_PER_ACK: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -32,49 +31,49 @@ pub(crate) struct Receive {
     channels: Vec<ChannelReceive>,
     places: Places,
     pub(crate) datagrams: DatagramReceive,
-    /// Frames since the last acknowledgement left, and their payload.
+    /// Frames and payload bytes since the last acknowledgement left.
     unacknowledged: u32,
     unacknowledged_bytes: usize,
     pub(crate) ack_now: bool,
     /// When the oldest frame that awaits its acknowledgement came.
     waiting_since: Option<Instant>,
-    /// In all channels.
+    /// Parts of incomplete messages that have not arrived, in all channels.
     pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
-    /// Under `suci`: the peer's ask is to be answered, or more may be granted.
+    /// Under `suci`: a grant is to be sent, because the peer asked or may be granted more.
     pub(crate) grant_due: bool,
-    /// So many frames may pass before they are acknowledged: fewer where the peer may send few.
+    /// An acknowledgement is sent after this many frames: fewer if the peer's window is small.
     patience_frames: u32,
-    /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
+    /// Charge of the peer's messages that arrive, wait for their turn, or are held by the program. Outlives the session.
     used_bytes: usize,
-    /// Payload of a frame at most; known with the session.
+    /// Payload bytes of a frame at most; known with the session.
     agreed_bytes: usize,
-    /// What a frame that comes next is taken to count for: that, or as much as the last one if it was a bundle.
+    /// Expected charge of the next frame: that size, or as much as the latest frame if it was a bundle.
     pub(crate) frame_bytes: usize,
 }
 
-/// Why a data frame is not used.
+/// Why a data frame was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Duplicate,
     Window,
     Memory,
-    /// One before it is missing (`suci`).
+    /// An earlier one is missing (`suci`).
     Gap,
     Malformed,
 }
 
-/// What a data frame gives.
+/// What a data frame completes.
 pub(crate) enum Taken {
     /// Deliver its payload.
     Frame,
-    /// Deliver the messages of its payload.
+    /// Deliver the messages of the bundle in its payload.
     Bundle,
-    /// Deliver this.
+    /// Deliver this message.
     Whole(Assembled),
     Nothing,
-    /// Not used; its sender will try again, or need not.
+    /// Not used; its sender sends it again, unless it is a duplicate.
     Refused(Refusal),
 }
 
@@ -121,29 +120,29 @@ impl Receive {
         }
     }
 
-    /// A session begins, with frames of so much payload.
+    /// Begins a session, in which frames have this much payload at most.
     pub(crate) fn begin(&mut self, fragment_bytes: usize) {
         (self.agreed_bytes, self.frame_bytes) = (fragment_bytes, fragment_bytes);
     }
 
-    /// The peer may send so many frames ahead.
+    /// Notes that the peer may send `frames` ahead.
     pub(crate) fn set_window(&mut self, frames: u64) {
         self.patience_frames = ((frames / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX);
     }
 
-    /// What its messages take of memory here.
+    /// Charge of the peer's messages here, in bytes.
     #[inline]
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// A message went to the program by another way than `take`.
+    /// Charges a message that was delivered without `take`.
     #[inline]
     pub(crate) fn hold(&mut self, charged_bytes: usize) {
         self.used_bytes += charged_bytes;
     }
 
-    /// The program is done with messages of so much.
+    /// Takes back the charge of released messages.
     #[inline]
     pub(crate) fn release(&mut self, charged_bytes: usize) {
         self.used_bytes = self.used_bytes.saturating_sub(charged_bytes);
@@ -167,7 +166,7 @@ impl Receive {
         })
     }
 
-    /// The next message of that channel came without a number. `false`: nobody honest sends that now.
+    /// Counts the next message of that channel, which came without a number. `false`: no honest peer sends it now.
     #[inline]
     pub(crate) fn pass_by(&mut self, channel: Channel) -> bool {
         if self.places.last(channel).is_none() && !self.places.has_room(channel) {
@@ -176,7 +175,7 @@ impl Receive {
         self.channel(channel).pass_by()
     }
 
-    /// Does a message begin with this fragment, one of several, that may arrive in memory of the program's?
+    /// Whether a message begins with this fragment, one of several, that may be assembled in a posted buffer.
     pub(crate) fn may_place(&self, data: &Data<'_>) -> bool {
         if data.payload.len() >= data.length as usize
             || data.is_bundle()
@@ -202,7 +201,7 @@ impl Receive {
         self.channels[usize::from(place)].recall(posted, pool)
     }
 
-    /// The message of that channel that arrives under this number, if one does.
+    /// The incomplete message with this number on that channel, if there is one.
     pub(crate) fn under_way(
         &mut self,
         channel: Channel,
@@ -212,8 +211,8 @@ impl Receive {
         channel.under_way(expand(message_low, channel.next))
     }
 
-    /// Takes the frame that is expected next, if it holds a message whole that has its turn: most do, and nothing in such a one contradicts
-    /// what came before. Returns its number. `None`: it is another one, or memory refuses it, and nothing has changed.
+    /// Takes the frame if it has the expected number and holds the next message of its channel whole, as most frames do. Such a frame contradicts
+    /// nothing that came before. Returns its number. `None`: it is another one, or memory refuses it, and nothing has changed.
     #[inline]
     pub(crate) fn take_in_turn(
         &mut self,
@@ -238,14 +237,14 @@ impl Receive {
             return None;
         }
         self.used_bytes += charge(length);
-        self.frame_bytes = size; // of a message of one frame: as agreed
+        self.frame_bytes = size; // the agreed size, because the message has one frame
         self.arrivals.mark(number);
         self.note_arrival(length, data.flags & flags::ACK_NOW != 0);
         Some(number)
     }
 
-    /// What the message of any other frame counts for. Refuses a frame that no honest sender sends in this session's state, and changes
-    /// nothing. `granted`: numbers below may be sent.
+    /// Checks any other frame, and returns the charge of its message without overhead. Refuses a frame that no honest sender sends in this state of
+    /// the session, and changes nothing. `granted`: numbers below it may be sent.
     pub(crate) fn check(
         &mut self,
         data: &Data<'_>,
@@ -256,7 +255,7 @@ impl Receive {
         let weight = weight(data, sizes, memory).ok_or(Refusal::Malformed)?;
         let next = self.arrivals.next();
         let number = expand(data.number, next);
-        // Who has no credit sends one frame at a time, and waits longer for each.
+        // A sender without credit sends one frame at a time, at growing intervals.
         let end = next.max(granted) + NUMBER_WINDOW;
         let delta = u64::from(data.floor_delta);
         let is_known = data.floor_delta < u16::MAX;
@@ -269,7 +268,7 @@ impl Receive {
         if number >= end.min(base + NUMBER_WINDOW) || is_known && delta >= NUMBER_WINDOW {
             return Err(Refusal::Window);
         }
-        // What came before says nothing new; and of a datagram any may come.
+        // `take` refuses an old number as a duplicate; a datagram may have any message number.
         if number < self.arrivals.base() || data.channel.is_datagram() {
             return Ok(weight);
         }
@@ -294,10 +293,10 @@ impl Receive {
         Ok(weight)
     }
 
-    /// Takes one fragment that `check` let pass, of `payload_bytes`; its message counts for `weight`. `size`: of every fragment of its message
-    /// but the last; `fair`: a new message may begin. `LANDED`: it lies in its place already, and `data` bears no payload.
+    /// Takes a fragment that `check` let pass. `size`: payload bytes of every fragment of its message but the last; `weight`: result of `check`;
+    /// `fair`: a new message may begin. `PLACED`: a link has placed it, and `data` has no payload.
     #[inline]
-    pub(crate) fn take<const LANDED: bool>(
+    pub(crate) fn take<const PLACED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -307,7 +306,7 @@ impl Receive {
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
+        // A wrong floor does no harm: it can only rise, and `check` bounds it.
         if data.floor_delta < u16::MAX {
             let floor = number.saturating_sub(u64::from(data.floor_delta));
             self.arrivals.raise_floor(floor);
@@ -324,16 +323,16 @@ impl Receive {
         }
         self.frame_bytes = self.agreed_bytes;
         if data.is_bundle() {
-            // Some always fit the budget.
+            // Some bundles always fit the budget.
             let most_bytes = memory.budget_bytes() / 8;
             self.frame_bytes = self.frame_bytes.max(charge(weight).min(most_bytes));
         }
         let sizes = (payload_bytes, size, weight);
-        let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);
+        let accepted = self.keep::<PLACED>(now, data, sizes, fair, memory, pool);
         let taken = Taken::of(accepted, data);
         if let Taken::Refused(refusal) = taken {
             if refusal == Refusal::Memory {
-                // The sender must learn of its credit all the same: it may have no other frame to send.
+                // The sender needs to learn its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
             }
@@ -348,7 +347,7 @@ impl Receive {
         (number, taken)
     }
 
-    /// As `take`, under `suci`: only the number expected next is taken, whatever else came is dropped (R1 to R4; R-73).
+    /// As `take`, under `suci`: takes the expected number only, and drops all others (R1 to R4; R-73).
     pub(crate) fn take_next(
         &mut self,
         now: Instant,
@@ -383,8 +382,8 @@ impl Receive {
         taken
     }
 
-    /// Must a message of this channel be admitted though nothing is free? It must where only the peer's own incomplete messages
-    /// could free something, since their rest comes after it; there is at most one of each priority.
+    /// Whether a message of this channel must be admitted though nothing is free: if only the peer's own incomplete messages could free memory, whose
+    /// rest follows it. At most one of each priority is admitted in this way.
     #[cold]
     fn blocks_itself(&self, channel: Channel, memory: &Memory) -> bool {
         let mut others = false;
@@ -399,9 +398,9 @@ impl Receive {
         others && memory.is_idle()
     }
 
-    /// Puts a fragment where it belongs; `LANDED`: it lies there.
+    /// Stores a fragment in its message; `PLACED`: it is there already.
     #[inline]
-    fn keep<const LANDED: bool>(
+    fn keep<const PLACED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -424,9 +423,9 @@ impl Receive {
             weight,
             size,
             payload_bytes,
-            payload: (!LANDED).then_some(data.payload),
+            payload: (!PLACED).then_some(data.payload),
         };
-        if !LANDED && channel.has_turn(&fragment) {
+        if !PLACED && channel.has_turn(&fragment) {
             if !channel.accept_next(weight, fair, memory) {
                 return Accepted::NoMemory;
             }
@@ -443,7 +442,7 @@ impl Receive {
         accepted
     }
 
-    /// A fragment of a datagram that may be replaced by a newer one, which then frees its memory.
+    /// Stores a fragment of a datagram, which a newer one may replace; that frees its memory.
     #[cold]
     fn keep_datagram(
         &mut self,
@@ -473,7 +472,7 @@ impl Receive {
         accepted
     }
 
-    /// Gives up incomplete messages that nobody will complete.
+    /// Drops incomplete datagrams of which no fragment came for too long.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
         let others_bytes = memory.used_bytes() - self.used_bytes;
         self.datagrams.expire(now, memory, pool);
@@ -495,13 +494,13 @@ impl Receive {
         }
     }
 
-    /// A frame was taken at `now` and is not acknowledged yet.
+    /// Notes that a frame was taken at `now` and is not acknowledged yet.
     #[inline]
     pub(crate) fn await_ack(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// When the acknowledgement may wait no longer; `None` also if it is due already.
+    /// When the acknowledgement must be sent; `None` if it is due already, or none is pending.
     #[inline]
     pub(crate) fn ack_deadline(&self) -> Option<Instant> {
         if self.ack_now {
@@ -518,17 +517,17 @@ impl Receive {
             .map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Something is incomplete, or waits for what is.
+    /// A message is incomplete, or waits for one that has not begun.
     pub(crate) fn misses_something(&self) -> bool {
         self.remaining.frames > 0 || self.waits_for_head()
     }
 
-    /// Some channel's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.
+    /// Messages of some channel wait for one that has not begun: they occupy memory until it comes.
     pub(crate) fn waits_for_head(&self) -> bool {
         self.channels.iter().any(ChannelReceive::waits_for_head)
     }
 
-    /// An acknowledgement left, in a frame of whatever kind.
+    /// Notes that an acknowledgement left, in a frame of any kind.
     #[inline]
     pub(crate) fn on_ack_sent(&mut self) {
         self.unacknowledged = 0;
@@ -537,7 +536,7 @@ impl Receive {
         self.waiting_since = None;
     }
 
-    /// The session is over: gives all memory back.
+    /// Ends the session: releases the memory of all messages that were not delivered.
     pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
         let used_before_bytes = memory.used_bytes();
         for channel in &mut self.channels {
@@ -545,7 +544,7 @@ impl Receive {
         }
         self.datagrams.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
-        // What the program holds stays charged to the peer, whatever its life.
+        // What the program holds stays charged to the peer in later sessions.
         *self = Self {
             used_bytes: self.used_bytes.saturating_sub(cleared_bytes),
             ..Self::new()
@@ -553,8 +552,8 @@ impl Receive {
     }
 }
 
-/// Does the frame hold a whole fragment as R-14 has it, or a bundle, of a message that is not too long? Then what the message
-/// counts for.
+/// Charge of the frame's message without overhead, if the frame holds a whole fragment according to R-14, or a bundle, and its message is not
+/// too long; else `None`.
 #[inline]
 fn weight(
     data: &Data<'_>,

@@ -2,18 +2,18 @@
 
 use crate::time::Duration;
 
-/// Before the first sample.
+/// Before the first sample arrives.
 const INITIAL_RTT: Duration = Duration::from_millis(1);
-/// Below this a time-out measures the peer's scheduler, not the network.
+/// Shorter time-outs measure the peer's scheduler, not the network.
 const PROBE_MIN: Duration = Duration::from_micros(500);
-/// Above this a dead link is no longer worth waiting for.
+/// Longer time-outs do not help on a dead link.
 pub(crate) const PROBE_MAX: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(crate) struct Rtt {
     pub(crate) smoothed: Duration,
     pub(crate) variance: Duration,
-    /// The latest sample as it was, the peer's delay included.
+    /// The latest sample, the peer's delay included.
     pub(crate) latest: Duration,
     sampled: bool,
 }
@@ -43,7 +43,7 @@ impl Rtt {
     }
 
     #[inline]
-    /// Silence after which the tail is probed: smoothed + 4 × variance + the peer's delay, doubled per attempt.
+    /// Silence after which the oldest frame is probed: smoothed + 4 × variance + the peer's delay, doubled for each attempt.
     pub(crate) fn probe_after(&self, ack_delay: Duration, backoff: u32) -> Duration {
         let base = self.smoothed + self.variance.times(4) + ack_delay;
         let base = base.max(PROBE_MIN);
@@ -53,7 +53,7 @@ impl Rtt {
         base.times(1 << backoff.min(12)).min(PROBE_MAX.max(base))
     }
 
-    /// A frame this much older than one that was acknowledged is lost.
+    /// A frame sent this long ago, and overtaken, is lost.
     pub(crate) fn reordering_window(&self) -> Duration {
         (self.smoothed + self.variance).divided(4) + self.smoothed
     }

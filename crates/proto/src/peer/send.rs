@@ -1,8 +1,8 @@
-//! Send half of one peer: what waits in the queue, and under which congestion control it leaves (R-15 … ).
+//! Sending half of one peer: the queue, and the congestion control under which frames leave (R-15 … ).
 //!
-//! Called by `engine` for submit, for each frame to write and for each acknowledgement that came. `queue` knows what waits;
-//! `Selective` or `GoBack` say what of it may leave, and what acknowledgements and silence mean for what did. Owns no clock:
-//! the deadlines it states are looked at by `engine::handle_timeout`.
+//! Called by `engine` for each submit, each frame to write and each acknowledgement that came. `queue` holds what waits; `Selective` or `GoBack`
+//! decides what may leave, and what acknowledgements and silence mean for frames that left. Owns no clock: `engine::handle_timeout` handles its
+//! deadlines.
 
 mod go_back;
 mod selective;
@@ -46,18 +46,18 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) probe: bool,
 }
 
-/// What hello and welcome agreed on.
+/// What hello and welcome agreed.
 pub(crate) struct Agreed {
     pub(crate) fragment_bytes: usize,
     /// Largest message that the peer takes.
     pub(crate) message_limit_bytes: usize,
-    /// So many numbers fit an acknowledgement's bitmap.
+    /// How many numbers the bitmap of an acknowledgement covers.
     pub(crate) told_frames: usize,
-    /// So many frames may be sent at once.
+    /// How many frames may be sent at once.
     pub(crate) credit_frames: u64,
 }
 
-/// The congestion control's sending half. Chosen once, so that a branch is all it costs.
+/// The congestion control's sending half. Fixed when it is made, so that it costs a branch only.
 #[derive(Debug)]
 enum Control {
     Credit(Selective),
@@ -80,7 +80,7 @@ impl Control {
     }
 }
 
-/// Calls the same function of whichever congestion control it is.
+/// Calls the same function of either congestion control.
 macro_rules! control {
     ($control:expr, $function:ident $arguments:tt) => {
         match $control {
@@ -96,7 +96,7 @@ pub(crate) struct Send {
     queue: Queue,
     control: Control,
     pacer: Option<Box<Pacer>>,
-    /// There is a pacer, or a message with a deadline: else nothing of both is looked at.
+    /// There is a pacer or a message with a deadline; without both, neither is checked for each frame.
     clocked: bool,
 }
 
@@ -115,20 +115,20 @@ impl Send {
         }
     }
 
-    /// From now on frames leave at this pace; also in later sessions.
+    /// Sets the pace of frames, also in later sessions.
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pacer = (pace != Pace::Free).then(|| Box::new(Pacer::new(pace)));
         self.note_clocked();
         self.note_bundling();
     }
 
-    /// Under `suci` each message has a number of its own (S1); what is paced is to leave evenly.
+    /// Bundles are made only under `credit`, and not while frames are paced: R-10.
     fn note_bundling(&mut self) {
         let on = matches!(self.control, Control::Credit(_)) && self.pacer.is_none();
         self.queue.set_bundling(on);
     }
 
-    /// What the program asked for, and how many frames left later for it.
+    /// The pace that the program set, and how many frames it has delayed.
     pub(crate) fn pace(&self) -> (Pace, u64) {
         let pacer = self.pacer.as_deref();
         pacer.map_or_else(Default::default, |pacer| (pacer.pace, pacer.held_frames))
@@ -138,7 +138,7 @@ impl Send {
         self.clocked = self.pacer.is_some() || self.queue.first_deadline() != NEVER;
     }
 
-    /// The pacer says no. What `suci` asks is no data, and is not paced. What is late is dropped first.
+    /// The pacer holds the next frame back. Asks of `suci` are not paced. Late datagrams are dropped first.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         if now >= self.queue.first_deadline() {
@@ -155,8 +155,7 @@ impl Send {
         }
     }
 
-    /// A session begins: what was queued before stays, but for messages of more than the peer takes, of which `too_large` is
-    /// told.
+    /// Begins a session: what was queued before stays, except messages larger than the peer accepts, which are told to `too_large`.
     pub(crate) fn begin(
         &mut self,
         agreed: &Agreed,
@@ -185,19 +184,19 @@ impl Send {
         self.queue.push_copied(channel, parts, notify, pool)
     }
 
-    /// Whether the queue, which holds up to `limit_bytes`, holds so many more.
+    /// Whether the queue, which holds up to `limit_bytes`, has room for `bytes` more.
     #[inline]
     pub(crate) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
         self.queue.has_room(bytes, limit_bytes)
     }
 
-    /// Whether the channel is in use, or may come into use.
+    /// Whether the channel is in use, or there is room for one more.
     #[inline]
     pub(crate) fn admits(&self, channel: Channel) -> bool {
         self.queue.admits(channel)
     }
 
-    /// Queues a datagram: until `deadline`, and as long as no newer one of its channel and key comes.
+    /// Queues a datagram until `deadline`, or until a newer one of its channel and key replaces it.
     pub(crate) fn submit_datagram(
         &mut self,
         of: (Channel, u32),
@@ -209,12 +208,12 @@ impl Send {
         self.queue.push_datagram(of, body, deadline, pool);
     }
 
-    /// What the datagram takes whose place a new one would take.
+    /// Bytes of the waiting datagram that a new one would replace.
     pub(crate) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
         self.queue.replaced_bytes(of)
     }
 
-    /// Datagrams that did not arrive.
+    /// Counts of datagrams that did not arrive.
     pub(crate) fn dropped(&self) -> Dropped {
         self.queue.dropped
     }
@@ -223,7 +222,7 @@ impl Send {
         &mut self.queue.dropped
     }
 
-    /// A message of `length_bytes` that stays with the program until `keep` or `cancel`; `None` while another one does.
+    /// Queues a borrowed message of `length_bytes`, whose bytes stay with the program until `retain` or `cancel`; `None` if there is one already.
     pub(crate) fn submit_borrowed(
         &mut self,
         to: NodeId,
@@ -248,12 +247,12 @@ impl Send {
         self.queue.borrowed_state(borrowed)
     }
 
-    /// Copies what is not acknowledged of the borrowed message; `false`: there is no memory.
+    /// Copies the parts of the borrowed message that are not acknowledged; `false`: there is no memory.
     pub(crate) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
         self.queue.retain(borrowed, pool)
     }
 
-    /// Forgets the borrowed message, if nothing of it has left.
+    /// Cancels the borrowed message, if nothing of it has left.
     pub(crate) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
         self.queue.cancel(borrowed)
     }
@@ -268,7 +267,7 @@ impl Send {
         self.queue.fragment_bytes
     }
 
-    /// Messages not acknowledged whole.
+    /// Reliable messages of the program that are not acknowledged whole.
     #[inline]
     pub(crate) fn promised_messages(&self) -> usize {
         self.queue.promised_messages()
@@ -278,24 +277,24 @@ impl Send {
         self.queue.queued_messages
     }
 
-    /// Their bytes.
+    /// Bytes of the queued messages.
     #[inline]
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queue.queued_bytes
     }
 
-    /// Fragments that left again, ever.
+    /// Fragments that were sent again, in all sessions.
     pub(crate) fn retransmitted(&self) -> u64 {
         self.queue.retransmitted
     }
 
-    /// Nothing is unacknowledged, and no pace or deadline is to be kept.
+    /// Nothing is unacknowledged, and there is neither a pace nor a deadline.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.queued_messages == 0 && !self.clocked
     }
 
-    /// A message of that channel leaves without being queued, and is not told of again.
+    /// Counts a message of that channel that leaves without being queued, and needs no acknowledgement.
     #[inline]
     pub(crate) fn pass_by(&mut self, channel: Channel) {
         self.queue.pass_by(channel);
@@ -315,26 +314,25 @@ impl Send {
         control!(&self.control, credit_left())
     }
 
-    /// Something waits that may leave now.
+    /// Some frame may leave now.
     #[inline(always)] // asked several times for each frame; mostly nothing waits
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
         control!(&mut self.control, may_leave(now, &mut self.queue))
             && !(self.clocked && self.is_held(now))
     }
 
-    /// Payload bytes of what leaves next, at most; 0 if `is_sendable` said no.
+    /// Payload bytes at most of the fragment that leaves next; 0 if `is_sendable` returned false.
     pub(crate) fn next_bytes(&self) -> usize {
         self.queue.next_bytes()
     }
 
-    /// The payload of a part that leaves, as long as no acknowledgement was taken since.
+    /// Payload of a part that leaves; valid until the next acknowledgement is taken.
     #[inline]
     pub(crate) fn payload<'a>(&'a self, part: Part, borrowed: &Borrowed<'a>) -> &'a [u8] {
         self.queue.place(part, borrowed).payload
     }
 
-    /// Drops datagrams whose deadline has passed. Under `suci` one that has begun to leave keeps its numbers, and
-    /// goes on.
+    /// Drops datagrams whose deadline has passed. Under `suci` one that has begun to leave keeps its numbers, and goes on.
     #[cold]
     fn drop_late(&mut self, now: Instant) {
         let begun_too = matches!(self.control, Control::Credit(_));
@@ -342,7 +340,7 @@ impl Send {
         self.note_clocked();
     }
 
-    /// A fragment leaves: the pacer takes note, and may want an answer at once.
+    /// Tells the pacer that a fragment leaves; whether it wants an acknowledgement at once.
     #[cold]
     fn is_asking(&mut self, now: Instant, part: Part, borrowed: &Borrowed<'_>) -> bool {
         let in_flight = self.in_flight();
@@ -353,8 +351,8 @@ impl Send {
         }
     }
 
-    /// Takes the next fragment; `borrowed`: the message that is borrowed, if one is. Call only after `is_sendable` said yes.
-    #[inline(always)] // on every frame's way
+    /// Takes the next fragment; `borrowed`: the borrowed message, if any. Call only after `is_sendable` returned true.
+    #[inline(always)] // on the path of every frame
     pub(crate) fn next_fragment<'a>(
         &'a mut self,
         now: Instant,
@@ -383,13 +381,13 @@ impl Send {
         })
     }
 
-    /// Does an acknowledgement speak of numbers never sent?
+    /// Whether an acknowledgement names numbers that were never sent.
     #[inline]
     pub(crate) fn is_unsent(&self, news: &AckNews<'_>) -> bool {
         control!(&self.control, is_unsent(news))
     }
 
-    /// Takes an acknowledgement of which `is_unsent` said no. `done` is told each message that is now acknowledged whole and asked for it.
+    /// Takes an acknowledgement for which `is_unsent` is false. Tells `done` each tracked message that is now acknowledged whole.
     #[inline]
     pub(crate) fn on_ack(
         &mut self,
@@ -413,35 +411,34 @@ impl Send {
         }
     }
 
-    /// What an acknowledgement says beside the numbers that came: how far the peer lets us send, and what it refused.
+    /// Takes what an ack frame states besides arrivals: credit or window, and whether memory refused frames.
     pub(crate) fn on_terms(&mut self, now: Instant, ack: &Ack<'_>) {
         let (rtt, queue) = (&self.rtt, &mut self.queue);
         control!(&mut self.control, on_terms(now, ack, rtt, queue));
     }
 
-    /// A message was sent again and again, for so long, and nothing new of it was acknowledged, though nothing was
-    /// refused either. Its name.
+    /// The message, if any, that was sent again and again for `after` although nothing new of it was acknowledged, nor anything refused.
     pub(crate) fn stalled(&self, now: Instant, after: Duration) -> Option<SendId> {
         control!(&self.control, stalled(now, after, &self.queue))
     }
 
-    /// The peer was not heard for long: what was sent meanwhile could have no answer.
+    /// Notes that the peer was not heard for long: what was sent meanwhile could not be answered.
     pub(crate) fn note_silence(&mut self, now: Instant) {
         control!(&mut self.control, note_silence(now, &mut self.queue));
     }
 
-    /// Does nobody have so much credit to give?
+    /// Whether an ack states more credit than any honest peer grants.
     pub(crate) fn is_absurd(&self, credit_low: u32) -> bool {
         control!(&self.control, is_absurd(credit_low))
     }
 
-    /// A data frame tells of what came the other way; under `suci` none does.
+    /// Whether data frames carry acknowledgements; under `suci` they do not.
     #[inline]
     pub(crate) fn carries_acks(&self) -> bool {
         matches!(self.control, Control::Credit(_))
     }
 
-    /// Permission is to be asked for, in a frame of its own.
+    /// An ask is to be sent, in a frame of its own.
     #[inline]
     pub(crate) fn is_ask_due(&self) -> bool {
         control!(&self.control, is_ask_due())
@@ -454,7 +451,7 @@ impl Send {
         }
     }
 
-    /// What only `suci` knows of.
+    /// The state that only `suci` has.
     pub(crate) fn suci(&mut self) -> Option<&mut GoBack> {
         match &mut self.control {
             Control::Credit(_) => None,
@@ -462,26 +459,26 @@ impl Send {
         }
     }
 
-    /// The peer permits frames to be sent again, if `suci` says that we asked.
+    /// Under `suci`: takes the peer's permission to send frames again.
     pub(crate) fn on_grant(&mut self, now: Instant, grant: &Permit) {
         if let Control::Suci(control) = &mut self.control {
             control.on_grant(now, grant, &self.rtt);
         }
     }
 
-    /// When `on_timeout` wants to be called for the sake of what a frame, come or gone, can bring nearer.
+    /// When to call `on_timeout` next, as far as a frame that comes or leaves can bring it nearer.
     #[inline]
     pub(crate) fn frame_deadline(&self) -> Option<Instant> {
         control!(&self.control, deadline())
     }
 
-    /// There may be a deadline that only `deadline` knows.
+    /// There may be deadlines that only `deadline` knows.
     #[inline]
     pub(crate) fn is_clocked(&self) -> bool {
         self.clocked
     }
 
-    /// When `on_timeout` wants to be called.
+    /// When to call `on_timeout` next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = self.frame_deadline();
         let late = self.queue.first_deadline();
@@ -490,8 +487,7 @@ impl Send {
         (soonest != NEVER).then_some(soonest)
     }
 
-    /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for an
-    /// acknowledgement.
+    /// Handles deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: an acknowledgement is to be requested.
     pub(crate) fn on_timeout(
         &mut self,
         now: Instant,
@@ -520,7 +516,7 @@ impl Send {
         )
     }
 
-    /// The peer is gone: forgets everything; returns what was not acknowledged.
+    /// Fails all messages, because the session has ended; returns how many there were.
     pub(crate) fn fail(&mut self, pool: &mut Pool) -> Failed {
         let failed = self.queue.clear(pool);
         let queue = core::mem::replace(&mut self.queue, Queue::new(0));

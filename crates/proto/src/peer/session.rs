@@ -1,14 +1,14 @@
-//! Which life of the peer we talk to, and how that is agreed (R-50 … R-56).
+//! Agreement of a session: which incarnation of the peer this one exchanges messages with (R-50 … R-56).
 //!
-//! A life is named by (incarnation, pairing). Only a welcome that answers a recent hello of ours establishes one: frames
-//! that an earlier life left in the network therefore never do.
+//! An [`Identity`] is an incarnation and its pairing. Only a welcome that answers a recent hello of ours establishes another identity of the peer:
+//! frames of an earlier one that are still in the network never do.
 
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Hello, NodeId};
 
 /// First wait for a welcome.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
-/// Waits double up to this.
+/// Later waits double, up to this.
 const RETRY_MAX: Duration = Duration::from_millis(200);
 /// At most one reset per peer in this time.
 const RESET_EVERY: Duration = Duration::from_millis(10);
@@ -21,14 +21,14 @@ pub(crate) enum Phase {
     Dead,
 }
 
-/// A peer's life as seen from here.
+/// Incarnation of a peer and its pairing, which together name one side of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) incarnation: u32,
     pub(crate) pairing: u32,
 }
 
-/// No process has it.
+/// Stands for an unknown identity: no process has incarnation 0.
 const ANY_IDENTITY: Identity = Identity {
     incarnation: 0,
     pairing: 0,
@@ -38,11 +38,11 @@ const ANY_IDENTITY: Identity = Identity {
 pub(crate) struct Session {
     pub(crate) phase: Phase,
     pub(crate) remote: Option<Identity>,
-    /// How often this life of ours has given up on the peer.
+    /// How often this incarnation has declared the peer dead.
     pub(crate) pairing: u32,
-    /// In frames that we send.
+    /// Session in frames that we send.
     pub(crate) outgoing: u32,
-    /// In frames that we accept.
+    /// Session in frames that we accept.
     pub(crate) incoming: u32,
     pub(crate) hello_due: bool,
     pub(crate) welcome_due: Option<u32>,
@@ -50,21 +50,21 @@ pub(crate) struct Session {
     /// A close frame waits to be written.
     close_due: bool,
     pub(crate) hello_at: Option<Instant>,
-    /// When we began to ask this life of the peer, or a dead one asked us.
+    /// When this node began the present series of hellos.
     pub(crate) connecting_since: Instant,
-    /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not
-    /// known, or where they are several.
+    /// An identity that has said hello since the present one was established; [`ANY_IDENTITY`] if there are several, or if it is unknown after a
+    /// reset.
     pending: Option<Identity>,
     retry: Duration,
     nonce: u32,
-    /// Welcomes to hellos up to this one are of the past.
+    /// Welcomes to hellos up to this nonce are outdated.
     nonce_floor: u32,
     last_reset: Option<Instant>,
 }
 
 impl Session {
-    /// `incarnation`: of this process. Its nonces begin elsewhere in each life, so that a late welcome to a hello of an
-    /// earlier life of ours is no answer either.
+    /// `incarnation`: of this process. Nonces begin elsewhere in each incarnation, so that a late welcome to a hello of an earlier one is no answer
+    /// either.
     pub(crate) fn new(now: Instant, incarnation: u32) -> Self {
         let nonce = mix(u64::from(incarnation)) as u32;
         Self {
@@ -94,7 +94,7 @@ impl Session {
         self.hello_due = true;
     }
 
-    /// A close frame waits to be written, or does not.
+    /// Sets whether a close frame waits to be written.
     pub(crate) fn set_close_due(&mut self, due: bool) {
         self.close_due = due;
     }
@@ -102,7 +102,7 @@ impl Session {
     /// A control frame waits to be written.
     #[inline]
     pub(crate) fn has_control(&self) -> bool {
-        // All of them at once: one branch instead of four, asked several times for each message.
+        // All conditions at once: one branch instead of four, as this is called several times for each message.
         self.hello_due | self.welcome_due.is_some() | self.reset_due.is_some() | self.close_due
     }
 
@@ -132,20 +132,20 @@ impl Session {
         }
     }
 
-    /// The peer does not know our session.
+    /// Handles a reset: the peer does not know our session.
     pub(crate) fn on_reset(&mut self) {
         self.hello_due = true;
         self.pending = Some(ANY_IDENTITY);
     }
 
-    /// Is this the answer to a hello that we sent since the current life was established?
+    /// Whether the welcome answers a hello that was sent since the present identity was established.
     pub(crate) fn is_answer(&self, welcome: &Hello) -> bool {
         let age = self.nonce.wrapping_sub(welcome.nonce);
         age < self.nonce.wrapping_sub(self.nonce_floor)
     }
 
-    /// The hello with this nonce was answered by `life`: no further one is due. Unless another life was pending since, and this is
-    /// no answer to a hello sent after that: what is under way counts as of the past from now on, so it is asked once more.
+    /// Takes a welcome with this nonce from `identity`: no further hello is due. One is if another identity was pending and the answered hello is not
+    /// the latest, because answers to hellos under way count as outdated from now on.
     pub(crate) fn settle(&mut self, nonce: u32, identity: Identity) {
         let latest = nonce == self.nonce && !self.hello_due;
         let other = self.pending.take().is_some_and(|other| other != identity);
@@ -171,7 +171,7 @@ impl Session {
         self.incoming = token(welcome.source, remote, me, local);
     }
 
-    /// We give up on this life of the peer. If another one has said hello, it goes on being asked.
+    /// Ends the session. If another identity has said hello, hellos continue.
     pub(crate) fn die(&mut self, now: Instant) {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
@@ -184,7 +184,7 @@ impl Session {
         }
     }
 
-    /// A frame of a session that we do not know: perhaps the peer has not noticed that we are new.
+    /// Handles a frame of an unknown session: the peer may not have noticed that this incarnation is new.
     pub(crate) fn answer_unknown(&mut self, now: Instant, session: u32) {
         let recently = self
             .last_reset
@@ -195,8 +195,8 @@ impl Session {
         }
     }
 
-    /// Is this the session that a peer means which has said hello, and has met us, but was not met? Who knows its name has read our
-    /// answer.
+    /// Whether this is the session of a peer that has said hello and has established a session with us, while we have not with it. Only a peer that
+    /// has read our answer knows the session's name.
     pub(crate) fn is_pending(
         &self,
         (me, incarnation): (NodeId, u32),
@@ -211,7 +211,7 @@ impl Session {
         heard.is_some_and(|identity| session == token(peer, identity, me, local))
     }
 
-    /// Whoever said hello is gone.
+    /// Forgets the identity that has said hello, because it is gone.
     pub(crate) fn forget_pending(&mut self) {
         self.pending = None;
         self.hello_due = false;
@@ -219,7 +219,7 @@ impl Session {
     }
 }
 
-/// Names a pair of lives in one direction. Not secret: it keeps lives apart, not attackers.
+/// Names a session in one direction by both identities. Not secret: it tells sessions apart, and does not stop attackers.
 fn token(from: NodeId, from_identity: Identity, to: NodeId, to_identity: Identity) -> u32 {
     let ids = u64::from(from.0) << 16 | u64::from(to.0);
     let from_identity =
@@ -228,7 +228,7 @@ fn token(from: NodeId, from_identity: Identity, to: NodeId, to_identity: Identit
     (mix(mix(mix(ids) ^ from_identity) ^ to_identity) >> 32) as u32
 }
 
-/// Finaliser of splitmix64: every input bit reaches every output bit.
+/// Finalizer of splitmix64: every input bit affects every output bit.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// A session that is up with life 1; the nonce of its hello.
+    /// A session with incarnation 1 that is up, and the nonce of its hello.
     fn up() -> (Session, u32) {
         let mut session = Session::new(NOW, 7);
         let nonce = session.next_hello(NOW);
@@ -267,7 +267,7 @@ mod tests {
         (session, nonce)
     }
 
-    /// A welcome of a life that has ended since establishes it, and is found out by the next hello: not only by silence.
+    /// A late welcome of an incarnation that is gone establishes it; the next hello finds that out, not only silence.
     #[test]
     fn late_welcome_is_doubted() {
         let (mut session, _) = up();
@@ -285,7 +285,7 @@ mod tests {
         assert!(!session.hello_due);
     }
 
-    /// The same where the later life's hello was heard, and ours to it has not left.
+    /// The same if the later incarnation's hello was heard, and our hello to it has not left.
     #[test]
     fn rumour_outlives_an_answer() {
         for heard in [true, false] {
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    /// A late hello of an earlier life does not hide the later one's.
+    /// A late hello of an earlier incarnation does not hide the later one's.
     #[test]
     fn late_hello_hides_nobody() {
         let (mut session, _) = up();
@@ -316,9 +316,9 @@ mod tests {
         assert!(session.hello_due);
     }
 
-    /// The farewell of a life that has a successor already does not end the asking for that one.
+    /// The close frame of an incarnation that has a successor does not end the hellos to that one.
     #[test]
-    fn late_farewell_hides_nobody() {
+    fn late_close_hides_nobody() {
         let (mut session, _) = up();
         session.on_hello(NOW, &says(2, 0));
         session.die(NOW);
@@ -332,7 +332,7 @@ mod tests {
         assert!(session.hello_due);
     }
 
-    /// A late copy of an earlier life's hello costs one hello, and none after that.
+    /// A late copy of an earlier incarnation's hello costs one hello, and no more.
     #[test]
     fn stale_rumour_ends() {
         let (mut session, _) = up();

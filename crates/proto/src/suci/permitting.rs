@@ -1,5 +1,5 @@
-//! What `suci` does with what the engine tells it: an acknowledgement states a window, and a grant permits what was lost to be sent again
-//! (R-73 … R-76), as far as the books and the memory that is free reach. Part of `suci`.
+//! How `suci` reacts to frames and asks: acknowledgements state a window, and grants permit lost frames to be sent again (R-73 … R-76), as far as the
+//! ring and the free memory allow. Part of `suci`.
 
 use super::{Answer, Inbound, Suci, WINDOW_FRAMES};
 use crate::config::Config;
@@ -12,17 +12,17 @@ use crate::receiving::Members;
 use crate::time::Instant;
 use tsumuji_wire::{Data, Permit, flags};
 
-/// Of those that wait for permission, so many are looked at when a frame has come: each comes soon, and a frame costs little.
+/// How many waiting peers are visited after each frame: the next frame comes soon, and should cost little.
 const CALLS_PER_FRAME: usize = 4;
 
-/// The same when one asks, or memory came free.
+/// The same after an ask, or when memory comes free.
 const CALLS_PER_ASK: usize = 64;
 
 /// How far ahead one peer may send new frames.
 struct Window {
-    /// As far as memory reaches.
+    /// As far as memory allows.
     frames: u64,
-    /// As far as that goes if memory suffices: what the receive ring takes in a turn, or what the program says.
+    /// If memory suffices: what the receive ring takes in one poll, or what the program set.
     wanted: u64,
 }
 
@@ -35,7 +35,7 @@ impl Inbound {
         self.limit = frames;
     }
 
-    /// How far ahead the peer was told it may send.
+    /// How far ahead the peer may send, as it was told.
     pub(crate) fn ahead(&self, expected: u64) -> u64 {
         self.told.saturating_sub(expected)
     }
@@ -50,12 +50,12 @@ impl Suci {
         suci
     }
 
-    /// Of a peer of which nothing is known.
+    /// State of a peer of which nothing is known.
     pub(crate) fn inbound(&self) -> Inbound {
         Inbound::new(self.ring_frames)
     }
 
-    /// A data frame came while `expected` was, and was used or refused.
+    /// Accounts a data frame that was used or refused; `expected` is the number expected before.
     pub(crate) fn on_data(
         &mut self,
         now: Instant,
@@ -74,7 +74,7 @@ impl Suci {
                 self.on_taken(inbound, expected);
                 true
             }
-            // R1 to R3: what came before is acknowledged again.
+            // R1 to R3: an old number is acknowledged again.
             Some(Refusal::Duplicate) => true,
             Some(Refusal::Gap | Refusal::Memory) => {
                 let is_news = inbound.miss(refusal == Some(Refusal::Memory));
@@ -89,14 +89,14 @@ impl Suci {
         }
     }
 
-    /// After a frame, more may be permitted to others.
+    /// Permits more to other peers, after a frame.
     pub(crate) fn share_room(&mut self, members: &mut Members<'_>) {
         if self.has_room() {
             self.call_some(CALLS_PER_FRAME, members);
         }
     }
 
-    /// What an acknowledgement states.
+    /// Window and flags for an acknowledgement.
     pub(crate) fn state(&mut self, peer: &mut Peer, memory: &Memory) -> (u64, u8) {
         let Window { frames, wanted } = self.window(peer, memory);
         let expected = peer.receive.arrivals.base();
@@ -109,7 +109,7 @@ impl Suci {
             }
         }
         inbound.told = expected + frames;
-        // An ask for permission is answered by a grant, not by this.
+        // An ask for permission is answered by a grant, not by an acknowledgement.
         inbound.probes &= inbound.wants(expected);
         if frames < wanted {
             self.hungry = true;
@@ -146,7 +146,7 @@ impl Suci {
         self.call_some(CALLS_PER_ASK, &mut members);
     }
 
-    /// Whoever waits for memory is granted what it was refused, and who was told of a small window learns of more.
+    /// Grants peers that wait for memory what they were refused, and tells peers of a larger window.
     pub(crate) fn feed(&mut self, mut members: Members<'_>) {
         self.hungry = false;
         if self.rules.has_policy() {
@@ -182,10 +182,10 @@ impl Suci {
             let ahead = (peer.account.inbound()).ahead(peer.receive.arrivals.base());
             peer.receive.ack_now |= self.window(peer, memory).frames > ahead;
         });
-        self.hungry = true; // whoever waits is looked at, too
+        self.hungry = true; // has waiting peers visited, too
     }
 
-    /// Grants what may be to the next `calls` of those that wait.
+    /// Grants the next `calls` waiting peers what they may send again.
     fn call_some(&mut self, calls: usize, members: &mut Members<'_>) {
         for _ in 0..calls.min(self.waiting.len()) {
             let Some(id) = self.call() else {
@@ -199,7 +199,7 @@ impl Suci {
         }
     }
 
-    /// Grants that were lost, or whose frames were, are taken off the books: others wait for their part of the ring.
+    /// Voids grants that were lost, or whose frames were: others wait for their part of the ring.
     #[cold]
     fn void_overdue(&mut self, members: &mut Members<'_>) {
         let mut index = 0;
@@ -212,7 +212,7 @@ impl Suci {
         }
     }
 
-    /// A policy's order of those who wait for memory or permission: the lowest rank first.
+    /// Sorts the peers that wait for memory or permission by the rank that the policy gives them, the lowest first.
     #[cold]
     fn sort_by_rank(&mut self, members: &Members<'_>) {
         let mut short = core::mem::take(&mut self.short);
@@ -227,7 +227,7 @@ impl Suci {
         (self.short, self.waiting) = (short, waiting);
     }
 
-    /// Grants a peer that waits what may be sent again now.
+    /// Grants a waiting peer what may be sent again now.
     fn permit_more(&mut self, peer: &mut Peer, memory: &Memory, counters: &mut Counters) {
         let part = match self.wish(peer, memory, self.part(), true) {
             0 if peer.account.inbound().probes => 1,
@@ -236,7 +236,7 @@ impl Suci {
         let window = self.memory_frames(peer, memory);
         let expected = peer.receive.arrivals.base();
         let inbound = peer.account.inbound_mut();
-        // What memory refused would be refused again.
+        // A frame that memory refused would be refused again.
         let refused = inbound.refused && !memory.admits_more();
         let window = if refused { 0 } else { window };
         let frames = self.grant(peer.id.0, inbound, expected, window, part);
@@ -245,12 +245,12 @@ impl Suci {
         self.hungry |= window == 0;
     }
 
-    /// Where memory suffices, and nobody is held to less.
+    /// The window if memory suffices and there is no limit for a single peer.
     pub(crate) fn usual_window(&self) -> u64 {
         self.ring_frames.min(self.rules.window())
     }
 
-    /// The window that is stated to the peer now.
+    /// The window to state to the peer now.
     fn window(&mut self, peer: &Peer, memory: &Memory) -> Window {
         let inbound = peer.account.inbound();
         let wanted = match self.wish(peer, memory, self.usual_window(), false) {
@@ -263,8 +263,8 @@ impl Suci {
         }
     }
 
-    /// Frames that the budget's free part takes. What is set aside for a message that arrives counts as free for it. Where nothing is free
-    /// and nothing will be, the one that a channel waits for is admitted all the same.
+    /// Frames that free memory takes, including what is reserved for an incoming message of this peer. If nothing is free, and nothing will be, a
+    /// message that an ordered channel waits for is admitted all the same.
     fn memory_frames(&self, peer: &Peer, memory: &Memory) -> u64 {
         let free = memory.free_bytes().div_ceil(peer.send.fragment_bytes());
         let reserved = peer.receive.remaining.frames;
@@ -272,8 +272,8 @@ impl Suci {
         ((free + reserved).max(least) as u64).min(self.ring_frames)
     }
 
-    /// What the program's policy says of the peer, where it has one: how many frames it may send again now (`repairs`), or how far
-    /// ahead it may send new ones.
+    /// How many frames the peer may send again now (`repairs`), or how far ahead it may send new ones: the policy's answer, or `usual` without
+    /// a policy.
     fn wish(&mut self, peer: &Peer, memory: &Memory, usual: u64, repairs: bool) -> u64 {
         if !self.rules.has_policy() {
             return usual;
@@ -298,7 +298,7 @@ impl Suci {
         let sender = Sender {
             peer: peer.id,
             active: inbound.wants(expected) || receive.remaining.frames > 0,
-            busy: false, // nobody says so
+            busy: false, // peers do not say so under `suci`
             repairs,
             priority: inbound.priority,
             remaining_bytes: receive.remaining.bytes as u64,

@@ -1,4 +1,4 @@
-//! Who is permitted how much, without engines.
+//! Tests of permissions without engines.
 
 use super::*;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use tsumuji_wire::NodeId;
 
 const RING: u64 = 100;
 
-/// Some peers, each with a loss at its first frame.
+/// Some peers, each of which lost its first frame.
 struct Ledger {
     suci: Suci,
     inbound: Vec<Inbound>,
@@ -36,7 +36,7 @@ impl Ledger {
         self.suci.on_ask(peer as u16, inbound, expected, &ask)
     }
 
-    /// Looks at all that wait, once.
+    /// Visits all waiting peers once.
     fn share_out(&mut self) {
         for _ in 0..self.suci.waiting.len() {
             let peer = self.suci.call().expect("somebody waits");
@@ -63,7 +63,7 @@ impl Ledger {
     }
 }
 
-/// Alone, a peer gets what it asks for up to the ring; several get equal parts of it, and never more than it holds together.
+/// A single peer is granted what it asks for, up to the ring; several get equal parts of it, and never more than it holds together.
 #[test]
 fn ring_is_shared_out() {
     let mut ledger = Ledger::new(1);
@@ -91,7 +91,7 @@ fn ring_is_shared_out() {
     );
 }
 
-/// Whose grant was lost again gets as much as arrived of it, and one more for each frame that comes.
+/// A peer whose granted frames were lost is granted as many as arrived, and one more for each frame that arrives.
 #[test]
 fn grants_follow_what_arrives() {
     let mut ledger = Ledger::new(1);
@@ -113,7 +113,7 @@ fn grants_follow_what_arrives() {
     assert_eq!(ledger.granted(), [1], "nothing came");
 }
 
-/// What a peer was granted is off the books when it asks anew, when nothing comes of it for long, and when it is gone.
+/// A grant no longer counts when its peer asks anew, when nothing of it arrives for long, and when the session ends.
 #[test]
 fn grants_end() {
     for way in 0..3 {
@@ -131,7 +131,7 @@ fn grants_end() {
                 assert_eq!(ledger.ask(0, 2, 1000), Some(Answer::Grant));
             }
             1 => {
-                ledger.suci.now += GRANT_SESSION;
+                ledger.suci.now += GRANT_LIFETIME;
                 assert!(!ledger.suci.check_holder(0, inbound, expected));
                 assert_eq!(ledger.suci.holder(0), None);
             }
@@ -143,7 +143,7 @@ fn grants_end() {
     }
 }
 
-/// A peer whose grant grows while it waits for its turn stands in the queue once, and one that wants no more leaves it.
+/// A peer whose grant grows while it waits is in the queue once, and leaves it when it wants no more.
 #[test]
 fn nobody_waits_twice() {
     let mut ledger = Ledger::new(2);

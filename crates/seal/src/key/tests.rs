@@ -16,7 +16,7 @@ fn prints(keys: &Keys) -> Vec<KeyPrint> {
     keys.0.iter().map(ClusterKey::print).collect()
 }
 
-/// A generated key, written and read again, is the same; its file is its owner's alone and is not overwritten.
+/// A generated key is read as it was written; only its owner can read its file, and the file is not overwritten.
 #[test]
 fn written_key_reads_back() {
     let folder = folder("written");
@@ -31,7 +31,7 @@ fn written_key_reads_back() {
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
-/// A file that others may read is refused, with the command that mends it.
+/// A file that others may read is refused, with the command that helps.
 #[test]
 fn open_file_is_refused() {
     let folder = folder("open");
@@ -53,7 +53,7 @@ fn open_file_is_refused() {
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
-/// A file of another user is refused, whatever its mode, with the command that mends it; root's is as good as our own.
+/// A file of another user is refused, whatever its mode, with the command that helps; root's is accepted.
 #[test]
 fn foreign_file_is_refused() {
     let path = Path::new("/x/cluster.key");
@@ -71,7 +71,7 @@ fn foreign_file_is_refused() {
             "{error}"
         );
     }
-    // The same of a real file, where we may give one away.
+    // The same with a real file, if this process may change a file's owner.
     let folder = folder("foreign");
     let path = folder.join("cluster.key");
     ClusterKey::generate()
@@ -85,7 +85,7 @@ fn foreign_file_is_refused() {
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
-/// A file without a key is named with the command that makes one.
+/// For a file without a key, the error names the command that makes one.
 #[test]
 fn empty_file_is_refused() {
     for text in ["", "\n\n", "# nothing\n"] {
@@ -97,7 +97,7 @@ fn empty_file_is_refused() {
     }
 }
 
-/// Hex of both cases and all four writings of base64 give the same key; order is kept, repetitions are not.
+/// Hex of both cases and all four forms of base64 give the same key; order is kept, repetitions are not.
 #[test]
 fn writings_of_a_key() {
     let bytes: Vec<u8> = (0..32).map(|i| 255 - 3 * i).collect();
@@ -120,7 +120,7 @@ fn writings_of_a_key() {
     assert_eq!(prints(&keys), [other.print(), same.print()]);
 }
 
-/// What is no key is refused with its line, and without showing it.
+/// A line that is no key is refused with its number, and is not shown.
 #[test]
 fn wrong_lines() {
     let good = ClusterKey::generate().expect("random").to_hex();
@@ -166,7 +166,7 @@ fn huge_file_is_refused() {
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
-/// Printing a key for debugging does not tell it, and each purpose has a key of its own.
+/// The debug form does not show a key, and each purpose has a key of its own.
 #[test]
 fn keys_do_not_leak() {
     let key = ClusterKey::generate().expect("random");

@@ -1,9 +1,8 @@
 //! The handshake's steps: ask, challenge, first, second, confirmation.
 //!
-//! What each costs, and what stands before it: a challenge one hash, after the asker's proof; *first* two multiplications,
-//! after the proof and a challenge that its sender received lately, each challenge's nonce once; *second* one multiplication,
-//! after the proof and a nonce that we drew and await. So nobody without a key causes a multiplication, and whoever repeats what
-//! was recorded causes none either.
+//! Cost of each step, and the checks before it: a challenge costs one hash, after the asker's proof; *first* two multiplications, after the proof and
+//! a cookie that its sender received recently, each nonce once; *second* one multiplication, after the proof and a nonce that we drew and wait for.
+//! So a sender without a key causes no multiplication, and neither does one that replays recorded frames.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,11 +18,11 @@ use crate::handshake::{self, COOKIE_BYTES, Cookie, HandshakeFrame, NoiseMessage,
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint};
 use crate::random;
 
-/// Recorded for so long, *first* is not answered again: longer than its challenge is good for.
+/// How long *first* is remembered as answered: longer than its challenge is valid.
 pub(super) const FIRST_MEMORY: Duration = Duration::from_secs(2 * COOKIE_PERIOD.as_secs());
 
 impl Peers {
-    /// A frame is to go to `to` and there is no session: begins a handshake, or goes on with it.
+    /// Begins or continues a handshake, because a frame is to be sent to `to` and there is no session.
     pub(crate) fn wish(&mut self, now: Duration, to: LinkAddr) {
         if !self.make_room(now, to) {
             self.counters.unsent += 1;
@@ -34,7 +33,7 @@ impl Peers {
             return; // the confirmation is on its way
         }
         if let Some(answered) = &mut peer.answered {
-            // The peer began; its confirmation, or our answer, got lost.
+            // The peer began; its confirmation or our answer got lost.
             if answered.repeat.due(now) == Some(true) {
                 let frame = answered.frame.clone();
                 self.push(Out::Handshake(to, frame));
@@ -44,7 +43,7 @@ impl Peers {
         }
     }
 
-    /// The link cannot reach it.
+    /// Forgets an address that the link cannot reach.
     pub(crate) fn forget(&mut self, addr: LinkAddr) {
         if let Some(peer) = self.peers.remove(&addr) {
             self.release(peer);
@@ -64,7 +63,7 @@ impl Peers {
         }
     }
 
-    /// Is `addr` remembered, or is there room for it? A peer that was heard lately is never forgotten for another.
+    /// Whether `addr` is remembered, or there is room for it. A peer that was heard recently is never forgotten for another.
     fn make_room(&mut self, now: Duration, addr: LinkAddr) -> bool {
         if self.peers.len() < PEERS_MAX || self.peers.contains_key(&addr) {
             return true;
@@ -87,7 +86,7 @@ impl Peers {
         true
     }
 
-    /// Begins a handshake with a peer that is remembered.
+    /// Begins a handshake with a remembered peer.
     pub(super) fn ask(&mut self, now: Duration, to: LinkAddr) {
         let (Ok(nonce), Some(peer)) = (random::number(), self.peers.get_mut(&to)) else {
             return;
@@ -146,7 +145,7 @@ impl Peers {
         } += 1;
     }
 
-    /// What only we can write, and only who receives at `addr` can repeat.
+    /// A cookie that only we can make, and only a receiver at `addr` can return.
     fn cookie(&self, addr: LinkAddr, nonce: u64, period: u64) -> Cookie {
         let mut context = hmac::Context::with_key(&self.cookie_secret);
         context.update(&nonce.to_le_bytes());
@@ -243,7 +242,7 @@ impl Peers {
             if peer.firsts.len() >= FIRSTS_MAX {
                 return Outcome::Limited;
             }
-            // Both began at once: the smaller key's handshake goes on.
+            // Both began at once: the handshake of the smaller key goes on.
             let our_first = peer
                 .asking
                 .as_ref()
@@ -306,7 +305,7 @@ impl Peers {
             if peer.completed != Some(nonce) {
                 return Outcome::Stale;
             }
-            // The peer has not heard our confirmation.
+            // The peer has not received our confirmation.
             self.push(Out::Control {
                 to: from,
                 wants_answer: true,
@@ -348,13 +347,13 @@ impl Peers {
         Outcome::Used
     }
 
-    /// The key by its name.
+    /// The key with this name.
     pub(super) fn key(&self, print: KeyPrint) -> Option<&DerivedKey> {
         self.keys.iter().find(|key| key.print == print)
     }
 }
 
-/// What came of a genuine handshake frame.
+/// Result of a genuine handshake frame.
 enum Outcome {
     Used,
     Stale,
@@ -372,7 +371,7 @@ fn ephemeral(noise: &NoiseMessage) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Different for each address.
+/// Hashes an address, so that the result differs for each.
 fn update_with(context: &mut hmac::Context, addr: LinkAddr) {
     match addr {
         LinkAddr::Local(node) => {
@@ -386,7 +385,7 @@ fn update_with(context: &mut hmac::Context, addr: LinkAddr) {
             }
             context.update(&addr.port().to_le_bytes());
         }
-        // Kinds of address to come differ by what they print.
+        // Future kinds of address differ by their text.
         other => context.update(other.to_string().as_bytes()),
     }
 }

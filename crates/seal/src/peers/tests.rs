@@ -22,7 +22,7 @@ struct Pair {
     keys: Keys,
     nodes: [Peers; 2],
     now: Duration,
-    /// Frames of the first that get lost.
+    /// Frames of the first node get lost.
     deaf: bool,
 }
 
@@ -46,7 +46,7 @@ impl Pair {
         pair
     }
 
-    /// Takes what a node has to say.
+    /// Takes the frames that a node wants to send.
     fn outs(&mut self, node: usize) -> Vec<(LinkAddr, Vec<u8>)> {
         let peers = &mut self.nodes[node];
         let mut frames = Vec::new();
@@ -75,7 +75,7 @@ impl Pair {
             .map(<[u8]>::to_vec)
     }
 
-    /// Hands over until nothing is said any more.
+    /// Delivers frames until there are none.
     fn pump(&mut self) {
         for _ in 0..20 {
             for node in 0..2 {
@@ -179,7 +179,7 @@ fn worn_broadcast_key_is_replaced() {
     assert_eq!(pair.give(A, 1, &slot).map(|frame| frame.len()), Some(28));
 }
 
-/// Whoever does not answer is asked a bounded number of times, and then forgotten.
+/// A silent peer is asked a bounded number of times, and then forgotten.
 #[test]
 fn silence_is_forgotten() {
     let mut pair = Pair::new();
@@ -197,7 +197,7 @@ fn silence_is_forgotten() {
     assert_eq!(pair.nodes[0].next_due(), NEVER);
 }
 
-/// Each half-done handshake ends by itself: wherever the first node falls silent, nothing is left in the other.
+/// Each half-done handshake ends by itself: at whatever step the first node falls silent, nothing is left in the other.
 #[test]
 fn half_done_handshakes_end() {
     for heard in 0..4 {
@@ -221,7 +221,7 @@ fn half_done_handshakes_end() {
     }
 }
 
-/// A session whose peer never spoke gives way to the one before.
+/// A session in which the peer never sent is replaced by the previous one.
 #[test]
 fn unconfirmed_session_gives_way() {
     let mut pair = Pair::met();
@@ -247,8 +247,8 @@ fn unconfirmed_session_gives_way() {
     pair.works();
 }
 
-/// Without a key, no flood of handshakes has any effect but on one counter; no genuine frame from a forged address costs
-/// memory or a multiplication.
+/// Without a key, a flood of handshakes has no effect but on one counter; genuine frames from forged addresses cost neither memory nor a
+/// multiplication.
 #[test]
 fn floods_of_handshakes() {
     let mut pair = Pair::met();
@@ -271,7 +271,7 @@ fn floods_of_handshakes() {
     for round in 0..20_000 {
         let mut frame = steps[round % 4].frame(false, &other);
         if round % 8 > 3 {
-            // Our key's name, which everyone can see, with somebody's proof.
+            // Our key's name, which is visible to all, with a wrong proof.
             let own = pair.nodes[0].keys[0].print.0;
             frame[8..16].copy_from_slice(&own);
         }
@@ -280,7 +280,7 @@ fn floods_of_handshakes() {
     assert_eq!(pair.nodes[0].counters.wrong_key, 20_000);
     assert_eq!(pair.nodes[0].sizes(), before);
 
-    // Recorded frames, from everywhere: an ask is answered by one frame that is no longer; the rest is stale.
+    // Recorded frames, from any address: an ask is answered by one frame that is no longer; the others are stale.
     let key = pair.keys.derive().remove(0);
     for round in 0..20_000 {
         let step = &steps[round % 4];
@@ -297,7 +297,7 @@ fn floods_of_handshakes() {
     assert_eq!(pair.nodes[0].counters.stale_handshake, 15_000);
     assert_eq!(pair.nodes[0].sizes(), before);
     assert_eq!(pair.nodes[0].handshakes_left, HANDSHAKES_PER_BURST);
-    // Unanswered, the answers do not pile up either.
+    // Unsent, the answers do not pile up either.
     for round in 0..2 * OUTBOX_FRAMES_MAX {
         pair.give(at(2 + round), 0, &steps[0].frame(false, &key));
     }
@@ -307,7 +307,7 @@ fn floods_of_handshakes() {
     pair.works();
 }
 
-/// A challenge is good at the address it was sent to, for a while; what was made for it works once.
+/// A challenge is valid at the address it was sent to, for a while; a frame made for it works once.
 #[test]
 fn challenges_are_bound() {
     let mut pair = Pair::new();
@@ -346,13 +346,13 @@ fn challenges_are_bound() {
     let answer = pair.outs(0);
     pair.give(B, 0, &frame);
     assert_eq!((pair.outs(0), answer.len()), (answer, 1), "the same again");
-    // Another handshake of the peer, and the first is forgotten, though remembered as done.
+    // After another handshake of the peer, the first one is forgotten, but remembered as done.
     let cookie = challenge(&mut pair, 3);
     pair.give(B, 0, &first(3, cookie));
     assert_eq!(pair.outs(0).len(), 1);
     pair.give(B, 0, &frame);
     assert!(pair.outs(0).is_empty());
-    // No more than so many in a short time, from one address.
+    // One address can begin only so many in a short time.
     for nonce in 10..10 + FIRSTS_MAX as u64 {
         let cookie = challenge(&mut pair, nonce);
         pair.give(B, 0, &first(nonce, cookie));
@@ -367,7 +367,7 @@ fn challenges_are_bound() {
     assert!(pair.outs(0).is_empty());
 }
 
-/// Work in one burst is bounded; who was turned away comes again.
+/// Work in one burst is bounded; a peer turned away can try again.
 #[test]
 fn work_of_a_burst_is_bounded() {
     let keys = keys();
@@ -409,14 +409,14 @@ fn work_of_a_burst_is_bounded() {
     assert!(clients.iter().all(|(_, client)| client.sessions() == 1));
 }
 
-/// When all room is taken, only who was silent for long makes room; who was heard is never forgotten for a stranger.
+/// In a full table, only a peer that was silent for long makes room; one that was heard is never forgotten for an unknown one.
 #[test]
 fn full_table_keeps_the_living() {
     let mut pair = Pair::met();
     for node in 2..PEERS_MAX + 1 {
         let peer = Peer {
             quiet_since: pair.now,
-            // Something to be remembered for.
+            // Something that keeps it remembered.
             firsts: vec![(1, pair.now + 1000 * SECOND)],
             ..Peer::default()
         };
@@ -438,7 +438,7 @@ fn full_table_keeps_the_living() {
     pair.works();
 }
 
-/// Even a peer with the keys is not heard in the other mode; nor are control frames that anyone could read.
+/// Frames in the other mode are refused even from a peer with the keys; so are readable control frames.
 #[test]
 fn each_frame_has_the_mode() {
     let mut pair = Pair::met();
@@ -457,7 +457,7 @@ fn each_frame_has_the_mode() {
     assert_eq!((counters.other_mode, counters.malformed), (1, 2));
 }
 
-/// When a cluster key goes, so does the broadcast key that its holders may have been told; not before, and all get the new one.
+/// When a cluster key is removed, the broadcast key that its holders may know is replaced; not before, and all get the new one.
 #[test]
 fn removed_key_takes_the_broadcast_key_along() {
     let mut pair = Pair::met();

@@ -1,4 +1,4 @@
-//! What happens to peers as time passes, and when keys are changed.
+//! Timers of peers, and the change of keys.
 //!
 //! Invariant: every wait that `agree` begins ends here, after a named time or number of repetitions.
 
@@ -11,15 +11,15 @@ use super::{FORGET_QUIET, NEVER, Out, Peer, Peers, RENEW_GAP};
 use crate::key::{KeyPrint, Keys};
 use crate::slots::Slots;
 
-/// A session's age at which who began it renews it, and the age of a broadcast key: who reads a process's memory can open the
-/// frames of so much time and no more. What a handshake costs a pair, `examples/seal_cost` prints.
+/// Age at which a session is renewed by the node that began it, and a broadcast key: an attacker who reads a process's memory can open the frames of
+/// so much time and no more. `examples/seal_cost` prints the cost of a handshake.
 pub(super) const REKEY_AFTER: Duration = Duration::from_secs(900);
-/// Who answered waits so much longer: seldom do both begin.
+/// The node that answered waits so much longer, so that both seldom begin at once.
 pub(super) const REKEY_SPARE: Duration = Duration::from_secs(30);
-/// All peers are looked at no more often than this.
+/// Peers are checked no more often than this.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
 
-/// What a look at a peer leads to.
+/// Result of checking the peers.
 #[derive(Default)]
 struct Todo {
     asks: Vec<LinkAddr>,
@@ -35,7 +35,7 @@ impl Todo {
 }
 
 impl Peers {
-    /// Does what is due.
+    /// Does all that is due at `now`.
     pub(crate) fn upkeep(&mut self, now: Duration) {
         if now < self.next_due_or_aging() {
             return;
@@ -45,7 +45,7 @@ impl Peers {
         if now >= self.group_ages_at
             && let Some(group) = &mut self.group
         {
-            // Where the kernel has no randomness the old key goes on.
+            // If the kernel has no randomness the old key goes on.
             let _ = group.renew();
             self.group_ages_at = NEVER;
         }
@@ -69,7 +69,7 @@ impl Peers {
             }
         }
         self.aging_due = self.aging_due.min(self.group_ages_at);
-        // Never sooner than that: else a peer that is due for ever would have us look for ever.
+        // Never sooner: else a peer that stays due would be checked without pause.
         self.next_due = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
         for out in todo.outs {
             self.push(out);
@@ -82,7 +82,7 @@ impl Peers {
         }
     }
 
-    /// The session that has just begun with `addr` is too old at `at`.
+    /// The session that has just begun with `addr` will be too old at `at`.
     pub(super) fn ages(&mut self, addr: LinkAddr, at: Duration) {
         if let Some(peer) = self.peers.get_mut(&addr) {
             peer.ages_at = Some(at);
@@ -90,8 +90,7 @@ impl Peers {
         }
     }
 
-    /// Other keys from now on. Sessions under keys that are gone end at once; those under keys that are no longer the first go
-    /// on until a new one is agreed.
+    /// Replaces the keys. Sessions under removed keys end at once; those under a key that is no longer the first go on until a new one is agreed.
     pub(crate) fn reload(&mut self, keys: &Keys) -> Result<(), getrandom::Error> {
         let old: Vec<KeyPrint> = self.keys.iter().map(|key| key.print).collect();
         self.keys = keys.derive();
@@ -99,7 +98,7 @@ impl Peers {
         let removed = |print: KeyPrint| self.key(print).is_none();
         let any_removed = old.iter().any(|print| removed(*print));
         if any_removed && let Some(group) = &mut self.group {
-            // Who has the key that is gone may have been told it.
+            // Holders of the removed key may know the broadcast key.
             group.renew()?;
         }
         let keys = &self.keys;
@@ -121,7 +120,7 @@ impl Peers {
             }
             peer.previous.take_if(|(id, _)| ends(*id));
             peer.answered.take_if(|answered| ends(answered.id));
-            // What was begun under another key than is the first now is begun anew.
+            // Handshakes begun under a key that is no longer the first are begun anew.
             if let Some(asking) = peer.asking.take_if(|asking| asking.print != first) {
                 asking.first.into_iter().for_each(|it| slots.release(it.id));
             }
@@ -135,7 +134,7 @@ impl Peers {
     }
 }
 
-/// A peer that was told our broadcast key and did not get it is told again after this.
+/// Time after which a peer that did not get our broadcast key is told again.
 const RETELL_GAP: Duration = Duration::from_millis(20);
 
 impl Peer {
@@ -176,7 +175,7 @@ impl Peer {
                 wants_answer: true,
             }),
             Some(None) => {
-                // The peer never spoke in it: it has forgotten, or was never there.
+                // The peer never sent in it: it has forgotten the session, or was never there.
                 self.confirm = None;
                 self.completed = None;
                 let before = self.previous.take().map(|(id, _)| id);
@@ -211,8 +210,8 @@ impl Peer {
         dues.into_iter().flatten().for_each(|at| todo.wake_at(at));
     }
 
-    /// The peer does not agree on new keys. If it knows the key and says nothing else either, it is gone, and asking it for ever
-    /// would be of no use: a frame to it begins anew.
+    /// Ends the sessions of a peer that does not agree on new keys. If it knows the key and is silent otherwise, too, it is gone, and asking for ever
+    /// would be useless: the next frame to it begins anew.
     fn end_if_quiet(&mut self, now: Duration, first_key: KeyPrint, slots: &mut Slots) {
         let Some(session) = self.current.and_then(|id| slots.get(id)) else {
             return;

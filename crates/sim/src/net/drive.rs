@@ -1,5 +1,5 @@
-//! Moves what happens to processes and their frames away. The loop that drives an engine is production's (`Process::turn`); here is only
-//! when it turns, and what becomes of what it brings.
+//! Moves events to processes and their frames away. The loop that drives an engine is production's (`Process::turn`); this module decides when it is
+//! polled, and passes on the results.
 
 use super::Net;
 use super::program::datagram_seed;
@@ -13,20 +13,20 @@ use tsumuji_link::checked::CHECK_BYTES;
 use tsumuji_proto::{Borrowed, Destination, Duration, Event, NodeId};
 use tsumuji_wire::bundle;
 
-/// Frames that a processor without cost takes from its ring in one turn.
+/// Frames that a processor without cost takes from its ring in one poll.
 const RECEIVE_BURST: usize = 32;
 
-/// A process that turns so often at one call does not stop by itself.
+/// A process polled so often at one call does not come to rest by itself.
 const TURNS_MAX: usize = 100_000;
 
-/// How long a process does something else when the card has refused it a frame by chance.
+/// How long a process does something else when the card has refused a frame at random.
 const DEFER_PAUSE: Duration = Duration::from_micros(1);
 
 /// Timeouts at one moment after which an engine counts as spinning.
 const TIMEOUTS_PER_MOMENT: u32 = 1_000;
 
 impl<P: Process> Net<P> {
-    /// Lets the next event happen; false if there is none.
+    /// Runs the next event; false if there is none.
     pub(super) fn step(&mut self) -> bool {
         let Some(what) = self.medium.timeline.next() else {
             return false;
@@ -73,7 +73,7 @@ impl<P: Process> Net<P> {
         true
     }
 
-    /// A new life begins; peers are the caller's business.
+    /// Begins a new incarnation; the caller adds its peers.
     pub(super) fn start(&mut self, node: NodeId) {
         let incarnation = (self.incarnation_rng.bits() as u32).max(1);
         let host = self.host_mut(node);
@@ -82,7 +82,7 @@ impl<P: Process> Net<P> {
         self.oracle.born(node, incarnation);
     }
 
-    /// As a real driver does it: all members are added before the first frame leaves.
+    /// Adds a peer before the first frame leaves, as a real driver does.
     pub(super) fn add_peer(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now();
         let host = self.host_mut(node);
@@ -119,12 +119,12 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// Turns without receiving: timeouts that are due, events, and all frames that the card takes.
+    /// Polls without receiving: expired timeouts, events, and all frames that the card takes.
     pub(super) fn pump(&mut self, node: NodeId) {
         self.turn(node, 0);
     }
 
-    /// Turns until the process has nothing more to do now; the first turn takes up to `burst` frames.
+    /// Polls until the process has nothing more to do now; the first poll takes up to `burst` frames.
     fn turn(&mut self, node: NodeId, burst: usize) {
         let now = self.now();
         let mut burst = burst;
@@ -157,7 +157,7 @@ impl<P: Process> Net<P> {
             let is_idle = self.items.is_empty() && self.events.is_empty();
             self.hand_over(node);
             burst = 0;
-            // A program's answer to what it was told may be more to send.
+            // A program may answer an event with more to send.
             if !is_idle || self.take_back(node) {
                 continue;
             }
@@ -178,7 +178,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// Gives the program what a turn has delivered, each after the events that belong before it, and at last the other events.
+    /// Delivers the messages of a poll to the program, each after the events that belong before it, and then the other events.
     fn hand_over(&mut self, node: NodeId) {
         let mut items = std::mem::take(&mut self.items);
         for item in items.drain(..) {
@@ -300,7 +300,7 @@ impl<P: Process> Net<P> {
         self.take_held(node);
     }
 
-    /// The program takes what its pace allows.
+    /// Lets the program take as many held messages as its pace allows.
     pub(super) fn take_held(&mut self, node: NodeId) {
         let now = self.now();
         let host = &mut self.hosts[usize::from(node.0)];
@@ -365,7 +365,7 @@ impl<P: Process> Net<P> {
         self.pump(node);
     }
 
-    /// One event of the engine: judged, noted, and answered as a program would. False if there is none.
+    /// Takes one event of the engine: the judge checks it, it is recorded, and answered as a program would. False if there is none.
     fn take_event(&mut self, node: NodeId) -> bool {
         let now = self.now();
         let Some(event) = self.events.pop_front() else {
@@ -394,7 +394,7 @@ impl<P: Process> Net<P> {
         true
     }
 
-    /// What every simulated program does about an event.
+    /// Does what every simulated program does about an event.
     fn answer(&mut self, node: NodeId, event: &Event) {
         match *event {
             Event::PeerDead { peer, .. } => {
@@ -414,7 +414,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// What a process has sent goes to the switch, when its last bit has left the card.
+    /// Sends the frames of a process to the switch, each when its last bit has left the card.
     fn send_out(&mut self, node: NodeId, sent: Vec<Sent>) {
         let now = self.now();
         for Sent {

@@ -1,5 +1,4 @@
-//! What the simulated programs wish to send, on its way into their engines: at once, when there is room, or
-//! borrowed while it leaves.
+//! Gives the messages of simulated programs to their engines: at once, when there is room, or borrowed while they leave.
 
 use super::Net;
 use crate::host::{Borrowing, Wish};
@@ -9,7 +8,7 @@ use crate::process::Process;
 use tsumuji_proto::{Channel, NodeId, Payload, SubmitError};
 
 impl<P: Process> Net<P> {
-    /// A program drops what it still wished to send to a dead peer.
+    /// Drops the messages that a program still wanted to send to a dead peer.
     pub(super) fn abort(&mut self, from: NodeId, to: NodeId) {
         for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
             self.wishes -= 1;
@@ -20,7 +19,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// Submits what a program wishes to send to `to`, as far as the queue takes it.
+    /// Submits a program's messages to `to`, as far as the queue takes them.
     pub(super) fn offer(&mut self, from: NodeId, to: NodeId) {
         loop {
             let host = &mut self.hosts[usize::from(from.0)];
@@ -36,7 +35,7 @@ impl<P: Process> Net<P> {
             if matches!(wish, Wish::Borrowed { .. }) && host.borrowing.is_some() {
                 return self.put_back(from, to, channel, wish);
             }
-            // Kept aside: a refused message is made anew from the same state.
+            // A refused message is made again from the same state.
             let rng = self.payload_rng.clone();
             match self.submit(from, to, channel, &wish) {
                 Ok(()) => match wish {
@@ -136,7 +135,7 @@ impl<P: Process> Net<P> {
                     submitted: now,
                     keep: false,
                 };
-                // Taken back at once, at the end, or somewhere between.
+                // Cancelled at once, at the end, or somewhere between.
                 let ahead_bytes = bytes / 4 * (seed >> 1 & 7) as usize;
                 host.borrowing = Some(Borrowing {
                     to,
@@ -154,7 +153,7 @@ impl<P: Process> Net<P> {
         Ok(())
     }
 
-    /// Takes back a message of which enough has left, or all failed. False if there is none.
+    /// Ends the borrowing of a message of which enough has left, or which failed. False if there is none.
     pub(super) fn take_back(&mut self, node: NodeId) -> bool {
         let host = &mut self.hosts[usize::from(node.0)];
         let Some(process) = host.process.as_mut() else {
@@ -171,7 +170,7 @@ impl<P: Process> Net<P> {
         let kept = process.retain(&borrowed);
         self.check(kept, || format!("{node} could not keep what it lent"));
         self.host_mut(node).borrowing = None;
-        // Whoever waited to borrow one may now, whomever it is for.
+        // Messages to any peer that waited to be borrowed may be now.
         let waiting: Vec<NodeId> = self.host(node).wishes.keys().copied().collect();
         for to in std::iter::once(peer).chain(waiting) {
             self.offer(node, to);

@@ -1,4 +1,4 @@
-//! What the simulated programs, their operators and the test do: send, take, crash, cut cables, look.
+//! The actions of the simulated programs, of their operators and of the test: send, take, crash, partition, observe.
 
 use super::Net;
 use crate::host::{Pace, Received, ReceivedDatagram, Wish};
@@ -20,7 +20,7 @@ impl<P: Process> Net<P> {
         payload
     }
 
-    /// A program sends a message; if its queue is full, as soon as there is room. `received` will show it.
+    /// A program sends a message; if its queue is full, as soon as there is room. `received` returns it after delivery.
     pub fn send(&mut self, from: NodeId, to: NodeId, channel: Channel, message: &[u8]) {
         self.copies = true;
         self.wish(from, to, channel, Wish::Given(message.to_vec()));
@@ -33,13 +33,13 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// A program lends one message of `bytes` random bytes to the engine, and takes it back when some part of it has left.
+    /// A program lets the engine borrow a message of `bytes` random bytes, and cancels that when some part of it has left.
     pub fn borrow(&mut self, from: NodeId, to: NodeId, channel: Channel, bytes: usize) {
         self.wish(from, to, channel, Wish::Borrowed { bytes });
     }
 
-    /// A program sends a datagram of `bytes`; content is made from the stamp and checked on arrival. Returns for how many peers it
-    /// neither left nor waits.
+    /// A program sends a datagram of `bytes`; its content is made from the stamp and checked on arrival. Returns for how many peers it neither left
+    /// nor waits.
     pub fn publish(
         &mut self,
         from: NodeId,
@@ -52,7 +52,7 @@ impl<P: Process> Net<P> {
         self.publish_until(from, to, (channel_id, epoch), lap, key, bytes, None)
     }
 
-    /// The same of one that is dropped if it has not left by then.
+    /// As `publish`, with a time at which the datagram is dropped if it has not left.
     #[expect(
         clippy::too_many_arguments,
         reason = "a stamp, a length and a deadline"
@@ -97,14 +97,14 @@ impl<P: Process> Net<P> {
         result
     }
 
-    /// How fast the node's program takes messages from now on.
+    /// Sets how fast the node's program takes messages.
     pub fn set_pace(&mut self, node: NodeId, pace: Pace) {
         self.host_mut(node).pace = pace;
         self.take_held(node);
         self.pump(node);
     }
 
-    /// The process dies without a word. Frames it had given to its card are still on their way.
+    /// Kills the process. Frames that it had given to its card still leave.
     pub fn crash(&mut self, node: NodeId) {
         self.oracle.died(node);
         let host = &mut self.hosts[usize::from(node.0)];
@@ -117,7 +117,7 @@ impl<P: Process> Net<P> {
         host.forget_process();
     }
 
-    /// The process says farewell and ends.
+    /// The process closes its sessions and ends.
     pub fn leave(&mut self, node: NodeId) {
         let now = self.now();
         if let Some(process) = self.host_mut(node).process.as_mut() {
@@ -127,7 +127,7 @@ impl<P: Process> Net<P> {
         self.crash(node);
     }
 
-    /// The process is started again as a new life with the same peers.
+    /// Starts the process again as a new incarnation with the same peers.
     pub fn restart(&mut self, node: NodeId) {
         self.check(self.host(node).process.is_none(), || {
             format!("{node} is alive; crash it first")
@@ -138,7 +138,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// A program decides to try a dead peer again.
+    /// A program reconnects to a dead peer.
     pub fn reconnect(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now();
         if let Some(process) = self.host_mut(node).process.as_mut() {
@@ -147,12 +147,12 @@ impl<P: Process> Net<P> {
         self.pump(node);
     }
 
-    /// The process is stopped (as by SIGSTOP): its ring fills, its timeouts pass.
+    /// Stops the process (as by SIGSTOP): its ring fills, its timeouts pass.
     pub fn pause(&mut self, node: NodeId) {
         self.host_mut(node).paused = true;
     }
 
-    /// The process goes on.
+    /// Continues the process.
     pub fn resume(&mut self, node: NodeId) {
         let now = self.now();
         let host = self.host_mut(node);
@@ -163,7 +163,7 @@ impl<P: Process> Net<P> {
         self.pump(node);
     }
 
-    /// `side` and the others do not reach each other from now on.
+    /// Partitions the net: `side` and the other nodes do not reach each other from now on.
     pub fn partition(&mut self, side: &[NodeId]) {
         self.switch.heal();
         for node in side {
@@ -171,12 +171,12 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// All reach all again.
+    /// Ends the partition.
     pub fn heal(&mut self) {
         self.switch.heal();
     }
 
-    /// Someone else on the network puts a frame into a node's ring.
+    /// Puts a frame of a foreign sender into a node's ring.
     pub fn inject(&mut self, to: NodeId, frame: &[u8]) {
         let (from, frame) = (claimed(frame), self.medium.frames.put(frame));
         self.medium
@@ -197,7 +197,7 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// What its program knows of the traffic with a peer.
+    /// The state of the traffic with a peer, as the node's program can read it.
     pub fn flow(&self, node: NodeId, peer: NodeId) -> Option<Flow> {
         self.host(node).process.as_ref()?.flow(peer)
     }
@@ -207,7 +207,7 @@ impl<P: Process> Net<P> {
         self.host(node).process.as_ref().map(P::engine)
     }
 
-    /// A program calls its engine, which then has a turn: for all that the net has no word for.
+    /// Calls the engine as its program would, and then polls it: for functions without a method here.
     pub fn call<T>(
         &mut self,
         node: NodeId,
@@ -220,12 +220,12 @@ impl<P: Process> Net<P> {
         Some(answer)
     }
 
-    /// What its engine was told at birth.
+    /// The configuration of the node's engine.
     pub fn config_of(&self, node: NodeId) -> &Config {
         &self.host(node).config
     }
 
-    /// Everything its engine reported, in order, over all lives.
+    /// All events that its engine reported, in order, over all incarnations.
     pub fn events(&self, node: NodeId) -> &[(Instant, Event)] {
         &self.host(node).events
     }
@@ -240,12 +240,12 @@ impl<P: Process> Net<P> {
             .map(|(at, _)| *at)
     }
 
-    /// Whether it has the peer up now.
+    /// Whether the node has the peer up now.
     pub fn is_up(&self, node: NodeId, peer: NodeId) -> bool {
         self.oracle.is_up(node, peer)
     }
 
-    /// Whether it has the life up that the peer has now.
+    /// Whether the node has the peer's present incarnation up.
     pub fn has_met(&self, node: NodeId, peer: NodeId) -> bool {
         self.oracle.has_met(node, peer)
     }
@@ -255,22 +255,22 @@ impl<P: Process> Net<P> {
         &self.host(node).bodies
     }
 
-    /// All messages that were delivered to `node`, in order.
+    /// All messages delivered to `node`, in order.
     pub fn deliveries(&self, node: NodeId) -> &[Received] {
         &self.host(node).received
     }
 
-    /// Their bytes.
+    /// Bytes of all messages delivered to `node`.
     pub fn delivered_bytes(&self, node: NodeId) -> u64 {
         self.host(node).received_bytes
     }
 
-    /// All datagrams that were handed to `node`'s program, in order.
+    /// All datagrams delivered to `node`'s program, in order.
     pub fn datagrams(&self, node: NodeId) -> &[ReceivedDatagram] {
         &self.host(node).datagrams
     }
 
-    /// Most bytes of messages that were ever delivered to the node and not yet taken by its program.
+    /// Most bytes of messages ever delivered to the node and not yet taken by its program.
     pub fn held_peak(&self, node: NodeId) -> usize {
         self.host(node).held_peak
     }
@@ -295,12 +295,12 @@ impl<P: Process> Net<P> {
         self.oracle.waiting()
     }
 
-    /// Messages given up before they were submitted, because the peer was dead.
+    /// Messages dropped before they were submitted, because the peer was dead.
     pub fn refused_messages(&self) -> u64 {
         self.refused_messages
     }
 
-    /// Deliveries and events that were wrong and forgiven.
+    /// Violations that were forgiven.
     pub fn forgiven(&self) -> u64 {
         self.forgiven
     }
@@ -317,12 +317,12 @@ impl<P: Process> Net<P> {
     }
 }
 
-/// Whoever forges a frame forges its address, too.
+/// The source address of a forged frame: that of the node it names.
 fn claimed(frame: &[u8]) -> NodeId {
     tsumuji_wire::source_of(frame).unwrap_or(NodeId(0))
 }
 
-/// Names the content of a datagram by its whole stamp.
+/// The seed of a datagram's content, from its whole stamp.
 pub(super) fn datagram_seed(
     source: NodeId,
     incarnation: u32,

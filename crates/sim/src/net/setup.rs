@@ -1,4 +1,4 @@
-//! Building a net: the medium's properties, and who takes part.
+//! Builds a net: the medium's properties, and its nodes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -53,25 +53,25 @@ impl<P: Process> Net<P> {
         }
     }
 
-    /// Delay of each frame behind the switch.
+    /// Range of the delay of each frame behind the switch.
     pub fn delay_us(mut self, range: Range<u64>) -> Self {
         self.conditions().delay_ns = range.start * 1_000..range.end * 1_000;
         self
     }
 
-    /// Frames lost.
+    /// Percentage of frames lost.
     pub fn loss_percent(mut self, percent: u32) -> Self {
         self.conditions().loss_ppm = percent * 10_000;
         self
     }
 
-    /// Frames that come twice.
+    /// Percentage of frames that come twice.
     pub fn duplicate_percent(mut self, percent: u32) -> Self {
         self.conditions().duplicate_ppm = percent * 10_000;
         self
     }
 
-    /// Frames that are late by one of `extra_us`.
+    /// Percentage of frames that are late by a time in `extra_us`.
     pub fn reorder_percent(mut self, percent: u32, extra_us: Range<u64>) -> Self {
         let conditions = self.conditions();
         conditions.reorder_ppm = percent * 10_000;
@@ -79,7 +79,7 @@ impl<P: Process> Net<P> {
         self
     }
 
-    /// Frames that are damaged, in one of the ways of `kinds`.
+    /// Percentage of frames that are damaged, each in one of the ways of `kinds`.
     pub fn damage_percent(mut self, percent: u32, kinds: &'static [Damage]) -> Self {
         let conditions = self.conditions();
         conditions.damage_ppm = percent * 10_000;
@@ -87,7 +87,7 @@ impl<P: Process> Net<P> {
         self
     }
 
-    /// Rate of every port, both ways, in Mbit/s. To be called before nodes are added.
+    /// Rate of every port, both ways, in Mbit/s. To be set before nodes are added.
     pub fn rate_mbit(mut self, mbit_per_second: u64) -> Self {
         assert!(self.hosts.is_empty(), "set the rate before adding nodes");
         self.rate_bits = mbit_per_second * 1_000_000;
@@ -95,25 +95,25 @@ impl<P: Process> Net<P> {
         self
     }
 
-    /// Room of each output port of the switch, in bytes on the wire; what finds none is dropped.
+    /// Room of each output port of the switch, in bytes on the wire; frames beyond it are dropped.
     pub fn switch_buffer(mut self, bytes: usize) -> Self {
         self.switch.set_buffer(bytes);
         self
     }
 
-    /// How often the link has no slot for the destination an engine names, so that the engine is told to `defer` it.
+    /// Percentage of cases in which the link has no slot for the engine's destination, so that the engine must `defer` it.
     pub fn defer_percent(mut self, percent: u32) -> Self {
         self.defer_ppm = percent * 10_000;
         self
     }
 
-    /// Puts the checksum of links that may damage frames around each, as `tsumuji_link::checked` does.
+    /// Puts a checksum around each frame, as `tsumuji_link::checked` does on links that may damage frames.
     pub fn checked(mut self) -> Self {
         self.checked = true;
         self
     }
 
-    /// How long a `run_until…` may take.
+    /// Virtual time that a `run_until…` may take.
     pub fn patience(mut self, span: Duration) -> Self {
         self.patience = span;
         self
@@ -129,12 +129,12 @@ impl<P: Process> Net<P> {
         self.switch.set_path(from, to, conditions);
     }
 
-    /// Between these two, what the judge finds wrong is counted instead of punished: for damage that an open frame cannot reveal.
+    /// Counts violations between these two without failing the run: for damage that an unsealed frame cannot reveal.
     pub fn forgive(&mut self, a: NodeId, b: NodeId) {
         self.forgiving.extend([(a, b), (b, a)]);
     }
 
-    /// A node with a running engine that knows nobody yet. Its receive ring holds `config.receive_frames`.
+    /// Adds a node with a running engine and no peers. Its receive ring holds `config.receive_frames`.
     pub fn node(&mut self, config: Config) -> NodeId {
         let node = NodeId(u16::try_from(self.hosts.len()).expect("node ids have 16 bits"));
         self.switch.add_port();
@@ -161,7 +161,7 @@ impl<P: Process> Net<P> {
         (0..count).map(|_| self.node(config.clone())).collect()
     }
 
-    /// `count` nodes, each everybody's peer.
+    /// `count` nodes, all peers of each other.
     pub fn mesh(&mut self, count: usize, config: &Config) -> Vec<NodeId> {
         let nodes = self.nodes(count, config);
         for (index, a) in nodes.iter().enumerate() {
@@ -172,7 +172,7 @@ impl<P: Process> Net<P> {
         nodes
     }
 
-    /// `count` nodes, each the peer of the first only.
+    /// `count` nodes, each a peer of the first only.
     pub fn star(&mut self, count: usize, config: &Config) -> Vec<NodeId> {
         let nodes = self.nodes(count, config);
         for leaf in &nodes[1..] {
@@ -181,7 +181,7 @@ impl<P: Process> Net<P> {
         nodes
     }
 
-    /// Tells each of the other.
+    /// Adds each to the peers of the other.
     pub fn connect(&mut self, a: NodeId, b: NodeId) {
         self.add_peer(a, b);
         self.add_peer(b, a);
@@ -192,7 +192,7 @@ impl<P: Process> Net<P> {
         self.host_mut(node).frame_ns = cost.as_nanos();
     }
 
-    /// Frames the node's receive ring holds, where that is not what its engine was told.
+    /// Sets the frames of the node's receive ring, where it differs from its engine's configuration.
     pub fn set_ring(&mut self, node: NodeId, frames: usize) {
         self.host_mut(node).ring_frames = frames;
     }

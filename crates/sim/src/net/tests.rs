@@ -1,4 +1,4 @@
-//! The net under test with a stand-in that does nothing for reliability, so that every misfortune shows.
+//! The net under test with a stand-in engine without reliability, so that every fault shows.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ const HELLO: u8 = 1;
 const DATA: u8 = 2;
 const SHARE: u8 = 3;
 
-/// One frame a message, one hello a millisecond until answered, nothing else.
+/// Sends one frame a message and one hello a millisecond until answered, nothing else.
 struct Stub {
     config: Config,
     card: Card,
@@ -35,7 +35,7 @@ struct Stub {
     sent: Vec<(NodeId, SendId)>,
 }
 
-/// A channel in a byte: of the channels the first 16.
+/// A channel in a byte, for ids below 16.
 fn byte_of(channel: Channel) -> u8 {
     ((channel.number() >> 12) as u8 & 0xf0) | channel.id() as u8 & 0x0f
 }
@@ -250,7 +250,7 @@ fn settled_pair(net: &mut Net<Stub>) -> (NodeId, NodeId) {
     pair
 }
 
-/// On a net without misfortune even the stand-in delivers all, and what was sent is what is seen.
+/// On a net without faults even the stand-in delivers all, and payloads arrive unchanged.
 #[test]
 fn calm_net_delivers_all() {
     let mut net = net(1);
@@ -280,7 +280,7 @@ fn loss_is_noticed() {
     net.run_until_idle();
 }
 
-/// A repeated message is called so.
+/// A repeated message is reported as such.
 #[test]
 #[should_panic(expected = "delivered before")]
 fn duplication_is_noticed() {
@@ -291,7 +291,7 @@ fn duplication_is_noticed() {
     net.run_until_idle();
 }
 
-/// A message that overtakes another is called so.
+/// A message that overtakes another is reported as such.
 #[test]
 #[should_panic(expected = "overtakes")]
 fn reordering_is_noticed() {
@@ -302,7 +302,7 @@ fn reordering_is_noticed() {
     net.run_until_idle();
 }
 
-/// A flipped bit in a payload is called so.
+/// A flipped bit in a payload is reported as such.
 #[test]
 #[should_panic(expected = "damaged or invented")]
 fn damage_is_noticed() {
@@ -332,7 +332,7 @@ fn rate_is_kept() {
     assert!((0.95..0.98).contains(&datagram), "{datagram}");
 }
 
-/// Two that send to one at full rate overflow the port's buffer by what it cannot hold, and not before it is full.
+/// Two nodes that send to one at full rate overflow the port's buffer by the excess, and not before it is full.
 #[test]
 fn switch_buffer_is_finite() {
     let mut net = net(7).rate_mbit(1_000).switch_buffer(1538 * 10);
@@ -346,7 +346,7 @@ fn switch_buffer_is_finite() {
     assert!((88..=91).contains(&dropped), "{dropped}");
 }
 
-/// A processor slower than the wire lets its ring overflow, and that is counted where it happens.
+/// A processor slower than the wire lets its ring overflow, and the drops are counted there.
 #[test]
 fn receive_ring_is_finite() {
     let mut net = net(8).rate_mbit(1_000);
@@ -364,7 +364,7 @@ fn receive_ring_is_finite() {
     assert_eq!(net.ring_peak(b), 16);
 }
 
-/// A cut keeps frames from the other side only, and only until it is mended.
+/// A partition keeps frames from the other side only, and only until it is healed.
 #[test]
 fn partition_cuts_and_heals() {
     let mut net = net(9);
@@ -394,7 +394,7 @@ fn partition_cuts_and_heals() {
     assert_eq!(net.datagrams(nodes[2])[0].lap, 3);
 }
 
-/// A message for a dead process reaches nobody, and the judge notices one that reaches its next life.
+/// A message for a dead process is not delivered, and the judge notices one that reaches the next incarnation.
 #[test]
 #[should_panic(expected = "parties' incarnations")]
 fn former_session_is_noticed() {
@@ -406,7 +406,7 @@ fn former_session_is_noticed() {
     assert_eq!((net.traffic().nobody, net.waiting()), (1, 1));
     net.restart(b);
     net.run_until(|net| net.is_up(b, a));
-    // The stand-in does not look at lives: this one was meant for the first.
+    // The stand-in ignores incarnations: this frame was meant for the first.
     let mut frame = vec![DATA, a.0 as u8, 0, byte_of(CHANNEL), 0, 0, 0, 0];
     let mut body = vec![0; 100];
     crate::payload::fill(seed_of_first_message(&net), &mut body);
@@ -419,7 +419,7 @@ fn seed_of_first_message(net: &Net<Stub>) -> u64 {
     net.seed().rng(2).bits()
 }
 
-/// A stopped process drains nothing; when it goes on it finds what its ring could hold.
+/// A stopped process takes no frames; when it continues it finds as many as its ring holds.
 #[test]
 fn pause_fills_the_ring() {
     let mut net = net(11);
@@ -434,7 +434,7 @@ fn pause_fills_the_ring() {
     assert_eq!(net.deliveries(b).len(), 4);
 }
 
-/// A slow program takes messages at its pace; what waits is known.
+/// A slow program takes messages at its pace; the waiting ones are known.
 #[test]
 fn slow_program_holds_messages() {
     let mut net = net(12);

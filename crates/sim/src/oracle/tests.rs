@@ -10,7 +10,7 @@ fn up(oracle: &mut Oracle, at: NodeId, peer: NodeId, incarnation: u32) {
         .unwrap();
 }
 
-/// Two nodes of lives 10 and 20 that know each other.
+/// Two nodes of incarnations 10 and 20 that have each other up.
 fn acquainted() -> Oracle {
     let mut oracle = Oracle::default();
     oracle.born(A, 10);
@@ -36,7 +36,7 @@ fn deliver(oracle: &mut Oracle, channel: Channel, checksum: u64) -> Result<(), S
     oracle.delivered((A, B), channel, 8, checksum).map(|_| ())
 }
 
-/// In order is right; overtaking, repeating and inventing are each called by their name.
+/// Deliveries in order are right; overtaking, repeated and invented messages are reported as such.
 #[test]
 fn ordered_channel_is_judged() {
     let mut oracle = acquainted();
@@ -70,7 +70,7 @@ fn ordered_channel_is_judged() {
     assert_eq!(oracle.waiting(), 0);
 }
 
-/// An unordered channel may overtake, and may not repeat.
+/// On an unordered channel messages may overtake each other, and may not be repeated.
 #[test]
 fn unordered_channel_is_judged() {
     let mut oracle = acquainted();
@@ -82,7 +82,7 @@ fn unordered_channel_is_judged() {
     deliver(&mut oracle, channel, 100).unwrap();
 }
 
-/// What was sent to one incarnation of a peer must not reach the next.
+/// A message to one incarnation of a peer must not reach the next.
 #[test]
 fn former_lives_are_told_apart() {
     let mut oracle = acquainted();
@@ -196,9 +196,9 @@ fn events_are_judged() {
     );
 }
 
-/// Where the next messages of two sessions between the same lives are equal, what comes may be of either: all of the later one, though the
-/// earlier one's were lost, or first those of the earlier one. What both have together is the most that may come, and nothing of an ordered
-/// channel after what follows it.
+/// Where the next messages of two sessions between the same incarnations are equal, a delivery may be of either: all of the later session, though the
+/// earlier one's were lost, or first those of the earlier one. No more may come than both have together, and on an ordered channel nothing after its
+/// successor.
 #[test]
 fn equal_messages_may_be_of_either_session() {
     for channel in [CHANNEL, Channel::unordered(0)] {
@@ -232,7 +232,7 @@ fn equal_messages_may_be_of_either_session() {
     }
 }
 
-/// Who has met a later incarnation of a peer must not fall back to an earlier one.
+/// A node that had a later incarnation of a peer up must not return to an earlier one.
 #[test]
 fn lives_only_go_forward() {
     let mut oracle = acquainted();
@@ -271,7 +271,7 @@ fn lives_only_go_forward() {
     );
 }
 
-/// A share of a incarnation that is not up now is a violation.
+/// A datagram of an incarnation that is not up is a violation.
 #[test]
 fn shares_are_of_the_present_incarnation() {
     let mut oracle = acquainted();

@@ -125,9 +125,9 @@ fn absent_receiver_is_declared_dead() {
     );
 }
 
-/// A process that says farewell is known to be gone long before a silent one would be.
+/// A process that closes is known to be gone long before a silent one would be.
 #[test]
-fn farewell_needs_no_timeout() {
+fn close_needs_no_timeout() {
     let mut net = Net::new(Seed::from_env_or(53));
     let (a, b) = net.pair(config());
     let start = net.now();

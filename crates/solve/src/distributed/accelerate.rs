@@ -1,12 +1,12 @@
-//! Acceleration at pauses: the best combination of what whole epochs have done (GCR; Eisenstat, Elman and Schultz, 1983).
+//! Acceleration at pauses: the best combination of the steps of whole epochs (GCR; Eisenstat, Elman and Schultz, 1983).
 //!
-//! An epoch moves x by p and the residual r = b − A x by −q, and q = A p whatever happened in between: lost frames and
-//! unequal laps make an epoch a poorer step, never a wrong one. At a pause all workers hold the same x, so each keeps the
-//! same p; q and r it has for its own rows. From their dot products, summed by the judge, follow the factors α that make
-//! ‖r − Σ αᵢ qᵢ‖ least; every worker adds Σ αᵢ pᵢ to its x. The price: m + 1 vectors a worker, a few hundred numbers a pause.
+//! An epoch moves x by p and the residual r = b − A x by −q, and q = A p whatever happened in between: lost frames and unequal laps make an epoch a
+//! poorer step, never a wrong one. At a pause all workers hold the same x, so each keeps the same p; it has q and r for its own rows. The judge sums
+//! their dot products and computes the factors α that minimise ‖r − Σ αᵢ qᵢ‖; every worker adds Σ αᵢ pᵢ to its x. The cost: m + 1 vectors a worker, a
+//! few hundred numbers a pause.
 //!
-//! Invariant: `combine` never promises a larger residual than there is, and its factors are only a proposal for x: what
-//! counts is the exact residual at the next pause. The loops over x are plain, so that all workers get the same bits.
+//! Invariant: `combine` never predicts a larger residual than there is, and its factors are only a proposal for x: the exact residual at the next
+//! pause decides. The loops over x are plain, so that all workers get the same bits.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub(super) const WINDOW: usize = 40;
 /// Memory for remembered moves of x per worker; at least two are kept.
 const WINDOW_BYTES: usize = 64 << 20;
-/// A remembered epoch that is this nearly (of the square of its norm) a combination of newer ones is left out.
+/// An epoch that is a combination of newer ones up to this part of the square of its norm is left out.
 const DEPENDENT: f64 = 1e-12;
 
 /// A worker's memory of epochs.
@@ -29,7 +29,7 @@ pub(super) struct History {
     residual: Vec<f64>,
 }
 
-/// What one epoch did.
+/// The step of one epoch.
 #[derive(Debug)]
 struct Move {
     /// By how much x moved, all rows.
@@ -78,7 +78,7 @@ impl History {
         dots
     }
 
-    /// Moves x to the combination; the next epoch begins there. Without factors x stays. False: more factors than epochs.
+    /// Moves x to the combination; the next epoch begins there. Without factors x stays. False: there are more factors than epochs.
     pub(super) fn resume(&mut self, x: &mut [f64], factors: &[f64]) -> bool {
         if self.residual.is_empty() {
             return factors.is_empty(); // no residual was asked for at this pause: the epoch goes on for `old`
@@ -102,13 +102,13 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
-/// How many epochs `dots` is about; `None` if no number of them has that many products.
+/// The number of epochs that `dots` belongs to; `None` if no number of them has that many products.
 fn epochs(dots: usize) -> Option<usize> {
     (0..=WINDOW).find(|count| count * (count + 1) / 2 + count == dots)
 }
 
-/// Factors that make ‖r − Σ αᵢ qᵢ‖² least, and what that is, from the products over all rows; no factors where nothing is
-/// gained. `None`: `dots` is not of this form.
+/// Factors that minimise ‖r − Σ αᵢ qᵢ‖², and this minimum, from the products over all rows; no factors where nothing is gained. `None`: `dots` is not
+/// of this form.
 pub(super) fn combine(dots: &[f64], residual_sq: f64) -> Option<(Vec<f64>, f64)> {
     let count = epochs(dots.len())?;
     let gram = |i: usize, j: usize| dots[i.max(j) * (i.max(j) + 1) / 2 + i.min(j)];
@@ -153,7 +153,7 @@ pub(super) fn combine(dots: &[f64], residual_sq: f64) -> Option<(Vec<f64>, f64)>
     })
 }
 
-/// Plain, so that the sum does not depend on the processor.
+/// A plain loop, so that the sum does not depend on the processor.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -184,8 +184,8 @@ mod tests {
             .sqrt()
     }
 
-    /// Whatever epochs do, the combination is no worse than where they ended, both workers come to the same x, and as
-    /// many independent epochs as there are unknowns solve the system.
+    /// For any epochs, the combination is no worse than their end, both workers come to the same x, and as many independent epochs as there are
+    /// unknowns solve the system.
     #[test]
     fn combination_is_least() {
         let mut x = [vec![0.0; 6], vec![0.0; 6]];
@@ -219,7 +219,7 @@ mod tests {
         assert!(norm(&x[0]) < 1e-6, "{}", norm(&x[0]));
     }
 
-    /// Repeated epochs, none, or numbers that are none give no factors that could do harm.
+    /// Repeated epochs, none, or NaN give no harmful factors.
     #[test]
     fn degenerate_products_are_harmless() {
         assert_eq!(combine(&[], 1.0), Some((vec![], 1.0)));

@@ -1,11 +1,11 @@
 //! Messages as bytes, for `message`: a head that postcard writes, then numbers as they lie in memory, little-endian.
 //!
-//! Reading takes any bytes and never panics: what does not parse is `None`.
+//! Parsing takes any bytes and never panics: bytes that do not parse are `None`.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest head: the rows of 65,536 workers, or a text. It bounds what a message that lies about lengths can cost.
+/// Longest head: the rows of 65,536 workers, or a text. It bounds the memory that a message with false lengths can take.
 const HEAD_LIMIT_BYTES: usize = 1 << 20;
 
 /// The head, with room for the tail.
@@ -26,20 +26,20 @@ pub(super) fn to_bytes(head: &impl Serialize, tail: &[f64]) -> Vec<u8> {
     bytes
 }
 
-/// A head and what follows it.
+/// Parses a head; returns it and the bytes that follow.
 pub(super) fn head_from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let front = &bytes[..bytes.len().min(HEAD_LIMIT_BYTES)];
     let (head, rest) = postcard::take_from_bytes(front).ok()?;
     Some((head, &bytes[front.len() - rest.len()..]))
 }
 
-/// A head that is all.
+/// Parses a head that must be the whole message.
 pub(super) fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (head, rest) = head_from_bytes(bytes)?;
     rest.is_empty().then_some(head)
 }
 
-/// A tail of whole numbers of 8 bytes.
+/// Parses a tail of numbers of 8 bytes each.
 pub(super) fn f64s(tail: &[u8]) -> Option<Vec<f64>> {
     let (numbers, odd) = tail.as_chunks::<8>();
     let numbers = numbers.iter().map(|bytes| f64::from_le_bytes(*bytes));

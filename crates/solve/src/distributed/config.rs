@@ -1,4 +1,4 @@
-//! What the user chose for a distributed run.
+//! Options of a distributed run.
 
 use crate::local::Inner;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use tsumuji_board::Elements;
 /// Whether workers wait for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Mode {
-    /// Never: each uses the values it has.
+    /// Never: each uses the values that it has.
     #[default]
     Async,
-    /// After each lap, for everyone's new block: Gauss–Seidel within blocks, Jacobi between them.
+    /// After each lap, for the new blocks of all others: Gauss–Seidel within blocks, Jacobi between them.
     Sync,
 }
 
-/// How to solve. Checked by whoever reads it from the user.
+/// How to solve. The code that reads it from the user checks it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SolveConfig {
     /// Whether workers wait for one another.
@@ -22,7 +22,7 @@ pub struct SolveConfig {
     /// Elements per frame.
     #[serde(with = "ElementsAsSent")]
     pub elements: Elements,
-    /// What a lap does within a worker's block.
+    /// The method of a lap within a worker's block.
     pub inner: Inner,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
@@ -30,11 +30,11 @@ pub struct SolveConfig {
     pub tol: f64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
-    /// Of every random choice.
+    /// Seed of every random choice.
     pub seed: u64,
 }
 
-/// As `Elements`, whose crate knows no serde.
+/// As `Elements`, which does not implement serde's traits.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Elements")]
 enum ElementsAsSent {

@@ -1,7 +1,6 @@
-//! What a worker relaxes: its rows, its plain copy of x, the board behind it, and the way through the rows.
+//! A worker's numbers: its rows, its plain copy of x, the board behind it, and its progress through the rows.
 //!
-//! Called by `worker`, which knows the protocol; this knows the numbers. x is private to the thread, the board carries
-//! it between nodes; what arrives goes to both.
+//! Called by `worker`, which has the protocol. x is private to the thread, the board carries it between nodes; arriving values go to both.
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
@@ -21,32 +20,32 @@ pub(super) trait Outlet: Carrier {
     /// Sends a lap report to the judge.
     fn report(&mut self, report: &LapReport) -> Result<(), Self::Error>;
 
-    /// Nanoseconds since any fixed moment.
+    /// Nanoseconds since some fixed moment.
     fn now_ns(&mut self) -> u64;
 }
 
-/// Time between two reports of a worker. The judge cannot act on more, and each costs a frame.
+/// Time between two reports of a worker. The judge would not gain by more, and each costs a frame.
 const REPORT_EVERY_NS: u64 = 200_000;
 /// Time between two repairs. One full frame each: below 1 MB/s on any link with frames of 1,500 bytes.
 const REPAIR_EVERY_NS: u64 = 2_000_000;
-/// Laps without a word from others after which a worker rests before the next: it would only relax its own rows
-/// against the same values. With LU the second such lap changes nothing at all.
+/// Laps without news from others after which a worker rests before the next: it would only relax its own rows against the same values. With LU the
+/// second such lap changes nothing at all.
 const QUIET_LAPS_SWEEP: u32 = 4;
 const QUIET_LAPS_LU: u32 = 1;
 /// An estimate this many times ‖b‖ makes a worker stop by itself, so that numbers stay finite until the judge asks.
 const OVERFLOW_GUARD: f64 = 1e12;
 
-/// The automatic setting sends at least this many frames a lap, unless they were smaller than the small frame: beyond that
-/// laps are lost to staleness, and nothing worth having is saved.
+/// The automatic setting sends at least this many frames a lap, unless they would be smaller than the small frame: with fewer, laps are lost to
+/// staleness, and hardly any time is saved.
 const FRAMES_PER_LAP: usize = 16;
 const SMALL_FRAME: usize = 64;
 
-/// What a step did.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stepped {
-    /// Relaxed rows. The flag: a lap is done.
+    /// Relaxed rows. The flag: a lap is complete.
     Rows(bool),
-    /// Waits for others; nothing to do until something arrives or a moment has passed.
+    /// Waits for others; nothing to do until something arrives or a short time has passed.
     Rests,
 }
 
@@ -56,7 +55,7 @@ pub(super) struct Exact {
     /// b − A x.
     residual: Vec<f64>,
     pub(super) residual_sq: f64,
-    /// Σ (|b| + |A| |x|)², or 0.
+    /// Σ (|b| + |A| |x|)², or 0 if not asked for.
     pub(super) magnitude_sq: f64,
 }
 
@@ -68,12 +67,12 @@ pub(super) struct Field {
     walk: Walk,
     round: Round,
     history: History,
-    /// Stamp of what is published now.
+    /// Stamp of the values published now.
     lap: Lap,
     me: usize,
     workers: usize,
     alone: bool,
-    /// Rows of one step at least, whatever the frames hold.
+    /// Fewest rows of one step, whatever the frames hold.
     least_rows: usize,
     rhs_sq: f64,
     max_laps: u64,
@@ -83,7 +82,7 @@ pub(super) struct Field {
     reports: u32,
     reported_ns: u64,
     repaired_ns: u64,
-    /// Spent on receiving since the last step.
+    /// Time spent on receiving since the last step.
     received_ns: u64,
     pub(super) shares_taken: u64,
     /// Frames for which the link had no slot.
@@ -99,7 +98,7 @@ impl Field {
             .expect("bounds rise and start at 0");
         let capacity_bytes = match setup.config.elements {
             Elements::Fixed(_) => capacity_bytes,
-            // The whole block is new at once.
+            // The whole block changes at once.
             Elements::Auto if sweeper.inner() == Inner::Lu => capacity_bytes,
             Elements::Auto => {
                 let elements = (board.own().len() / FRAMES_PER_LAP).max(SMALL_FRAME);
@@ -111,8 +110,8 @@ impl Field {
             (elements, _) => elements,
         };
         board.set_elements(elements, capacity_bytes);
-        // Dense rows are read side by side. The automatic setting does not go below that either: frames of fewer
-        // elements would all leave at the same moment.
+        // Dense rows are read several at a time. The automatic setting does not go below that either: frames of fewer elements would all leave at the
+        // same moment.
         let dense = matches!(sweeper.block().values, RowValues::Dense(_));
         let least_rows = if dense || setup.config.elements == Elements::Auto {
             ROW_GROUP
@@ -165,7 +164,7 @@ impl Field {
         self.board.elements()
     }
 
-    /// A new epoch: datagrams of the former are refused, stamps go on.
+    /// Begins an epoch: datagrams of the former one are refused, stamps go on.
     pub(super) fn begin(&mut self, epoch: u32, rhs_sq: f64, max_laps: u64, first: bool) {
         self.board.begin_epoch(epoch);
         (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
@@ -175,7 +174,7 @@ impl Field {
         self.quiet_laps = 0;
     }
 
-    /// Takes what is newer in a datagram.
+    /// Takes the newer values of a datagram.
     pub(super) fn take(&mut self, datagram: &Datagram<'_>) {
         if let Some(changed) = self.board.apply(datagram) {
             self.board.copy_to(changed.start, &mut self.x[changed]);
@@ -184,7 +183,7 @@ impl Field {
         }
     }
 
-    /// Puts in values of `worker` that came reliably.
+    /// Stores values of `worker` that came by reliable messages.
     pub(super) fn install(&mut self, worker: usize, start: usize, values: &[f64], lap: Lap) {
         self.board.install(node(worker), start, values, lap);
         self.board
@@ -192,7 +191,7 @@ impl Field {
         self.quiet_laps = 0;
     }
 
-    /// The own block stands still: all of it gets the stamp of now.
+    /// Freezes the own block: all of it gets the present stamp.
     pub(super) fn freeze(&mut self) -> Lap {
         let own = self.board.own();
         self.board.write(own.start, &self.x[own.clone()], self.lap);
@@ -224,18 +223,18 @@ impl Field {
         }
     }
 
-    /// Keeps what the epoch that ended did to x and the residual; the products that the judge needs.
+    /// Remembers the step of the epoch that ended; returns the products that the judge needs.
     pub(super) fn remember(&mut self, exact: Exact) -> Vec<f64> {
         self.history.pause(&self.x, exact.residual)
     }
 
-    /// Moves x, on all workers alike, to the combination of former epochs. False: the factors are of no use.
+    /// Moves x, on all workers alike, to the combination of former epochs. False: the factors do not fit.
     pub(super) fn combine(&mut self, factors: &[f64]) -> bool {
         if !self.history.resume(&mut self.x, factors) {
             return false;
         }
         if !factors.is_empty() {
-            // On the board, too: a datagram may bring back what lies between the elements it changes.
+            // On the board, too: applying a datagram copies all elements between the changed ones from the board.
             for worker in 0..self.workers {
                 let (owner, range) = (node(worker), self.board.owned_by(node(worker)));
                 if let Some(lap) = self.board.lap(owner) {
@@ -246,7 +245,7 @@ impl Field {
         true
     }
 
-    /// Stamp of each worker's block as held here; 0 where it is not all of one lap.
+    /// Stamp of each worker's block as held here; 0 where its elements are of different laps.
     pub(super) fn held(&self, workers: usize) -> Vec<u32> {
         let held = |worker| match (
             self.board.oldest(node(worker)),
@@ -301,7 +300,7 @@ impl Field {
         self.received_ns += spent_ns;
     }
 
-    /// One step of a lap that nobody else sees: whether the lap is done.
+    /// One step of a lap whose values are not published before its end; returns whether the lap is complete.
     pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
         let rows = self.next_rows(super::walk::part_rows(self.board.own().len()));
         let squares = self.sweeper.relax(rows.clone(), &mut self.x);
@@ -312,12 +311,12 @@ impl Field {
         Ok(reached.lap)
     }
 
-    /// Goes on to the next lap of a synchronous run.
+    /// Begins the next lap of a synchronous run.
     pub(super) fn next_lap(&mut self) {
         self.lap = self.lap.next();
     }
 
-    /// Of the lap just done, for a synchronous run.
+    /// The estimate of the lap just completed, for a synchronous run.
     pub(super) fn estimate(&self) -> Estimate {
         self.walk.estimate()
     }
@@ -329,7 +328,7 @@ impl Field {
         }
     }
 
-    /// Nothing more to do in this epoch: all laps done by everyone, or numbers out of hand.
+    /// Nothing more to do in this epoch: all workers have done all laps, or numbers grow beyond bounds.
     fn is_done(&self) -> bool {
         let rhs_sq = if self.rhs_sq > 0.0 { self.rhs_sq } else { 1.0 };
         let limit = OVERFLOW_GUARD * OVERFLOW_GUARD * rhs_sq;
@@ -342,26 +341,26 @@ impl Field {
         self.walk.laps() >= self.max_laps
     }
 
-    /// Whether another worker, as far as heard here, has laps to do. Stamps count at least as fast as laps.
+    /// Whether another worker, as far as is known here, has laps to do. Stamps count at least as fast as laps.
     fn others_are_behind(&self) -> bool {
         let limit = u32::try_from(self.max_laps).unwrap_or(u32::MAX);
         let lap = |worker| self.board.lap(node(worker)).map_or(0, Lap::get);
         (0..self.workers).any(|worker| worker != self.me && lap(worker) < limit)
     }
 
-    /// Rests once before a lap that could change little; then does it all the same, lest everyone wait for everyone.
+    /// Whether to rest before a lap that could change little. Rests only once, so that workers do not all wait for each other.
     fn should_rest(&mut self) -> bool {
         let limit = match self.sweeper.inner() {
             Inner::Lu => QUIET_LAPS_LU,
             _ => QUIET_LAPS_SWEEP,
         };
-        // A worker that is done with its laps goes on for the others' sake only.
+        // A worker that has done all its laps goes on only for the others.
         let little = self.quiet_laps >= limit || self.laps_are_done();
         self.rested = !self.alone && self.walk.is_at_start() && little && !self.rested;
         self.rested
     }
 
-    /// Reports and repairs, each when its time has come.
+    /// Reports and repairs, each when it is due.
     fn mind<O: Outlet>(
         &mut self,
         outlet: &mut O,

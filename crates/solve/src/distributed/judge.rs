@@ -1,11 +1,10 @@
-//! The judge as a machine: reports and answers in, orders out. No clock, no link, no thread.
+//! The judge as a state machine: reports and answers in, orders out. No clock, no link, no thread.
 //!
-//! Driven by `run`. Asynchronous runs end only like this: the estimates of all workers together are low enough in two
-//! reports of each → pause → every worker holds the same blocks (their stamps say so) → exact residual on the rows'
-//! owners, summed here → end, or another epoch. Reports may be lost, late, repeated: that delays, and never falsifies.
-//!
-//! Invariants: a run converges only by an exact residual of one x that all workers hold; an answer that is not asked
-//! for ends the run; phases follow one another and each waits for all workers.
+//! Driven by `run`. Asynchronous runs end only like this: the sum of all workers' estimates is low enough in two reports of each → pause → every
+//! worker holds the same blocks (their stamps prove it) → exact residual on the rows' owners, summed here → end, or another epoch. Reports may be
+//! lost, late or repeated: that delays, and never falsifies.
+//! Invariants: a run converges only by an exact residual of one x that all workers hold; an unexpected answer ends the run; phases follow one another
+//! and each waits for all workers.
 
 use super::accelerate::combine;
 use super::config::Mode;
@@ -15,26 +14,26 @@ use crate::local::Limits;
 use crate::report::Reason;
 use std::collections::VecDeque;
 
-/// Reports of each worker that must see the sum low enough. One might be older than a value on its way that undoes it;
-/// a wrong pause costs a pass over A and harms nothing, so two are enough.
+/// Reports of each worker that must find the sum low enough. One might be older than a value under way that raises it; an unnecessary pause costs a
+/// pass over A and does no harm, so two are enough.
 const REPORTS_NEEDED: u32 = 2;
-/// Exchanges in a row after which workers may hold different blocks. Blocks travel reliably, so one should do.
+/// Exchanges in a row after which workers may hold different blocks. Blocks are sent reliably, so one should be enough.
 const DISAGREEMENTS: u32 = 3;
 
-/// Why the judge gives a run up. Workers count from 0 here.
+/// Why the judge aborts a run. Workers count from 0 here.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum JudgeFault {
-    /// A worker says so.
+    /// A worker reports a failure.
     Worker { worker: usize, why: String },
-    /// A worker misses another one.
+    /// A worker lost contact with another one.
     Missed { worker: usize },
-    /// What came does not parse or fit.
+    /// A message does not parse or fit.
     Protocol { worker: usize, what: &'static str },
-    /// Blocks that travelled reliably are not the same everywhere.
+    /// Blocks that were sent reliably are not the same everywhere.
     Disagreement,
 }
 
-/// Where the run is.
+/// Stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Distributing,
@@ -49,19 +48,19 @@ enum Phase {
     /// Until every worker is ready.
     Loading,
     Iterating,
-    /// Until every worker stands still.
+    /// Until every worker has stopped iterating.
     Freezing(Cause),
-    /// Until every worker's exact residual is here.
+    /// Until every worker's exact residual has arrived.
     Verifying(Cause),
     Collecting,
     Done,
 }
 
-/// What came out of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) reason: Reason,
-    /// Exact, relative.
+    /// Exact relative residual.
     pub(super) residual: f64,
     pub(super) verifications: u64,
     pub(super) x: Vec<f64>,
@@ -69,18 +68,18 @@ pub(super) struct Ended {
     pub(super) notes: Vec<String>,
 }
 
-/// What the judge knows of one worker.
+/// State of one worker as the judge knows it.
 #[derive(Debug, Clone, Default)]
 struct WorkerSlot {
     rhs_sq: Option<f64>,
-    /// The newest of this epoch.
+    /// The newest report of this epoch.
     report: Option<LapReport>,
     /// Reports since the sum became and stayed low enough.
     low: u32,
     frozen: Option<Frozen>,
     /// Σ (b − A x)², Σ (|b| + |A| |x|)², and products for `combine`.
     exact: Option<(f64, f64, Vec<f64>)>,
-    /// Elements of its block that are here.
+    /// Elements of its block that have arrived.
     solved: usize,
     stats: Option<WorkerStats>,
 }
@@ -105,7 +104,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Orders the setup; rows are sent by the driver.
+    /// Orders the setup; the driver sends the rows.
     pub(super) fn new(limits: Limits, setups: Vec<Setup>) -> Self {
         let workers = setups.len();
         let setup = setups[0].clone();
@@ -148,7 +147,7 @@ impl Judge {
         }
     }
 
-    /// Whether this worker has handed over all it has; its silence is no failure then.
+    /// Whether this worker has delivered all its results; its silence is no failure then.
     pub(super) fn has_all_of(&self, worker: usize) -> bool {
         self.slots
             .get(worker)
@@ -169,7 +168,7 @@ impl Judge {
         ))
     }
 
-    /// What came out, once `stage` is done.
+    /// The result, once `stage` is done.
     pub(super) fn into_ended(self) -> Option<Ended> {
         Some(Ended {
             reason: self.reason?,
@@ -185,7 +184,7 @@ impl Judge {
         })
     }
 
-    /// A lap report. Any may be missing, old or repeated.
+    /// Takes a lap report. Any may be missing, old or repeated.
     pub(super) fn report(&mut self, worker: usize, report: LapReport) {
         if self.phase != Phase::Iterating || report.epoch != self.epoch {
             return;
@@ -201,7 +200,7 @@ impl Judge {
         }
         slot.report = Some(report);
         if self.setup.config.mode == Mode::Sync {
-            return; // workers decide, all alike, after the same lap
+            return; // in synchronous runs the workers decide, all alike, after the same lap
         }
         let (mut measured_sq, mut expected_sq, mut laps) = (0.0, 0.0, f64::INFINITY);
         for slot in &self.slots {
@@ -223,7 +222,7 @@ impl Judge {
         }
     }
 
-    /// A reliable message from a worker.
+    /// Takes a reliable message from a worker.
     pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) -> Result<(), JudgeFault> {
         let bad = |what| Err(JudgeFault::Protocol { worker, what });
         if worker >= self.slots.len() {
@@ -305,7 +304,7 @@ impl Judge {
         self.begin(Vec::new());
     }
 
-    /// The next epoch, from a combination of former ones.
+    /// Begins the next epoch, from a combination of former ones.
     fn begin(&mut self, factors: Vec<f64>) {
         self.epoch = self.epoch.wrapping_add(1);
         self.watch = self.policy.watch();
@@ -379,7 +378,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Ends the run or goes on, once every exact residual is here. `None`: products that do not fit each other.
+    /// Ends the run or begins an epoch, once every exact residual has arrived. `None`: products that do not fit each other.
     fn decide_if_exact(&mut self, cause: Cause) -> Option<()> {
         let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
         let mut dots: Option<Vec<f64>> = None;
@@ -422,7 +421,7 @@ impl Judge {
 
     fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {
         let rows = self.setup.rows_of(worker);
-        // Parts come in order, so that nothing is counted twice.
+        // Parts must come in order, so that nothing is counted twice.
         if start != rows.start + self.slots[worker].solved || values.len() > rows.end - start {
             return Err(JudgeFault::Protocol {
                 worker,

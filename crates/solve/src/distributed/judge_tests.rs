@@ -4,7 +4,7 @@ use super::*;
 use crate::local::Inner;
 use crate::system::{Csr, Dense, Matrix, System};
 
-/// Strictly dominant, every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
+/// A strictly dominant system with every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
 fn dense(n: usize, weight: f64) -> System {
     let mut random = fastrand::Rng::with_seed(17);
     let mut values = vec![0.0; n * n];
@@ -47,7 +47,7 @@ fn poisson(k: usize) -> System {
     System::new(Matrix::Sparse(csr), None, "poisson".into()).unwrap()
 }
 
-/// ‖b − A x‖ / ‖b‖ by the plainest of loops.
+/// ‖b − A x‖ / ‖b‖ by a plain loop.
 fn true_residual(system: &System, x: &[f64]) -> f64 {
     let mut squares = 0.0;
     for row in 0..system.n() {
@@ -60,7 +60,7 @@ fn true_residual(system: &System, x: &[f64]) -> f64 {
     squares.sqrt() / system.rhs_norm()
 }
 
-/// What rounding alone may change of ‖b − A x‖ / ‖b‖: ε ‖|A| |x|‖ / ‖b‖.
+/// Change of ‖b − A x‖ / ‖b‖ that rounding alone may cause: ε ‖|A| |x|‖ / ‖b‖.
 fn rounding(system: &System, x: &[f64]) -> f64 {
     let mut squares = 0.0;
     for row in 0..system.n() {
@@ -95,7 +95,7 @@ fn solve(
     verdict
 }
 
-/// Under loss, repetition, reordering and unequal speeds every run ends, converged, with a residual that is true.
+/// Under loss, repetition, reordering and unequal speeds every run converges, with a true residual.
 #[test]
 fn rough_weather_delays_but_never_falsifies() {
     for seed in 1..=12 {
@@ -122,7 +122,7 @@ fn rough_weather_delays_but_never_falsifies() {
     }
 }
 
-/// With LU inside blocks the same holds.
+/// The same holds with LU inside blocks.
 #[test]
 fn rough_weather_with_lu() {
     let config = SolveConfig {
@@ -139,8 +139,8 @@ fn rough_weather_with_lu() {
     }
 }
 
-/// A chain of resistors that is hardly grounded: blocks alone would take some 100,000 laps. Epochs combined take a few
-/// hundred, whatever the weather.
+/// A chain of resistors that is hardly grounded: blocks alone would take some 100,000 laps. Combined epochs take a few hundred, in any network
+/// conditions.
 #[test]
 fn combined_epochs_solve_what_laps_hardly_do() {
     let n = 60u32;
@@ -174,8 +174,8 @@ fn combined_epochs_solve_what_laps_hardly_do() {
     }
 }
 
-/// A network that swallows every datagram after a while: estimates look converged on each worker alone, and must not pass.
-/// Only the exchanges at pauses bring the blocks together.
+/// The network loses every datagram after a while: estimates look converged on each worker alone, and must not be accepted. Only the exchanges at
+/// pauses combine the blocks.
 #[test]
 fn silence_is_not_convergence() {
     for seed in 1..=4 {
@@ -199,7 +199,7 @@ fn silence_is_not_convergence() {
     }
 }
 
-/// In calm weather a good system takes one verification, two at most.
+/// In good network conditions a well-conditioned system takes one verification, two at most.
 #[test]
 fn calm_weather_needs_few_verifications() {
     for seed in 1..=8 {
@@ -217,8 +217,8 @@ fn calm_weather_needs_few_verifications() {
     }
 }
 
-/// With a core for each worker, rows that take their time and small frames, asynchronous laps are those of sequential
-/// Gauss–Seidel: within 5 %, or one lap for the estimates to be old enough.
+/// With a core for each worker, expensive rows and small frames, asynchronous runs need as many laps as sequential Gauss–Seidel: within 5 %, or one
+/// lap until the estimates are old enough.
 #[test]
 fn small_frames_keep_laps_sequential() {
     let system = dense(320, 0.57);
@@ -241,7 +241,7 @@ fn small_frames_keep_laps_sequential() {
     }
 }
 
-/// Synchronous runs are the same whatever the weather, down to the last bit.
+/// Synchronous runs are the same in any network conditions, down to the last bit.
 #[test]
 fn sync_is_deterministic() {
     let system = dense(30, 0.7);
@@ -253,7 +253,7 @@ fn sync_is_deterministic() {
     }
 }
 
-/// Laps run out in both modes, for all workers at about the same time, and the residual is that of the x handed over.
+/// Laps run out in both modes, for all workers at about the same time, and the residual is that of the returned x.
 #[test]
 fn laps_run_out() {
     for mode in [Mode::Async, Mode::Sync] {
@@ -263,7 +263,7 @@ fn laps_run_out() {
         };
         let verdict = solve(&poisson(10), 3, &config, Weather::rough(3));
         assert_eq!(verdict.reason, Reason::MaxLaps { limit: 5 });
-        // A fast worker goes on slowly while others have laps to do: its rows must not stand still for them.
+        // A fast worker goes on slowly while others have laps to do: its rows must follow their changes.
         let limit = if mode == Mode::Sync { 5 } else { 60 };
         assert!(
             verdict
@@ -277,7 +277,7 @@ fn laps_run_out() {
     }
 }
 
-/// A system that is far from dominance ends as diverged, with numbers that are still numbers.
+/// A system that is far from dominance ends as diverged, with finite numbers.
 #[test]
 fn divergence_ends() {
     for mode in [Mode::Async, Mode::Sync] {
@@ -293,7 +293,7 @@ fn divergence_ends() {
     }
 }
 
-/// A tolerance below what rounding allows ends as stagnation, not by running out of laps.
+/// A tolerance below the rounding level ends as stagnation, not by running out of laps.
 #[test]
 fn rounding_level_ends() {
     for mode in [Mode::Async, Mode::Sync] {
@@ -312,7 +312,7 @@ fn rounding_level_ends() {
     }
 }
 
-/// b = 0 has x = 0, found without dividing by ‖b‖.
+/// b = 0 has the solution x = 0, found without dividing by ‖b‖.
 #[test]
 fn zero_rhs_is_solved() {
     let System { matrix, .. } = dense(8, 0.5);
@@ -358,7 +358,7 @@ fn report(number: u32, expected_sq: f64) -> LapReport {
     }
 }
 
-/// Two low reports of every worker are needed, one high one in between starts anew, repeated and old ones do not count.
+/// Two low reports of every worker are needed; a high one in between starts the count anew; repeated and old ones do not count.
 #[test]
 fn one_low_report_is_not_enough() {
     let mut judge = judge();
@@ -397,7 +397,7 @@ fn frozen(epoch: u32, held: [u32; 2]) -> Vec<u8> {
     .encode()
 }
 
-/// Different stamps are never verified: the run goes on with the next epoch, and is given up in the end.
+/// Different stamps are never verified: the run goes on with the next epoch, and is aborted in the end.
 #[test]
 fn different_stamps_are_not_verified() {
     for wrong in [[5, 6], [0, 7]] {
@@ -432,7 +432,7 @@ fn different_stamps_are_not_verified() {
     }
 }
 
-/// Answers of another epoch, phase or shape are faults with the worker's number, not something to act on.
+/// Answers of another epoch, phase or shape are faults with the worker's number, and have no other effect.
 #[test]
 fn unasked_answers_are_faults() {
     let residual = Answer::Residual {

@@ -1,7 +1,7 @@
-//! What judge and workers tell each other reliably, and the lap report, which may be lost.
+//! Reliable messages between judge and workers, and the lap report, which may be lost.
 //!
-//! Postcard writes a message's kind and fields; rows and parts of x follow raw. Both ends are the same program, but the bytes
-//! are parsed as if they were not: what does not parse is an error of the run, never a panic.
+//! Postcard writes a message's kind and fields; rows and parts of x follow raw. Both ends are the same program, but the bytes are treated as
+//! untrusted: a message that does not parse is an error of the run, never a panic.
 
 use super::codec;
 use super::config::SolveConfig;
@@ -12,13 +12,13 @@ use tsumuji_board::Elements;
 
 /// Channel of the board's updates.
 pub(super) const BOARD_CHANNEL: u16 = 1;
-/// Port of lap reports, sent to the judge alone.
+/// Channel of lap reports, sent to the judge alone.
 pub(super) const REPORT_CHANNEL: u16 = 2;
 
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// The first: what the run is and who owns which rows.
+    /// The first order: the run's configuration and the owners of rows.
     Setup(Box<Setup>),
     /// The next bytes of the worker's row block.
     Rows(#[serde(skip)] Vec<u8>),
@@ -30,24 +30,24 @@ pub(super) enum Order {
         rhs_sq: f64,
         /// What ends the epoch.
         watch: Watch,
-        /// Combination of former epochs to begin from; see `accelerate`.
+        /// Combination of former epochs to begin with; see `accelerate`.
         factors: Vec<f64>,
     },
-    /// Freeze, send the own block to all others, answer `Frozen`.
+    /// Stop iterating, send the own block to all others, answer `Frozen`.
     Pause {
-        /// Which epoch ends.
+        /// The epoch that ends.
         epoch: u32,
     },
-    /// Everyone holds the same x: answer `Residual`.
+    /// All workers hold the same x: answer `Residual`.
     Verify {
-        /// Which epoch has ended.
+        /// The epoch that has ended.
         epoch: u32,
         /// Whether `magnitude_sq` is wanted: another pass over A.
         magnitude: bool,
     },
     /// Answer `Solution` and `Final`.
     Finish,
-    /// Everything has been received: leave.
+    /// The judge has received everything: leave.
     Leave,
     /// The run has failed: leave.
     Abort {
@@ -56,7 +56,7 @@ pub(super) enum Order {
     },
 }
 
-/// What a worker is told first.
+/// First message to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) config: SolveConfig,
@@ -65,17 +65,17 @@ pub(super) struct Setup {
     pub(super) rows: RowSource,
 }
 
-/// Where a worker's rows come from.
+/// Source of a worker's rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum RowSource {
-    /// As `Order::Rows`, together this many bytes.
+    /// Sent as `Order::Rows`, together this many bytes.
     Stream {
-        /// Of the whole stream.
+        /// Length of the whole stream.
         bytes: u64,
     },
-    /// Made by the worker, under the seed of the configuration.
+    /// Made by the worker, from the seed of the configuration.
     Generate {
-        /// Specification.
+        /// Specification of the system.
         what: String,
     },
 }
@@ -94,7 +94,7 @@ impl Setup {
         self.bounds[self.bounds.len() - 1]
     }
 
-    /// Whether it keeps what its fields promise, wherever it came from.
+    /// Whether its fields keep their invariants; the sender is not trusted.
     fn is_sound(&self) -> bool {
         self.bounds.len() >= 2
             && self.bounds[0] == 0
@@ -106,11 +106,11 @@ impl Setup {
 /// From a worker to the judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// The rows are here and ready to be relaxed.
+    /// The rows have arrived and are ready to be relaxed.
     Ready {
         /// Σ b² over the own rows.
         rhs_sq: f64,
-        /// What the user should know.
+        /// Notes for the user.
         notes: Vec<String>,
     },
     /// This worker cannot go on.
@@ -118,16 +118,16 @@ pub(super) enum Answer {
         /// One line.
         why: String,
     },
-    /// Another worker fell silent.
+    /// This worker lost contact with another one.
     PeerLost {
         /// Counted from 0.
         worker: usize,
     },
-    /// Iteration stands still here.
+    /// This worker has stopped iterating.
     Frozen(Frozen),
     /// Exact residual of the own rows.
     Residual {
-        /// Epoch that has ended.
+        /// The epoch that has ended.
         epoch: u32,
         /// Σ (b − A x)².
         residual_sq: f64,
@@ -144,15 +144,15 @@ pub(super) enum Answer {
         #[serde(skip)]
         values: Vec<f64>,
     },
-    /// The last: what this worker counted.
+    /// The last answer: this worker's counters.
     Final(WorkerStats),
 }
 
-/// State of a worker that stands still.
+/// State of a worker that has stopped iterating.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Frozen {
     pub(super) epoch: u32,
-    /// Lap stamp of each worker's block as held here; 0 where the block is not all of one lap.
+    /// Lap stamp of each worker's block as held here; 0 where its elements are of different laps.
     pub(super) held: Vec<u32>,
     /// Laps done since the beginning, to the nearest whole one.
     pub(super) laps: u64,
@@ -160,17 +160,17 @@ pub(super) struct Frozen {
     pub(super) cause: Option<Cause>,
 }
 
-/// What a worker counted over the whole run.
+/// Counters of a worker over the whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WorkerStats {
-    /// Laps to the nearest whole one.
+    /// Laps, rounded to the nearest whole number.
     pub laps: u64,
-    /// Frames handed to the link, of any kind.
+    /// Frames given to the link, of any kind.
     pub frames_sent: u64,
     /// Frames known to be lost on the way here: dropped by impairment, overwritten before they were read, dropped by the
     /// kernel; and frames for which there was no transmit slot.
     pub frames_lost: u64,
-    /// Bytes handed to the link.
+    /// Bytes given to the link.
     pub bytes_sent: u64,
     /// Largest resident memory.
     pub peak_rss_bytes: u64,
@@ -193,16 +193,16 @@ pub(super) struct Piece {
     pub(super) values: Vec<f64>,
 }
 
-/// Σ r² over a worker's rows, each row's r as met when it was last relaxed.
+/// Σ r² over a worker's rows, with each row's r from just before it was last relaxed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Estimate {
-    /// As met.
+    /// As measured.
     pub(super) measured_sq: f64,
-    /// As expected now, one lap later, if it goes on shrinking as it did.
+    /// Expected one lap later, if it goes on shrinking as it did.
     pub(super) expected_sq: f64,
 }
 
-/// How a worker is getting on. Sent as a datagram to the judge: may be lost, the next one says more.
+/// Progress of a worker. Sent as a datagram to the judge: it may be lost, and the next one is newer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LapReport {
     pub(super) epoch: u32,

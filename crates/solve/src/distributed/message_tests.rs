@@ -109,7 +109,7 @@ fn messages_round_trip() {
     assert_eq!(codec::from_bytes(&codec::to_bytes(&used, &[])), Some(fresh));
 }
 
-/// Rows and parts of x follow their heads as they are; so rows can be taken without parsing.
+/// Rows and parts of x follow their heads unchanged, so that rows can be taken without parsing.
 #[test]
 fn bulk_is_raw() {
     assert_eq!(Order::Rows(vec![7, 8]).encode(), [Order::ROWS, 7, 8]);
@@ -155,7 +155,7 @@ fn damaged_messages_do_not_panic() {
     assert_eq!(LapReport::parse(0, 0, &[0xff; 24]), None, "NaN laps");
 }
 
-/// Rows that do not rise from 0, frames of no elements, and lengths that the bytes do not bear out are refused.
+/// Rows that do not rise from 0, frames of no elements, and lengths that the bytes do not have are refused.
 #[test]
 fn unsound_messages_are_refused() {
     let Order::Setup(good) = orders().remove(0) else {
@@ -184,7 +184,7 @@ fn unsound_messages_are_refused() {
 }
 
 proptest! {
-    /// Any bytes are a message or none, and never a panic; a message is what it is written as.
+    /// Any bytes are parsed or refused, never a panic; a parsed message is written as it was read.
     #[test]
     fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Some(order) = Order::parse(&bytes) {

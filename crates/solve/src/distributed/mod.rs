@@ -1,12 +1,11 @@
 //! Relaxation by several processes: a judge (node 0) and workers (nodes 1 to N), over their own messages.
 //!
-//! The judge hands out the rows, listens to lap reports, and decides by exact residuals; workers relax and publish. What
-//! they say to each other is in `message`; what each does when is in `judge` and `worker`, two machines without I/O that
-//! are tested under a lossy network of their own; `run` and `serve` give them an endpoint and a clock. `field` is what a
-//! worker relaxes, `walk` and `round` what it learns of the residual on the way; `watch` ends epochs, and `accelerate`
-//! combines them where laps alone would crawl.
+//! The judge distributes the rows, receives lap reports, and decides by exact residuals; workers relax and publish. `message` has the messages
+//! between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network (`net`); `run` and `serve` give them an
+//! endpoint and a clock. `field` has a worker's numbers, `walk` and `round` its estimates of the residual; `watch` ends epochs, and `accelerate`
+//! combines them where laps alone would converge too slowly.
 //!
-//! Left out on purpose: taking over the rows of a lost worker (its loss ends the run, by name), and choosing hosts.
+//! Left out on purpose: taking over the rows of a lost worker (the run ends with an error that names it), and choosing hosts.
 
 mod accelerate;
 mod codec;

@@ -1,6 +1,5 @@
-//! Judge and workers in one thread, under a seeded network: datagrams are lost, repeated and reordered,
-//! reliable messages delayed (in order within one way), workers unequally fast. Virtual time, in nanoseconds.
-//! A failing test prints its seed.
+//! A test network: judge and workers in one thread, under a seeded network. Datagrams are lost, repeated and reordered, reliable messages delayed (in
+//! order within one sequence), workers unequally fast. Virtual time, in nanoseconds. A failing test prints its seed.
 
 use super::field::Outlet;
 use super::judge::{Ended, Judge, JudgeFault, Stage};
@@ -19,16 +18,16 @@ const CAPACITY_BYTES: usize = 64;
 /// Steps after which a run that should have ended has not.
 const STEP_LIMIT: u64 = 3_000_000;
 
-/// What the network does.
+/// Conditions of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weather {
     pub(super) seed: u64,
     pub(super) loss_percent: u64,
     pub(super) repeat_percent: u64,
     pub(super) delay_ns: u64,
-    /// Reliable messages are this much slower at most.
+    /// Longest additional delay of reliable messages.
     pub(super) reliable_delay_ns: u64,
-    /// What a step of work takes, for all workers alike; `None`: each has its own, up to tenfold different.
+    /// Duration of a step of work, for all workers alike; `None`: each has its own, up to tenfold different.
     pub(super) step_ns: Option<u64>,
     /// From this moment on all datagrams of the board are lost.
     pub(super) silent_after_ns: u64,
@@ -101,14 +100,14 @@ enum Event {
     },
 }
 
-/// What is under way, by time of arrival.
+/// Messages under way, by time of arrival.
 struct Network {
     weather: Weather,
     random: fastrand::Rng,
     now: u64,
     number: u64,
     under_way: BTreeMap<(u64, u64), Event>,
-    /// Last arrival of each ordered way: (from, to, way); the judge is usize::MAX.
+    /// Last arrival of each ordered sequence: (from, to, way); the judge is usize::MAX.
     last: BTreeMap<(usize, usize, Way), u64>,
     shares_lost: u64,
 }
@@ -147,7 +146,7 @@ impl Network {
     }
 }
 
-/// A worker's way out.
+/// The outlet of a worker.
 struct WorkerOutlet<'a> {
     network: &'a mut Network,
     me: usize,
@@ -222,7 +221,7 @@ pub(super) fn setups(system: &System, workers: usize, config: &SolveConfig) -> V
     ranges.iter().map(setup).collect()
 }
 
-/// Runs to the end.
+/// Runs the system to the end.
 pub(super) fn run(
     system: &System,
     workers: usize,
@@ -276,7 +275,7 @@ pub(super) fn run(
             );
         }
     }
-    // Unequal: the next turn of each worker comes after its own pace.
+    // Unequal: each worker steps at its own pace.
     let pace: Vec<u64> = (0..workers)
         .map(|_| {
             weather

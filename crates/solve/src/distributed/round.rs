@@ -1,18 +1,17 @@
-//! When an asynchronous estimate counts: after a round, in which every other worker did something new.
+//! When an asynchronous estimate counts: after a round, in which every other worker made progress.
 //!
-//! A worker whose neighbours have not moved meets no residual in its own rows: with LU at once, with sweeps after a few
-//! laps. Taken at its word, it would report convergence while values are still on their way. So the norms met are added
-//! up lap by lap until a newer lap of every other worker has been heard of; what a round brought is the estimate. Where
-//! laps are of equal length that is every lap.
+//! A worker whose neighbours have not moved finds no residual in its own rows: with LU at once, with sweeps after a few laps. Its estimates alone
+//! would report convergence while values are still under way. So the norms are added up lap by lap until a newer lap of every other worker has been
+//! heard of; their sum is the estimate. Where laps are of equal length that is every lap.
 
 use super::message::Estimate;
 
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Lap heard of each other worker when the round began.
+    /// Lap heard of from each other worker when the round began.
     since: Vec<u32>,
     laps: u32,
-    /// Norms met in this round, added.
+    /// Sum of the norms of this round's laps.
     sum: f64,
     /// Laps and square of the sum of the last round, and the square of the one before.
     last_laps: u32,
@@ -33,7 +32,7 @@ impl Round {
         }
     }
 
-    /// A lap is done in which Σ r² was met. `heard`: newest lap of each other worker, 0: none.
+    /// Records a lap with Σ r² = `measured_sq`. `heard`: newest lap of each other worker, 0: none.
     pub(super) fn lap(&mut self, measured_sq: f64, heard: impl Iterator<Item = u32> + Clone) {
         self.laps += 1;
         self.sum += measured_sq.sqrt();
@@ -52,14 +51,14 @@ impl Round {
         }
     }
 
-    /// What to report where the walk alone says `walk`.
+    /// The estimate to report; `walk`: the estimate of the rows alone.
     pub(super) fn estimate(&self, walk: Estimate) -> Estimate {
         if self.last_laps <= 1 && self.laps == 0 && (self.last_laps == 1 || self.since.is_empty()) {
             return walk;
         }
         let measured_sq = self.last_sq.max(self.sum * self.sum).max(walk.measured_sq);
         let ratio = self.last_sq / self.before_sq;
-        // Before the second round nothing is promised: ∞ / ∞, and x / ∞ at the first end of a round.
+        // Before the second round nothing is expected: ∞ / ∞, and x / ∞ at the first end of a round.
         let known = self.before_sq.is_finite() && !ratio.is_nan();
         Estimate {
             measured_sq,
@@ -79,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Where everyone does a lap in the time of a lap, the walk's own estimate is the estimate.
+    /// Where all workers' laps take equally long, the estimate of the rows alone is reported.
     #[test]
     fn equal_laps_are_taken_as_they_are() {
         let mut round = Round::new(2);
@@ -94,7 +93,7 @@ mod tests {
         );
     }
 
-    /// Laps without news from one of the others make no estimate smaller, however small what they meet.
+    /// Laps without news from one of the others make no estimate smaller, however small their residuals are.
     #[test]
     fn quiet_laps_are_not_convergence() {
         let mut round = Round::new(2);

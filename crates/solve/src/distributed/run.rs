@@ -1,8 +1,7 @@
-//! The judge with an endpoint and a clock: hands out rows, carries orders and answers, watches over the workers.
+//! The judge with an endpoint and a clock: distributes rows, carries orders and answers, supervises the workers.
 //!
-//! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between looks, so that
-//! workers have the cores. Rows leave in chunks of bounded size, several workers in turn, each as fast as it takes them;
-//! no second copy of the matrix is ever made here.
+//! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between polls, so that workers have the cores. Rows
+//! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
 use super::config::SolveConfig;
 use super::field::node;
@@ -26,43 +25,43 @@ pub(super) const BULK: Channel = Channel::new(DeliveryClass::Ordered, Priority::
 
 /// Bytes of rows in one message: large enough to be cheap, small enough that four workers' queues stay below 8 MiB.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes of rows queued to one worker before others are served: covers the pause between two looks.
+/// Bytes of rows queued to one worker before others are served: enough for the pause between two polls.
 const QUEUE_BYTES: usize = 1 << 20;
-/// Between two looks while workers iterate. Nothing is urgent then; a wake-up for each report would cost workers' time.
+/// Pause between two polls while workers iterate. Nothing is urgent then; a wake-up for each report would cost workers' time.
 const LOOK: Duration = Duration::from_micros(500);
-/// The same while an answer is waited for; it ends the wait.
+/// Longest wait for an answer, which ends it.
 const WAIT: Duration = Duration::from_millis(2);
 /// Between two calls of the progress callback.
 const PROGRESS: Duration = Duration::from_millis(50);
-/// Between two questions whether a worker's process still lives.
+/// Time between two checks whether a worker's process is alive.
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its launcher is asked for the cause before the run ends without one.
 const CAUSE: Duration = Duration::from_secs(1);
-/// For the last orders to be acknowledged.
+/// How long to wait for the acknowledgement of the last orders.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// What is to be solved.
+/// The system to solve.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
     /// In the judge's memory; each worker is sent its rows.
     System(&'a System),
-    /// Made by each worker for itself, under `SolveConfig::seed`.
+    /// Made by each worker for its own rows, from `SolveConfig::seed`.
     Generate(&'a Generate),
 }
 
-/// What a distributed run gave.
+/// Result of a distributed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Solved {
-    /// As of any mode.
+    /// The outcome, as in any mode.
     pub outcome: Outcome,
-    /// What each worker counted.
+    /// Counters of each worker.
     pub workers: Vec<WorkerStats>,
-    /// What the judge counted; its laps, datagrams and elements are 0.
+    /// Counters of the judge; its laps, datagrams and elements are 0.
     pub judge: WorkerStats,
 }
 
 impl Solved {
-    /// Frames handed to links by judge and workers, of any kind.
+    /// Frames given to links by judge and workers, of any kind.
     pub fn frames_sent(&self) -> u64 {
         self.judge.frames_sent
             + self
@@ -82,7 +81,7 @@ impl Solved {
                 .sum::<u64>()
     }
 
-    /// Bytes handed to links by judge and workers.
+    /// Bytes given to links by judge and workers.
     pub fn bytes_sent(&self) -> u64 {
         self.judge.bytes_sent
             + self
@@ -93,53 +92,53 @@ impl Solved {
     }
 }
 
-/// Why a distributed run gave nothing.
+/// Why a distributed run has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolveError {
-    /// The rows cannot be shared out.
+    /// The rows cannot be partitioned.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// Tolerance or laps make no sense.
+    /// Tolerance or laps are out of range.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// ω or the inner solver make no sense.
+    /// ω or the inner solver are not usable.
     #[error(transparent)]
     Relaxation(#[from] RelaxationError),
-    /// The judge is node 0.
+    /// This node is not the judge, which is node 0.
     #[error("the judge must be node 0, not {me}")]
     NotTheJudge {
-        /// Who called.
+        /// This node.
         me: NodeId,
     },
-    /// A worker's process ended, or it fell silent.
+    /// A worker's process ended or fell silent.
     #[error("{worker} was lost: {cause}")]
     WorkerLost {
         /// Its name.
         worker: String,
-        /// What is known of it.
+        /// The known cause.
         cause: String,
     },
-    /// Its launcher says so, and names it.
+    /// A worker's process ended; the launcher's message names it.
     #[error("{0}")]
     WorkerEnded(String),
-    /// A worker cannot do its part.
+    /// A worker reported a failure.
     #[error("{worker} gave up: {why}")]
     WorkerFailed {
         /// Its name.
         worker: String,
-        /// Its own words.
+        /// The worker's message.
         why: String,
     },
-    /// A worker is not the same program.
+    /// A worker broke the protocol: it is not the same program.
     #[error("{worker} sent {what}; run the same version on every host")]
     Protocol {
         /// Its name.
         worker: String,
-        /// What was wrong with it.
+        /// What was wrong.
         what: &'static str,
     },
-    /// Blocks that were sent reliably arrived differently.
+    /// Blocks that were sent reliably differ between workers.
     #[error(
         "workers hold different values after exchanging them; this is a defect, please report it with the seed"
     )]
@@ -154,8 +153,8 @@ pub enum SolveError {
 
 /// Solves `input` with all other members of the cluster as workers.
 ///
-/// `progress` is called a few times a second. `failure` is asked whether a worker's process has ended, and says which and
-/// how in one line. Workers run [`worker_main`](super::worker_main).
+/// `progress` is called a few times a second. `failure` is called to ask whether a worker's process has ended; it returns one line that says which
+/// and how. Workers run [`worker_main`](super::worker_main).
 pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
@@ -187,7 +186,7 @@ pub fn run<L: Link>(
         return Err(error);
     }
     match endpoint.flush(FAREWELL) {
-        // A worker that has left had its leave: its last acknowledgement got lost.
+        // A worker that has left had its order to leave: only its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -213,7 +212,7 @@ fn share_out(input: Input<'_>, workers: usize) -> Result<Vec<Range<usize>>, Part
     match input {
         Input::System(system) => partition(&system.matrix, workers),
         Input::Generate(what) => {
-            // Rows of generated systems are all about as long.
+            // Rows of generated systems are all about equally long.
             let rows = what.n();
             match workers {
                 0 => Err(PartitionError::NoWorkers),
@@ -246,7 +245,7 @@ fn setups(input: Input<'_>, config: &SolveConfig, ranges: &[Range<usize>]) -> Ve
     ranges.iter().map(setup).collect()
 }
 
-/// Where the time goes.
+/// Time spent in each stage.
 struct StageClock {
     began: Instant,
     seconds: Seconds,
@@ -283,10 +282,10 @@ impl StageClock {
     }
 }
 
-/// The judge and what it is carrying.
+/// The judge and its driver's state.
 struct Bench<'a> {
     judge: Judge,
-    /// What each worker has still to be sent.
+    /// Rows still to be sent to each worker.
     feeds: Vec<Option<Chunks<'a>>>,
     fault: Option<JudgeFault>,
 }
@@ -338,13 +337,13 @@ impl Bench<'_> {
                 }
             }
             if done == 0 && !sent && waits.is_zero() {
-                // Not on the link: each of the workers' reports would wake this thread, at their cost.
+                // Not in the link's `wait`: each of the workers' reports would wake this thread, at their cost.
                 std::thread::sleep(LOOK);
             }
         }
     }
 
-    /// Sends orders while there is room; whether any was.
+    /// Sends orders while there is room; returns whether any was sent.
     fn send_orders<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -373,7 +372,7 @@ impl Bench<'_> {
         Ok(sent)
     }
 
-    /// Sends each worker the next chunk of its rows if it has room; whether any was.
+    /// Sends each worker the next chunk of its rows if it has room; returns whether any was sent.
     fn feed<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, SolveError> {
         let mut sent = false;
         if !self.judge.out().is_empty() {
@@ -392,7 +391,7 @@ impl Bench<'_> {
                         Order::Rows(chunk).encode().into(),
                     ) {
                         Ok(()) => sent = true,
-                        // `peer_dead` says the rest.
+                        // `peer_dead` reports the loss.
                         Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
                             *feed = None;
                         }
@@ -405,7 +404,7 @@ impl Bench<'_> {
         Ok(sent)
     }
 
-    /// A fault with names, and with its cause if the launcher knows it.
+    /// A fault as an error with names, and with its cause if the launcher knows it.
     fn explain<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -430,7 +429,7 @@ impl Bench<'_> {
                     if let Some(what) = failure() {
                         return SolveError::WorkerEnded(what);
                     }
-                    // Goes on polling, so that the others do not think this node dead, too.
+                    // Goes on polling, so that the other workers do not take this node for dead, too.
                     if endpoint.poll(self).is_err() {
                         break;
                     }
@@ -442,7 +441,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Tells everyone that it is over. Whoever cannot be told learns it from this node's silence.
+    /// Tells all workers that the run failed. A worker that cannot be told notices this node's silence.
     fn abort<L: Link>(&mut self, endpoint: &mut Endpoint<L>, error: &SolveError) {
         let order = Order::Abort {
             why: error.to_string(),

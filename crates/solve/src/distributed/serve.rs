@@ -1,9 +1,8 @@
 //! A worker with an endpoint and a clock.
 //!
-//! One visible loop: poll, send what waits, one step of work. A worker never waits for another while it iterates. Where
-//! workers outnumber cores it gives its core away after each lap, and at least every [`TURN_NS`], so that the others'
-//! values stay fresh. While it computes long (factorising, making rows, a pass over a large block) the endpoint's progress assistant
-//! answers the others.
+//! One visible loop: poll, send waiting messages, one step of work. A worker never waits for another while it iterates. Where workers outnumber cores
+//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. While it computes long (factorising,
+//! making rows, a pass over a large block) the endpoint's progress assistant answers the others.
 
 use super::field::{Outlet, node};
 use super::message::{LapReport, REPORT_CHANNEL};
@@ -20,30 +19,30 @@ use tsumuji_node::{
 
 const JUDGE: NodeId = NodeId(0);
 
-/// Where workers outnumber cores, a core is given away at least this often: a few hundred times the cost of doing so.
+/// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
 const TURN_NS: u64 = 50_000;
-/// Rest before a lap that could change little: long against a frame's way, short against anyone's patience.
+/// Rest before a lap that could change little: long compared with a frame's delay, short compared with any time-out.
 const REST: Duration = Duration::from_micros(100);
-/// Polls between two steps at most: so many bring what the largest receive buffers hold.
+/// Most polls between two steps: so many take all frames of the largest receive buffers.
 const POLLS_PER_STEP_MAX: usize = 64;
-/// Wait for messages; they end it.
+/// Longest wait for messages, which end it.
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
 const CONTENDED: Duration = Duration::from_micros(200);
-/// For the last words to be acknowledged.
+/// How long to wait for the acknowledgement of the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Why a worker ended other than by the judge's leave.
+/// Why a worker ended without the judge's order to leave.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
     /// Node 0 is the judge.
     #[error("node 0 is the judge; workers are nodes 1 and up")]
     NotAWorker,
-    /// The judge died or left.
+    /// The judge died or closed the connection.
     #[error("the judge was lost")]
     JudgeLost,
-    /// Something is wrong with what came, or with the rows.
+    /// A message or the rows are faulty.
     #[error(transparent)]
     Fault(#[from] WorkerFault),
     /// This node's link failed.
@@ -54,7 +53,7 @@ pub enum WorkerError {
     Send(#[from] SendError),
 }
 
-/// Serves one run as a worker: everything it needs comes by messages. Returns when the judge lets it go.
+/// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
 pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
     let me = usize::from(endpoint.me().0)
         .checked_sub(1)
@@ -69,7 +68,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         && !matches!(fault, WorkerFault::Aborted { .. })
     {
         driver.worker.failed(fault.to_string());
-        // The judge is told if it can be; it also notices by itself that this node leaves.
+        // The judge is told if possible; it also notices by itself that this node leaves.
         let _ = driver
             .send(endpoint)
             .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
@@ -92,8 +91,8 @@ fn serve<L: Link>(
     let mut turn = 0;
     loop {
         let before = now_ns();
-        // All that has come is taken in before the next step: a sweep over stale values is half wasted, and what waits in the link
-        // only grows staler.
+        // All that has arrived is taken before the next step: a sweep over stale values is half wasted, and data waiting in the link only grows
+        // older.
         for _ in 0..POLLS_PER_STEP_MAX {
             if endpoint.poll(driver)? == 0 {
                 break;
@@ -130,7 +129,7 @@ fn serve<L: Link>(
                 .worker
                 .finish(stats::count(&endpoint.counters(), true)),
             Step::Leave => {
-                // Whoever has left by now needs no more of what it did not acknowledge.
+                // A peer that has left by now needs no more messages.
                 return match endpoint.flush(FAREWELL) {
                     Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
                     Err(error) => Err(error.into()),
@@ -140,7 +139,7 @@ fn serve<L: Link>(
     }
 }
 
-/// The worker and what polling found out.
+/// The worker and the findings of polling.
 struct Driver {
     worker: Worker,
     fault: Option<WorkerFault>,
@@ -156,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// Sends what waits while there is room; whether all is gone.
+    /// Sends waiting messages while there is room; returns whether all were sent.
     fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
         while let Some(out) = self.worker.out().front() {
             let to = match out.to {
@@ -173,7 +172,7 @@ impl Driver {
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
                     return Err(WorkerError::JudgeLost);
                 }
-                // The judge has been told by `peer_dead`.
+                // `peer_dead` has told the judge.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -213,7 +212,7 @@ impl Handler for Driver {
     }
 }
 
-/// The way of updates and reports out of a worker.
+/// Sends a worker's updates and reports.
 struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     others: &'a [NodeId],
@@ -229,7 +228,7 @@ impl<L: Link> Carrier for Outlets<'_, L> {
         }
         let mut refused = 0;
         for other in self.others {
-            // Not to the judge: it would only have to drop them.
+            // Not to the judge, which would only drop them.
             let to = Destination::Peer(*other);
             refused += self.endpoint.datagram(to, update, NOW_OR_NEVER)?;
         }

@@ -1,9 +1,9 @@
-//! What a node counts: frames and bytes from its endpoint, memory from the kernel.
+//! Counters of a node: frames and bytes from its endpoint, memory from the kernel.
 
 use super::message::WorkerStats;
 use tsumuji_node::Counters;
 
-/// `overruns`: broadcast frames that this node missed are lost; false for the judge, who does not read them.
+/// Counters for a report. `overruns`: broadcast frames that this node missed count as lost; false for the judge, which does not read them.
 pub(super) fn count(counters: &Counters, overruns: bool) -> WorkerStats {
     let link = &counters.link;
     WorkerStats {
@@ -38,7 +38,7 @@ fn parse(line: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The kernel's line is understood, and this process has used some memory.
+    /// The kernel's line is parsed, and this process has used some memory.
     #[test]
     fn peak_is_read() {
         assert_eq!(parse("VmHWM:\t    1664 kB"), Some(1664 * 1024));

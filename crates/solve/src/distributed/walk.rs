@@ -1,13 +1,13 @@
-//! A worker's way through its rows, lap after lap, and what it learns of the residual on the way.
+//! A worker's progress through its rows, lap after lap, and its estimate of the residual.
 //!
-//! Each row's residual is met just before the row is renewed; the sum of the last ones met is the local estimate. It is
-//! kept by parts of a lap, so that it can be reported several times a lap where laps are long.
+//! Each row's residual is computed just before the row is renewed; the sum of the latest ones is the local estimate. It is kept by parts of a lap, so
+//! that it can be reported several times a lap where laps are long.
 
 use super::message::Estimate;
 use std::ops::Range;
 
-/// Parts of a lap, at most, after each of which the estimate is renewed. The judge wants two low reports of each worker: with 16
-/// parts that is an eighth of a lap too much, with 4 it is half a lap.
+/// Most parts of a lap; after each the estimate is renewed. The judge needs two low reports of each worker: with 16 parts that is an eighth of a lap
+/// too much, with 4 it is half a lap.
 const PARTS: usize = 16;
 /// Parts are multiples of this many rows: whole groups of the kernels, and no frame for a handful of elements.
 const PART_ROWS: usize = 16;
@@ -19,19 +19,19 @@ pub(super) struct Walk {
     /// The next row.
     at: usize,
     laps: u64,
-    /// Σ r² of the part being walked.
+    /// Σ r² of the current part.
     sum: f64,
-    /// Σ r² of each part as last walked, and one lap earlier.
+    /// Σ r² of each part when last completed, and one lap earlier.
     parts: [f64; PARTS],
     before: [f64; PARTS],
 }
 
-/// What a step brought the walk to.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reached {
     /// The estimate is new (and covers all rows).
     pub(super) estimate: bool,
-    /// A lap is done.
+    /// A lap is complete.
     pub(super) lap: bool,
 }
 
@@ -54,12 +54,12 @@ impl Walk {
         self.at..(self.at + count.max(1)).min(self.part_end())
     }
 
-    /// All own rows at once; only where every step takes all of them.
+    /// All own rows at once; only for steps that always take all of them.
     pub(super) fn whole(&self) -> Range<usize> {
         self.own.clone()
     }
 
-    /// `rows`, as given by `next` or `whole`, were renewed and Σ r² met.
+    /// Records that `rows`, as given by `next` or `whole`, were renewed, with Σ r² = `squares`.
     pub(super) fn advance(&mut self, rows: &Range<usize>, squares: f64) -> Reached {
         if rows.len() == self.own.len() {
             self.before = self.parts;
@@ -118,7 +118,7 @@ impl Walk {
             };
         }
         let measured_sq: f64 = self.parts.iter().sum();
-        // During the second lap parts are missing below, which makes the ratio larger: nothing is promised too early.
+        // During the second lap `before` lacks parts, which makes the ratio larger: nothing is expected too early.
         let ratio = measured_sq / self.before.iter().sum::<f64>();
         let ratio = if ratio.is_nan() { 1.0 } else { ratio.min(1.0) };
         Estimate {
@@ -146,7 +146,7 @@ pub(super) fn part_rows(rows: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Steps of any size visit every row once a lap, in order, and the estimate is the sum of the last ones met.
+    /// Steps of any size visit every row once a lap, in order, and the estimate is the sum of the latest residuals.
     #[test]
     fn every_row_once_a_lap() {
         for rows in [1usize, 2, 5, 16, 17, 64, 101, 256, 257, 1000] {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Before the first lap is done there is no estimate, and no promise of one.
+    /// Before the first lap is complete there is no estimate, and no expected one.
     #[test]
     fn first_estimate_needs_a_lap() {
         let mut walk = Walk::new(0..8);

@@ -1,11 +1,10 @@
 //! When an epoch ends: the estimates are low enough to be verified, or something is wrong.
 //!
-//! A [`Watch`] is fed with Σ r² over all workers as they met it; it never decides anything but that the exact residual
-//! is worth its pass over A. The judge keeps one for asynchronous runs; in synchronous ones every worker keeps the same
-//! one and sees the same numbers, so all stop after the same lap. [`Policy`] makes the watch of the next epoch from what
-//! the exact residual said about the last one.
+//! A [`Watch`] is given Σ r² over all workers as they measured it; it only decides that the exact residual is worth a pass over A. The judge keeps
+//! one for asynchronous runs; in synchronous ones every worker keeps an equal one and sees the same numbers, so all stop after the same lap.
+//! [`Policy`] makes the watch of the next epoch from the exact residual of the last one.
 //!
-//! Invariant: whatever estimates come in, epochs end: by `max_laps` at the latest.
+//! Invariant: epochs end for any estimates: by `max_laps` at the latest.
 
 use crate::local::{Limits, StopRule};
 use crate::report::Reason;
@@ -13,21 +12,20 @@ use serde::{Deserialize, Serialize};
 
 /// A new best must be this much smaller, as ratio of squares.
 const BETTER: f64 = 0.99;
-/// Growth of the estimate over the best so far, as ratio of norms, at which the exact residual is looked at.
+/// Growth of the estimate over the best so far, as ratio of norms, at which the exact residual is computed.
 const GROWTH: f64 = 1e4;
-/// A failed verification tightens the threshold to what it showed to be needed, and by this much more.
+/// A failed verification lowers the threshold by the factor by which the residual exceeds the tolerance, and by this factor more.
 const TIGHTER: f64 = 0.5;
-/// The least the threshold is ever tightened to, relative to the tolerance. Estimates that never get so low although
-/// the tolerance is met are caught by the watch on standstill.
+/// Lowest threshold, relative to the tolerance. Estimates that never get so low although the tolerance is met end the epoch by standstill.
 const TIGHTEST: f64 = 1e-3;
-/// Looks at a standing residual that find it not the least bit smaller before it is taken to stand for good.
+/// Verifications in a row without the smallest progress after which the residual is taken to stand still for good.
 const STANDSTILLS: u32 = 5;
-/// The least bit, as ratio of norms between two such looks; patience grows fourfold from one to the next.
+/// Smallest progress, as ratio of norms between two such verifications; patience grows fourfold from one to the next.
 const SMALLER: f64 = 0.9999;
 
-/// Laps after which an epoch that would need as many again is combined with former ones, and laps without a new best
-/// estimate (by [`BETTER`]) after which the exact residual is looked at. A pause costs a pass over A and some messages:
-/// little against so many laps. What converges faster is left alone.
+/// Laps after which an epoch that would need as many again is combined with former ones, and laps without a new best estimate (by [`BETTER`]) after
+/// which the exact residual is computed. A pause costs a pass over A and some messages: little compared with so many laps. Faster epochs are not
+/// interrupted.
 const PATIENCE_LAPS: u64 = 20;
 
 /// Why the exact residual is to be computed.
@@ -35,9 +33,9 @@ const PATIENCE_LAPS: u64 = 20;
 pub(super) enum Cause {
     /// The estimates are below the threshold.
     Candidate,
-    /// All laps that are allowed were done.
+    /// All allowed laps were done.
     MaxLaps,
-    /// The estimates grow or are no numbers.
+    /// The estimates grow or are NaN.
     Growth,
     /// The estimates stand still.
     Stall,
@@ -45,22 +43,22 @@ pub(super) enum Cause {
     Slow,
 }
 
-/// Ends one epoch. It arrives as new: what it has seen does not travel.
+/// Decides the end of one epoch. Sent without its observations, as new.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Watch {
-    /// Σ r² expected now at or below this ends it.
+    /// An expected Σ r² at or below this ends it.
     threshold_sq: f64,
     /// Laps without a new best, or of slow progress, that end it.
     patience: u64,
-    /// Σ r² measured above this ends it.
+    /// A measured Σ r² above this ends it.
     growth_sq: f64,
     max_laps: u64,
     #[serde(skip, default = "infinity")]
     best_sq: f64,
-    /// Lap of the best; `None` before the first look of the epoch.
+    /// Lap of the best; `None` before the first observation of the epoch.
     #[serde(skip)]
     best_at: Option<f64>,
-    /// Lap and Σ r² at the first look of the epoch.
+    /// Lap and Σ r² of the first observation of the epoch.
     #[serde(skip)]
     first: Option<(f64, f64)>,
 }
@@ -88,8 +86,8 @@ impl Watch {
         expected_sq <= self.threshold_sq
     }
 
-    /// Looks at Σ r² over all workers after `laps` laps of the slowest one. [`Cause::Candidate`] is not among the
-    /// answers: one look is not enough for it where estimates are of different age.
+    /// Observes Σ r² over all workers after `laps` laps of the slowest one. Never returns [`Cause::Candidate`]: one observation is not enough for it
+    /// where estimates are of different age.
     pub(super) fn trouble(&mut self, measured_sq: f64, laps: f64) -> Option<Cause> {
         if measured_sq.is_nan() || measured_sq > self.growth_sq {
             return Some(Cause::Growth);
@@ -107,7 +105,7 @@ impl Watch {
         let (first, first_sq) = *self.first.get_or_insert((laps, measured_sq));
         let done = laps - first;
         let patience = self.patience as f64;
-        // Logarithms of squares; the ratio of two of them is that of the norms'.
+        // Logarithms of squares; the ratio of two of them equals that of the norms'.
         let fallen = (first_sq / measured_sq).ln();
         let to_fall = (measured_sq / self.threshold_sq).ln();
         let slow = done >= patience && to_fall > 0.0 && to_fall * done > fallen * patience;
@@ -127,9 +125,9 @@ pub(super) struct Policy {
     rhs_norm: f64,
     /// Threshold relative to the tolerance.
     tightening: f64,
-    /// Of norms, relative to b.
+    /// Ratio of norms, relative to b.
     growth: f64,
-    /// Least residual of a combination so far.
+    /// Smallest residual of a combination so far.
     standing: f64,
     standstills: u32,
     best: f64,
@@ -166,7 +164,7 @@ impl Policy {
         )
     }
 
-    /// Whether what rounding leaves should be known to decide after such an epoch: only where nothing moves.
+    /// Whether the rounding level is needed to decide after such an epoch: only where nothing moves.
     pub(super) fn wants_rounding(&self, cause: Cause) -> bool {
         matches!(cause, Cause::Stall | Cause::MaxLaps) || self.standstills > 0
     }
@@ -186,7 +184,7 @@ impl Policy {
             return Some(reason);
         }
         match cause {
-            // Not all laps, or the rule would have ended the run: the slowest worker's count was rounded down.
+            // Not all laps were done, or the rule would have ended the run: the slowest worker's count was rounded down.
             Cause::MaxLaps => {
                 return Some(Reason::MaxLaps {
                     limit: self.rule.limits().max_laps(),
@@ -218,7 +216,7 @@ mod tests {
         Policy::new(Limits::new(tol, 100_000).unwrap(), 4.0)
     }
 
-    /// Runs one epoch over `residual(lap)` from `lap` on; its cause and last lap.
+    /// Runs one epoch over `residual(lap)` from `lap` on; returns its cause and last lap.
     fn epoch(policy: &Policy, mut lap: u64, residual: impl Fn(u64) -> f64) -> (Cause, u64) {
         let mut watch = policy.watch();
         loop {
@@ -233,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Runs to the end; the reason, and how often the exact residual (`factor` times the estimate) was computed.
+    /// Runs to the end; returns the reason, and how often the exact residual (`factor` times the estimate) was computed.
     fn run(tol: f64, factor: f64, residual: impl Fn(u64) -> f64) -> (Reason, u32) {
         let mut policy = policy(tol);
         let (mut lap, mut looks) = (0, 0);
@@ -249,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Falling estimates are verified once; ones that flatter tenfold, a second time with a threshold that fits.
+    /// Falling estimates are verified once; estimates that are tenfold too low, a second time with a corrected threshold.
     #[test]
     fn convergence_takes_few_verifications() {
         let falling = |lap: u64| 0.4f64.powi(lap as i32);
@@ -257,7 +255,7 @@ mod tests {
         assert_eq!(run(1e-10, 10.0, falling), (Reason::Converged, 2));
     }
 
-    /// Slow progress is looked at every twenty laps, so that epochs can be combined, but never given up.
+    /// Slow progress is verified every twenty laps, so that epochs can be combined, but never ends the run.
     #[test]
     fn slow_progress_is_not_a_standstill() {
         let (reason, looks) = run(1e-2, 1.0, |lap| 0.9999f64.powi(lap as i32));
@@ -265,7 +263,7 @@ mod tests {
         assert!(looks > 100 && looks <= 46_100 / 20, "{looks}");
     }
 
-    /// Growth without bound and NaN end as divergence, a hump on the way down does not.
+    /// Unbounded growth and NaN end as divergence, a temporary rise does not.
     #[test]
     fn growth_is_divergence_unless_it_ends() {
         assert!(matches!(
@@ -282,7 +280,7 @@ mod tests {
         assert_eq!(run(1e-10, 1.0, hump).0, Reason::Converged);
     }
 
-    /// A residual that stands still, at the rounding level or far above it, ends the run with the level.
+    /// A residual that stands still, at the rounding level or far above it, ends the run and is reported.
     #[test]
     fn standstill_ends() {
         for floor in [1e-16, 1e-3] {
@@ -295,7 +293,7 @@ mod tests {
         }
     }
 
-    /// Laps run out even where nothing else happens.
+    /// Laps run out even if nothing else ends the run.
     #[test]
     fn laps_run_out() {
         let mut policy = Policy::new(Limits::new(1e-10, 20).unwrap(), 1.0);

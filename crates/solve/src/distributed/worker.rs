@@ -1,11 +1,11 @@
-//! A worker as a machine: messages and datagrams in, messages out, steps of work between. No clock, no link, no thread.
+//! A worker as a state machine: messages and datagrams in, messages out, steps of work between. No clock, no link, no thread.
 //!
-//! Driven by `worker_main`. Life: rows arrive → they are prepared → the judge says begin → relax until pause → freeze,
-//! exchange blocks, tell the judge what is held → exact residual of the own rows → begin again, or hand over and leave.
+//! Driven by `worker_main`. Phases: rows arrive → they are prepared → the judge orders to begin → relax until pause → freeze, exchange blocks, tell
+//! the judge their stamps → exact residual of the own rows → begin again, or deliver the results and leave.
 //!
-//! Invariants: a worker says `Frozen` only after it has every other worker's block of that epoch, so equal stamps mean
-//! equal x; between `Frozen` and the answer to `Verify` x does not change. What does not fit the phase is a failure of
-//! the run, not something to guess about; what is late (an older epoch) is dropped.
+//! Invariants: a worker sends `Frozen` only after it has every other worker's block of that epoch, so equal stamps mean equal x; between `Frozen` and
+//! the answer to `Verify` x does not change. A message that does not fit the phase is a failure of the run; a late one (of an older epoch) is
+//! dropped.
 
 use super::config::Mode;
 use super::field::{Exact, Field, Outlet, Stepped};
@@ -18,23 +18,23 @@ use std::ops::Range;
 use tsumuji_board::Lap;
 use tsumuji_wire::Datagram;
 
-/// Values in one message between workers or to the judge: 256 KiB, so that no message is large against anyone's budget.
-/// In tests so few that every block is several messages.
+/// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
+/// few that every block is several messages.
 const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 
-/// Memory per row that a block takes beyond its stream.
+/// Memory per row that a block needs beyond its stream.
 const BYTES_PER_ROW: usize = 64;
 
-/// Why a worker ends other than by the judge's leave.
+/// Why a worker ends without the judge's order to leave.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerFault {
-    /// What came does not parse or does not fit.
+    /// A message does not parse or fit.
     #[error("{from} sent {what}; run the same version on every host")]
     Protocol {
-        /// Who.
+        /// The sender.
         from: &'static str,
-        /// What was wrong with it.
+        /// What was wrong.
         what: &'static str,
     },
     /// The rows are damaged.
@@ -46,22 +46,22 @@ pub enum WorkerFault {
     /// The rows cannot be relaxed as asked.
     #[error(transparent)]
     Relaxation(#[from] RelaxationError),
-    /// The judge gave the run up.
+    /// The judge aborted the run.
     #[error("the run was given up: {why}")]
     Aborted {
-        /// As the judge says.
+        /// The judge's reason.
         why: String,
     },
 }
 
-/// To whom a message goes.
+/// Receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
     Judge,
     Worker(usize),
 }
 
-/// By which of two sequences: within each, messages arrive in order.
+/// One of two sequences; within each, messages arrive in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     /// Small and urgent.
@@ -78,26 +78,26 @@ pub(super) struct Out {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What the driver is to do after a step.
+/// Action for the driver after a step.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Poll, then step again. The flag: a lap is done, others may be let in.
+    /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
     Again(bool),
-    /// Wait for messages or a moment, then step again.
+    /// Wait for messages or a short time, then step again.
     Rest,
     /// Wait for messages.
     Wait,
-    /// Make a sweeper of these (may take seconds) and hand it to `built`.
+    /// Make a sweeper of these (may take seconds) and pass it to `built`.
     Build(Rows, Relaxation),
-    /// Compute `exact_residual` (one pass over the rows) and hand it to `verified`.
+    /// Compute `exact_residual` (one pass over the rows) and pass it to `verified`.
     Verify,
-    /// Give the counts to `finish`.
+    /// Pass the counters to `finish`.
     Count,
-    /// Send what waits, then go.
+    /// Send waiting messages, then leave.
     Leave,
 }
 
-/// A worker's rows, here or to be made.
+/// A worker's rows, or how to make them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Rows {
     Here(Box<RowBlock>),
@@ -120,7 +120,7 @@ impl Rows {
 #[derive(Debug, PartialEq)]
 enum Phase {
     Loading,
-    /// All rows are here, or known how to make.
+    /// All rows have arrived, or are known how to make.
     Loaded(Rows),
     Building,
     /// Waits for `Begin`.
@@ -128,7 +128,7 @@ enum Phase {
     Running,
     /// Has frozen (async) or finished a lap (sync), and waits for the others' blocks.
     Exchanging,
-    /// Has said so.
+    /// Has sent `Frozen`.
     Frozen,
     /// The flag: Σ (|b| + |A| |x|)² is wanted, too.
     Verifying(bool),
@@ -137,7 +137,7 @@ enum Phase {
     Left,
 }
 
-/// How much of a worker's block has come, of which epoch and lap.
+/// How much of a worker's block has arrived, of which epoch and lap.
 #[derive(Debug, Clone, Copy, Default)]
 struct Received {
     epoch: u32,
@@ -157,7 +157,7 @@ pub(super) struct Worker {
     epoch: u32,
     watch: Watch,
     received: Vec<Received>,
-    /// Pieces of laps (sync) and epochs that are not yet due here.
+    /// Pieces of laps (sync) and epochs that have not begun here.
     early: VecDeque<(usize, Piece)>,
     out: VecDeque<Out>,
 }
@@ -185,19 +185,19 @@ impl Worker {
         &mut self.out
     }
 
-    /// Everything was handed over: silence of others is no failure any more.
+    /// Whether everything was delivered: silence of others is no failure any more.
     pub(super) fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished | Phase::Left)
     }
 
-    /// Time spent on receiving.
+    /// Records time spent on receiving.
     pub(super) fn exchanged(&mut self, spent_ns: u64) {
         if let (Phase::Running, Some(field)) = (&self.phase, &mut self.field) {
             field.exchanged(spent_ns);
         }
     }
 
-    /// A share of the board. Taken in any phase: stamps decide, and those of a frozen block are the newest there are.
+    /// Takes a datagram of the board. In any phase: stamps decide, and those of a frozen block are the newest there are.
     pub(super) fn datagram(&mut self, datagram: &Datagram<'_>) {
         if let (Some(field), Some(Mode::Async)) = (
             &mut self.field,
@@ -207,20 +207,20 @@ impl Worker {
         }
     }
 
-    /// Another worker fell silent; the judge decides what that means.
+    /// Reports that another worker fell silent; the judge decides.
     pub(super) fn peer_lost(&mut self, worker: usize) {
         if !self.is_finished() {
             self.tell(Way::Control, &Answer::PeerLost { worker });
         }
     }
 
-    /// The driver could not do its part.
+    /// Reports that the driver failed.
     pub(super) fn failed(&mut self, why: String) {
         self.tell(Way::Control, &Answer::Failed { why });
         self.phase = Phase::Left;
     }
 
-    /// A message from the judge.
+    /// Takes a message from the judge.
     pub(super) fn order(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
         let bad = |what| {
             Err(WorkerFault::Protocol {
@@ -271,7 +271,7 @@ impl Worker {
         }
     }
 
-    /// A message from another worker.
+    /// Takes a message from another worker.
     pub(super) fn piece(&mut self, from: usize, bytes: &[u8]) -> Result<(), WorkerFault> {
         let fault = |what| WorkerFault::Protocol {
             from: "another worker",
@@ -294,8 +294,7 @@ impl Worker {
         if mode == Mode::Async && piece.epoch == self.epoch {
             self.install(from, &piece);
         } else if (piece.epoch.wrapping_sub(self.epoch) as i32) >= 0 {
-            // Of a later epoch, or (sync) perhaps a later lap. Nobody is ever more than one ahead of anybody: it would lack
-            // our block.
+            // Of a later epoch, or (sync) perhaps a later lap. No worker is ever more than one ahead of another: it would lack our block.
             let waiting = self.early.iter().filter(|early| early.0 == from);
             let waiting: usize = waiting.map(|early| early.1.values.len()).sum();
             if waiting + piece.values.len() > 2 * rows.len() {
@@ -307,7 +306,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does the next bit of work.
+    /// Does one step of work.
     pub(super) fn step<O: Outlet>(&mut self, outlet: &mut O) -> Result<Step, O::Error> {
         match &self.phase {
             Phase::Loading
@@ -343,7 +342,7 @@ impl Worker {
         }
     }
 
-    /// The answer to [`Step::Build`].
+    /// Takes the result of [`Step::Build`].
     pub(super) fn built(&mut self, sweeper: Sweeper) {
         let setup = self.setup.as_ref().expect("rows came after the setup");
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
@@ -354,13 +353,13 @@ impl Worker {
         self.tell(Way::Control, &Answer::Ready { rhs_sq, notes });
     }
 
-    /// What [`Step::Verify`] asks for.
+    /// Computes the residual for [`Step::Verify`].
     pub(super) fn exact_residual(&self) -> Exact {
         let field = self.field.as_ref().expect("verified after relaxing");
         field.exact_residual(self.phase == Phase::Verifying(true))
     }
 
-    /// The answer to [`Step::Verify`].
+    /// Takes the result of [`Step::Verify`].
     pub(super) fn verified(&mut self, exact: Exact) {
         self.phase = Phase::Frozen;
         let (epoch, field) = (
@@ -380,7 +379,7 @@ impl Worker {
         );
     }
 
-    /// The answer to [`Step::Count`]; laps, datagrams and elements are filled in here.
+    /// Takes the result of [`Step::Count`]; laps, datagrams and elements are filled in here.
     pub(super) fn finish(&mut self, stats: WorkerStats) {
         let field = self.field.as_ref().expect("finished after relaxing");
         let start = field.sweeper().block().rows.start;
@@ -481,7 +480,7 @@ impl Worker {
         }
     }
 
-    /// False: `factors` are of no use.
+    /// Begins an epoch. False: `factors` do not fit.
     fn begin(&mut self, epoch: u32, rhs_sq: f64, watch: Watch, factors: &[f64]) -> bool {
         let field = self.field.as_mut().expect("idle after building");
         if !field.combine(factors) {
@@ -492,7 +491,7 @@ impl Worker {
         true
     }
 
-    /// Stands still (async) and sends the own block to all others.
+    /// Stops iterating (async) and sends the own block to all others.
     fn freeze(&mut self) {
         self.phase = Phase::Exchanging;
         self.send_block();
@@ -524,7 +523,7 @@ impl Worker {
         }
     }
 
-    /// Puts a piece of another worker's block, of this epoch, into x.
+    /// Stores a piece of another worker's block, of this epoch, in x.
     fn install(&mut self, from: usize, piece: &Piece) {
         let (Some(field), Some(lap)) = (&mut self.field, Lap::new(piece.lap)) else {
             return;
@@ -542,7 +541,7 @@ impl Worker {
         field.install(from, piece.start, &piece.values, lap);
     }
 
-    /// Goes on if the blocks of all others are here.
+    /// Goes on if the blocks of all others have arrived.
     fn look_for_blocks(&mut self) {
         let (Phase::Exchanging, Some(setup)) = (&self.phase, &self.setup) else {
             return;
@@ -602,7 +601,7 @@ impl Worker {
         self.tell(Way::Control, &answer);
     }
 
-    /// Whether everyone's estimates of this lap end the epoch (sync). All workers add the same numbers in the same order.
+    /// Whether the estimates of all workers for this lap end the epoch (sync). All workers add the same numbers in the same order.
     fn judge_lap(&mut self, workers: usize) -> Option<Cause> {
         let field = self.field.as_ref().expect("a lap is done");
         let mut sum = Estimate::default();

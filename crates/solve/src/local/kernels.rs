@@ -1,8 +1,7 @@
-//! The loops that read A: dot products of dense and sparse rows, plain and with carried rounding errors.
+//! The loops that read A: dot products of dense and sparse rows, plain and with compensated rounding errors.
 //!
-//! Called by `system` (A x, residuals) and by the sweepers. Dense kernels run on the widest vector unit the processor
-//! has, chosen when called (`pulp`), several accumulators and rows at once; they are to be bound by memory. Sparse
-//! rows are short and gathered: plain loops.
+//! Called by `system` (A x, residuals) and by the sweepers. Dense kernels run on the widest vector unit of the processor, chosen when called
+//! (`pulp`), with several accumulators and rows at once; they should be limited by memory. Sparse rows are short and gathered: plain loops.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -25,7 +24,7 @@ pub(crate) fn sum_of_squares(x: &[f64]) -> f64 {
     dot(x, x)
 }
 
-/// Σ xᵢ: no arithmetic to speak of, so the time it takes is the time to read x.
+/// Σ xᵢ. It takes hardly more time than reading x.
 pub fn sum(x: &[f64]) -> f64 {
     Arch::new().dispatch(Sum { x })
 }

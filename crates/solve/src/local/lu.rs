@@ -1,13 +1,11 @@
 //! Sparse LU factors of one worker's diagonal block, made once and solved with on every lap.
 //!
-//! Used by `sweep` (inner = lu). The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ
-//! (`faer`); columns are eliminated left-looking, each by a sparse triangular solve whose pattern is found first
-//! (Gilbert and Peierls, 1988). The diagonal is kept as pivot unless something [`PIVOT_THRESHOLD`] times larger stands
-//! below it, so that the M-matrices of circuits and grids fill no more than the ordering promised.
+//! Used by `sweep` (inner = lu). The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`faer`); columns are eliminated
+//! left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert and Peierls, 1988). The diagonal is kept as pivot while it
+//! is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices of circuits and grids fill no more than the ordering predicts.
 //!
-//! Invariant: neither the promised nor the real fill exceeds [`FillLimit`]; a block that would is refused before or
-//! while it is factorised. Supernodes are left out: solves, not factorisation, are what is repeated, and a fill that
-//! needs supernodes is refused here anyway.
+//! Invariant: neither the predicted nor the real fill exceeds [`FillLimit`]; a block that would exceed it is refused before or while it is
+//! factorised. Supernodes are left out: solves, not factorisation, are repeated, and a fill that needs supernodes is refused here anyway.
 
 use crate::system::Csr;
 use faer::dyn_stack::{MemBuffer, MemStack};
@@ -17,7 +15,7 @@ use faer::sparse::linalg::amd;
 /// A diagonal pivot is kept while it is at least this part of the largest candidate.
 const PIVOT_THRESHOLD: f64 = 0.1;
 
-/// How much a factorisation may cost.
+/// Limits of a factorisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FillLimit {
     /// Most entries of L and U together.
@@ -39,7 +37,7 @@ pub(crate) enum LuError {
         entries: f64,
         multiplications: f64,
     },
-    /// No pivot left. The column is 0-based within the block.
+    /// There is no non-zero pivot. The column is 0-based within the block.
     #[error("the diagonal block is singular")]
     Singular { column: usize },
     /// The ordering could not be computed.
@@ -82,7 +80,7 @@ impl Columns {
     }
 }
 
-/// An ordering and what it promises for a factorisation that keeps diagonal pivots.
+/// An ordering and its predictions for a factorisation that keeps diagonal pivots.
 #[derive(Debug)]
 struct Ordering {
     columns: Vec<u32>,
@@ -196,12 +194,12 @@ struct Elimination {
     seen: Vec<u32>,
     /// Rows of the current column, each after all rows that depend on it.
     pattern: Vec<u32>,
-    /// Rows being followed and the entry of their L column to look at next.
+    /// Rows being followed and the entry of their L column to visit next.
     path: Vec<(u32, usize)>,
 }
 
 impl Elimination {
-    /// Eliminates `column` of the block (a row of `transposed`) as number `k`; multiplications spent.
+    /// Eliminates `column` of the block (a row of `transposed`) as number `k`; returns the multiplications spent.
     fn eliminate(&mut self, k: usize, transposed: &Csr, column: usize) -> Result<f64, LuError> {
         let (rows, values) = transposed.row(column);
         self.pattern.clear();
@@ -395,7 +393,7 @@ mod tests {
             .fold(0.0, f64::max)
     }
 
-    /// The factors solve a grid, with no more fill than the ordering promised.
+    /// The factors solve a grid, with no more fill than the ordering predicted.
     #[test]
     fn grid_is_solved_with_the_promised_fill() {
         let matrix = grid(20);
@@ -416,7 +414,7 @@ mod tests {
         }
     }
 
-    /// A block whose fill exceeds the limit is refused, whether it is foreseen or noticed on the way.
+    /// A block whose fill exceeds the limit is refused, whether it is predicted or found during elimination.
     #[test]
     fn fill_is_bounded() {
         let limit = FillLimit {
@@ -427,7 +425,7 @@ mod tests {
             SparseLu::new(&grid(20), limit),
             Err(LuError::Fill { rows: 400, .. })
         ));
-        // A tiny diagonal forces pivots from elsewhere, which defeats what the ordering promised.
+        // A tiny diagonal forces pivots from elsewhere, so that the ordering's prediction fails.
         let regular = grid(20);
         let values = regular
             .values()

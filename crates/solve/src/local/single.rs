@@ -1,12 +1,12 @@
-//! Sequential Gauss–Seidel: one worker, every row, always the newest values. What the other modes are compared with.
+//! Sequential Gauss–Seidel: one worker, every row, always the newest values. The reference for the other modes.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
 use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{RowBlock, System};
 use std::time::Instant;
 
-/// Laps over the whole of A until the verified residual meets the tolerance, or the rule says stop. Starts with x = 0;
-/// `progress` is called after each lap.
+/// Does laps over the whole of A until the verified residual meets the tolerance, or the rule says stop. Starts with x = 0; `progress` is called
+/// after each lap.
 pub fn solve(
     system: System,
     relaxation: Relaxation,
@@ -16,7 +16,7 @@ pub fn solve(
     solve_until(system, relaxation, limits, progress, || false)
 }
 
-/// The same; when `stop` says so, asked after each lap, the run ends as interrupted, with the verified residual of its x.
+/// As `solve`; when `stop`, called after each lap, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve_until(
     system: System,
     relaxation: Relaxation,

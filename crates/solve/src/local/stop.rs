@@ -1,39 +1,38 @@
-//! When to stop: tolerance met, laps used up, residual running away, or rounding in the way.
+//! When to stop: tolerance met, laps used up, divergence, or the rounding level reached.
 //!
-//! Shared by every mode; fed with verified residuals only, except for the watch on divergence, which takes estimates
-//! too. Keeps no clock.
+//! Shared by every mode; takes verified residuals only, except for the test of divergence, which takes estimates too. Keeps no clock.
 
 use crate::report::Reason;
 
 /// A residual this many times the one at the start is divergence. Sweeps of matrices far from normal may grow for a
 /// while before they shrink, hence the room.
 const GROWTH_LIMIT: f64 = 1e8;
-/// A residual within this factor of what rounding leaves may be as good as it gets.
+/// A residual within this factor of the rounding level may be as small as possible.
 const FLOOR_FACTOR: f64 = 256.0;
-/// Laps in which a residual near the floor must fall to [`STALL_RATIO`] of its best, or it is taken to stand still.
+/// Laps in which a residual near the rounding level must fall to [`STALL_RATIO`] of its best, or it counts as standing still.
 const STALL_LAPS: u64 = 20;
 const STALL_RATIO: f64 = 0.5;
 
-/// What the user allows.
+/// Limits that the user sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     tolerance: f64,
     max_laps: u64,
 }
 
-/// Why limits make no sense.
+/// Why limits are refused.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitsError {
-    /// Not a tolerance.
+    /// Not a tolerance between 0 and 1.
     #[error(
         "a tolerance of {tolerance} cannot be met; give a relative residual above 0 and below 1, for example 1e-10"
     )]
     Tolerance {
-        /// What was asked for.
+        /// The tolerance asked for.
         tolerance: f64,
     },
-    /// Nothing to do.
+    /// The number of laps is 0.
     #[error("0 laps solve nothing; allow at least 1")]
     NoLaps,
 }
@@ -64,7 +63,7 @@ impl Limits {
     }
 }
 
-/// Decides, from residuals as they come in, whether a run goes on.
+/// Decides, from the residuals of a run, whether it goes on.
 #[derive(Debug, Clone)]
 pub struct StopRule {
     limits: Limits,
@@ -93,7 +92,7 @@ impl StopRule {
         self.limits
     }
 
-    /// Takes an estimate of the relative residual: divergence, or nothing.
+    /// Takes an estimate of the relative residual; returns divergence, or nothing.
     pub(crate) fn estimate(&self, residual: f64) -> Option<Reason> {
         if residual > GROWTH_LIMIT * self.start || residual.is_nan() {
             return Some(Reason::Diverged { residual });
@@ -126,8 +125,8 @@ impl StopRule {
         None
     }
 
-    /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A.
-    /// An estimate is met during the lap, before the rest of the lap improves on it: so the next one is foreseen.
+    /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A. An estimate is measured
+    /// during the lap, before the rest of the lap improves on it: so the next one is extrapolated.
     pub(crate) fn worth_verifying(&self, before: f64, after: f64) -> bool {
         let ratio = if before.is_finite() {
             (after / before).min(1.0)
@@ -149,7 +148,7 @@ mod tests {
         StopRule::new(Limits::new(tolerance, 1000).unwrap())
     }
 
-    /// Tolerances that mean nothing are refused.
+    /// Meaningless tolerances are refused.
     #[test]
     fn limits_are_checked() {
         for tolerance in [0.0, -1.0, 1.0, f64::NAN, f64::INFINITY] {

@@ -1,10 +1,10 @@
-//! One worker's relaxation: its rows of x renewed from whatever the rest of x holds.
+//! One worker's relaxation: renews its rows of x from the present values of the others.
 //!
-//! Every mode uses it, each worker on its own [`RowBlock`]. Two ways (`inner`): *sweep*, Gauss–Seidel row by row with
-//! ω, over any sub-range of the own rows; *lu*, the whole own block solved at once with factors made beforehand.
+//! Every mode uses it, each worker on its own [`RowBlock`]. Two methods (`inner`): *sweep*, Gauss–Seidel row by row with ω, over any sub-range of the
+//! own rows; *lu*, the whole own block solved at once with factors made beforehand.
 //!
-//! Both move x by a correction made from the residual, x += ω D⁻¹ (b − A x) row by row or x += ω B⁻¹ (b − A x) for the
-//! block B: the squared residuals met on the way are handed back for nothing and serve as the local estimate.
+//! Both move x by a correction made from the residual, x += ω D⁻¹ (b − A x) row by row or x += ω B⁻¹ (b − A x) for the block B: so the squared
+//! residuals cost nothing more, and are returned as the local estimate.
 
 use super::kernels::{self, ROW_GROUP};
 use super::lu::{FillLimit, LuError, SparseLu};
@@ -14,12 +14,12 @@ use faer::{Mat, MatMut};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most
-/// that factor more than a sweep, and blocks save more laps than that on systems where sweeps crawl.
+/// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most this factor more than a sweep,
+/// and blocks save more laps than that on systems where sweeps converge slowly.
 const AUTO_FILL_FACTOR: usize = 16;
 /// ... and while factorising takes at most this many multiplications (seconds, not minutes).
 const AUTO_MULTIPLICATIONS: f64 = 4e9;
-/// What `lu` accepts when asked for by name: factors of 8 GB, some minutes.
+/// Most entries of the factors if `lu` is asked for by name: 8 GB, some minutes.
 const ASKED_ENTRIES: usize = 700_000_000;
 const ASKED_MULTIPLICATIONS: f64 = 1e12;
 /// Dense blocks are factorised only when `lu` is asked for by name, and only up to this many rows (2/3 n³ operations,
@@ -66,10 +66,10 @@ impl std::fmt::Display for Inner {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelaxationError {
-    /// Not a name of an inner solver.
+    /// No inner solver has this name.
     #[error("inner solver '{text}' is unknown; accepted are auto, sweep and lu")]
     Inner {
-        /// What was given.
+        /// The name.
         text: String,
     },
     /// ω outside (0, 2) converges for no system.
@@ -77,10 +77,10 @@ pub enum RelaxationError {
         "omega {omega} converges for no system; give a number above 0 and below 2 (1 is Gauss-Seidel)"
     )]
     Omega {
-        /// What was given.
+        /// The value.
         omega: f64,
     },
-    /// `lu` was asked for and is not to be had.
+    /// `lu` was asked for by name and is not possible.
     #[error(
         "--inner lu is not possible for rows {first} to {last}: {why}; use --inner sweep or more workers"
     )]
@@ -89,7 +89,7 @@ pub enum RelaxationError {
         first: usize,
         /// Last row, 1-based.
         last: usize,
-        /// What stands in the way.
+        /// The reason.
         why: String,
     },
 }
@@ -119,7 +119,7 @@ impl Relaxation {
         Ok(Self { inner, omega })
     }
 
-    /// What is to be used on each block.
+    /// The method for each block.
     pub fn inner(&self) -> Inner {
         self.inner
     }
@@ -150,7 +150,7 @@ enum BlockSolver {
 }
 
 impl Sweeper {
-    /// Takes over a block; factorises it if the relaxation says so and it pays.
+    /// Takes over a block; factorises it if `relaxation` asks for it, or leaves the choice and it pays.
     pub fn new(block: RowBlock, relaxation: Relaxation) -> Result<Self, RelaxationError> {
         let (solver, note) = choose(&block, relaxation.inner)?;
         let steps = block
@@ -177,7 +177,7 @@ impl Sweeper {
         &self.block
     }
 
-    /// What `auto` came to.
+    /// The method in use; never `auto`.
     pub fn inner(&self) -> Inner {
         if self.solver.is_some() {
             Inner::Lu
@@ -186,7 +186,7 @@ impl Sweeper {
         }
     }
 
-    /// One sentence worth telling the user, for example why `auto` did not take LU.
+    /// A note for the user, for example why `auto` did not take LU.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -224,8 +224,8 @@ impl Sweeper {
             .clamp(ROW_GROUP.min(rows), rows.max(1))
     }
 
-    /// Renews `x[rows]`, a sub-range of the own rows (with LU: all of them), from the whole vector `x`. Returns the sum
-    /// of the squared residuals of these rows as they were met: before each was renewed.
+    /// Renews `x[rows]`, a sub-range of the own rows (with LU: all of them), from the whole vector `x`. Returns the sum of the squared residuals of
+    /// these rows, each from before its row was renewed.
     pub fn relax(&mut self, rows: Range<usize>, x: &mut [f64]) -> f64 {
         assert_eq!(
             x.len(),
@@ -248,8 +248,8 @@ impl Sweeper {
     }
 }
 
-/// Gauss–Seidel over dense rows. A group's full products are taken with the old x, side by side; then each row is
-/// corrected by what the rows before it in the group have changed: the same order of renewals as row by row.
+/// Gauss–Seidel over dense rows. A group's full products are computed with the old x, several rows at once; then each row is corrected by the changes
+/// of the rows before it in the group: the same order of renewals as row by row.
 fn relax_dense(block: &RowBlock, steps: &[f64], rows: Range<usize>, x: &mut [f64]) -> f64 {
     let RowValues::Dense(values) = &block.values else {
         unreachable!("called for dense rows");
@@ -330,7 +330,7 @@ fn relax_block(
     squares
 }
 
-/// Factors for `block`, or none and why not.
+/// Makes the factors for `block`; without factors, the reason.
 fn choose(
     block: &RowBlock,
     inner: Inner,

@@ -1,13 +1,11 @@
-//! Asynchronous relaxation by threads that share x: nobody waits for anybody, but for verification.
+//! Asynchronous relaxation by threads that share x: no thread waits for another, except for verification.
 //!
-//! Each thread owns a range of rows. It sweeps a step on a private copy of x, so that vector kernels apply, publishes
-//! what it renewed, reads anew what the others own, and goes on. The calling thread judges: when the local estimates
-//! sum up to less than the tolerance it pauses all, has the exact residual computed from the frozen x, and ends or
-//! resumes.
+//! Each thread owns a range of rows. It sweeps a step on a private copy of x, so that vector kernels apply, publishes the renewed values, reads those
+//! of the others, and goes on. The calling thread is the judge: when the sum of the local estimates is below the tolerance it pauses all threads, has
+//! the exact residual computed from the frozen x, and ends or resumes.
 //!
-//! Invariant: elements of the shared x are written by their owner only; while all threads are between the barriers of
-//! a pause nobody writes. Elements are single 64-bit words, read and written whole (relaxed): a reader sees some value
-//! the owner had, which is all that asynchronous relaxation asks for.
+//! Invariant: elements of the shared x are written by their owner only; while all threads are between the barriers of a pause nobody writes. Elements
+//! are single 64-bit words, read and written whole (relaxed): a reader sees some value that the owner had, and asynchronous relaxation needs no more.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
 use crate::report::{Outcome, Progress, Reason, Seconds};
@@ -18,14 +16,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How long the judge sleeps when no worker calls: the pace of progress reports.
+/// How long the judge sleeps when no worker wakes it: the interval of progress reports.
 const JUDGE_NAP: Duration = Duration::from_millis(20);
 
-/// Why threads cannot begin.
+/// Why threads cannot start.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThreadsError {
-    /// Rows cannot be shared out.
+    /// The rows cannot be partitioned.
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// A block cannot be set up.
@@ -44,8 +42,7 @@ pub fn solve(
     solve_until(system, workers, relaxation, limits, progress, || false)
 }
 
-/// The same; when `stop` says so, asked about fifty times a second, the run ends as interrupted, with the verified residual
-/// of its x.
+/// As `solve`; when `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve_until(
     system: System,
     workers: usize,
@@ -100,7 +97,7 @@ pub fn solve_until(
                 residual_estimate: state.estimate,
                 elapsed: begin.elapsed(),
             });
-            // A lap by everybody between two verifications: an estimate that keeps being wrong must not stop the work.
+            // At least a lap of every worker between two verifications: an estimate that stays wrong must not stop the work.
             let overdue = state.laps_min >= verified_at + StopRule::STALL_LAPS;
             let stopped = stop();
             if !stopped
@@ -149,12 +146,12 @@ const RUN: usize = 0;
 const PAUSE: usize = 1;
 const END: usize = 2;
 
-/// What one worker tells, on a cache line of its own.
+/// State that one worker publishes, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell {
     laps: AtomicU64,
-    /// Bits of the sum of squared residuals met on the last lap, and on the lap before.
+    /// Bits of the sum of squared residuals of the last lap, and of the lap before.
     met: AtomicU64,
     met_before: AtomicU64,
     /// Bits of the exact squared residual and magnitude of the own rows, as of the last pause.
@@ -168,13 +165,13 @@ struct Shared {
     command: AtomicUsize,
     /// All workers and the judge.
     gate: Barrier,
-    /// As at the start: for conditions that do not depend on history.
+    /// A fresh rule, for conditions that do not depend on history.
     rule: StopRule,
     norm: f64,
     judge: Thread,
 }
 
-/// All cells at a glance; not a snapshot of one instant.
+/// Values of all cells; not a snapshot of one instant.
 struct State {
     laps_min: u64,
     laps_max: u64,
@@ -209,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Whether the estimates call for a look at the exact residual.
+    /// Whether the estimates are low enough to compute the exact residual.
     fn calls_for_a_look(&self, state: &State) -> bool {
         state.laps_min >= 1
             && (state.laps_min >= self.rule.limits().max_laps()
@@ -219,7 +216,7 @@ impl Shared {
                     .worth_verifying(state.estimate_before, state.estimate))
     }
 
-    /// Judge: freezes x; relative residual and rounding level. [`Shared::resume`] must follow.
+    /// Judge: freezes x; returns relative residual and rounding level. [`Shared::resume`] must follow.
     fn pause(&self) -> (f64, f64) {
         self.command.store(PAUSE, Ordering::Relaxed);
         self.gate.wait();
@@ -238,7 +235,7 @@ impl Shared {
         self.gate.wait();
     }
 
-    /// Worker: sits out a pause; whether to go on. The barriers order all accesses before and after them.
+    /// Worker: waits until a pause is over; returns whether to go on. The barriers order all accesses before and after them.
     fn sit_out(&self, worker: usize, block: &RowBlock, x: &mut [f64]) -> bool {
         self.gate.wait();
         for (private, shared) in x.iter_mut().zip(&self.x) {
@@ -294,7 +291,7 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
     }
 }
 
-/// Sweepers, made side by side: factorising takes a while.
+/// Makes the sweepers in parallel, since factorising takes a while.
 fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>, RelaxationError> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = blocks
@@ -312,7 +309,7 @@ fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>,
     })
 }
 
-/// Runs of consecutive columns.
+/// Ranges of consecutive columns.
 fn ranges_of(columns: &[u32]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &column in columns {

@@ -1,4 +1,4 @@
-//! The rows one worker owns: everything it needs of A and b, and nothing else.
+//! The rows of one worker: the part of A and b that it needs.
 //!
 //! Cut from a whole [`System`] or put together from a stream (`stream`); relaxed by `local::Sweeper`. Rows are named
 //! by their number in the whole system everywhere.
@@ -54,7 +54,7 @@ impl RowBlock {
         }
     }
 
-    /// Turns a system of which one worker owns every row into its block, without a copy.
+    /// Turns a whole system into the block of one worker that owns all rows, without a copy.
     pub fn whole(system: System) -> Self {
         let columns = system.n();
         Self {
@@ -233,7 +233,7 @@ mod tests {
             .map(|matrix| System::new(matrix, Some(rhs.clone()), "test".into()).unwrap())
     }
 
-    /// A cut block answers for its rows by their numbers in the whole system.
+    /// A cut block takes the row numbers of the whole system.
     #[test]
     fn a_cut_keeps_row_numbers() {
         for system in both_kinds() {

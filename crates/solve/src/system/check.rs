@@ -1,4 +1,4 @@
-//! What a system must satisfy before anything is iterated on it, and the one line a user gets where it does not.
+//! Conditions that a system must satisfy before it is iterated, each with a one-line error.
 
 use super::Matrix;
 
@@ -34,7 +34,7 @@ pub enum SystemError {
         row: usize,
         /// 1-based column.
         column: usize,
-        /// What stands there.
+        /// The entry.
         value: f64,
     },
     /// The right-hand side has another length than A has rows.
@@ -56,12 +56,12 @@ pub enum SystemError {
         name: String,
         /// 1-based row.
         row: usize,
-        /// What stands there.
+        /// The element.
         value: f64,
     },
 }
 
-/// Refuses what no relaxation can work on. One pass over A.
+/// Refuses matrices that cannot be relaxed. One pass over A.
 pub(super) fn matrix(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
     if matrix.n() == 0 {
         return Err(SystemError::Empty { name: name.into() });
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// NaN in A or b, wrong lengths and emptiness each get their own line.
+    /// NaN in A or b, wrong lengths and emptiness each have their own error.
     #[test]
     fn unusable_numbers_are_located() {
         let nan = Matrix::Dense(Dense::new(2, vec![1.0, f64::NAN, 0.0, 1.0]).unwrap());

@@ -1,7 +1,7 @@
 //! Compressed sparse rows: offsets, ascending 32-bit column indices, values.
 //!
-//! Invariant: `offsets` has one entry per row plus one and never falls; within a row columns rise strictly and are
-//! below `columns`. Whoever holds a [`Csr`] may index with its numbers without looking again.
+//! Invariant: `offsets` has one entry per row plus one and never falls; within a row columns rise strictly and are below `columns`. Users of a
+//! [`Csr`] may index with its numbers without further checks.
 
 /// Why parts do not make a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
-//! Systems made instead of read: `dense:N`, `poisson2d:K`, `poisson3d:K`, `circuit:N`.
+//! Generated systems: `dense:N`, `poisson2d:K`, `poisson3d:K`, `circuit:N`.
 //!
-//! Every row is made from (specification, seed, row) alone, so a worker can make its own rows without the others, and
-//! gets bit for bit those of the whole. b is A·1.
+//! Every row is made from (specification, seed, row) alone, so a worker can make its own rows without the others, and gets bit for bit those of the
+//! whole system. b is A·1.
 //!
 //! Random numbers are words of a counter-based generator ([`word`]): no state, no order.
 
@@ -17,7 +17,7 @@ const CIRCUIT_LEVELS: u32 = 12;
 /// One node in this many of a `circuit` has a resistor to ground.
 const CIRCUIT_GROUND_ONE_IN: u64 = 4;
 
-/// What to make.
+/// Kind and size of a generated system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Generate {
@@ -45,17 +45,17 @@ pub enum Generate {
     },
 }
 
-/// Why nothing is made.
+/// Why no system is generated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// Not a specification.
+    /// The text is no specification.
     #[error(
         "cannot generate '{text}': {what}; accepted are dense:N, poisson2d:K, poisson3d:K and circuit:N, for example \
          dense:2000 or poisson2d:300"
     )]
     Specification {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong with it.
         what: String,
@@ -68,12 +68,12 @@ pub enum GenerateError {
     Memory {
         /// The specification.
         name: String,
-        /// Bytes it takes.
+        /// Bytes needed.
         needed: u128,
-        /// Bytes there are.
+        /// Bytes available.
         available: u64,
     },
-    /// What was made cannot be relaxed.
+    /// The generated system cannot be relaxed.
     #[error(transparent)]
     System(#[from] SystemError),
 }
@@ -152,7 +152,7 @@ impl Generate {
         n * (entries_per_row * 12 + 8 + 16)
     }
 
-    /// Refuses what would not fit into the memory that is available now.
+    /// Refuses a system that would not fit into the memory available now.
     pub fn check_memory(&self) -> Result<(), GenerateError> {
         let needed = self.memory_bytes();
         match memory::available_bytes() {
@@ -259,7 +259,7 @@ fn unit(word: u64) -> f64 {
     ((word >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
 
-/// Rows of `dense:n`, shared out to the cores.
+/// Rows of `dense:n`, divided among the cores.
 fn dense_rows(n: usize, rows: Range<usize>, seed: u64) -> Vec<f64> {
     let mut values = vec![0.0; rows.len() * n];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -332,7 +332,7 @@ fn circuit_row(row: usize, n: usize, seed: u64, entries: &mut Vec<(usize, f64)>)
         connect(row + 1, conductance(word(seed, STREAM_CHAIN, row as u64)));
     }
     let mut group = 8;
-    // Words below `chance` connect: on each level a third as many pairs as on the one below.
+    // Words below `chance` connect: each level has a third as many pairs as the one below.
     let mut chance = u64::MAX;
     for level in 0..u64::from(CIRCUIT_LEVELS) {
         // Within a group nodes are paired by a reflection, which is its own inverse.
@@ -349,8 +349,8 @@ fn circuit_row(row: usize, n: usize, seed: u64, entries: &mut Vec<(usize, f64)>)
         group *= 4;
         chance /= 3;
     }
-    // Node 0 is always grounded: otherwise a small network might be singular. What leads to ground is of the size of
-    // what else leads to the node (1/4 … 4 times): a supply, not a leak.
+    // Node 0 is always grounded: otherwise a small network might be singular. The conductance to ground is of the size of the others at the node (1/4
+    // … 4 times): a supply, not a leak.
     let ground = word(seed, STREAM_GROUND, row as u64);
     if row == 0 || ground.is_multiple_of(CIRCUIT_GROUND_ONE_IN) {
         diagonal *= 1.0 + (1.0 + unit(mix(ground))) * 2f64.powi((mix(ground) % 4) as i32 - 2);

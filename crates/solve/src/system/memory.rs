@@ -1,4 +1,4 @@
-//! How much memory there is, so that a system that cannot fit is refused before it is made.
+//! Available memory, so that a system that cannot fit is refused before it is made.
 
 /// Bytes the kernel could still give out without swapping; `None` where it does not say.
 pub fn available_bytes() -> Option<u64> {
@@ -10,7 +10,7 @@ pub fn available_bytes() -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Bytes as a person reads them.
+/// Bytes in readable units.
 pub(crate) fn human(bytes: u128) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let mut value = bytes as f64;
@@ -30,7 +30,7 @@ pub(crate) fn human(bytes: u128) -> String {
 mod tests {
     use super::*;
 
-    /// This system says how much memory it has, and sizes read well.
+    /// The available memory is known, and sizes are written in readable units.
     #[test]
     fn memory_is_known() {
         assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));

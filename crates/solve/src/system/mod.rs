@@ -1,8 +1,8 @@
-//! Linear systems `A x = b`: what they are made of, where they come from, how they are cut into row blocks.
+//! Linear systems `A x = b`: their parts, their sources, and their partition into row blocks.
 //!
-//! `local` and `distributed` solve them, the command line reads and writes them. A [`Matrix`] is square and its
-//! indices are in range by construction; that its diagonal is non-zero and every number finite is checked once, by
-//! [`System::new`]. Rectangular files are refused by the readers, so nothing below has to think of them.
+//! `local` and `distributed` solve them, the command line reads and writes them. A [`Matrix`] is square and its indices are in range by construction;
+//! [`System::new`] checks once that its diagonal is non-zero and every number finite. The readers refuse rectangular files, so the code below need
+//! not handle them.
 
 mod block;
 mod check;
@@ -147,7 +147,7 @@ pub struct System {
     pub matrix: Matrix,
     /// b, one element per row.
     pub rhs: Vec<f64>,
-    /// What to call it in messages: a file's name or a generator's specification.
+    /// Name for messages: of a file, or a generator's specification.
     pub name: String,
 }
 

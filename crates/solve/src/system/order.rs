@@ -1,25 +1,25 @@
-//! An order of the unknowns in which contiguous ranges belong together: what is strongly coupled comes to one worker.
+//! An order of the unknowns in which strongly coupled ones are adjacent, so that one worker owns them.
 //!
-//! Blocks converge in as many laps as the couplings *between* them demand, and real matrices arrive in orders that cut
-//! through the strongest. Called before rows are shared out to several workers; `partition` then cuts where it costs least.
+//! Blocks converge in as many laps as the couplings *between* them demand, and the order of real matrices often cuts through the strongest. Called
+//! before rows are partitioned among several workers; `partition` then cuts where the cost is least.
 //!
-//! The coupling of i and j is s = |aᵢⱼ| / √|aᵢᵢ aⱼⱼ|; a pair that is cut apart converges by s² a lap, so a cut is taken
-//! to cost s² / (1 − s²), the laps it takes. Clusters grow along the strongest couplings first, held to sizes that
-//! double from [`FIRST_SHARE`] of the rows to all; the order is that of the clusters' growth.
+//! The coupling of i and j is s = |aᵢⱼ| / √|aᵢᵢ aⱼⱼ|; a pair that is cut apart converges by s² a lap, so the cost of a cut is taken as s² / (1 − s²),
+//! the laps it takes. Clusters grow along the strongest couplings first, held to sizes that double from [`FIRST_SHARE`] of the rows to all; the order
+//! is that of the clusters' growth.
 //!
-//! Invariant: rows and columns are permuted alike, so diagonals, symmetry and dominance stay what they were.
+//! Invariant: rows and columns are permuted alike, so diagonals, symmetry and dominance do not change.
 
 use super::{Csr, Matrix, System, partition};
 
-/// The smallest clusters are this part of the rows: no worker's block is to be much smaller.
+/// The smallest clusters are this part of the rows: no worker's block should be much smaller.
 const FIRST_SHARE: usize = 256;
-/// s² is held below this: couplings beyond belong to systems that relax badly anyway.
+/// Upper limit of s²: systems with stronger couplings relax badly in any order.
 const SQUARE_LIMIT: f64 = 1.0 - 1e-9;
 
 /// A permutation of the unknowns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Which unknown of the original stands at each place.
+    /// The original number of the unknown at each place.
     original: Vec<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Order {
         (cost(&ordered, &found) < cost(matrix, &present)).then_some(order)
     }
 
-    /// Clusters along the strongest couplings, whatever it gains.
+    /// Clusters along the strongest couplings.
     fn by_coupling(csr: &Csr) -> Self {
         let n = csr.rows();
         let mut couplings: Vec<(f64, u32, u32)> = Vec::with_capacity(csr.stored());
@@ -120,7 +120,7 @@ impl Order {
     }
 }
 
-/// What it costs to cut before each row: element k is the cost of parting rows 0 to k − 1 from the rest.
+/// The cost of a cut before each row: element k is the cost of separating rows 0 to k − 1 from the rest.
 pub(super) fn cut_costs(csr: &Csr) -> Vec<f64> {
     let mut costs = vec![0.0; csr.rows() + 1];
     for_each_coupling(csr, |row, column, square| {
@@ -132,7 +132,7 @@ pub(super) fn cut_costs(csr: &Csr) -> Vec<f64> {
     let mut sum = 0.0f64;
     for cost in &mut costs {
         sum += *cost;
-        // What rounding leaves of sums that cancel is not worth a cut elsewhere.
+        // The rounding errors of sums that cancel must not move a cut.
         *cost = sum.max(0.0);
     }
     costs
@@ -157,10 +157,10 @@ fn for_each_coupling(csr: &Csr, mut visit: impl FnMut(usize, usize, f64)) {
 struct Clusters {
     parent: Vec<u32>,
     size: Vec<u32>,
-    /// Of a root: its last member. Of a member: the one after it, or `END`.
+    /// For a root, its last member; for a member, the next one, or `END`.
     last: Vec<u32>,
     next: Vec<u32>,
-    /// Of a root: its first member.
+    /// For a root, its first member.
     first: Vec<u32>,
 }
 
@@ -187,7 +187,7 @@ impl Clusters {
         node
     }
 
-    /// Joins the clusters of `a` and `b` if they have at most `limit` members together; whether they are still apart.
+    /// Joins the clusters of `a` and `b` if they have at most `limit` members together; returns whether they are still apart.
     fn join(&mut self, a: u32, b: u32, limit: usize) -> bool {
         let (a, b) = (self.root(a), self.root(b));
         if a == b {
@@ -233,7 +233,7 @@ mod tests {
     use crate::system::Generate;
     use proptest::prelude::*;
 
-    /// A chain of strongly coupled pairs whose halves stand far apart.
+    /// A chain of strongly coupled pairs whose members are far apart.
     fn torn_pairs(n: u32) -> System {
         let half = n / 2;
         let mut triplets = Vec::new();
@@ -249,7 +249,7 @@ mod tests {
         System::new(Matrix::Sparse(csr), None, "pairs".into()).unwrap()
     }
 
-    /// Twins come to stand side by side, and blocks then need a fraction of the laps.
+    /// Members of a pair become adjacent, and blocks then need a fraction of the laps.
     #[test]
     fn strong_couplings_are_kept_together() {
         let system = torn_pairs(400);
@@ -269,7 +269,7 @@ mod tests {
         assert!(outcome.x.iter().all(|x| (x - 1.0).abs() < 1e-7));
     }
 
-    /// Where the present order is as good, it is kept; dense systems and single workers have nothing to gain.
+    /// An order that is as good is kept; dense systems and single workers have nothing to gain.
     #[test]
     fn good_orders_are_kept() {
         let made = |text: &str| text.parse::<Generate>().unwrap().system(1).unwrap().matrix;

@@ -1,26 +1,26 @@
-//! Which rows each worker owns: contiguous ranges of nearly equal work.
+//! Partition of the rows among workers: contiguous ranges of nearly equal work.
 
 use super::Matrix;
 use std::ops::Range;
 
-/// Why rows cannot be shared out.
+/// Why rows cannot be partitioned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// Each worker must own at least one row.
     #[error("{workers} workers for {rows} rows: use at most {rows} workers, each must own a row")]
     MoreWorkersThanRows {
-        /// Workers asked for.
+        /// Number of workers asked for.
         workers: usize,
-        /// Rows there are.
+        /// Number of rows.
         rows: usize,
     },
-    /// Somebody has to do it.
+    /// There is no worker.
     #[error("0 workers: at least 1 is needed")]
     NoWorkers,
 }
 
-/// A cut may leave the place of equal work by this part of a worker's share, if that parts weaker couplings.
+/// A cut may move from the place of equal work by this part of a worker's work, if the couplings cut there are weaker.
 const LEEWAY: f64 = 0.1;
 
 /// Cuts the rows into `workers` contiguous, non-empty ranges so that the largest work is near the mean. Work of a row
@@ -59,7 +59,7 @@ pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, P
         if worker + 1 == workers {
             end = rows;
         } else if !costs.is_empty() {
-            // Twice the cost at the edge of the leeway counts as much as once at the goal.
+            // At the edge of the leeway a cost counts twice as much as at the place of equal work.
             let weight = |row: usize| costs[row] * (1.0 + beyond(row).abs() / leeway);
             let first = lower_bound(start + 1, end, |row| beyond(row) >= -leeway);
             let candidates =
@@ -103,7 +103,7 @@ mod tests {
         assert!(ranges.iter().all(|range| !range.is_empty()));
     }
 
-    /// Dense rows are shared out evenly.
+    /// Dense rows are divided evenly.
     #[test]
     fn dense_rows_are_even() {
         let matrix = Matrix::Dense(Dense::new(10, vec![1.0; 100]).unwrap());
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// One heavy row weighs as much as many light ones, and everybody still owns a row.
+    /// One heavy row counts as much as many light ones, and every worker still owns a row.
     #[test]
     fn heavy_rows_count() {
         let mut triplets: Vec<(u32, u32, f64)> = (0..100).map(|row| (row, row, 1.0)).collect();

@@ -1,12 +1,12 @@
-//! A [`RowBlock`] as a stream of bytes: the sender walks through its own matrix chunk by chunk, the receiver builds
-//! the block as chunks arrive. Neither ever holds a second copy of the whole.
+//! A [`RowBlock`] as a stream of bytes: the sender reads its own matrix chunk by chunk, the receiver builds the block as chunks arrive. Neither ever
+//! holds a second copy of the whole.
 //!
 //! Layout, little-endian: a `HEADER_BYTES` header (magic `TSRB`, version, kind, columns, first row, rows, entries),
 //! then b (f64 per row); for dense blocks the rows (f64, row-major); for sparse ones the entries per row (u32), the
 //! columns (u32, ascending in a row) and the values (f64). Chunks may be cut anywhere.
 //!
-//! Invariant: the builder allocates at most what arrived plus one announced section, and announced sections are
-//! refused when the block would exceed the limit given by the receiver. No bytes make it panic.
+//! Invariant: the builder allocates at most the bytes that arrived plus one announced section, and announced sections are refused when the block
+//! would exceed the limit given by the receiver. No bytes make it panic.
 
 use super::{Csr, Matrix, RowBlock, RowValues, System};
 use std::ops::Range;
@@ -20,16 +20,16 @@ const MAGIC: [u8; 4] = *b"TSRB";
 const KIND_DENSE: u16 = 0;
 const KIND_SPARSE: u16 = 1;
 
-/// Why received bytes are no row block.
+/// Why received bytes are refused as a row block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Not the header this version writes.
+    /// The header is not of this version.
     #[error(
         "the row block does not begin with a header of version {VERSION}: {what}; run the same version everywhere"
     )]
     Header {
-        /// Which field.
+        /// The wrong field.
         what: &'static str,
     },
     /// The announced block would not fit the limit.
@@ -59,12 +59,12 @@ pub enum StreamError {
     /// The stream goes on after the block.
     #[error("{excess} bytes follow the end of the row block")]
     Excess {
-        /// How many.
+        /// Number of further bytes.
         excess: usize,
     },
 }
 
-/// The sender's walk through rows of a system. Yields chunks of exactly the size asked for, but for the last.
+/// Iterator over the stream of some rows of a system. Yields chunks of exactly the size asked for, except for the last.
 #[derive(Debug)]
 pub struct Chunks<'a> {
     system: &'a System,
@@ -149,7 +149,7 @@ impl Iterator for Chunks<'_> {
 }
 
 impl Chunks<'_> {
-    /// Appends what fits of the current section; false when the chunk is full.
+    /// Appends elements of the current section; false when the chunk is full.
     fn fill(&mut self, chunk: &mut Vec<u8>, room: usize) -> bool {
         let matrix = &self.system.matrix;
         let (first, last) = (self.rows.start, self.rows.end);
@@ -220,7 +220,7 @@ impl Section {
     }
 }
 
-/// Appends elements from `*sent` on while they fit into `room` bytes; whether all are out.
+/// Appends elements from `*sent` on while they fit into `room` bytes; returns whether all were sent.
 fn put<T: Copy, const SIZE: usize>(
     chunk: &mut Vec<u8>,
     room: usize,
@@ -243,7 +243,7 @@ fn entries(matrix: &Matrix, rows: &Range<usize>) -> usize {
     }
 }
 
-/// What the header announces.
+/// The contents of the header.
 #[derive(Debug, Clone)]
 struct Shape {
     columns: usize,
@@ -314,12 +314,12 @@ impl Shape {
     }
 }
 
-/// Puts a [`RowBlock`] together from chunks cut anywhere.
+/// Builds a [`RowBlock`] from chunks cut anywhere.
 #[derive(Debug)]
 pub struct RowBlockBuilder {
     limit_bytes: usize,
     received: u64,
-    /// Bytes of an element (or of the header) whose rest has not arrived.
+    /// Bytes of an element (or of the header) that has arrived in part.
     carry: Vec<u8>,
     shape: Option<Shape>,
     section: Section,
@@ -391,7 +391,7 @@ impl RowBlockBuilder {
         self.section == Section::End
     }
 
-    /// The block, once every byte has arrived and all of it makes sense.
+    /// Returns the block, once every byte has arrived and all of it is valid.
     pub fn finish(self) -> Result<RowBlock, StreamError> {
         let (received, expected) = self.progress();
         let (Section::End, Some(shape)) = (self.section, self.shape) else {
@@ -425,7 +425,7 @@ impl RowBlockBuilder {
         }
     }
 
-    /// Takes whole elements of the current section from the front of `bytes` (at least one is there); bytes used.
+    /// Takes whole elements of the current section from the front of `bytes` (at least one is there); returns the bytes used.
     fn take(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         if self.section == Section::Header {
             let header = bytes.first_chunk().expect("the header is complete");
@@ -468,14 +468,14 @@ impl RowBlockBuilder {
             let sparse = shape.sparse;
             self.section = self.section.next(sparse);
             if sparse && self.section == Section::Columns && self.columns.len() == shape.entries {
-                // No entries at all: the block is refused for its diagonal by `finish`.
+                // There are no entries at all: `finish` refuses the block for its diagonal.
                 self.section = Section::End;
             }
         }
         Ok(used)
     }
 
-    /// Refuses numbers that are none among those just taken from `used` bytes.
+    /// Refuses NaN and infinity among the numbers just taken from `used` bytes.
     fn check_finite(&self, used: usize) -> Result<(), StreamError> {
         let (numbers, per_row, what) = match self.section {
             Section::Rhs => (&self.rhs, 1, "b is not finite"),
@@ -502,7 +502,7 @@ impl RowBlockBuilder {
     }
 }
 
-/// Decodes whole elements until `elements` holds `total`; bytes used and whether it does.
+/// Decodes whole elements until `elements` holds `total`; returns the bytes used, and whether it does.
 fn get<T, const SIZE: usize>(
     elements: &mut Vec<T>,
     total: usize,

@@ -1,4 +1,4 @@
-//! Every kind survives a round trip; no bytes make `parse` panic or read past the end.
+//! Every kind of frame survives a round trip; no bytes make `parse` panic or read past the end.
 
 use super::*;
 use crate::{DeliveryClass, Priority};
@@ -23,7 +23,7 @@ fn data(payload: &[u8]) -> Data<'_> {
     }
 }
 
-/// What was written is what is read, and trailing bytes are padding.
+/// A parsed frame equals the one that was written, and trailing bytes are padding.
 #[test]
 fn data_round_trip_ignores_padding() {
     let frame = data(b"whirlwind");
@@ -35,7 +35,7 @@ fn data_round_trip_ignores_padding() {
     assert_eq!(source_of(&slot), Some(NodeId(3)));
 }
 
-/// Credit travels as what it is ahead of the ack: also where numbers wrap. Less than that is none, and more is told as the most there is.
+/// Credit is stated relative to the ack, also where numbers wrap. Credit below the ack is stated as 0, and too much as the largest value.
 #[test]
 fn credit_is_ahead_of_the_ack() {
     let told = |ack: u32, credit: u32| {
@@ -57,7 +57,7 @@ fn credit_is_ahead_of_the_ack() {
     assert_eq!(told(7, 100_000), 7 + 0xffff);
 }
 
-/// A class that does not exist is no channel.
+/// A channel of a class that does not exist is malformed.
 #[test]
 fn channels_of_no_class_are_refused() {
     let mut slot = [0; 64];
@@ -78,7 +78,7 @@ fn truncation_is_seen_at_every_length() {
     }
 }
 
-/// Envelopes and handshakes are told from kinds that nobody has assigned.
+/// Envelopes and handshakes are distinguished from unassigned kinds.
 #[test]
 fn sealed_kinds_are_refused_as_such() {
     for kind in [7, 8, 11, 14, 15] {
@@ -191,7 +191,7 @@ fn small_slot_is_refused() {
     assert_eq!(data(b"abc").write(&mut [0; 42]), None);
 }
 
-/// An empty message is one frame; an empty fragment of another is not.
+/// An empty message is one frame; an empty fragment of a longer message is malformed.
 #[test]
 fn empty_payload_needs_an_empty_message() {
     let mut slot = [0; 64];
@@ -221,7 +221,7 @@ proptest! {
         let _ = parse(&bytes);
     }
 
-    /// The way of data frames and the way of all agree on any bytes.
+    /// `parse_data` and `parse` agree on any bytes.
     #[test]
     fn data_is_read_alike(
         payload in proptest::collection::vec(any::<u8>(), 0..20),

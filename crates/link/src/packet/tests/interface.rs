@@ -1,6 +1,6 @@
 //! Links on virtual interfaces: hostile neighbours, a full ring, interfaces that go down, come back or are removed.
 //!
-//! Needs root, or `unshare -Urn`; without, each test says so and tests nothing.
+//! Needs root, or `unshare -Urn`; without, each test reports that and tests nothing.
 
 #[path = "../../../tests/common/segment.rs"]
 mod segment;
@@ -14,11 +14,11 @@ use super::*;
 use crate::each;
 use crate::ether::{announcement, write_header};
 
-/// Nothing here takes this long on a machine that is alive.
+/// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Interfaces n0 and n1, connected, that only this thread sees. `false`: not here.
+/// Makes interfaces n0 and n1, connected, that only this thread sees. `false`: not possible here.
 fn on_veth(mtu: u32) -> bool {
     if let Some(reason) = lacking() {
         eprintln!("{reason}");
@@ -42,7 +42,7 @@ fn mac(interface: &str) -> MacAddr {
     Interface::open(interface).expect("interface").mac
 }
 
-/// A bare socket that sends anything by `interface`, and sees what arrives there of our EtherType.
+/// A bare socket that sends any frame by `interface`, and receives frames of our EtherType there.
 fn bare(interface: &str) -> Socket {
     let socket = raw_socket().expect("socket");
     let index = Interface::open(interface).expect("interface").index;
@@ -56,7 +56,7 @@ fn send(link: &mut Packet, to: LinkAddr, payload: &[u8]) {
     link.flush().expect("flush");
 }
 
-/// The next frame that is handed over.
+/// The next frame that is delivered.
 fn next(link: &mut Packet) -> (LinkAddr, Vec<u8>) {
     let begun = Instant::now();
     let mut got = None;
@@ -69,7 +69,7 @@ fn next(link: &mut Packet) -> (LinkAddr, Vec<u8>) {
     got.expect("just seen")
 }
 
-/// The next frame that a bare socket sees, whole.
+/// The next frame that a bare socket receives, whole.
 fn next_bare(socket: &Socket) -> Vec<u8> {
     let begun = Instant::now();
     let mut buffer = [0; 2048];
@@ -91,13 +91,13 @@ fn framed(destination: MacAddr, source: MacAddr, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Frames that are not for us never reach the program; those that lie are counted; afterwards all goes on.
+/// Frames that are not for us never reach the program; malformed ones are counted; afterwards the link works on.
 #[test]
 fn hostile_frames_are_dropped() {
     if !on_veth(1500) {
         return;
     }
-    // The sender's end allows more than ours.
+    // The sender's end has a larger MTU than ours.
     ip("link set n1 mtu 1504\n").expect("mtu");
     let mut link = open("n0");
     let (me, peer) = (mac("n0"), mac("n1"));
@@ -147,7 +147,7 @@ fn hostile_frames_are_dropped() {
         .expect("send");
     let everyone = (LinkAddr::Ether(stranger), b"all".to_vec());
     assert_eq!(next(&mut link), everyone);
-    // The sound frames before a senseless length are taken.
+    // The sound frames before an impossible length are delivered.
     let half = b"\x03\0all\xff\xff";
     hostile
         .send(&framed(MacAddr::BROADCAST, stranger, half))
@@ -158,7 +158,7 @@ fn hostile_frames_are_dropped() {
     assert_eq!(counters.dropped_frames, counted.len() as u64 + 1);
 }
 
-/// A flood that fills the ring is counted to the frame by the kernel, and the link works on.
+/// Frames of a flood that do not fit the ring are counted exactly by the kernel, and the link works on.
 #[test]
 fn full_ring_is_counted() {
     if !on_veth(9000) {
@@ -191,7 +191,7 @@ fn full_ring_is_counted() {
     );
 }
 
-/// Batches arrive as they were, in order, at short and long MTUs; what the kernel refuses is queued and goes later.
+/// Batches arrive whole and in order, at short and long MTUs; frames that the kernel refuses are queued and leave later.
 #[test]
 fn batches_arrive() {
     for mtu in [600, 9000, 65_535] {
@@ -234,7 +234,7 @@ fn batches_arrive() {
     }
 }
 
-/// A link announces itself when it is opened; others see no frame in that.
+/// A link announces itself when it is opened; other links deliver no frame of it.
 #[test]
 fn opening_announces() {
     if !on_veth(1500) {
@@ -248,7 +248,7 @@ fn opening_announces() {
     assert_eq!(link.counters(), LinkCounters::default());
 }
 
-/// While the interface is down frames are dropped and counted, no call fails; when it is up again it is announced and works.
+/// While the interface is down frames are dropped and counted, and no call fails; when it is up again it is announced and works.
 #[test]
 fn interface_goes_down_and_up() {
     if !on_veth(1500) {
@@ -264,7 +264,7 @@ fn interface_goes_down_and_up() {
     send(&mut a, to_b, b"lost, too");
     assert_eq!(a.counters().dropped_frames, 2);
     assert_eq!(a.counters().sent_frames, 1);
-    // The other end has lost its carrier: what the device refuses is dropped in the end, and nothing fails meanwhile.
+    // The other end has lost its carrier: frames that the device refuses are dropped in the end, and nothing fails meanwhile.
     send(&mut b, to_a, b"lost");
     let begun = Instant::now();
     while b.counters().dropped_frames == 0 {
@@ -272,7 +272,7 @@ fn interface_goes_down_and_up() {
         b.wait(LOOK).expect("wait");
         b.arm_fd().expect("arm_fd");
     }
-    // Neither is kept awake by an error that nobody takes.
+    // Neither link is kept awake by a pending socket error.
     for link in [&mut a, &mut b] {
         // The other's announcement lies in the ring.
         assert_eq!(link.receive(8, &mut each(|_, _| {})).expect("receive"), 0);
@@ -298,7 +298,7 @@ fn interface_goes_down_and_up() {
     assert_eq!(next(&mut a).1, b"answer");
 }
 
-/// A link whose interface was removed says so, whether it sends, sleeps or polls, and says it again.
+/// A link whose interface was removed reports an error, whether it sends, sleeps or polls, and again on later calls.
 #[test]
 fn removed_interface_is_an_error() {
     if !on_veth(1500) {
@@ -323,12 +323,12 @@ fn removed_interface_is_an_error() {
         assert!(error.contains("`n1` was removed; open"), "{error}");
         b.looked -= LOOK_EVERY;
     }
-    // A process that only polls finds out as well.
+    // A process that only polls gets the error as well.
     b.idle_polls = LOOK_EVERY_POLLS - 1;
     assert!(b.receive(1, &mut each(|_, _| {})).is_err());
 }
 
-/// What cannot be is refused with what to do about it.
+/// Impossible options are refused with advice.
 #[test]
 fn impossible_wishes_are_refused() {
     if !on_veth(1500) {
@@ -366,7 +366,7 @@ fn impossible_wishes_are_refused() {
     drop(open("n0"));
 }
 
-/// Addresses that no peer of this link can have are refused by name; ours, too.
+/// Addresses that no peer of this link can have are refused by name; our own address, too.
 #[test]
 fn impossible_addresses_are_refused() {
     if !on_veth(1500) {
@@ -401,7 +401,7 @@ fn missing_right_is_named() {
         effective: had.effective - CapabilitySet::NET_RAW,
         ..had
     };
-    // Of this thread only.
+    // For this thread only.
     rustix::thread::set_capabilities(None, without).expect("drop");
     let text = refusal("n0", PacketConfig::default());
     let found = probe();

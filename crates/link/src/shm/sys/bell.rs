@@ -1,6 +1,6 @@
-//! How a sleeper is woken: by a futex on its word in the mapped memory, or by a datagram to its socket.
+//! Wakes a sleeper: by a futex on its word in the mapped memory, or by a datagram to its socket.
 //!
-//! Who rings whom, and when, says `doorbell`.
+//! `doorbell` decides when to ring and how.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,12 +38,12 @@ impl BellRef {
         unsafe { self.at.as_ref() }
     }
 
-    /// Wakes whoever waits for the word.
+    /// Wakes the process that waits for the word.
     pub(crate) fn futex_wake(&self) {
         let _ = futex::wake(self.word(), futex::Flags::empty(), 1);
     }
 
-    /// Sleeps while the word is `expected`; returns early on signals and spuriously.
+    /// Sleeps while the word is `expected`; may return early.
     pub(crate) fn futex_wait(&self, expected: u32, timeout: Duration) -> io::Result<()> {
         let timeout = rustix::time::Timespec {
             tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
@@ -109,12 +109,12 @@ impl BellSocket {
         self.name
     }
 
-    /// Readable when somebody rang.
+    /// Readable when a peer rang.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Takes what was rung so far.
+    /// Removes all rings so far.
     pub(crate) fn drain(&self) {
         let mut byte = [0u8; 1];
         for _ in 0..BELL_DRAIN_MAX {
@@ -124,7 +124,7 @@ impl BellSocket {
         }
     }
 
-    /// Rings a peer by its packed name. A full queue is readable already; a peer that is gone needs no bell.
+    /// Rings a peer by its packed name. No error matters: a full queue is readable already, and a peer that is gone needs no bell.
     pub(crate) fn ring(&self, name: u64) {
         let bytes = name.to_le_bytes();
         let Some(name) = bytes[1..].get(..usize::from(bytes[0])) else {

@@ -9,30 +9,30 @@ pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// The compiler moves nothing across; the processor may.
+/// A fence for the compiler alone; the processor may reorder across it.
 #[inline]
 pub(crate) fn no_reordering() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Says that this process takes part in `fence_others`. Once for each process; `false`: the kernel cannot.
+/// Registers this process for `fence_others`, once. `false`: the kernel cannot do it.
 pub(crate) fn is_fenced_by_others() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED))
 }
 
-/// A full fence here and, between two of its instructions, in every thread of every process for which `is_fenced_by_others`.
-/// `false`: the kernel cannot.
+/// A full fence here and, between two of its instructions, in every thread of every process that registered by `is_fenced_by_others`. `false`: the
+/// kernel cannot do it.
 pub(crate) fn fence_others() -> bool {
     fence(Ordering::SeqCst);
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// Between what was published and the look at a bell, or at whether anybody wants to hear of it.
+/// The fence between publishing a record and reading a bell, or reading whether the peer wants to be told.
 #[inline]
 pub(crate) fn fence_before_bell(is_fenced: bool) {
     if is_fenced {
-        no_reordering(); // who sleeps makes the processor's fence
+        no_reordering(); // the sleeper makes the processor's fence
     } else {
         full_fence();
     }

@@ -1,4 +1,4 @@
-//! The job's file as a file: made and sealed, its locks, its holes. What lies in it says `segment`.
+//! Operations on the job's file: creation and sealing, locks, holes. `segment` knows its contents.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -43,7 +43,7 @@ fn byte_lock(offset: u64) -> libc::flock {
     lock
 }
 
-/// Takes the write lock on one byte of the file for this open file description. `false`: somebody else holds it.
+/// Takes the write lock on one byte of the file for this open file description. `false`: another one holds it.
 pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
     let lock = byte_lock(offset);
     // SAFETY: the descriptor is open for the call, and `lock` is a live, initialised `flock`.
@@ -67,7 +67,7 @@ pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool
     Err(io::Error::last_os_error())
 }
 
-/// The first place at or behind `offset` that has memory; `None`: there is none. Moves the descriptor's position.
+/// The first offset from `offset` on that has memory; `None`: there is none. Moves the descriptor's position.
 pub(crate) fn next_data(fd: BorrowedFd<'_>, offset: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(offset)) {
         Ok(at) => Ok(Some(at)),
@@ -76,7 +76,7 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, offset: u64) -> io::Result<Option<u6
     }
 }
 
-/// Reads a word of the file without mapping it: what was never written, or given back, reads as 0 and takes no memory.
+/// Reads a word of the file without mapping it: a word never written, or released, reads as 0 and takes no memory.
 pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
     let mut bytes = [0; 8];
     let read = rustix::io::pread(fd, &mut bytes, offset)?;
@@ -86,13 +86,13 @@ pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Gives a range's memory back to the kernel; it reads as zero from now on, through every mapping. The size stays.
+/// Releases a range's memory to the kernel; it reads as zero from now on, through every mapping. The size stays.
 pub(crate) fn give_back(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(fd, flags, offset, bytes)?)
 }
 
-/// The largest file this process may make.
+/// Largest file, in bytes, that this process may make.
 pub(crate) fn file_size_limit_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Fsize)
         .current

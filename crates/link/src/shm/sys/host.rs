@@ -1,9 +1,9 @@
-//! What else the kernel is asked for: what another process has in its memory, and the time at little cost.
+//! Other system calls: reading another process's memory, and a cheap clock.
 
 use std::io;
 
-/// Copies what process `pid` has at two addresses into their targets, one after the other and of one memory; how many bytes that were. The
-/// kernel refuses what this process may not trace, and addresses that are not the other's.
+/// Copies the bytes at two addresses of process `pid` into their targets, one after the other, from one address space; returns how many bytes were
+/// copied. The kernel refuses processes that this one may not trace, and addresses that the other does not have.
 pub(crate) fn read_process(pid: u32, pieces: [(u64, &mut [u8]); 2]) -> io::Result<usize> {
     let Ok(pid) = libc::pid_t::try_from(pid) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -23,16 +23,16 @@ pub(crate) fn read_process(pid: u32, pieces: [(u64, &mut [u8]); 2]) -> io::Resul
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// Bytes of a page of memory. By the C library, as `coarse_ms`.
+/// Bytes of a page of memory. Asks the C library, as `coarse_ms` does.
 pub(crate) fn page_bytes() -> usize {
     // SAFETY: asks for a number, and touches no memory of ours.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).unwrap_or(1).max(1) // it is never unknown
 }
 
-/// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
+/// Milliseconds of a clock that is read in a few nanoseconds and advances in steps of some milliseconds.
 ///
-/// By the C library: `rustix` looks for the kernel's page of clocks by itself, and fails where a checker of memory hides it.
+/// Asks the C library: `rustix` looks up the vDSO by itself, and fails where a memory checker hides it.
 #[inline]
 pub fn coarse_ms() -> u64 {
     let mut now = libc::timespec {

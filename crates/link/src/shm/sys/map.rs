@@ -51,8 +51,8 @@ impl Map {
                 offset,
             )
         }?;
-        // Rings say nothing of why a process died, and would make each core dump larger than all else in it. A kernel that
-        // refuses changes nothing for us.
+        // Rings do not help to find why a process died, and would make each core dump larger than all else in it. If the kernel refuses, nothing is
+        // lost.
         // SAFETY: the range is the mapping made above; the advice alters no byte of it.
         let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontDump) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -82,7 +82,7 @@ impl Map {
     }
 }
 
-/// Has the kernel put memory behind a range now, not when each of its pages is first touched. One that cannot changes nothing.
+/// Has the kernel allocate memory for a range now, and not when each of its pages is first accessed. If it cannot, nothing is lost.
 ///
 /// # Safety
 /// The range lies in a writable mapping.

@@ -1,6 +1,7 @@
-//! The two kinds of rings as they lie in mapped memory, each as its writer (`…Rw`) and its readers (`…Ro`) see it.
+//! Views of the two kinds of rings in mapped memory, one each for the writer (`…Rw`) and the readers (`…Ro`).
 //!
-//! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`: the protocols are there, the bounds here. The bytes of ring slots belong to one side at a time by the ring's protocol.
+//! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`, which have the protocols. By these, the bytes of a slot belong to
+//! one side at a time.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,11 +12,11 @@ use super::map::{self, Map, ReadWord, WriteWord};
 use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
 use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
 
-/// Copies memory that another process may write meanwhile, where no reference may be made to it, and no plain copy. Whole lines go by wide
-/// loads, none of which lies in two lines: that would wait for both.
+/// Copies memory that another process may write meanwhile, to which neither a reference nor a plain copy is allowed. Whole lines are copied by wide
+/// loads, aligned so that none spans two lines: such a load would wait for both.
 ///
 /// # Safety
-/// So many bytes from `from` on are mapped.
+/// `into.len()` bytes from `from` on are mapped.
 #[inline]
 unsafe fn copy_shared(from: NonNull<u8>, into: &mut [u8]) {
     let to_line = from.align_offset(LINE_BYTES).min(into.len());
@@ -29,10 +30,10 @@ unsafe fn copy_shared(from: NonNull<u8>, into: &mut [u8]) {
     }
 }
 
-/// Of a word.
+/// Bytes of a word.
 const WORD_BYTES: usize = 8;
 
-/// By atomic loads.
+/// Copies by atomic loads.
 ///
 /// # Safety
 /// As `copy_shared`.
@@ -59,7 +60,7 @@ unsafe fn copy_words(from: NonNull<u8>, into: &mut [u8]) {
     }
 }
 
-/// By instructions of which the compiler knows only that they write `into`.
+/// Copies lines by inline assembly, of which the compiler knows only that it writes `into`.
 ///
 /// # Safety
 /// As `copy_shared`; `from` is where a line begins.

@@ -1,18 +1,18 @@
-//! What is acknowledged and waits at the peer for an earlier message of its ordered channel: lost with that, if the session ends.
+//! Messages that are acknowledged but wait at the peer for an earlier one of their ordered channel: they are lost if the session ends.
 //!
-//! Filled by `queue` where an acknowledgement leaves a gap; forgets what the gap's end has let go.
+//! Filled by `queue` when a message is acknowledged out of order; entries are removed once the gap before them is closed.
 
 use alloc::collections::BTreeMap;
 
 use crate::peer::outgoing::{ChannelSend, Outgoing};
 use tsumuji_wire::DeliveryClass;
 
-/// By channel (its place) and number: how many messages of the program.
+/// Number of messages of the program, by channel index and message number.
 #[derive(Debug, Default)]
 pub(super) struct Ahead(BTreeMap<(u16, u64), usize>);
 
 impl Ahead {
-    /// A message was acknowledged, of a channel of which all before `base` are.
+    /// Notes that a message was acknowledged; all before `base` of its channel are.
     #[cold]
     pub(super) fn note(&mut self, outgoing: &Outgoing, base: u64) {
         let (channel, number) = (outgoing.channel_index, outgoing.number);
@@ -26,7 +26,7 @@ impl Ahead {
         }
     }
 
-    /// All that waits now.
+    /// Number of messages that wait now.
     pub(super) fn messages(&self, channels: &[ChannelSend]) -> usize {
         let waits = |channel: u16, number| {
             let channel = channels.get(usize::from(channel));
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use tsumuji_wire::Channel;
 
-    /// What is acknowledged behind something that is not waits until that is acknowledged, too; but for libraries and unordered channels.
+    /// A message acknowledged behind a gap counts until the gap is closed, except on unordered channels and those of libraries.
     #[test]
     fn what_waits_behind_a_gap_is_counted() {
         let mut channels = [ChannelSend::new(), ChannelSend::new(), ChannelSend::new()];

@@ -1,15 +1,15 @@
-//! What leaves first while the peer's memory refuses frames: messages that it has begun to take, and those that what it has taken waits for.
+//! Order of messages while the peer's memory refuses frames: first those that it has begun to take, then those that later messages wait for.
 //!
-//! Called by `queue` for each choice, and by `send` when the peer says that it refused frames, or has room again.
+//! Called by `queue` for each choice, and by `send` when the peer reports that it refused frames, or has room again.
 
 use super::{Choice, Queue};
 use crate::peer::flight::Part;
 use tsumuji_wire::{DeliveryClass, Priority};
 
 impl Queue {
-    /// As `choose`, but only of messages that free memory there when they are whole. The peer has begun to take them, and reserved their memory;
-    /// or later ones of their ordered channel lie there and wait for them, and no other is admitted whatever is free. The first go before the second,
-    /// which may be refused until those are whole. Others would use up the credit meant for these and be refused again.
+    /// As `choose`, but only among messages that free memory at the peer when they are complete. Either the peer has begun to take them and has
+    /// reserved their memory; or later messages of their ordered channel wait there, and they are admitted whatever is free. The former go first,
+    /// because the latter may be refused until those are complete. Other messages would use up the credit and be refused again.
     #[cold]
     pub(super) fn next_begun(&mut self) -> Option<Choice> {
         self.next_of(Self::is_begun)
@@ -38,7 +38,7 @@ impl Queue {
         self.messages[slot as usize].acknowledged > 0
     }
 
-    /// Its channel's later messages wait for it.
+    /// Later messages of its ordered channel wait for it at the peer.
     fn is_awaited(&self, slot: u32) -> bool {
         let message = &self.messages[slot as usize];
         let channel = &self.channels[usize::from(message.channel_index)];
@@ -46,7 +46,7 @@ impl Queue {
         is_next && message.channel.class() == DeliveryClass::Ordered
     }
 
-    /// The peer's memory refused frames, or has room again.
+    /// Sets whether the peer's memory refuses frames.
     pub(in crate::peer) fn set_begun_first(&mut self, begun_first: bool) {
         self.begun_first = begun_first;
         self.choice = None;

@@ -1,7 +1,7 @@
-//! A long message that stays where the program has it while it leaves: one at a time for each peer.
+//! A long message that stays with the program while it leaves: at most one for each peer.
 //!
-//! Called by `send`. Whoever writes frames brings the message along as a `Borrowed`, until the queue is to keep what is not acknowledged, or
-//! to forget it. What was kept lies in the message's `borrowing`, or in its `body` if nothing had left.
+//! Called by `send`. The caller passes the message as a `Borrowed` whenever frames are written, until the queue is to retain a copy or cancel it. The
+//! retained copy is in the message's `borrowing`, or in its `body` if nothing had left.
 
 use bytes::Bytes;
 
@@ -10,29 +10,29 @@ use crate::message::{Borrowed, SendId};
 use crate::pool::Pool;
 use tsumuji_wire::{Channel, NodeId};
 
-/// What became of the message that was borrowed last.
+/// State of the message that was borrowed last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InHand {
-    /// Nothing that concerns the program: it took it back, or it failed.
+    /// No message is borrowed: it was retained or cancelled, or it failed.
     No,
-    /// It is borrowed; its place in `Queue::messages`.
+    /// It is borrowed; its index in `Queue::messages`.
     Yes { slot: u32, id: SendId },
-    /// It was acknowledged whole while it was borrowed. Outlives the session: what was acknowledged has not failed.
+    /// It was acknowledged whole while it was borrowed. This state outlives the session, because the message did not fail.
     Acknowledged(SendId),
 }
 
-/// How a borrowed message stands.
+/// State of a borrowed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BorrowedState {
-    /// So much of it has not left.
+    /// Bytes of it that have not left.
     Unsent(usize),
     Acknowledged,
-    /// It failed, or was taken back.
+    /// It failed, or was retained or cancelled.
     Gone,
 }
 
 impl Queue {
-    /// A message of `length_bytes` is borrowed for `to`, until `keep` or `cancel`; `None` while another one is.
+    /// Borrows a message of `length_bytes` for `to`, until `retain` or `cancel`; `None` if one is borrowed already.
     pub(in crate::peer) fn push_borrowed(
         &mut self,
         to: NodeId,
@@ -52,7 +52,7 @@ impl Queue {
         Some(id)
     }
 
-    /// Queues a message that the program shares: it is held until it is acknowledged whole, or fails.
+    /// Queues a message whose memory the program shares until it is acknowledged whole, or fails.
     pub(in crate::peer) fn push_shared(
         &mut self,
         channel: Channel,
@@ -75,7 +75,7 @@ impl Queue {
         }
     }
 
-    /// How that borrowed stands.
+    /// State of that borrowed message.
     pub(in crate::peer) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
         if self.borrowed == InHand::Acknowledged(borrowed.id()) {
             return BorrowedState::Acknowledged;
@@ -88,10 +88,10 @@ impl Queue {
             })
     }
 
-    /// Copies what is not acknowledged of the message, which is no longer borrowed then. `false`: there is no memory.
+    /// Copies the parts of the message that are not acknowledged, and ends its borrowing. `false`: there is no memory.
     ///
     /// # Panics
-    /// If the borrowed is of another length than was said when it was borrowed.
+    /// If `borrowed` has another length than the message had when it was borrowed.
     pub(in crate::peer) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
         let Some(slot) = self.borrowed_slot(borrowed) else {
             return true;
@@ -100,7 +100,7 @@ impl Queue {
         let (message, size) = (borrowed.message(), outgoing.fragment_bytes as usize);
         assert_eq!(message.len(), outgoing.length_bytes, "another message");
         let kept_bytes = match &mut outgoing.borrowing {
-            // It may leave in fragments of another size, if it waits for a session.
+            // Nothing has left: if it waits for a session, it may leave in fragments of another size.
             Some(borrowing) if outgoing.next_fragment == 0 => {
                 let Some(mut body) = pool.take(message.len()) else {
                     return false;
@@ -125,7 +125,7 @@ impl Queue {
         true
     }
 
-    /// Forgets the message that is borrowed; `false`: some of it has left, or it is not borrowed.
+    /// Cancels the borrowed message; `false`: some of it has left, or it is not borrowed.
     pub(in crate::peer) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
         let Some(slot) = self.borrowed_slot(borrowed) else {
             return false;

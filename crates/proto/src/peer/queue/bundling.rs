@@ -1,7 +1,7 @@
-//! Small messages that wait behind each other leave as one message: a bundle.
+//! Bundling: small messages that wait behind each other leave as one message.
 //!
-//! Only what waits for its turn anyway is joined: nothing waits for company. To channels, numbers and acknowledgements a bundle is one
-//! message of one fragment, whose name all its messages share; whose acknowledgement is asked for stays alone.
+//! Only messages that wait anyway are joined: none is delayed for this. To channels, numbers and acknowledgements a bundle is one message of one
+//! fragment; its messages share its id. A tracked message is never joined.
 
 use super::Queue;
 use crate::memory::bundle_weight;
@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use tsumuji_wire::{Channel, bundle};
 
 impl Queue {
-    /// From now on messages are joined, or not. Where the size of fragments is not known yet, none are.
+    /// Sets whether messages are joined. None are before the fragment size is known.
     pub(in crate::peer) fn set_bundling(&mut self, on: bool) {
         self.bundle_bytes = if on {
             self.fragment_bytes.min(bundle::BYTES_MAX)
@@ -19,8 +19,8 @@ impl Queue {
         };
     }
 
-    /// Puts the message into the frame of the one queued before it, if that is of its channel and waits whole, and there is room.
-    #[inline(never)] // most messages find nobody
+    /// Appends the message to the one queued last, if that is of the same channel and has not begun to leave, and one frame holds both.
+    #[inline(never)] // most messages find none to join
     pub(super) fn join(
         &mut self,
         channel: Channel,
@@ -49,7 +49,7 @@ impl Queue {
             return None;
         }
         if alone || outgoing.body.capacity() < bytes {
-            // The pool's buffers are powers of two: it grows in steps.
+            // The pool's buffers are powers of two, so the body grows in steps.
             let mut larger = pool.take(bytes)?;
             if alone {
                 larger.extend_from_slice(&bundle::prefix(outgoing.body.len()));
@@ -100,7 +100,7 @@ mod tests {
         queue.push_copied(channel, parts, notify, pool).unwrap().0
     }
 
-    /// The messages that leave next, in one frame; nothing is left of it once it is acknowledged.
+    /// The messages of the next frame; checks that nothing of it is queued once it is acknowledged.
     fn leave(queue: &mut Queue, pool: &mut Pool) -> Vec<Vec<u8>> {
         assert!(queue.has_choice());
         let part = queue
@@ -125,7 +125,7 @@ mod tests {
         messages
     }
 
-    /// What waits shares a frame, in order, as far as one holds it; what has begun to leave does not.
+    /// Waiting messages share a frame, in order, as far as one holds them; a message that has begun to leave does not.
     #[test]
     fn waiting_messages_join() {
         let (mut queue, mut pool) = queue(10_000);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(leave(&mut queue, &mut pool), alone);
     }
 
-    /// Other channels, messages that are tracked, and what a peer would not take stay alone.
+    /// Messages of other channels, tracked messages, and those that would make too large a bundle for the peer stay alone.
     #[test]
     fn others_stay_alone() {
         let (mut queue, mut pool) = queue(10_000);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"more", false), 2);
     }
 
-    /// A bundle has no more messages than the peer takes, and counts for what they count for.
+    /// A bundle has no more messages than the peer takes, and is charged as they are together.
     #[test]
     fn bundles_are_bounded() {
         let (mut queue, mut pool) = (Queue::new(0), Pool::new());

@@ -1,10 +1,10 @@
-//! Datagrams of several frames on their way out: a newer one of the same key replaces the one that waits, a late or lost one is dropped and
-//! counted.
+//! Sending of datagrams of several frames: a newer one of the same key replaces a waiting one; late and lost ones are dropped and counted (R-86,
+//!
 //!
-//! Called by `queue` and `send`. Such a datagram stands in the queue like any message; what differs is how it may end.
+//! Called by `queue` and `send`. Such a datagram is queued like any message, but may be dropped.
 //!
-//! Invariant: `waiting` names each of them of which some fragment has not left, and of each channel and key at most one of which
-//! none has; `first_deadline` is never later than the earliest of theirs.
+//! Invariant: `waiting` has an entry for each datagram that has not left whole, and for each channel and key at most one that has not begun to leave;
+//! `first_deadline` is never later than the earliest of their deadlines.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -18,14 +18,14 @@ use tsumuji_wire::Channel;
 /// No deadline.
 pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Datagrams that did not arrive, by what became of them. All since birth.
+/// Counts of datagrams that did not arrive, by cause; in all sessions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
     /// A newer one came before they began to leave.
     pub(crate) superseded: u64,
-    /// Their deadline passed before they had left.
+    /// Their deadline passed before they had left whole.
     pub(crate) late: u64,
-    /// Some frame of theirs was lost.
+    /// One of their frames was lost.
     pub(crate) lost: u64,
 }
 
@@ -37,8 +37,7 @@ pub(super) struct Waiting {
 }
 
 impl Queue {
-    /// Queues a datagram that needs to arrive only if no newer one of its channel and key is there, and before `deadline`. Takes the place
-    /// of the one that waits.
+    /// Queues a datagram that is dropped at `deadline`, or when a newer one of its channel and key is queued. Replaces a waiting one.
     pub(in crate::peer) fn push_datagram(
         &mut self,
         of: (Channel, u32),
@@ -74,7 +73,7 @@ impl Queue {
         })
     }
 
-    /// The one, of those that wait, that has not begun to leave: a newer one takes its place.
+    /// The waiting datagram of this channel and key that has not begun to leave.
     fn replaced(&self, of: (Channel, u32)) -> Option<usize> {
         let messages = &self.messages;
         let not_begun =
@@ -82,19 +81,19 @@ impl Queue {
         self.waiting.iter().position(not_begun)
     }
 
-    /// All of the message has left.
+    /// Notes that the datagram has left whole.
     #[cold]
     pub(super) fn on_datagram_left(&mut self, slot: u32) {
         self.waiting.retain(|entry| entry.slot != slot);
     }
 
-    /// When the next message will be late; perhaps earlier. `NEVER`: none will.
+    /// Earliest deadline of a waiting datagram, or earlier; `NEVER` if there is none.
     #[inline]
     pub(in crate::peer) fn first_deadline(&self) -> Instant {
         self.first_deadline
     }
 
-    /// Drops what is late; of what has begun to leave the rest only if `begun_too`: numbers that are sent again need it.
+    /// Drops late datagrams. Those that have begun to leave are dropped only if `begun_too`: under `suci` their numbers may have to be sent again.
     #[cold]
     pub(in crate::peer) fn expire(&mut self, now: Instant, begun_too: bool) {
         for entry in &mut self.waiting {
@@ -111,7 +110,7 @@ impl Queue {
         self.first_deadline = deadlines.min().unwrap_or(NEVER);
     }
 
-    /// A frame of a datagram is lost, and with it the datagram.
+    /// Drops a datagram of which a frame was lost.
     #[cold]
     pub(super) fn lose(&mut self, slot: u32, id: SendId) {
         let outgoing = &self.messages[slot as usize];
@@ -121,7 +120,7 @@ impl Queue {
         }
     }
 
-    /// Forgets a message, whatever of it has left. Its buffers go back to the allocator: this is no way of steady traffic.
+    /// Drops a message, even if some of it has left. Its buffers return to the allocator, because this is rare in steady traffic.
     fn abandon(&mut self, slot: u32) {
         let outgoing = &mut self.messages[slot as usize];
         outgoing.live = false;

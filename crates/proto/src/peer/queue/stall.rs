@@ -1,8 +1,8 @@
-//! Messages that are sent again and again, and do not arrive.
+//! Stalled messages: sent again and again without arriving.
 //!
-//! Called by `queue` for each fragment that leaves again, and by the congestion control for each probe: what arrives at once pays nothing
-//! for it. There are two ways to be stuck. Others get through, and acknowledgements tell each time that this one did not: then its own repairs
-//! are counted. Or nothing gets through, so that each probe repairs another fragment: then probes are.
+//! Called by `queue` for each fragment that is sent again, and by the congestion control for each probe: messages that arrive at once cost nothing
+//! here. There are two cases. If other messages get through, each acknowledgement shows that this one did not: then its repairs are counted. If
+//! nothing gets through, each probe repairs another fragment: then probes are counted.
 
 use super::Queue;
 use super::ahead::Ahead;
@@ -11,20 +11,20 @@ use crate::peer::flight::Part;
 use crate::peer::outgoing::{Outgoing, Repaired};
 use crate::time::{Duration, Instant};
 
-/// Fewer repairs or probes without an answer are no stall, however long they take: where half of all frames are lost, each way, one in ten such
-/// rows goes unanswered by chance. One more must have left: the last of them has had its time by then.
+/// A stall needs more repairs or probes without an answer than this, however long they take: where half of all frames are lost in each direction, one
+/// in ten sequences of this length goes unanswered by chance. One more must have left, so that the last of them has had its time.
 pub(crate) const STALL_REPAIRS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Stall {
-    /// The peer's memory refused something, or the peer was not heard at all: until then nobody was stuck.
+    /// When the peer's memory last refused something, or the peer was last silent for long: earlier repairs do not count.
     excused_at: Instant,
-    /// The slot of a message that was sent again too often.
+    /// Slot of a message that was sent again too often.
     suspect: u32,
-    /// Probes in a row that nothing answered, and since when.
+    /// Consecutive unanswered probes, and when the first of them left.
     probes: u32,
     probing_since: Instant,
-    /// Acknowledged out of turn.
+    /// Messages acknowledged out of order.
     pub(super) ahead: Ahead,
 }
 
@@ -43,7 +43,7 @@ impl Stall {
 }
 
 impl Queue {
-    /// A fragment of the message in this slot leaves again.
+    /// Counts a fragment of the message in this slot that is sent again.
     pub(super) fn note_repair(&mut self, now: Instant, slot: u32) {
         let stall = self.stall.get_or_insert_default();
         let outgoing = &mut self.messages[slot as usize];
@@ -61,14 +61,14 @@ impl Queue {
             };
         }
         repaired.times += 1;
-        // Who is suspected stays so while it is: others would take its place again and again.
+        // A suspect stays while it is stalled: otherwise other messages would replace it again and again.
         if repaired.times > STALL_REPAIRS && !stall.suspects(&self.messages[stall.suspect as usize])
         {
             stall.suspect = slot;
         }
     }
 
-    /// A probe leaves; `first`: something was answered since the last one.
+    /// Counts a probe; `first`: something was answered since the last one.
     pub(in crate::peer) fn note_probe(&mut self, now: Instant, first: bool) {
         let has_reliable = self.first_begun().is_some();
         let stall = self.stall.get_or_insert_default();
@@ -82,15 +82,14 @@ impl Queue {
         self.stall.get_or_insert_default().begin_anew(now);
     }
 
-    /// Nothing was heard of the peer for long.
+    /// Notes that the peer was not heard for long.
     pub(in crate::peer) fn note_silence(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
             stall.begin_anew(now);
         }
     }
 
-    /// A message of which nothing new was acknowledged for so long, though it was sent again and again. `probing`: nothing was answered since the
-    /// last probe.
+    /// A message that was sent again and again for `after` without a new acknowledgement of it. `probing`: nothing was answered since the last probe.
     pub(in crate::peer) fn stalled(
         &self,
         now: Instant,
@@ -109,7 +108,7 @@ impl Queue {
         None
     }
 
-    /// The message that a part belongs to which keeps all that was sent after it from arriving; of a datagram, the oldest message behind it.
+    /// Under `suci`: the stalled message, if this part blocks all later ones; for a part of a datagram, the oldest message behind it.
     pub(in crate::peer) fn stuck_by(&self, part: Part) -> Option<SendId> {
         let outgoing = self.messages.get(part.slot() as usize)?;
         let is_reliable =
@@ -120,7 +119,7 @@ impl Queue {
         self.first_begun()
     }
 
-    /// The oldest reliable message of which something has left.
+    /// The oldest reliable message that has begun to leave.
     fn first_begun(&self) -> Option<SendId> {
         let begun = |outgoing: &&Outgoing| {
             outgoing.live && outgoing.next_fragment > 0 && !outgoing.channel.is_datagram()

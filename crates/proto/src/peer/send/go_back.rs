@@ -1,10 +1,10 @@
-//! Sending under `suci`: a frame keeps its number until it is acknowledged, and after a loss all from there on wait for
-//! permission to be sent again (S1 to S3 of the paper; ).
+//! Sending half of `suci`: a frame keeps its number until it is acknowledged; after a loss, all frames from there on wait for permission to be sent
+//! again (S1 to S3 of the paper; ).
 //!
 //! Called by `send` through `Sending`, and by `engine::transmit` for the ask that leaves.
 //!
-//! Invariants: `sent[i]` is number `base + i`; what is not below `cursor` waits to be sent again: the retransmission queue. It
-//! is empty while nothing is known to be lost, and no new frame leaves while it is not.
+//! Invariants: `sent[i]` is number `base + i`; numbers from `cursor` on wait to be sent again: the retransmission queue. It is empty while no loss is
+//! known, and no new frame leaves while it is not.
 
 use alloc::collections::VecDeque;
 
@@ -33,32 +33,32 @@ pub(crate) struct GoBack {
     sent: VecDeque<Sent>,
     /// Lowest number that is not acknowledged.
     base: u64,
-    /// The number that leaves next.
+    /// The number of the next frame that leaves.
     cursor: u64,
-    /// Numbers below this may leave for the first time: the window.
+    /// Numbers below this may leave for the first time: the end of the window.
     limit: u64,
-    /// The acknowledgement that stated it.
+    /// The ack number of the acknowledgement that stated `limit`.
     limit_ack: u64,
     /// Numbers below this may be sent again.
     granted: u64,
-    /// Times that frames were found lost.
+    /// How often frames were found lost.
     round: u32,
     ask_due: bool,
-    /// Numbers below this were sent twice or asked about: what an acknowledgement answers, nobody knows.
+    /// Numbers below this were sent twice or asked about, so that their acknowledgements give no round-trip sample.
     timed_from: u64,
     silence: Silence,
-    /// How often the lowest unacknowledged frame was sent again, with permission and without a word that memory refused it, and since when.
+    /// How often the lowest unacknowledged frame was sent again, with permission and without a refusal by memory.
     repeats: u32,
     repeating_since: Instant,
 }
 
-/// What an ask states.
+/// Content of an ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) round: u32,
     /// The first number of the retransmission queue.
     pub(crate) number: u64,
-    /// Its length. 0: only the window is asked for.
+    /// Length of the retransmission queue; 0 if only the window is asked for.
     pub(crate) frames: u64,
 }
 
@@ -80,17 +80,17 @@ impl GoBack {
         }
     }
 
-    /// The number that the next new frame will have.
+    /// Number of the next new frame.
     fn next(&self) -> u64 {
         self.base + self.sent.len() as u64
     }
 
-    /// Frames wait to be sent again.
+    /// Whether frames wait to be sent again.
     fn has_lost(&self) -> bool {
         self.cursor < self.next()
     }
 
-    /// Everything from the lowest unacknowledged number on waits to be sent again, and nothing of that without permission.
+    /// Puts all frames from the lowest unacknowledged number on into the retransmission queue, and asks for permission.
     fn go_back(&mut self) {
         self.cursor = self.base;
         self.granted = self.base;
@@ -99,16 +99,16 @@ impl GoBack {
         self.ask_due = true;
     }
 
-    /// The receiver misses `number`, and dropped what came after it (S3).
+    /// Takes a NACK: the receiver misses the number, and dropped what came after it (S3).
     fn on_nack(&mut self, number_low: u32) {
-        // The NACK of an earlier number is answered; one that comes while permission is awaited says nothing new.
+        // The number of an earlier NACK has been acknowledged; a NACK while permission is awaited is nothing new.
         if expand(number_low, self.base) == self.base && self.cursor > self.base {
             self.go_back();
         }
     }
 
-    /// An acknowledgement of all below `ack_low` states the window: numbers below `limit_low` may leave. One that is older than
-    /// another that came knows less of what has been taken since.
+    /// Takes the window that an acknowledgement of all below `ack_low` states: numbers below `limit_low` may leave. An acknowledgement older than the
+    /// one that stated the present window is ignored.
     fn on_window(&mut self, ack_low: u32, limit_low: u32) {
         let ack = expand(ack_low, self.base);
         let limit = expand(limit_low, self.base).min(ack + NUMBER_WINDOW);
@@ -120,18 +120,18 @@ impl GoBack {
         }
     }
 
-    /// So many frames from `number` on may be sent again, if that answers the present round.
+    /// Takes permission to send `grant.frames` frames from `grant.number` on again, if it answers the present round.
     pub(crate) fn on_grant(&mut self, now: Instant, grant: &Permit, rtt: &Rtt) {
         let end = expand(grant.number, self.base).saturating_add(u64::from(grant.frames));
         let end = end.min(self.next());
         if grant.round == self.round && end > self.granted {
             self.granted = end;
-            // Whoever permits is alive and knows of the loss: waits begin anew.
+            // The peer is alive and knows of the loss, so waiting begins anew.
             self.silence.on_answer(now, rtt);
         }
     }
 
-    /// What the ask that leaves now states.
+    /// Content of the ask that leaves now.
     pub(crate) fn take_ask(&mut self) -> Ask {
         self.ask_due = false;
         Ask {
@@ -236,7 +236,7 @@ impl Sending for GoBack {
     fn on_terms(&mut self, _: Instant, ack: &Ack<'_>, _: &Rtt, _: &mut Queue) {
         self.on_window(ack.ack, ack.credit);
         if ack.flags & flags::REFUSED != 0 {
-            self.repeats = 0; // the receiver's memory is full, and nobody stuck
+            self.repeats = 0; // the receiver's memory is full, and nothing is stuck
         }
         if ack.flags & flags::NACK != 0 {
             self.on_nack(ack.ack);
@@ -259,7 +259,7 @@ impl Sending for GoBack {
         ledger: Ledger<'_>,
     ) -> bool {
         if !ledger.queue.has_backlog() {
-            self.silence.on_credit(); // what was blocked is dropped
+            self.silence.on_credit(); // what was blocked was dropped
         }
         if self.deadline().is_none_or(|at| now < at) {
             return false;

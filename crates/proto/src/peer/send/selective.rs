@@ -1,6 +1,6 @@
-//! Sending under `credit`: numbers are never used twice, and only what was lost is sent again.
+//! Sending half of `credit`: numbers are never used twice, and only lost fragments are sent again.
 //!
-//! Called by `send` through `Sending`. `flight` knows what is under way, `loss` what of that is lost.
+//! Called by `send` through `Sending`. `flight` holds what is in flight; `loss` detects what of it is lost.
 
 use core::cell::Cell;
 
@@ -17,9 +17,9 @@ use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Ack, flags};
 
-/// Credit further ahead than this is a mistake: no receive side holds so many frames, and no more than a window may be unanswered.
+/// Larger credit is refused: no receive side holds so many frames, and fewer numbers may be unanswered.
 const CREDIT_FRAMES_MAX: i32 = 1 << 20;
-/// So few numbers are the last of what there was to send, and their repairs.
+/// At most this many unanswered numbers count as the tail: the last of what there was to send, and their repairs.
 const TAIL_FRAMES: usize = 4;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Selective {
     silence: Silence,
     /// The next frame may leave without credit and asks for an answer.
     probe: bool,
-    /// Nothing waited to leave when silence was probed, and nothing was answered since.
+    /// Silence was probed while nothing waited to leave, and nothing was answered since.
     is_tail: bool,
 }
 
@@ -56,7 +56,7 @@ impl Selective {
         }
     }
 
-    /// The peer's memory refused frames: those that it must have seen by now wait for credit.
+    /// Memory of the peer refused frames: those that it must have seen by now wait for credit.
     fn on_refusal(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
         queue.note_refusal(now);
         queue.set_begun_first(true);
@@ -71,7 +71,7 @@ impl Selective {
         self.advance(now, rtt);
     }
 
-    /// While nothing is answered, the last few numbers of what there was to send are awaited: the answer may be on its way, and be the last that its receiver gives.
+    /// Advances the floor. While nothing is answered, the numbers of the tail stay awaited: the receiver's last answer may be on its way.
     #[inline]
     fn advance(&mut self, now: Instant, rtt: &Rtt) {
         if self.is_tail && self.flight.unanswered() <= TAIL_FRAMES {
@@ -81,12 +81,12 @@ impl Selective {
             .advance(now, || rtt.reordering_window().times(2));
     }
 
-    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer. Where memory
-    /// refuses frames it goes behind the others: another one may be what the peer waits for.
+    /// Sends the oldest unanswered fragment again, before all others and beyond credit, and requests an answer. While memory refuses frames it
+    /// goes behind the other repairs, because the peer may wait for one of them.
     fn send_probe(&mut self, queue: &mut Queue) {
         self.probe = true;
         let ahead = !queue.is_begun_first();
-        // Datagrams are not sent again: they are given up until there is something that is.
+        // Datagrams are not sent again: they are lost, until there is a fragment that is.
         let found = Cell::new(false);
         self.flight.give_up(
             u64::MAX,
@@ -102,7 +102,7 @@ impl Sending for Selective {
         self.credit = FIRST_NUMBER + agreed.credit_frames;
     }
 
-    #[inline]
+    #[inline(always)] // as `depart`
     fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
         if !queue.has_backlog() {
             return false;
@@ -207,7 +207,7 @@ impl Sending for Selective {
         } else if queue.is_begun_first()
             && (ack.window_kib as usize).saturating_mul(1024) >= queue.fragment_bytes
         {
-            queue.set_begun_first(false); // the peer's memory holds more again
+            queue.set_begun_first(false); // the peer's memory has room again
         }
     }
 
@@ -230,7 +230,7 @@ impl Sending for Selective {
             ..
         } = ledger;
         if !queue.has_backlog() {
-            self.silence.on_credit(); // what was blocked is dropped
+            self.silence.on_credit(); // what was blocked was dropped
         }
         self.advance(now, rtt);
         self.overtaken
@@ -245,12 +245,12 @@ impl Sending for Selective {
         let evaded = self.silence.is_evaded(last_heard);
         self.silence.on_probe(now, rtt);
         queue.note_probe(now, self.silence.probes() == 1);
-        // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
+        // On a lossless link the peer has not run since, unless it was heard after it was asked.
         let ask = lossless && self.flight.in_flight() > 0 && !evaded;
         self.is_tail = !queue.has_backlog();
         if !ask {
             self.send_probe(queue);
-            // A datagram that is given up leaves nothing to send, and what answers its frame, late, tells the round trip.
+            // A lost datagram may leave nothing to send; a late answer to its frame still gives a round-trip sample.
             self.is_tail |= !queue.has_backlog();
             self.advance(now, rtt);
         }

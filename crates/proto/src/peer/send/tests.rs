@@ -20,7 +20,7 @@ fn sender(credit_frames: u64, pool: &mut Pool) -> Send {
     send
 }
 
-/// Which message's fragment leaves; `None`: nothing may.
+/// Number of the message whose fragment leaves; `None` if none may.
 fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     let mut counters = Counters::default();
     if !send.is_sendable(now) {
@@ -30,7 +30,7 @@ fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     Some(next.message - FIRST_NUMBER)
 }
 
-/// No more credit than before, and memory refused something.
+/// An ack that refuses frames and grants no more credit.
 const REFUSAL: Ack<'_> = Ack {
     source: NodeId(1),
     destination: NodeId(0),
@@ -43,7 +43,7 @@ const REFUSAL: Ack<'_> = Ack {
     bitmap: &[],
 };
 
-/// While memory refuses frames, probes take turns: the one that is refused again and again may not be the one that is waited for.
+/// While memory refuses frames, probes alternate between fragments: the one that is refused again and again may not be the one that is waited for.
 #[test]
 fn refused_fragments_take_turns() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
@@ -61,13 +61,13 @@ fn refused_fragments_take_turns() {
         now = send.deadline().unwrap();
         send.on_timeout(now, now, false, &mut pool, &mut counters);
         probed.extend(leave(&mut send, now, &mut pool));
-        // Refused again, and so soon that it might be of what was sent before.
+        // Refused again, so soon that this may concern what was sent before.
         send.on_terms(now + Duration::from_nanos(1), &REFUSAL);
     }
     assert_eq!(probed, [0, 1, 0, 1]);
 }
 
-/// A fragment that was sent twice and came once is not waited for: each probe carries something that is missing.
+/// A fragment that was sent twice and arrived once is not sent again: each probe carries a missing one.
 #[test]
 fn probes_pass_by_what_has_come() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
@@ -147,7 +147,7 @@ fn small_buffers_stay() {
     assert_eq!(large.as_ptr(), places[2]);
 }
 
-/// Where nothing is lost, silence is asked about; only what a peer that was heard has not acknowledged goes again.
+/// On a lossless link silence leads to a request for an acknowledgement; a fragment is sent again only to a peer that was heard without answering.
 #[test]
 fn silence_of_a_lossless_link_is_asked_about() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());

@@ -141,7 +141,7 @@ fn rounding_is_recognised() {
     }
 }
 
-/// The limit on laps is kept, and said to be the reason.
+/// The limit on laps is kept, and is the reported reason.
 #[test]
 fn laps_are_limited() {
     let outcome = solve(
@@ -167,7 +167,7 @@ fn zero_rhs_gives_zero() {
     assert!(outcome.converged && outcome.x.iter().all(|x| *x == 0.0));
 }
 
-/// A wish to stop ends the run after the lap, with the verified residual of what there is, unless that is the solution.
+/// A request to stop ends the run after the lap, with the verified residual of its x, unless that is the solution.
 #[test]
 fn stops_when_told() {
     for (tolerance, reason) in [(1e-10, Reason::Interrupted), (0.9, Reason::Converged)] {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::system::{Dense, Matrix, System};
 
-/// The oracle: Gauss–Seidel by the book, one row after the other, on a matrix that answers for single entries.
+/// The oracle: Gauss–Seidel as defined, one row after the other, on a matrix of single entries.
 fn naive_sweep(system: &System, rows: Range<usize>, omega: f64, x: &mut [f64]) {
     for row in rows {
         let mut sum = system.rhs[row];
@@ -52,7 +52,7 @@ fn sparse(n: usize) -> System {
     System::new(Matrix::Sparse(csr), None, "sparse".into()).unwrap()
 }
 
-/// Sweeps over any sub-range, dense and sparse, are Gauss–Seidel by the book, and tell the residuals they met.
+/// Sweeps over any sub-range, dense and sparse, equal Gauss–Seidel as defined, and return its residuals.
 #[test]
 fn sweeps_agree_with_the_oracle() {
     for system in [dense(37), sparse(37)] {
@@ -90,7 +90,7 @@ fn sweeps_agree_with_the_oracle() {
     }
 }
 
-/// LU makes the own rows hold exactly for the x of the others, dense and sparse; ω shortens or lengthens the way.
+/// LU solves the own rows exactly for the others' x, dense and sparse; ω shortens or lengthens the step.
 #[test]
 fn lu_solves_the_own_rows() {
     for system in [dense(37), sparse(37)] {

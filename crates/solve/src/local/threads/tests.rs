@@ -50,7 +50,7 @@ fn threads_converge() {
     }
 }
 
-/// One thread does what the sequential mode does, to within the laps that judging takes.
+/// One thread needs as many laps as the sequential mode, except for the laps during judging.
 #[test]
 fn one_thread_is_sequential() {
     let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
@@ -108,7 +108,7 @@ fn impossible_set_ups_are_refused() {
     assert!(error.to_string().contains("at most 4 workers"), "{error}");
 }
 
-/// A wish to stop ends the run soon, at any time, with the verified residual of what there is.
+/// A request to stop ends the run soon, at any time, with the verified residual of its x.
 #[test]
 fn stops_when_told() {
     for begun in [false, true] {

@@ -1,13 +1,13 @@
 //! Fortran's edit descriptors as Harwell–Boeing files use them: one kind of field, repeated on each line.
 //!
-//! Understood are `(16I5)`, `(4E20.12)`, `(1P,5D16.8)`, `(3(1PE25.16))`, `(20F4.1)`, `(4G20.12)`. A field with nothing
-//! in it is an error, not the zero that Fortran reads: it is how a truncated line looks.
+//! Supported are `(16I5)`, `(4E20.12)`, `(1P,5D16.8)`, `(3(1PE25.16))`, `(20F4.1)`, `(4G20.12)`. An empty field is an error, not the zero that
+//! Fortran reads, because a truncated line has such fields.
 
-/// Widest field and most fields on a line; far beyond any file there is.
+/// Widest field and most fields on a line, far beyond existing files.
 const WIDTH_LIMIT: usize = 1024;
 const REPEAT_LIMIT: usize = 1024;
 
-/// How the fields of each line are laid out.
+/// Layout of the fields of each line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Edit {
     /// Fields on a full line.
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(layout("(I8)"), (1, 8, true));
     }
 
-    /// What is not a single kind of field, or has no sound size, is refused.
+    /// Descriptors of other than a single kind of field, or without a valid size, are refused.
     #[test]
     fn other_descriptors_are_refused() {
         for text in [
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Fields come out as Fortran reads them.
+    /// Fields are read as Fortran reads them.
     #[test]
     fn fields_are_read_as_fortran_does() {
         let plain = Edit::parse("(4E10.3)").unwrap();

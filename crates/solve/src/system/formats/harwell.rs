@@ -7,7 +7,7 @@ use super::{Loaded, Place, ReadError, Source, check_square};
 use crate::system::{Csr, Matrix};
 use std::io::Read;
 
-/// Entries reserved ahead at most; the rest grows as it comes.
+/// Most entries reserved ahead; beyond it the arrays grow as entries are read.
 const RESERVE_LIMIT: u64 = 1 << 20;
 
 struct Header {

@@ -68,7 +68,7 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|word| !word.is_empty())
 }
 
-/// A word as text for a message: printable, short.
+/// A word as printable short text for a message.
 pub(super) fn shown(word: &[u8]) -> String {
     const SHOWN: usize = 40;
     let text: String = String::from_utf8_lossy(&word[..word.len().min(SHOWN)])

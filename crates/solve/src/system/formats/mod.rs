@@ -1,8 +1,7 @@
-//! Files: Matrix Market (`.mtx`), NumPy (`.npy`) and Harwell–Boeing (`.rua`, `.rsa` …), plain or gzipped; solutions out.
+//! File formats: Matrix Market (`.mtx`), NumPy (`.npy`) and Harwell–Boeing (`.rua`, `.rsa` …), plain or gzipped; writes solutions.
 //!
-//! The command line calls [`read_system`] and [`write_vector`]. Each reader streams, takes any bytes without
-//! panicking, allocates no more than what arrives or the file's length bears out, and answers bad input with one line:
-//! file, place, what is wrong, what is accepted.
+//! The command line calls [`read_system`] and [`write_vector`]. Each reader streams, takes any bytes without panicking, allocates no more than the
+//! data or the file's length justify, and answers bad input with one line: file, place, what is wrong, what is accepted.
 
 mod fortran;
 mod harwell;
@@ -30,7 +29,7 @@ pub enum Format {
     HarwellBoeing,
 }
 
-/// Where in a file something is wrong.
+/// Place of an error in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -61,10 +60,10 @@ pub enum ReadError {
     Io {
         /// The file.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Neither name nor first bytes tell what it is.
+    /// Neither the name nor the first bytes tell the format.
     #[error(
         "{file}: the format is unknown; accepted are Matrix Market (.mtx, .mtx.gz), NumPy (.npy) and Harwell-Boeing \
          (.rua, .rsa)"
@@ -73,17 +72,17 @@ pub enum ReadError {
         /// The file.
         file: String,
     },
-    /// What it holds is not as the format says, or not a square system.
+    /// The content does not follow the format, or is no square system.
     #[error("{file}:{place} {what}")]
     Content {
         /// The file.
         file: String,
-        /// Where.
+        /// The place of the error.
         place: Place,
         /// What is wrong, and what would be accepted.
         what: String,
     },
-    /// What it holds cannot be relaxed.
+    /// The content cannot be relaxed.
     #[error(transparent)]
     System(#[from] SystemError),
 }
@@ -91,19 +90,19 @@ pub enum ReadError {
 /// A matrix as read.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// A. Square; nothing else is promised before [`System::new`] has looked.
+    /// A. Square; other conditions are checked by [`System::new`].
     pub matrix: Matrix,
-    /// The first right-hand side the file brings, if its format can and it does.
+    /// The first right-hand side in the file, if its format has them and there is one.
     pub rhs: Option<Vec<f64>>,
-    /// What a user should know, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// What readers need to know of the bytes they read.
+/// Properties of the bytes that a reader reads.
 #[derive(Debug, Clone)]
 struct Source<'a> {
     file: &'a str,
-    /// Bytes still to come at most; of compressed files only a bound.
+    /// Most bytes still to come; of compressed files only a bound.
     length: u64,
     /// Most memory the result may take.
     memory_limit: u64,
@@ -134,7 +133,7 @@ impl Source<'_> {
         }
     }
 
-    /// Refuses what would not fit into memory.
+    /// Refuses content that would not fit into memory.
     fn check_memory(&self, place: Place, needed: u128) -> Result<(), ReadError> {
         if needed > u128::from(self.memory_limit) {
             let what = format!(
@@ -263,7 +262,7 @@ fn check_length(source: &Source<'_>, found: usize, rows: usize) -> Result<(), Re
     Ok(())
 }
 
-/// Refuses a matrix that is empty, not square or too large for 32-bit indices; its order.
+/// Refuses a matrix that is empty, not square or too large for 32-bit indices; returns its order.
 fn check_square(
     source: &Source<'_>,
     place: Place,
@@ -290,7 +289,7 @@ fn check_square(
     Ok(rows as usize)
 }
 
-/// Opens a file, undoes gzip, finds out the format by name or first bytes, and hands it to `parse`.
+/// Opens a file, decompresses gzip, determines the format by name or first bytes, and passes it to `parse`.
 fn with_opened<T>(
     path: &Path,
     name: &str,
@@ -305,7 +304,7 @@ fn with_opened<T>(
     if metadata.is_dir() {
         return Err(io(std::io::Error::other("it is a directory")));
     }
-    // A pipe has no length: what arrives is all there is to go by.
+    // A pipe has no length: only the arriving data count.
     let length = if metadata.is_file() {
         metadata.len()
     } else {

@@ -14,7 +14,7 @@ const ACCEPTED: &str = "accepted is '%%MatrixMarket matrix' followed by coordina
 /// Fewest bytes of an entry of a coordinate file (`1 1` and a line's end) and of an array file.
 const LEAST_COORDINATE_BYTES: u64 = 4;
 const LEAST_ARRAY_BYTES: u64 = 2;
-/// Entries reserved ahead at most where only a bound on the length is known.
+/// Most entries reserved ahead where only a bound on the length is known.
 const RESERVE_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ struct Header {
     symmetry: Symmetry,
     rows: u64,
     columns: u64,
-    /// Entries on lines of their own.
+    /// Entries that the file has on lines of their own.
     entries: u64,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, R
     }
     let mirrored = header.symmetry != Symmetry::General;
     let count = u128::from(header.entries) * if mirrored { 2 } else { 1 };
-    // Triplets, their sorted copy and the rows made from them live at once for a while.
+    // Triplets, their sorted copy and the rows made from them are in memory at once for a while.
     source.check_memory(place, count * 44 + n as u128 * 24)?;
     let mut triplets = Vec::with_capacity(header.entries.min(RESERVE_LIMIT) as usize);
     coordinates(source, &mut lines, &header, |row, column, value| {
@@ -205,7 +205,7 @@ fn data_line<R: Read>(lines: &mut Lines<'_, R>) -> Result<bool, ReadError> {
     Ok(false)
 }
 
-/// Reads the lines `row column [value]`; hands on 0-based positions that are within the matrix.
+/// Reads the lines `row column [value]`; passes on 0-based positions that are within the matrix.
 fn coordinates<R: Read>(
     source: &Source<'_>,
     lines: &mut Lines<'_, R>,
@@ -304,7 +304,7 @@ fn square_array<R: Read>(
     refuse_too_many(source, lines, header.entries, LEAST_ARRAY_BYTES)?;
     let below = usize::from(header.symmetry == Symmetry::Skew);
     let general = header.symmetry == Symmetry::General;
-    // Grows with what arrives; only then spread over the whole square.
+    // Grows with the data; only then it is spread over the whole square.
     let mut read = Vec::with_capacity(header.entries.min(RESERVE_LIMIT) as usize);
     array(source, lines, header.entries, |value| read.push(value))?;
     if general {

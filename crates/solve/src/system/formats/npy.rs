@@ -27,7 +27,7 @@ struct Header {
     big_endian: bool,
     fortran_order: bool,
     shape: Vec<u64>,
-    /// Where the data begins.
+    /// Offset of the data.
     data_at: u64,
 }
 
@@ -120,7 +120,7 @@ fn data(
         return Err(truncated(source, room, bytes));
     }
     let mut values: Vec<f64> = Vec::new();
-    // The length of a plain file bears it out; of compressed ones only a bound is known, so they grow as they come.
+    // The length of a plain file is known; of compressed ones there is only a bound, so the vector grows as data come.
     values
         .try_reserve_exact(count.min(source.length) as usize)
         .map_err(|_| {
@@ -156,7 +156,7 @@ fn truncated(source: &Source<'_>, found: u64, bytes: u64) -> ReadError {
     source.error(Place::Whole, what)
 }
 
-/// Reads until `buffer` is full or the file ends; bytes read.
+/// Reads until `buffer` is full or the file ends; returns the bytes read.
 fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
@@ -317,7 +317,7 @@ fn dictionary(text: &str) -> Result<Header, String> {
     })
 }
 
-/// What is left of the dictionary's text.
+/// The rest of the dictionary's text.
 struct Text<'t> {
     rest: &'t str,
 }

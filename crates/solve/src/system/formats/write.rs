@@ -1,21 +1,21 @@
-//! Vectors out, whole or not at all: written beside the target under another name, flushed to the disk, then renamed.
+//! Writes vectors, whole or not at all: beside the target under another name, flushed to the disk, then renamed.
 
 use super::Format;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Why nothing was written.
+/// Why no file was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The name does not tell what to write.
+    /// The name does not tell the format.
     #[error("{file}: solutions are written as .npy or .mtx; give a name that ends so")]
     UnknownFormat {
         /// The target.
         file: String,
     },
-    /// No room left.
+    /// The disk is full.
     #[error("{file}: the disk is full ({needed_bytes} bytes are needed); nothing was left behind")]
     DiskFull {
         /// The target.
@@ -23,12 +23,12 @@ pub enum WriteError {
         /// Bytes of the whole file.
         needed_bytes: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{file}: cannot be written: {source}; nothing was left behind")]
     Io {
         /// The target.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -109,7 +109,7 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
         let _ = fs::remove_file(&temporary);
         return written;
     }
-    // The new name itself is only safe once its directory is; where directories cannot be synced, that is all there is.
+    // The new name is safe only once its directory is synced; some directories cannot be, and that is no error.
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -154,7 +154,7 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     ))
 }
 
-/// Counts what would be written.
+/// Counts the bytes that would be written.
 struct Counter(u64);
 
 impl Write for Counter {

@@ -18,7 +18,7 @@ fn rows_do_not_depend_on_others() {
     }
 }
 
-/// The seed, and nothing else, decides.
+/// The system depends on the seed, and on nothing else.
 #[test]
 fn the_seed_decides() {
     for text in ["dense:20", "circuit:200"] {
@@ -27,7 +27,7 @@ fn the_seed_decides() {
     }
 }
 
-/// Dense rows are as dominant as promised, and their entries fill (−1, 0) evenly.
+/// Dense rows are as dominant as documented, and their entries fill (−1, 0) evenly.
 #[test]
 fn dense_is_dominant_and_even() {
     let system = made("dense:300", 1);
@@ -104,7 +104,7 @@ fn circuits_are_weakly_dominant_and_symmetric() {
     assert!((4.0..7.0).contains(&per_row), "{per_row}");
 }
 
-/// What cannot be made is refused in one line that lists what can.
+/// Wrong specifications are refused in one line that lists the accepted ones.
 #[test]
 fn bad_specifications_are_refused() {
     for text in [

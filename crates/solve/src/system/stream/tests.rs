@@ -29,7 +29,7 @@ fn systems() -> Vec<System> {
     .collect()
 }
 
-/// Every block survives the stream, whatever the size of the chunks sent and wherever they are cut again on the way.
+/// Every block is received as it was sent, for any size of the chunks and wherever they are cut again on the way.
 #[test]
 fn blocks_survive_any_cutting() {
     for system in systems() {
@@ -121,7 +121,7 @@ fn changed_bytes_never_panic() {
     assert!(refused > 200, "{refused}");
 }
 
-/// Entries that are no numbers and zero diagonals are named by their row.
+/// The errors for NaN entries and zero diagonals name the row.
 #[test]
 fn damage_is_located() {
     let system = &systems()[1];

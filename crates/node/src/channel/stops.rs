@@ -1,8 +1,8 @@
-//! What endpoints have said to each other of their channels and flows, and what follows from it: who waits, and who may go on.
+//! Effects of control messages: which channels are stopped, who is told that it may send again, and answers about flows.
 //!
 //! Part of `channel`, which calls it with each message of the control channel, and when a session ends.
 //!
-//! Invariant: a word holds for the session with the peer that gave it.
+//! Invariant: a control message holds for the session in which it was sent.
 
 use tsumuji_proto::{Channel, NodeId};
 
@@ -10,15 +10,15 @@ use super::control::{self, Control};
 use super::outbox::Way;
 use super::statistics::{RemoteFlow, Request};
 use super::{Channels, Notice, lose};
-use crate::handler::{Handler, Nobody};
+use crate::handler::Handler;
 use crate::peers::Peers;
 
-/// A peer for which so many control messages wait, its queue being full, gets no answer about flows: it may ask without taking any.
+/// If so many control messages wait for a peer with a full queue, its flow requests get no answer: it may ask without reading.
 const ANSWERS_HELD: usize = 64;
 
 impl Channels {
-    /// There is room in the queue to `peer`.
-    pub(super) fn tell_writable(&mut self, peer: NodeId, mut program: Option<&mut impl Handler>) {
+    /// There is room in the queue to `peer`: tells those whose `try_send` was refused.
+    pub(super) fn tell_writable(&mut self, peer: NodeId, mut program: Option<&mut dyn Handler>) {
         let wanted = self.wants.range((peer, 0)..=(peer, u16::MAX));
         let wanted: Vec<u16> = wanted.map(|(_, channel_id)| *channel_id).collect();
         for channel_id in wanted {
@@ -38,16 +38,16 @@ impl Channels {
         }
     }
 
-    /// A session with `peer` is over.
+    /// Ends the session with `peer`.
     pub(super) fn forget(&mut self, peer: NodeId, peers: &mut Peers) {
         let ended_sessions = peers.ended_sessions(peer);
         self.statistics.forget(peer, ended_sessions);
-        // What a later life of it has said already stays.
+        // Stops of its next session stay.
         (self.stops).retain(|(whose, _), session| *whose != peer || *session >= ended_sessions);
         for entry in self.opened.values_mut() {
             if (entry.stopped.get(&peer)).is_some_and(|session| *session < ended_sessions) {
                 entry.stopped.remove(&peer);
-                // The word may have gone to its next life.
+                // The stop may have gone to its next incarnation.
                 let go = Control::Go(entry.ledger.channel_id).to_bytes();
                 self.tools.outbox.put_control(peer, control::CHANNEL, &go);
             }
@@ -57,16 +57,16 @@ impl Channels {
             .abort(peer, |to, channel| lose(peers, to, channel));
     }
 
-    /// An endpoint speaks of its channels.
+    /// Handles a message of the control channel.
     pub(super) fn control(&mut self, from: NodeId, session: u64, bytes: &[u8]) {
         match Control::parse(bytes) {
-            // Nobody stops what endpoints say to each other: it would wait here for ever.
+            // The control channel itself cannot be stopped: its messages would wait here for ever.
             Some(Control::Stop(Channel::CONTROL_ID) | Control::Go(Channel::CONTROL_ID)) => {}
             Some(Control::Stop(channel_id)) => drop(self.stops.insert((from, channel_id), session)),
             Some(Control::Go(channel_id)) => {
                 self.stops.remove(&(from, channel_id));
                 self.tools.outbox.try_again(from);
-                self.tell_writable(from, None::<&mut Nobody>);
+                self.tell_writable(from, None);
             }
             None => {
                 if let Some(answer) = self.statistics.take((from, session), bytes) {
@@ -76,13 +76,13 @@ impl Channels {
         }
     }
 
-    /// The peer wants nothing on that channel for now.
+    /// Whether the peer has stopped that channel.
     #[inline]
     pub(crate) fn is_stopped(&self, peer: NodeId, channel_id: u16) -> bool {
         !self.stops.is_empty() && self.stops.contains_key(&(peer, channel_id))
     }
 
-    /// A `try_send` was refused: its channel's owner is told when it may be tried again.
+    /// A `try_send` was refused: the channel's handler is told when it may be tried again.
     pub(crate) fn want(&mut self, peer: NodeId, channel_id: u16) {
         if channel_id < Channel::LIBRARY_IDS || self.has_mailbox(channel_id).is_err() {
             self.wants.insert((peer, channel_id));
@@ -97,7 +97,7 @@ impl Channels {
             .put_control(node, control::CHANNEL, &request);
     }
 
-    /// A peer is told of flows.
+    /// Answers a request for flows.
     #[cold]
     pub(super) fn answer(
         &mut self,
