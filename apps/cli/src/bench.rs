@@ -44,27 +44,27 @@ enum What {
         after_help = "Examples:\n  tsumuji bench burst --link udp --size 64,1500,64K,1M --json\n  tsumuji bench burst --sizes 4..64M --link packet --testbed --vs mpich,zeromq --csv burst.csv"
     )]
     Burst(exchange::Args),
-    /// Everybody sends to node 0 as fast as it takes it.
+    /// All nodes send to node 0, as fast as it receives.
     #[command(
         after_help = "Example:\n  tsumuji bench gather --nodes 8 --link udp --testbed --rate 100mbit --sizes 4..64K --vs mpich,openmpi"
     )]
     Gather(compare::GroupArgs),
-    /// Node 0 sends to everybody, to each something else.
+    /// Node 0 sends each node a block of its own.
     #[command(
         after_help = "Example:\n  tsumuji bench scatter --nodes 4 --link shm --sizes 4..1M --vs mpich,openmpi"
     )]
     Scatter(compare::GroupArgs),
-    /// Node 0 sends the same to everybody.
+    /// Node 0 sends the same message to all nodes.
     #[command(
         after_help = "Example:\n  tsumuji bench bcast --nodes 5 --link packet --testbed --rate 100mbit --sizes 4..512K --vs mpich --plot bcast.svg"
     )]
     Bcast(compare::GroupArgs),
-    /// The sum of everybody's numbers, to everybody.
+    /// All nodes get the sum of all nodes' numbers.
     #[command(
         after_help = "Example:\n  tsumuji bench allreduce --nodes 2 --link shm --sizes 8..4M --vs mpich,openmpi"
     )]
     Allreduce(compare::GroupArgs),
-    /// Everybody sends to everybody.
+    /// Each node sends each other node a block of its own.
     #[command(
         after_help = "Example:\n  tsumuji bench alltoall --nodes 4 --link shm --sizes 4..64K --vs mpich,openmpi"
     )]
@@ -75,7 +75,7 @@ enum What {
     /// No message for some seconds: the processor time of two processes that wait.
     #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
     Idle(idle::Args),
-    /// A sender that computes nine tenths of the time: how late comes what it could not send at once, and what its assistant costs.
+    /// A sender that computes nine tenths of the time: how late its messages beyond the window come, and what its progress assistant costs.
     #[command(
         after_help = "Examples:\n  tsumuji bench away --link udp\n  tsumuji bench away --link shm --laps 500 --json"
     )]
@@ -90,7 +90,7 @@ enum What {
 /// The other side of an exchange.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// What is to be done, as JSON
+    /// The plan, as JSON
     plan: String,
 }
 

@@ -41,10 +41,10 @@ pub(crate) struct Args {
     /// Several hosts, one process on each node of this file; started by ssh or the node's own command
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// Where tsumuji lies on the other hosts; default: where it lies here
+    /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
-    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
+    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// Fraction of received frames to drop on purpose, 0 to 1
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Seed of random choices
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// The link: udp (as in the paper), packet or xdp
     #[arg(long, value_name = "LINK", default_value = "udp")]
     link: LinkSpec,
-    /// What every cable carries, or none: as much as the machine can
+    /// Rate of every cable, or none: no limit
     #[arg(long, value_name = "RATE", default_value = CABLE, value_parser = rate)]
     rate: Limit,
     /// Largest message; default: the paper's
@@ -67,10 +67,10 @@ pub(crate) struct Args {
     /// Repetitions of one measurement; default: by size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
-    /// Times that ours and MPICH take a turn at each size; default: 3
+    /// Rounds in which tsumuji and MPICH are measured in turn at each size; default: 3
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: Option<u64>,
-    /// Every other size once: a fifth of the time, and figures that nobody should quote
+    /// Measure every other size, once: a fifth of the time, for a first look only
     #[arg(long)]
     quick: bool,
     /// Write every number as CSV

@@ -12,7 +12,7 @@ pub(crate) struct Flags {
     /// How: encrypt, or auth (nobody can forge a frame, all can read it)
     #[arg(long, value_name = "MODE", default_value = "encrypt")]
     seal: SealMode,
-    /// All who can reach this network are trusted: frames that leave the host need no key
+    /// Trust everybody who can reach this network: frames that leave the host need no key
     #[arg(long)]
     open: bool,
 }

@@ -64,10 +64,10 @@ pub(crate) struct Args {
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
+    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// async: nobody waits; sync: everyone waits for everyone each lap; threads and single: without messages, to compare
+    /// async: no worker waits; sync: all workers wait for each other each lap; threads and single: without messages, to compare
     #[arg(long, value_name = "MODE", default_value = "async")]
     mode: ModeName,
     /// Elements in one frame
@@ -102,10 +102,10 @@ pub(crate) struct Args {
     /// Start nothing; be this node of the hosts file
     #[arg(long, value_name = "I", requires = "hosts")]
     id: Option<u16>,
-    /// Where this program lies on the other hosts; default: where it lies here
+    /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
     program: Option<PathBuf>,
-    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

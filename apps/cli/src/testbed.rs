@@ -57,7 +57,7 @@ struct UpArgs {
     /// How many hosts, 1 to 253
     #[arg(short = 'n', long = "hosts", value_name = "N")]
     hosts: u16,
-    /// What every cable carries each way, such as 100mbit or 1gbit [default: no limit]
+    /// Rate of every cable each way, such as 100mbit or 1gbit [default: no limit]
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
     /// Bytes of the largest IP packet, 576 to 65535
@@ -114,7 +114,7 @@ struct ImpairArgs {
     /// Share of frames that are lost
     #[arg(long, value_name = "P", required_unless_present_any = ["duplicate", "corrupt", "clear"])]
     loss: Option<Fraction>,
-    /// Share of frames that arrive twice; copies do not reach receivers over xdp (generic AF_XDP)
+    /// Share of frames that arrive twice
     #[arg(long, value_name = "P")]
     duplicate: Option<Fraction>,
     /// Share of frames in which one bit is changed

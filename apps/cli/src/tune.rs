@@ -41,10 +41,10 @@ pub(crate) struct Args {
     /// Several hosts, one process on each node of this file
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// Where tsumuji lies on the other hosts; default: where it lies here
+    /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
-    /// How they reach each other: shm (default), udp; with --hosts udp, packet or xdp, if not as the file says
+    /// The link: shm (default) or udp; with --hosts udp, packet or xdp [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// Longest message; K, M and G are powers of 1024

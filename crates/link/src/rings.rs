@@ -16,7 +16,7 @@ pub trait Rings {
     /// Generation of the live process at `peer`, according to the kernel; 0: none. A stopped process is alive. `None`: the kernel does not tell.
     fn process_at(&self, peer: LinkAddr) -> Option<u64>;
 
-    /// Generation of the process that sent the last frame from `peer`.
+    /// Generation of the process that sent the last frame of `peer`'s ring.
     fn generation_heard(&self, peer: LinkAddr) -> Option<u64>;
 
     /// Sends a frame, whose parts follow one another, to exactly that generation of the peer; returns whether there was room. `counted`: `unread`

@@ -15,16 +15,16 @@ use crate::hosts;
 /// Between whom.
 #[derive(Debug, clap::Args)]
 pub(super) struct Between {
-    /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp [default there: the file's]
     #[arg(long, value_name = "LINK")]
     pub(super) link: Option<LinkSpec>,
     /// Between the nodes of this file (pingpong, burst: its first two), not processes of this host; node 0 is the root, or sends
     #[arg(long, value_name = "FILE")]
     pub(super) hosts: Option<PathBuf>,
-    /// Where this program lies on the other host; default: where it lies here
+    /// Path of tsumuji on the other host [default: the same path as here]
     #[arg(long, value_name = "PATH", requires = "hosts")]
     pub(super) program: Option<PathBuf>,
-    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits; both by a comma, to
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss; both by a comma, to
     /// compare them
     #[arg(long, value_name = "CONTROL", value_delimiter = ',')]
     pub(super) congestion: Vec<Congestion>,

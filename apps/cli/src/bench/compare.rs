@@ -52,7 +52,7 @@ pub(super) struct Beside {
     /// Between hosts of a testbed that is made for this (root; see `tsumuji testbed`)
     #[arg(long, conflicts_with_all = ["hosts", "program"])]
     testbed: bool,
-    /// What every cable of the testbed carries: 100mbit, 1gbit
+    /// Rate of every cable of the testbed, such as 100mbit or 1gbit
     #[arg(long, value_name = "RATE", requires = "testbed")]
     rate: Option<Rate>,
     /// MTU of the testbed

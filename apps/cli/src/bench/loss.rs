@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Round trips of small messages (TCP ends them after 15 s)
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     trips: u64,
-    /// Times that everybody takes a turn
+    /// Rounds in which all are measured in turn
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     /// MTU of the testbed

@@ -278,6 +278,24 @@ fn fragments_cut_otherwise() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 2000]);
 }
 
+/// A datagram of several frames begins with 16 bytes: a shorter one is malformed, under either congestion control.
+#[test]
+fn datagrams_without_a_stamp() {
+    static ZEROS: [u8; 16] = [0; 16];
+    for congestion in [Congestion::Credit, Congestion::Suci] {
+        let mut wire = pair_under(congestion);
+        for bytes in 0..=16 {
+            let forged = Data {
+                channel: Channel::datagram(3),
+                ..data(&wire, &ZEROS[..bytes])
+            };
+            forge(&mut wire, |slot| forged.write(slot));
+        }
+        assert_eq!(drops(&wire, Drop::Malformed), 16);
+        assert_eq!(wire.nodes[1].inbox.datagrams.len(), 1);
+    }
+}
+
 /// A length of 4 GiB is malformed where hello stated less; where it is allowed, fragments far ahead of the first missing one are refused.
 #[test]
 fn claims_commit_no_memory() {

@@ -16,7 +16,7 @@ use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::{Duration, Instant};
-use tsumuji_wire::{Channel, Data, DeliveryClass, flags};
+use tsumuji_wire::{Channel, Data, DeliveryClass, STAMP_BYTES, flags};
 
 /// While a gap is open, it is reported again after this many frames.
 const FRAMES_PER_GAP_REPORT: u32 = 4;
@@ -552,8 +552,8 @@ impl Receive {
     }
 }
 
-/// Charge of the frame's message without overhead, if the frame holds a whole fragment according to R-14, or a bundle, and its message is not
-/// too long; else `None`.
+/// Charge of the frame's message without overhead, if the frame holds a whole fragment according to R-14, or a bundle, and its message is
+/// neither too long nor, as a datagram, too short; else `None`.
 #[inline]
 fn weight(
     data: &Data<'_>,
@@ -571,5 +571,6 @@ fn weight(
     } else {
         length
     };
-    (fits && weight <= memory.limit_bytes()).then_some(weight)
+    let has_stamp = !data.channel.is_datagram() || length >= STAMP_BYTES;
+    (fits && has_stamp && weight <= memory.limit_bytes()).then_some(weight)
 }
