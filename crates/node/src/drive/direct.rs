@@ -205,7 +205,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     }
 
     /// Drops messages that were sent by reference and have been read.
-    pub(crate) fn abort_read(&mut self) -> Result<(), LinkError> {
+    pub(crate) fn release_read(&mut self) -> Result<(), LinkError> {
         self.link.flush()
     }
 

@@ -294,7 +294,7 @@ impl<L: Link> Core<L> {
             let unread = self.drive.unread_in_all();
             let is_flushed = unread == 0 && is_done(&self.drive.engine, &self.channels);
             if is_flushed || is_last {
-                self.drive.abort_read()?;
+                self.drive.release_read()?;
                 return Ok(is_flushed);
             }
             // Nothing tells that a direct message was read.
