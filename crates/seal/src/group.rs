@@ -16,7 +16,7 @@ use crate::random;
 use crate::session::{Opener, Sealer};
 
 /// How long frames under the previous key are still opened.
-const BEFORE_LIFE: Duration = Duration::from_secs(10);
+const BEFORE_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The key we seal broadcast frames with.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl PeerGroup {
             .newest
             .take()
             .filter(|known| known.instance == news.instance)
-            .map(|known| (known, now + BEFORE_LIFE));
+            .map(|known| (known, now + BEFORE_LIFETIME));
         self.newest = Some(Known {
             key_id: news.key_id,
             instance: news.instance,
@@ -148,7 +148,7 @@ mod tests {
             peer.opener(first.key_id, || NOW).is_some()
                 && peer.opener(second.key_id, || NOW).is_some()
         );
-        let late = NOW + BEFORE_LIFE;
+        let late = NOW + BEFORE_LIFETIME;
         assert!(peer.opener(second.key_id, || late).is_some());
         assert!(
             peer.opener(first.key_id, || late).is_none(),

@@ -42,9 +42,9 @@ pub(crate) const FIRSTS_MAX: usize = 8;
 /// A challenge is valid for one to two of these.
 pub(crate) const COOKIE_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answered handshake waits for its confirmation.
-const ANSWERED_LIFE: Duration = Duration::from_secs(5);
+const ANSWERED_LIFETIME: Duration = Duration::from_secs(5);
 /// How long frames of the previous session are still opened.
-const PREVIOUS_LIFE: Duration = Duration::from_secs(10);
+const PREVIOUS_LIFETIME: Duration = Duration::from_secs(10);
 /// Time between two attempts to renew a session.
 const RENEW_GAP: Duration = Duration::from_secs(10);
 /// Time between two questions for a peer's broadcast key.
@@ -407,13 +407,13 @@ impl Peers {
             Self::replace(&mut self.slots, peer, answered.id, now);
             self.ages(from, now + REKEY_AFTER + REKEY_SPARE);
         }
-        self.wake_at(now + PREVIOUS_LIFE);
+        self.wake_at(now + PREVIOUS_LIFETIME);
     }
 
     /// Makes a session the current one.
     fn replace(slots: &mut Slots, peer: &mut Peer, id: u32, now: Duration) {
         if let Some(old) = peer.current.replace(id)
-            && let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFE))
+            && let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFETIME))
         {
             slots.release(older);
         }

@@ -11,7 +11,7 @@ use aws_lc_rs::hmac;
 use tsumuji_link::LinkAddr;
 
 use super::{
-    ANSWERED_LIFE, Answered, Asking, COOKIE_PERIOD, FIRSTS_MAX, FORGET_QUIET, First, Out,
+    ANSWERED_LIFETIME, Answered, Asking, COOKIE_PERIOD, FIRSTS_MAX, FORGET_QUIET, First, Out,
     PEERS_MAX, Peer, Peers, REKEY_AFTER, Repeat, session,
 };
 use crate::handshake::{self, COOKIE_BYTES, Cookie, HandshakeFrame, NoiseMessage, Step};
@@ -273,7 +273,7 @@ impl Peers {
             ..Peer::default()
         });
         peer.firsts.push((nonce, now));
-        let expires = now + ANSWERED_LIFE;
+        let expires = now + ANSWERED_LIFETIME;
         let old = peer.answered.replace(Answered {
             nonce,
             id,

@@ -141,7 +141,7 @@ fn worn_keys_are_replaced() {
             pair.give(B, 0, &late).is_some(),
             "the old session still opens"
         );
-        pair.pass(PREVIOUS_LIFE);
+        pair.pass(PREVIOUS_LIFETIME);
         let later = pair.nodes[0].counters.unknown_session;
         assert!(pair.give(B, 0, &late).is_none());
         assert_eq!(pair.nodes[0].counters.unknown_session, later + 1);
