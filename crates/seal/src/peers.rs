@@ -410,13 +410,14 @@ impl Peers {
         self.wake_at(now + PREVIOUS_LIFETIME);
     }
 
-    /// Makes a session the current one.
+    /// Makes a session the current one. What was awaited of the one before it ends: its confirmation may never come, and says nothing of the new one.
     fn replace(slots: &mut Slots, peer: &mut Peer, id: u32, now: Duration) {
         if let Some(old) = peer.current.replace(id)
             && let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFETIME))
         {
             slots.release(older);
         }
+        peer.confirm = None;
         peer.renew_at = None;
         peer.quiet_since = now;
     }

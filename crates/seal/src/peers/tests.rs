@@ -8,6 +8,8 @@ use crate::session::{LAST_BLOCKS, REKEY_BLOCKS};
 const A: LinkAddr = LinkAddr::Local(0);
 const B: LinkAddr = LinkAddr::Local(1);
 const SECOND: Duration = Duration::from_secs(1);
+/// Two nodes that send to each other are together again after this, whatever happened before: a handshake with one that died has ended.
+const MEET_WITHIN: Duration = Duration::from_secs(4);
 
 fn at(node: usize) -> LinkAddr {
     LinkAddr::Local(node as u16)
@@ -118,6 +120,22 @@ impl Pair {
         }
     }
 
+    /// Whether a frame of each node reaches the other.
+    fn both_hear(&mut self) -> bool {
+        (0..2).all(|node| {
+            let has_sealer = self.nodes[node].sealer(at(1 - node)).is_some();
+            has_sealer && {
+                let frame = self.sealed(node, b"works");
+                self.give(at(node), 1 - node, &frame).is_some()
+            }
+        })
+    }
+
+    /// The node dies, and another one begins at its address.
+    fn restart(&mut self, node: usize) {
+        self.nodes[node] = Peers::new(&self.keys, false, true).expect("random");
+    }
+
     fn wear(&mut self, node: usize, blocks: u64) {
         let (sealer, _) = self.nodes[node].sealer(at(1 - node)).expect("a session");
         sealer.wear(blocks);
@@ -161,6 +179,77 @@ fn spent_key_seals_nothing() {
     pair.deaf = false;
     pair.pass(RENEW_GAP + 5 * SECOND);
     pair.works();
+}
+
+/// A peer dies with a renewal half done: what we wait for of the dead one ends with it, and does not take the session of its successor away.
+#[test]
+fn successor_of_a_half_renewed_peer() {
+    let mut pair = Pair::met();
+    pair.wear(0, REKEY_BLOCKS);
+    pair.works();
+    pair.nodes[0].upkeep(pair.now);
+    // Question, challenge, first and second message.
+    for _ in 0..2 {
+        for node in 0..2 {
+            for (_, frame) in pair.outs(node) {
+                pair.give(at(node), 1 - node, &frame);
+            }
+        }
+    }
+    assert_eq!(pair.nodes[0].counters.handshakes, 2);
+    pair.outs(0); // the confirmation gets lost
+    pair.restart(1);
+    pair.nodes[1].wish(pair.now, A);
+    pair.pump();
+    for _ in 0..20 {
+        pair.works();
+        pair.pass(SECOND);
+    }
+}
+
+/// Nodes that die at any moment, and lose frames, meet again soon and stay together.
+#[test]
+fn restarts_at_any_moment() {
+    for seed in 0..200 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let mut pair = Pair::met();
+        for _ in 0..dice.u32(1..6) {
+            if dice.bool() {
+                let node = dice.usize(..2);
+                if pair.nodes[node].has_session(at(1 - node)) {
+                    pair.wear(node, REKEY_BLOCKS);
+                    pair.both_hear();
+                }
+            }
+            // Both talk, and only some frames arrive.
+            for _ in 0..dice.u32(..60) {
+                pair.now += Duration::from_millis(dice.u64(..20));
+                for node in 0..2 {
+                    pair.nodes[node].wish(pair.now, at(1 - node));
+                    pair.nodes[node].upkeep(pair.now);
+                    for (_, frame) in pair.outs(node) {
+                        if dice.u32(..4) > 0 {
+                            pair.give(at(node), 1 - node, &frame);
+                        }
+                    }
+                }
+            }
+            pair.restart(dice.usize(..2));
+        }
+        let mut waited = Duration::ZERO;
+        let mut apart = Duration::ZERO;
+        while waited < 20 * SECOND {
+            for node in 0..2 {
+                pair.nodes[node].wish(pair.now, at(1 - node));
+            }
+            pair.pass(Duration::from_millis(20));
+            waited += Duration::from_millis(20);
+            if !pair.both_hear() {
+                apart = waited;
+            }
+        }
+        assert!(apart <= MEET_WITHIN, "seed {seed}: apart for {apart:?}");
+    }
 }
 
 /// A worn broadcast key is replaced at once, and all are told.
