@@ -17,9 +17,24 @@ pub(crate) const INSIDE: &str = "--inside";
 /// Hosts that are asked to join answer within this time, also behind a slow login.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
+/// Nodes of each host, where a command takes them.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Slots {
+    /// Nodes on each host of the hosts file [default: its `slots`, or 1]; those of one host reach each other over shared memory
+    #[arg(long, value_name = "N", requires = "hosts")]
+    slots: Option<u16>,
+}
+
 /// Reads the file, over another link where one is asked for.
-pub(crate) fn read(path: &Path, link: Option<&LinkSpec>) -> anyhow::Result<ClusterFile> {
-    let file = ClusterFile::read(path)?;
+pub(crate) fn read(
+    path: &Path,
+    link: Option<&LinkSpec>,
+    Slots { slots }: Slots,
+) -> anyhow::Result<ClusterFile> {
+    let file = match slots {
+        Some(slots) => ClusterFile::read_with_slots(path, slots)?,
+        None => ClusterFile::read(path)?,
+    };
     Ok(match link {
         Some(link) => file.over(link, path)?,
         None => file,

@@ -41,6 +41,8 @@ pub(crate) struct Args {
     /// Several hosts, one process on each node of this file; started by ssh or the node's own command
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
+    #[command(flatten)]
+    slots: hosts::Slots,
     /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
@@ -98,8 +100,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut link_name = spec.link.to_string();
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
-        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref())?);
-        link_name = file.hosts()[0].link.kind().to_owned();
+        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref(), args.slots)?);
+        link_name = file.link_name();
         spec.nodes = file.hosts().len();
         spec.join_timeout = hosts::ANSWER_WITHIN;
         spec.hosts = Some(hosts::of(file, hosts::program(args.program_path.as_ref())?));

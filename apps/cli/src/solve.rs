@@ -99,6 +99,8 @@ pub(crate) struct Args {
     /// Several hosts: the file that says which
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
+    #[command(flatten)]
+    slots: hosts::Slots,
     /// Start nothing; be this node of the hosts file
     #[arg(long, value_name = "I", requires = "hosts")]
     id: Option<u16>,
@@ -204,7 +206,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let (Some(hosts), Some(id)) = (&args.hosts, args.id)
         && id > 0
     {
-        let file = hosts::read(hosts, args.link.as_ref())?;
+        let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
         let security = args.security.stated(args.link.as_ref(), Some(&file));
         return crate::worker::serve_host(
             &file,
@@ -218,7 +220,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     check(&args)?;
     let cluster = match &args.hosts {
         Some(path) => {
-            let file = hosts::read(path, args.link.as_ref())?;
+            let file = hosts::read(path, args.link.as_ref(), args.slots)?;
             if args.id.is_none() && !args.inside {
                 hosts::enter_node_0(&file, path)?;
             }

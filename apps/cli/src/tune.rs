@@ -41,6 +41,8 @@ pub(crate) struct Args {
     /// Several hosts, one process on each node of this file
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
+    #[command(flatten)]
+    slots: hosts::Slots,
     /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
@@ -116,7 +118,7 @@ pub(crate) fn member(args: MemberArgs) -> Outcome {
 pub(crate) fn run(args: Args) -> Outcome {
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
-        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref())?);
+        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref(), args.slots)?);
         ensure!(
             file.hosts().len() > 1,
             "{}: one node has nothing to tune; name two at least",

@@ -53,17 +53,37 @@ fn under(congestion: Congestion, over: Over) -> Place {
     }
 }
 
+/// An address of loopback that no other test has: by this process, and the test's first port.
+fn own_addr(node: u16, port: u16) -> String {
+    let pid = std::process::id();
+    let (high, low) = (100 + (pid >> 16) % 100, (pid >> 8) & 255);
+    format!("udp:127.{high}.{low}.{}:{}", 1 + (pid & 127), port + node)
+}
+
+/// Two hosts of two nodes: each life finds the memory of its host's nodes again, and the others over UDP.
+#[test]
+fn restarts_among_hosts() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = cluster_file(folder.path(), |node| {
+        format!(
+            "host = \"pc{}\"\naddr = \"{}\"",
+            node / 2,
+            own_addr(node, 7_100)
+        )
+    });
+    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::Suci, 30)] {
+        let place = under(congestion, Over::Cluster(path.clone()));
+        run(&place, cycles, 6, |_, _| {});
+    }
+}
+
 /// The same over UDP: each life takes up the address of the one before it.
 #[test]
 fn restarts_over_udp() {
     let folder = tempfile::tempdir().expect("folder");
-    let pid = std::process::id();
-    // Addresses of loopback that no other test has: those of this process.
-    let addr = |node: u16| {
-        let (high, low) = (100 + (pid >> 16) % 100, (pid >> 8) & 255);
-        format!("udp:127.{high}.{low}.{}:{}", 1 + (pid & 127), 7_000 + node)
-    };
-    let path = cluster_file(folder.path(), |node| format!("addr = \"{}\"", addr(node)));
+    let path = cluster_file(folder.path(), |node| {
+        format!("addr = \"{}\"", own_addr(node, 7_000))
+    });
     for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::Suci, 30)] {
         let place = under(congestion, Over::Cluster(path.clone()));
         run(&place, cycles, 2, |_, _| {});

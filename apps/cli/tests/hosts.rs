@@ -78,6 +78,42 @@ fn solve_through_commands() {
     }
 }
 
+/// Several nodes of each host: they solve together, over shared memory within a host and UDP between.
+#[test]
+fn solve_on_slots() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("x.npy");
+    let matrix = file(folder.path(), "A.mtx", common::tridiagonal(60));
+    // Ports of one address, one after the other, that no other test has.
+    let port = 30_000 + std::process::id() % 1_000 * 8;
+    let entry = |id: u32| {
+        let port = port + 4 * id;
+        format!(
+            "[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:127.0.0.1:{port}\"\nvia = []\n"
+        )
+    };
+    for (text, more) in [
+        (entry(0) + &entry(1), ["--slots", "3"]),
+        (
+            entry(0) + "slots = 2\n" + &entry(1) + "slots = 4\n",
+            ["--seed", "0"],
+        ),
+    ] {
+        let hosts = file(folder.path(), "slots.toml", &text);
+        let mut words = vec!["solve", &matrix, "--hosts", &hosts, "--output"];
+        words.push(output.to_str().unwrap());
+        let (code, run) = json(&[&words[..], &more].concat());
+        assert_eq!(code, 0, "{more:?}: {run}");
+        assert_eq!(
+            (&run["workers"], &run["link"]),
+            (&5.into(), &"shm+udp".into())
+        );
+        let ones = vec![1.0; 60];
+        assert!(common::distance(&common::read_npy(&output), &ones) < 1e-8);
+        std::fs::remove_file(&output).unwrap();
+    }
+}
+
 /// Programs run on each host, in the launcher's folder, and what they print is tagged by name and host.
 #[test]
 fn launch_through_commands() {

@@ -26,8 +26,8 @@ const DATA: Channel = Channel::ordered(0);
 const REPORT: Channel = Channel::ordered(1);
 /// The sender of measured messages.
 const SENDER: NodeId = NodeId(0);
-/// The receiver of measured messages.
-const RECEIVER: NodeId = NodeId(1);
+/// The receiver of measured messages, if no other is asked for.
+const RECEIVER: u16 = 1;
 /// Round trips before anything is measured: connections, caches and clocks settle.
 const WARM_UP: u64 = 200;
 /// Messages of a burst from this size on are shared with the endpoint, not copied.
@@ -68,6 +68,13 @@ pub struct Plan {
     pub cpus: Option<[usize; 2]>,
     /// Spin without ever yielding the core (otherwise the endpoint's adaptive policy).
     pub spin: bool,
+    /// The node with which node 0 exchanges messages; all others only wait.
+    #[serde(default = "usual_receiver")]
+    pub receiver: u16,
+}
+
+fn usual_receiver() -> u16 {
+    RECEIVER
 }
 
 impl Plan {
@@ -86,11 +93,12 @@ impl Plan {
             iterations,
             cpus,
             spin: cpus.is_some(),
+            receiver: RECEIVER,
         }
     }
 
     fn cpu_of(&self, node: NodeId) -> Option<usize> {
-        self.cpus.map(|cpus| cpus[usize::from(node.0)])
+        self.cpus.map(|cpus| cpus[usize::from(node != SENDER)])
     }
 
     fn options(&self) -> Options {
@@ -270,14 +278,16 @@ struct Runner<L: Link> {
     endpoint: Endpoint<L>,
     arrivals: Arrivals,
     spin: bool,
+    receiver: NodeId,
 }
 
 impl<L: Link> Runner<L> {
-    fn new(endpoint: Endpoint<L>, spin: bool) -> Self {
+    fn new(endpoint: Endpoint<L>, plan: &Plan) -> Self {
         Self {
             endpoint,
             arrivals: Arrivals::default(),
-            spin,
+            spin: plan.spin,
+            receiver: NodeId(plan.receiver),
         }
     }
 
@@ -332,7 +342,7 @@ impl<L: Link> Runner<L> {
             }
             let awaited = self.arrivals.messages + 1;
             let before = Instant::now();
-            self.endpoint.send(RECEIVER, DATA, message)?;
+            self.endpoint.send(self.receiver, DATA, message)?;
             self.poll_until(watch, |arrivals| arrivals.messages >= awaited)?;
             trips.record(before.elapsed().as_nanos() as u64);
         }
@@ -349,6 +359,14 @@ impl<L: Link> Runner<L> {
             let rest = span.saturating_sub(start.elapsed());
             self.endpoint
                 .poll_wait(&mut self.arrivals, rest.min(IDLE_LOOK))?;
+        }
+        Ok(())
+    }
+
+    /// Waits as a node without part in the exchange does, until the sender leaves.
+    fn stand_by(&mut self) -> Result<(), ExchangeError> {
+        while !self.endpoint.is_dead(SENDER) {
+            self.endpoint.poll_wait(&mut self.arrivals, IDLE_LOOK)?;
         }
         Ok(())
     }
@@ -418,7 +436,7 @@ pub fn measure(
         ..plan.options()
     };
     let endpoint = launcher.endpoint(options, None, None)?;
-    let mut runner = Runner::new(endpoint, plan.spin);
+    let mut runner = Runner::new(endpoint, plan);
     let mut watch = || watch(&mut launcher);
     let message = vec![0x5a; plan.size];
 
@@ -438,14 +456,14 @@ pub fn measure(
             let trips = runner.ask(&message, BURST_ROUND_TRIPS.min(plan.iterations), &mut watch)?;
             let (cpu, start) = (machine::process_cpu(), Instant::now());
             let mut batch = runner.endpoint.batch();
-            let shared = Bytes::from(message);
+            let (shared, to) = (Bytes::from(message), runner.receiver);
             for _ in 0..plan.iterations {
                 // Waits, polling, while the queue is full; messages that arrive meanwhile are kept. Long ones are shared, as MPI's programs pass
                 // theirs to MPI_Isend.
                 if plan.size >= SHARED_BYTES {
-                    batch.send_shared(RECEIVER, DATA, shared.clone())?;
+                    batch.send_shared(to, DATA, shared.clone())?;
                 } else {
-                    batch.send(RECEIVER, DATA, &shared)?;
+                    batch.send(to, DATA, &shared)?;
                 }
             }
             drop(batch);
@@ -470,7 +488,7 @@ pub fn measure(
     let sender = Side::new(cpu, crossed, plan.size);
     let retransmitted_frames = runner
         .endpoint
-        .flow(RECEIVER)
+        .flow(runner.receiver)
         .map_or(0, |flow| flow.retransmitted_frames);
     let _ = runner.endpoint.close(Duration::from_secs(1));
     let seconds = seconds.as_secs_f64();
@@ -501,8 +519,11 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
         return away::serve(&plan);
     }
     let plan: Plan = serde_json::from_str(plan)?;
-    let _pinned = pin(plan.cpu_of(RECEIVER))?;
-    let mut runner = Runner::new(endpoint_from_env(plan.options())?, plan.spin);
+    let mut runner = Runner::new(endpoint_from_env(plan.options())?, &plan);
+    if runner.endpoint.me() != runner.receiver {
+        return runner.stand_by();
+    }
+    let _pinned = pin(plan.cpu_of(runner.receiver))?;
     let message = vec![0xa5; plan.size];
     runner.answer(&message, WARM_UP.min(plan.iterations))?;
     let (cpu, crossed) = match plan.kind {
@@ -569,11 +590,19 @@ mod tests {
             iterations: 5,
             cpus: Some([0, 1]),
             spin: true,
+            receiver: 3,
         };
         let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!(
-            (read.kind, read.size, read.iterations, read.cpus, read.spin),
-            (Kind::Burst, 77, 5, Some([0, 1]), true)
+            (
+                read.kind,
+                read.size,
+                read.iterations,
+                read.cpus,
+                read.spin,
+                read.receiver
+            ),
+            (Kind::Burst, 77, 5, Some([0, 1]), true, 3)
         );
     }
 }

@@ -293,6 +293,14 @@ impl<L: Link> Link for Checked<L> {
         }
     }
 
+    fn caps_to(&self, to: LinkAddr) -> LinkCaps {
+        if self.on {
+            self.caps()
+        } else {
+            self.inner.caps_to(to)
+        }
+    }
+
     fn local_addr(&self) -> LinkAddr {
         self.inner.local_addr()
     }
@@ -355,6 +363,11 @@ impl<L: Link> Link for Checked<L> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
+    }
+
+    #[inline]
+    fn note_time(&mut self, now_ns: u64) {
+        self.inner.note_time(now_ns);
     }
 
     fn rings(&self) -> Option<&impl Rings> {

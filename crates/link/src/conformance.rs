@@ -58,7 +58,7 @@ pub fn run_all<L: Link + Send>(make: impl Fn(usize) -> Vec<L>) {
 pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     const FRAMES: u32 = 2_000;
     let (mut a, mut b) = pair(make);
-    let caps = a.caps();
+    let caps = a.caps_to(b.local_addr());
     let longest = caps.frame_bytes;
     let burst = (caps.receive_frames / 2).clamp(1, 16) as u32;
     let refused = |link: &L| {
@@ -227,21 +227,25 @@ fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
 /// Capabilities have sensible values, since other code divides by them or allocates them; addresses differ.
 pub fn caps_are_sane<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (a, b) = pair(make);
-    let caps = a.caps();
+    let caps = a.caps_to(b.local_addr());
     assert!(caps.frame_bytes >= 512, "{caps:?}");
     assert!(
         caps.receive_frames >= 1 && caps.burst_frames >= 1,
         "{caps:?}"
     );
     assert!(!caps.name.is_empty());
-    assert_eq!(caps, a.caps(), "capabilities do not change");
+    assert_eq!(
+        caps,
+        a.caps_to(b.local_addr()),
+        "capabilities do not change"
+    );
     assert_ne!(a.local_addr(), b.local_addr());
 }
 
 /// A frame of any length arrives unchanged and with its sender's address, both ways.
 pub fn frames_arrive_intact<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
-    let limit = a.caps().frame_bytes;
+    let limit = a.caps_to(b.local_addr()).frame_bytes;
     let mut sizes: Vec<usize> = (1..=130).collect();
     sizes.extend((7..=16).flat_map(|bits| {
         let bytes = 1usize << bits;
@@ -267,7 +271,7 @@ pub fn frames_arrive_intact<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
 /// Frames of mixed lengths, sent at once, all arrive once.
 pub fn burst_arrives<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
-    let caps = a.caps();
+    let caps = a.caps_to(b.local_addr());
     let to = b.local_addr();
     let count = (caps.burst_frames * 3).min(caps.receive_frames / 2).max(1) as u32;
     for round in 0..4 {
@@ -293,7 +297,7 @@ pub fn burst_arrives<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
 pub fn full_link_refuses_and_recovers<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     for small in [true, false] {
         let (mut a, mut b) = pair(make);
-        let caps = a.caps();
+        let caps = a.caps_to(b.local_addr());
         let to = b.local_addr();
         let bytes = if small { 24 } else { caps.frame_bytes };
         let mut accepted = 0;
@@ -440,7 +444,8 @@ pub fn garbage_addresses_do_no_harm<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
 pub fn many_peers_talk<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     const FRAMES_MAX: usize = 40;
     let mut links = make(MANY);
-    let frames = links[0].caps().receive_frames / (MANY - 1);
+    let caps = links[0].caps_to(links[1].local_addr());
+    let frames = caps.receive_frames / (MANY - 1);
     let frames = frames.clamp(1, FRAMES_MAX);
     for link in &mut links {
         // Announcements that the other links made when they were opened take room, too.
@@ -481,7 +486,7 @@ pub fn stream_between_threads<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
 }
 
 fn stream<L: Link>(mut link: L, to: LinkAddr) {
-    let caps = link.caps();
+    let caps = link.caps_to(to);
     // The first four bytes number a frame, the next four count the peer's frames that arrived here.
     let window = (caps.receive_frames / 2).clamp(1, 200) as u32;
     let big = caps.frame_bytes;

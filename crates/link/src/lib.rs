@@ -11,6 +11,7 @@ pub mod ether;
 mod gather;
 pub mod impair;
 pub mod packet;
+mod paired;
 mod rings;
 mod sealing;
 pub mod shm;
@@ -23,6 +24,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub use paired::Paired;
 pub use rings::{NoRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
 
@@ -71,6 +73,8 @@ pub struct LinkCaps {
     pub lossless: bool,
     /// Frames may be damaged on the way without a reliable check of the medium: `checked` adds a checksum.
     pub damages: bool,
+    /// Each look for received frames is a system call.
+    pub polls_by_call: bool,
 }
 
 /// Traffic of a link. Every drop is counted under its reason.
@@ -96,6 +100,25 @@ pub struct LinkCounters {
     pub damaged_frames: u64,
     /// Received frames dropped because they had no checksum where all must have one (`checked`).
     pub unchecked_frames: u64,
+}
+
+impl LinkCounters {
+    /// The sums of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            sent_frames: self.sent_frames + other.sent_frames,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            received_frames: self.received_frames + other.received_frames,
+            received_bytes: self.received_bytes + other.received_bytes,
+            overrun_frames: self.overrun_frames + other.overrun_frames,
+            impaired_frames: self.impaired_frames + other.impaired_frames,
+            refused: self.refused + other.refused,
+            dropped_frames: self.dropped_frames + other.dropped_frames,
+            damaged_frames: self.damaged_frames + other.damaged_frames,
+            unchecked_frames: self.unchecked_frames + other.unchecked_frames,
+        }
+    }
 }
 
 /// Permanent failure of a link. A lost frame or a full ring is no error.
@@ -318,6 +341,11 @@ pub trait Link {
     /// Properties of this link.
     fn caps(&self) -> LinkCaps;
 
+    /// Properties of the way to this address, where a link has several.
+    fn caps_to(&self, _to: LinkAddr) -> LinkCaps {
+        self.caps()
+    }
+
     /// Our own address, as peers must name it.
     fn local_addr(&self) -> LinkAddr;
 
@@ -359,6 +387,10 @@ pub trait Link {
     /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still
     /// sent.
     fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
+
+    /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to look for frames.
+    #[inline]
+    fn note_time(&mut self, _now_ns: u64) {}
 
     /// The shared-memory rings of this link, if it has them.
     fn rings(&self) -> Option<&impl Rings> {

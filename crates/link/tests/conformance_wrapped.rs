@@ -4,6 +4,7 @@ mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use tsumuji_link::Paired;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
@@ -48,5 +49,35 @@ mod captured {
         let links = common::late(sockets(nodes)).into_iter();
         let captured = links.map(|link| Capture::new(link, std::io::sink()));
         captured.collect::<Vec<_>>()
+    });
+}
+
+/// Shared memory and loopback sockets as one link, without processes of this host among the peers.
+mod paired_beyond {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let network = sockets(nodes).into_iter();
+        let paired = network.map(|udp| Paired::new(job(2).remove(0), udp));
+        paired.collect::<Result<Vec<_>, _>>().expect("epoll")
+    });
+}
+
+/// The same, with all peers on this host.
+mod paired_within {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let pairs = job(nodes).into_iter().zip(sockets(nodes));
+        let paired = pairs.map(|(shm, udp)| Paired::new(shm, udp).map(Paired::known_locally));
+        paired.collect::<Result<Vec<_>, _>>().expect("epoll")
+    });
+}
+
+/// And beside a network that is late and damages frames.
+mod paired_checked {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let pairs = job(nodes).into_iter().zip(common::late(sockets(nodes)));
+        let paired = pairs.map(|(shm, udp)| Paired::new(shm, udp));
+        paired.collect::<Result<Vec<_>, _>>().expect("epoll")
     });
 }

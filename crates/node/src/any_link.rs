@@ -17,10 +17,11 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{
-    Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
-    SealCounters,
+    Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Paired, Receiver,
+    Rings, SealCounters,
 };
 
+use crate::bootstrap::{HostMemory, HostServer};
 use crate::error::OpenError;
 #[cfg(feature = "seal")]
 use crate::security::Keyed;
@@ -238,9 +239,61 @@ pub enum AnyLink {
     /// Sealed with a cluster key.
     #[cfg(feature = "seal")]
     Sealed(Box<Keyed>),
+    /// Shared memory within this host, and another link beyond it.
+    Hosted(Box<Hosted>),
+}
+
+/// A link that leaves this host, beside shared memory.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a process has one
+#[doc(hidden)]
+pub enum Network {
+    Open(Unsealed),
+    #[cfg(feature = "seal")]
+    Sealed(Box<Keyed>),
+}
+
+/// A paired link, and the thread that offers its memory to other nodes of this host.
+#[derive(Debug)]
+pub struct Hosted {
+    link: Paired<Network>,
+    _offer: HostServer,
+}
+
+impl std::ops::Deref for Hosted {
+    type Target = Paired<Network>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.link
+    }
+}
+
+impl std::ops::DerefMut for Hosted {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.link
+    }
 }
 
 impl AnyLink {
+    /// Adds the shared memory of this host's nodes.
+    pub(crate) fn paired(self, host: HostMemory) -> Result<Self, OpenError> {
+        let network = match self {
+            Self::Open(link) => Network::Open(link),
+            #[cfg(feature = "seal")]
+            Self::Sealed(link) => Network::Sealed(link),
+            Self::Hosted(_) => return Ok(self),
+        };
+        let shm = Shm::attach(&host.memory, host.rank)?;
+        let link = Paired::new(shm, network).map_err(|source| OpenError::Neighbours {
+            what: "make an epoll descriptor",
+            source,
+        })?;
+        Ok(Self::Hosted(Box::new(Hosted {
+            link,
+            _offer: host.offer,
+        })))
+    }
+
     /// Adds the given wrappers to `base`; frames are not sealed (see [`Security`](crate::Security)).
     pub fn open(
         base: Base,
@@ -329,6 +382,15 @@ macro_rules! delegate {
             #[inline]
             fn caps(&self) -> LinkCaps {
                 match self { $($(#[$cfg])? Self::$variant(link) => link.caps(),)* }
+            }
+
+            fn caps_to(&self, to: LinkAddr) -> LinkCaps {
+                match self { $($(#[$cfg])? Self::$variant(link) => link.caps_to(to),)* }
+            }
+
+            #[inline]
+            fn note_time(&mut self, now_ns: u64) {
+                match self { $($(#[$cfg])? Self::$variant(link) => link.note_time(now_ns),)* }
             }
 
             #[inline]
@@ -432,6 +494,7 @@ impl AnyLink {
             Self::Open(link) => link.shm(),
             #[cfg(feature = "seal")]
             Self::Sealed(_) => None,
+            Self::Hosted(link) => Some(link.shm()),
         }
     }
 
@@ -441,6 +504,26 @@ impl AnyLink {
             Self::Open(link) => link.shm_mut(),
             #[cfg(feature = "seal")]
             Self::Sealed(_) => None,
+            Self::Hosted(link) => Some(link.shm_mut()),
+        }
+    }
+}
+
+/// Its own rings are not those of the host's nodes.
+impl Network {
+    fn shm(&self) -> Option<&Shm> {
+        None
+    }
+
+    fn shm_mut(&mut self) -> Option<&mut Shm> {
+        None
+    }
+
+    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        match self {
+            Self::Open(link) => link.receive(max, &mut Erased(receiver)),
+            #[cfg(feature = "seal")]
+            Self::Sealed(link) => link.receive(max, &mut Erased(receiver)),
         }
     }
 }
@@ -484,13 +567,15 @@ impl AnyLink {
             Self::Open(link) => link.receive(max, receiver),
             #[cfg(feature = "seal")]
             Self::Sealed(link) => link.receive(max, &mut Erased(receiver)),
+            Self::Hosted(link) => link.receive(max, receiver),
         }
     }
 }
 
 delegate!(Base: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk);
 delegate!(Unsealed: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Impaired Captured CapturedImpaired);
-delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed);
+delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed Hosted);
+delegate!(Network: Open #[cfg(feature = "seal")] Sealed);
 
 #[cfg(test)]
 mod tests {

@@ -15,10 +15,14 @@
 //! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a host, which is resolved
 //! when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
+//! `slots = 8` makes eight nodes of an entry, over `udp` with ports counted up from the stated one. Nodes are numbered in the order of the entries, all
+//! slots of one before those of the next. Nodes of one host (entries with one `host` count, too) reach each other over shared memory.
+//!
 //! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet; the address of that interface is
 //! `mac = "02:…"`, or the entry of `host` in `/etc/ethers`. A node may also state `interface`, `ip` and `mac`, so that another link can be chosen for
 //! all (`over`), and `via = ["ssh", "-T", "pc2"]`, a command that runs another command there.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -39,6 +43,8 @@ const FILE_LIMIT_BYTES: u64 = 16 << 20;
 
 /// Default port of `udp`, if only an address is known; node *i* takes this + *i*.
 const PORT: u16 = 7000;
+/// Most nodes of one entry: more than any host has cores.
+const SLOTS_MAX: u16 = 1024;
 /// Limit of words in a `via` command.
 const VIA_WORDS_MAX: usize = 64;
 
@@ -157,6 +163,7 @@ struct RawFile {
 #[serde(deny_unknown_fields)]
 struct RawNode {
     id: Spanned<u16>,
+    slots: Option<Spanned<u16>>,
     #[serde(alias = "name")]
     host: Option<String>,
     addr: Spanned<String>,
@@ -243,31 +250,36 @@ impl ClusterFile {
     /// Reads and checks a file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ClusterFileError> {
         let path = path.as_ref();
-        let error = |source| ClusterFileError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let text = text_file::read(path, FILE_LIMIT_BYTES).map_err(error)?;
-        let text = text.ok_or_else(|| ClusterFileError::TooLarge {
-            path: path.to_owned(),
-            limit: FILE_LIMIT_BYTES,
-        })?;
-        Self::parse(&text, path)
+        Self::parse(&read_text(path)?, path)
     }
 
     /// Checks a file's text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ClusterFileError> {
-        Self::parse_with(text, path, Path::new(ETHERS_PATH))
+        Self::parse_with(text, path, (Path::new(ETHERS_PATH), None))
     }
 
-    fn parse_with(text: &str, path: &Path, ethers: &Path) -> Result<Self, ClusterFileError> {
+    /// The same with `slots` nodes of each entry, whatever the file says.
+    pub fn read_with_slots(path: impl AsRef<Path>, slots: u16) -> Result<Self, ClusterFileError> {
+        let path = path.as_ref();
+        Self::parse_with(
+            &read_text(path)?,
+            path,
+            (Path::new(ETHERS_PATH), Some(slots)),
+        )
+    }
+
+    fn parse_with(
+        text: &str,
+        path: &Path,
+        (ethers, all_slots): (&Path, Option<u16>),
+    ) -> Result<Self, ClusterFileError> {
         let error = |span: Option<Range<usize>>, problem: String| ClusterFileError::Content {
             path: path.to_owned(),
             line: line_of(text, span.map_or(0, |span| span.start)),
             problem,
         };
         let raw: RawFile = toml::from_str(text).map_err(|found| {
-            let accepted = "accepted are `key` and [[node]] tables with `id`, `host`, `addr` and, if needed, `interface`, `ip`, `mac`, `via`";
+            let accepted = "accepted are `key` and [[node]] tables with `id`, `host`, `addr` and, if needed, `slots`, `interface`, `ip`, `mac`, `via`";
             error(
                 found.span(),
                 format!("{}; {accepted}", found.message().replace('\n', " ")),
@@ -279,38 +291,52 @@ impl ClusterFile {
                 "no [[node]] in the file; at least one is needed".to_owned(),
             ));
         }
-        let nodes = raw.node.len();
-        let mut hosts: Vec<Option<HostNode>> = Vec::new();
-        hosts.resize_with(nodes, || None);
+        let entries = raw.node.len();
+        let mut hosts: Vec<Vec<HostNode>> = vec![Vec::new(); entries];
+        let mut addrs = HashSet::new();
         for node in raw.node {
             let node = node.into_inner();
             let id = *node.id.get_ref();
             let Some(place) = hosts.get(usize::from(id)) else {
                 let problem = format!(
-                    "field `id`: {id} leaves a gap; the ids of {nodes} nodes are 0 to {}",
-                    nodes - 1
+                    "field `id`: {id} leaves a gap; the ids of {entries} entries are 0 to {}",
+                    entries - 1
                 );
                 return Err(error(Some(node.id.span()), problem));
             };
-            if place.is_some() {
+            if !place.is_empty() {
                 return Err(error(
                     Some(node.id.span()),
                     format!("field `id`: {id} is there twice"),
                 ));
             }
             let addr_span = node.addr.span();
+            let (slots, slots_span) = match (all_slots, &node.slots) {
+                (Some(slots), _) => (slots, addr_span.clone()),
+                (None, Some(slots)) => (*slots.get_ref(), slots.span()),
+                (None, None) => (1, addr_span.clone()),
+            };
             let host = node
                 .check(id, ethers)
                 .map_err(|(span, problem)| error(Some(span), problem))?;
-            if hosts.iter().flatten().any(|other| other.addr == host.addr) {
-                return Err(error(
-                    Some(addr_span),
-                    format!("field `addr`: {} is there twice", host.addr),
-                ));
+            for slot in
+                in_slots(&host, slots).map_err(|problem| error(Some(slots_span), problem))?
+            {
+                let problem = if !addrs.insert(slot.addr) {
+                    format!("field `addr`: {} is there twice", slot.addr)
+                } else if addrs.len() > usize::from(u16::MAX) {
+                    format!(
+                        "field `id`: more nodes than ids, of which there are {}",
+                        u16::MAX
+                    )
+                } else {
+                    hosts[usize::from(id)].push(slot);
+                    continue;
+                };
+                return Err(error(Some(addr_span), problem));
             }
-            hosts[usize::from(id)] = Some(host);
         }
-        // There are as many places as nodes, and none was taken twice, so all are taken.
+        // There are as many places as entries, and none was taken twice, so all are taken.
         let mut file = Self::of(hosts.into_iter().flatten().collect());
         // The key file's path is relative to the cluster file.
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -337,6 +363,7 @@ impl ClusterFile {
     pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
         let mut hosts = self.hosts;
         let nodes = hosts.len();
+        let mut addrs = HashSet::new();
         for (node, host) in hosts.iter_mut().enumerate() {
             let found = match link {
                 LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
@@ -344,6 +371,13 @@ impl ClusterFile {
                 }
                 _ => on_link(host, node, link),
             };
+            let found = found.and_then(|found| {
+                let is_new = addrs.insert(found.1);
+                is_new.then_some(found).ok_or_else(|| {
+                    "has one process at a time, and another node has its address; take udp"
+                        .to_owned()
+                })
+            });
             let found = found.map_err(|problem| ClusterFileError::Over {
                 path: path.to_owned(),
                 node,
@@ -361,6 +395,17 @@ impl ClusterFile {
     /// The key file (`key = "lab.key"`, beside the cluster file) with which all frames are sealed.
     pub fn key(&self) -> Option<&Path> {
         self.key.as_deref()
+    }
+
+    /// The link's name as in `Endpoint::link_name`: `udp`, or `shm+udp` where nodes share a host.
+    pub fn link_name(&self) -> String {
+        let kind = self.hosts[0].link.kind();
+        let mut hosts = HashSet::new();
+        if self.hosts.iter().all(|node| hosts.insert(&node.host)) {
+            kind.to_owned()
+        } else {
+            format!("shm+{kind}")
+        }
     }
 
     /// Where each node runs, in order of their ids.
@@ -388,6 +433,50 @@ impl ClusterFile {
             members: self.members.clone(),
         })
     }
+}
+
+fn read_text(path: &Path) -> Result<String, ClusterFileError> {
+    let error = |source| ClusterFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let text = text_file::read(path, FILE_LIMIT_BYTES).map_err(error)?;
+    text.ok_or_else(|| ClusterFileError::TooLarge {
+        path: path.to_owned(),
+        limit: FILE_LIMIT_BYTES,
+    })
+}
+
+/// The nodes of one entry.
+fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, String> {
+    if !(1..=SLOTS_MAX).contains(&slots) {
+        return Err(format!(
+            "field `slots`: {slots}: accepted are 1 to {SLOTS_MAX}"
+        ));
+    }
+    let slot = |number: u16| {
+        let mut node = host.clone();
+        match host.link {
+            _ if number == 0 => {}
+            LinkSpec::Udp(Some(mut addr)) => {
+                let port = addr.port().checked_add(number).ok_or_else(|| {
+                    format!(
+                        "field `addr`: no {slots} ports follow {}; the highest is 65535",
+                        addr.port()
+                    )
+                })?;
+                addr.set_port(port);
+                (node.link, node.addr) = (LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr));
+            }
+            link => {
+                return Err(format!(
+                    "field `slots`: {slots} nodes cannot share `{link}`: it has one process at a time; take udp"
+                ));
+            }
+        }
+        Ok(node)
+    };
+    (0..slots).map(slot).collect()
 }
 
 /// The link that `host` opens, and its address, for a link of this kind.

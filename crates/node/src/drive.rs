@@ -200,6 +200,9 @@ impl<L: Link, C: Clock> Drive<L, C> {
             ..
         } = self;
         let read = refreshes.then(|| clock.now());
+        if let Some(now) = read {
+            link.note_time(now.as_nanos());
+        }
         let before = engine.counters().delivered_messages;
         let mut arrivals = Arrivals {
             engine,
@@ -402,10 +405,11 @@ impl<L: Link, C: Clock> Drive<L, C> {
         Ok(())
     }
 
-    /// Whether a message leaves at once, by a call of the link of its own that gathers it from the caller's memory.
+    /// Whether a message to that peer leaves at once, by a call of the link of its own that gathers it from the caller's memory.
     #[inline]
-    pub(crate) fn gathers_alone(&self) -> bool {
-        self.caps.gathers && !self.cork.is_in()
+    pub(crate) fn gathers_alone(&self, to: NodeId) -> bool {
+        let is_near = matches!(self.table.addr(to), Some(LinkAddr::Local(_)));
+        self.caps.gathers && !is_near && !self.cork.is_in()
     }
 
     /// Queues a message that the engine borrows until it copies or forgets it. The caller passes it to `transmit`.

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkCounters, LinkError, Rings, SealCounters};
-use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
+use tsumuji_link::{Link, LinkAddr, LinkCounters, LinkError, Rings, SealCounters};
+use tsumuji_proto::{Borrowed, Config, Engine, NodeId, PeerLink};
 
 pub use self::batch::Batch;
 pub use self::datagrams::NOW_OR_NEVER;
@@ -127,12 +127,6 @@ impl<L: Link> Endpoint<L> {
             None => random_u64().map_err(OpenError::Random)? as u32 | 1, // never 0
         };
         let table = Table::new(&membership);
-        let kernel_tells = (table.peers())
-            .filter_map(|peer| table.addr(peer))
-            .any(|addr| {
-                link.rings()
-                    .is_some_and(|rings| rings.process_at(addr).is_some())
-            });
         let mut engine = Engine::new(Config {
             me: membership.me,
             incarnation,
@@ -147,14 +141,15 @@ impl<L: Link> Endpoint<L> {
             keep_alive: from_std(options.keep_alive),
             dead_after: from_std(options.dead_after),
         });
-        if kernel_tells {
-            engine.bear_silence();
-        }
         let clock = SystemClock::new();
         let now = clock.now();
+        let mut kernel_tells = false;
         for peer in table.peers() {
-            engine.add_peer(now, peer);
+            let way = table.addr(peer).map(|addr| way_to(&link, addr));
+            let way = way.ok_or(OpenError::NotAMember)?;
+            engine.add_peer_over(now, peer, way);
             engine.set_pace(now, peer, options.pace);
+            kernel_tells |= way.is_watched;
         }
         let is_contended = membership.is_oversubscribed(&membership.members);
         let idle = Idle::new(options.idle, is_contended);
@@ -285,6 +280,18 @@ impl<L: Link> Endpoint<L> {
             return Ok(());
         }
         Err(CloseError::Undelivered { lost, given_up })
+    }
+}
+
+/// Properties of the way to a peer's address.
+fn way_to(link: &impl Link, addr: LinkAddr) -> PeerLink {
+    let caps = link.caps_to(addr);
+    let rings = link.rings().filter(|_| matches!(addr, LinkAddr::Local(_)));
+    PeerLink {
+        frame_bytes: caps.frame_bytes,
+        lossless: caps.lossless,
+        has_ring: rings.is_some(),
+        is_watched: rings.is_some_and(|rings| rings.process_at(addr).is_some()),
     }
 }
 

@@ -52,6 +52,17 @@ pub enum OpenError {
     /// The shared memory cannot be joined.
     #[error("cannot join the shared memory: {0}")]
     Attach(#[from] tsumuji_link::shm::ShmAttachError),
+    /// The shared memory of this host's nodes cannot be made.
+    #[error("cannot make the shared memory: {0}")]
+    Memory(#[from] tsumuji_link::shm::ShmCreateError),
+    /// The shared memory of this host's nodes was not found.
+    #[error("nodes of this host cannot meet: {what}: {source}")]
+    Neighbours {
+        /// The step that failed.
+        what: &'static str,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
     /// The UDP socket cannot be opened.
     #[error("cannot open the link: {0}")]
     Bind(#[from] tsumuji_link::udp::UdpBindError),

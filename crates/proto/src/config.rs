@@ -4,6 +4,31 @@ use crate::congestion::Congestion;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
 
+/// Properties of the way between this node and one peer. Peers of one node may be reached over different links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerLink {
+    /// As `Config::frame_bytes`.
+    pub frame_bytes: usize,
+    /// As `Config::lossless`.
+    pub lossless: bool,
+    /// There is a ring of `Config::ring_bytes` in each direction.
+    pub has_ring: bool,
+    /// The driver knows whether the peer's process lives, and calls `abort` when it has ended: silence ends no session with it.
+    pub is_watched: bool,
+}
+
+impl PeerLink {
+    /// That of an engine whose peers are all reached over one link.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            frame_bytes: config.frame_bytes,
+            lossless: config.lossless,
+            has_ring: config.ring_bytes > 0,
+            is_watched: false,
+        }
+    }
+}
+
 /// Configuration of an engine, fixed when it is created.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -11,7 +36,7 @@ pub struct Config {
     pub me: NodeId,
     /// Incarnation of this process: random, never 0, chosen by the caller.
     pub incarnation: u32,
-    /// Largest frame that the link carries, in bytes, the header of this protocol included.
+    /// Largest frame that the link carries, in bytes, the header of this protocol included. With several links that of broadcasts.
     pub frame_bytes: usize,
     /// How many frames of `frame_bytes` the link's receive side holds for all peers together: a bound on the sum of credit.
     pub receive_frames: usize,

@@ -32,7 +32,7 @@ mod receiving;
 mod rules;
 mod suci;
 
-pub use config::Config;
+pub use config::{Config, PeerLink};
 pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::{Direct, DirectFrame, Engine, Placement};

@@ -82,6 +82,7 @@ impl Card {
                 broadcast: true,
                 lossless: config.lossless,
                 damages: checked,
+                polls_by_call: false,
             },
             me: config.me.0,
             now: Instant::default(),

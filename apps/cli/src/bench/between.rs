@@ -21,6 +21,11 @@ pub(super) struct Between {
     /// Between the nodes of this file (pingpong, burst: its first two), not processes of this host; node 0 is the root, or sends
     #[arg(long, value_name = "FILE")]
     pub(super) hosts: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) slots: hosts::Slots,
+    /// The node of the hosts file that node 0 exchanges messages with, while the others wait [default: 1, of the first two]
+    #[arg(long, value_name = "I", requires = "hosts")]
+    pub(super) to: Option<u16>,
     /// Path of tsumuji on the other host [default: the same path as here]
     #[arg(long, value_name = "PATH", requires = "hosts")]
     pub(super) program: Option<PathBuf>,
@@ -39,6 +44,7 @@ pub(super) struct Pair {
     command: Vec<OsString>,
     security: Security,
     congestion: Option<Congestion>,
+    to: Option<u16>,
 }
 
 impl Pair {
@@ -56,9 +62,10 @@ impl Pair {
                 command: serve_command()?,
                 security: between.security.stated(between.link.as_ref(), None),
                 congestion,
+                to: None,
             });
         };
-        let file = hosts::read(path, between.link.as_ref())?;
+        let file = hosts::read(path, between.link.as_ref(), between.slots)?;
         ensure!(
             file.hosts().len() >= 2,
             "{}: two nodes are needed",
@@ -71,18 +78,31 @@ impl Pair {
         let program = hosts::program(between.program.as_ref())?;
         let command = vec![program.clone().into(), "bench-serve".into()];
         let mut both = hosts::of(&file, program);
-        both.nodes.truncate(2);
+        match between.to {
+            None => both.nodes.truncate(2),
+            Some(to) => ensure!(
+                (1..both.nodes.len()).contains(&to.into()),
+                "--to {to}: {} has nodes 1 to {} beside node 0",
+                path.display(),
+                both.nodes.len() - 1
+            ),
+        }
         Ok(Self {
             link: both.nodes[0].link,
             hosts: Some(both),
             command,
             security,
             congestion,
+            to: between.to,
         })
     }
 
     pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
-        exchange::measure(plan, self.spec(), &self.security)
+        let plan = Plan {
+            receiver: self.to.unwrap_or(plan.receiver),
+            ..plan.clone()
+        };
+        exchange::measure(&plan, self.spec(), &self.security)
     }
 
     pub(super) fn measure_away(&self, plan: &away::Plan) -> Result<Away, ExchangeError> {

@@ -337,7 +337,11 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
             _testbed: None,
         });
     };
-    let file = hosts::read(path, between.link.as_ref())?;
+    ensure!(
+        between.to.is_none(),
+        "--to: tables are of the first nodes; give one size"
+    );
+    let file = hosts::read(path, between.link.as_ref(), between.slots)?;
     let all = file.hosts().len();
     let nodes = asked
         .nodes

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tsumuji_node::any_link::{AnyLink, Base, Unsealed};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
-    OpenError, Options, Printing, Security, SendError, WorkerFailure, bootstrap,
+    AnyLink, ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
+    NodeId, OpenError, Options, Printing, Security, SendError, WorkerFailure, bootstrap,
+    open_in_cluster,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -47,7 +47,7 @@ impl Cluster<'_> {
 
     /// Kind of the judge's link, for reports: `udp`, `packet` or `xdp`.
     pub(super) fn link_name(&self) -> String {
-        self.file.hosts()[0].link.kind().to_owned()
+        self.file.link_name()
     }
 }
 
@@ -104,12 +104,13 @@ pub(crate) fn join(
     security: &Security,
     options: Options,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
-    let membership = file.membership(NodeId(id), path)?;
-    let base = Base::open(&file.hosts()[usize::from(id)].link)?;
     let impair = impairment(loss, options.seed.wrapping_add(u64::from(id)));
-    let link = security.apply(Unsealed::open(base, impair, None)?)?;
     let ours = options.congestion;
-    let mut endpoint = Endpoint::new(link, membership, options)?;
+    let options = Options {
+        security: security.clone(),
+        ..options
+    };
+    let mut endpoint = open_in_cluster(file, path, NodeId(id), options, impair)?;
     let missing = match endpoint.wait_up(HOSTS_JOIN_WITHIN) {
         Err(SendError::PeerDead { peer }) => bail!(
             "{} died or left before all had joined",

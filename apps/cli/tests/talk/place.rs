@@ -13,7 +13,7 @@ use tsumuji_node::bootstrap::{
 };
 use tsumuji_node::{
     AnyLink, ClusterFile, Congestion, Endpoint, Membership, NodeId, Options, SealMode, Security,
-    endpoint_from_env,
+    endpoint_from_env, open_in_cluster,
 };
 
 use super::{NODES, options};
@@ -53,22 +53,21 @@ impl From<Over> for Place {
 impl Place {
     /// Node 0's endpoint.
     pub(super) fn open(&self) -> Endpoint<AnyLink> {
-        let (base, membership) = match &self.over {
+        let options = Options {
+            congestion: self.congestion,
+            security: security(self.key.as_deref()),
+            ..options()
+        };
+        match &self.over {
             Over::Shm(job) => {
-                let link = Shm::attach(job, 0).expect("attach");
-                (Base::Shm(link), Membership::local(NodeId(0), NODES))
+                let link = Base::Shm(Shm::attach(job, 0).expect("attach"));
+                endpoint(link, Membership::local(NodeId(0), NODES), options)
             }
             Over::Cluster(path) => {
                 let file = ClusterFile::read(path).expect("a cluster file");
-                let base = Base::open(&file.hosts()[0].link).expect("a link");
-                (base, file.membership(NodeId(0), path).expect("node 0"))
+                open_in_cluster(&file, path, NodeId(0), options, None).expect("an endpoint")
             }
-        };
-        let options = Options {
-            congestion: self.congestion,
-            ..options()
-        };
-        endpoint(base, membership, self.key.as_deref(), options)
+        }
     }
 
     /// This program again, in a node's namespace, to run the test `test`.
@@ -119,21 +118,19 @@ impl Place {
     }
 }
 
-fn endpoint(
-    base: Base,
-    membership: Membership,
-    key: Option<&Path>,
-    options: Options,
-) -> Endpoint<AnyLink> {
-    let security = match key {
+fn security(key: Option<&Path>) -> Security {
+    match key {
         None => Security::Open,
         Some(key) => Security::Sealed {
             key_file: key.to_owned(),
             mode: SealMode::Encrypt,
         },
-    };
+    }
+}
+
+fn endpoint(base: Base, membership: Membership, options: Options) -> Endpoint<AnyLink> {
     let link = Unsealed::open(base, None, None).expect("a link");
-    let link = security.apply(link).expect("a key");
+    let link = options.security.apply(link).expect("a key");
     Endpoint::new(link, membership, options).expect("an endpoint")
 }
 
@@ -156,7 +153,11 @@ pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
             let base = Base::Shm(Shm::attach(&job, node).expect("attach"));
             let key = std::env::var_os(ENV_KEY).map(PathBuf::from);
             let membership = Membership::local(NodeId(node), NODES);
-            endpoint(base, membership, key.as_deref(), options)
+            let options = Options {
+                security: security(key.as_deref()),
+                ..options
+            };
+            endpoint(base, membership, options)
         }
         Err(_) => endpoint_from_env(options).expect("an endpoint"),
     };

@@ -7,8 +7,8 @@ use std::os::fd::IntoRawFd;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{
-    AnyLink, ClusterFile, Endpoint, Membership, NodeId, OpenError, Options, SealMode, Security,
-    endpoint_from_env, endpoint_on, report_error,
+    AnyLink, ClusterFile, Endpoint, Membership, NodeId, OpenError, Options, endpoint_from_env,
+    endpoint_in_cluster, endpoint_on, report_error,
 };
 
 use super::done;
@@ -112,17 +112,11 @@ pub unsafe extern "C" fn tsumuji_open_cluster(
 ) -> c_int {
     // SAFETY: the header asks for what `open` and `path` need.
     unsafe {
-        open(options, handle, |mut options| {
+        open(options, handle, |options| {
             let path = ffi::path(path, "the path")?;
             let file = ClusterFile::read(path).map_err(OpenError::from)?;
             let me = NodeId(own(node)?);
-            let membership = file.membership(me, path).map_err(OpenError::from)?;
-            if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
-                let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
-                options.security = Security::Sealed { key_file, mode };
-            }
-            let base = Base::open(&file.hosts()[usize::from(me.0)].link)?;
-            Ok(endpoint_on(base, membership, options)?)
+            Ok(endpoint_in_cluster(&file, path, me, options)?)
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::{Coming, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver};
 /// A link takes all that its capacity states in one call, with frames short and long, of one size and of many; and all of them arrive.
 pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
-    let caps = a.caps();
+    let caps = a.caps_to(b.local_addr());
     let to = b.local_addr();
     let most = (caps.receive_frames / 2).clamp(1, 100);
     let mut number = 0;
@@ -101,7 +101,7 @@ pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     for (refuses, spoils) in [(false, false), (true, false), (false, true)] {
         for short in [true, false] {
             let (mut a, mut b) = pair(make);
-            let (caps, to) = (a.caps(), b.local_addr());
+            let (caps, to) = (a.caps_to(b.local_addr()), b.local_addr());
             let bytes = if short {
                 caps.frame_bytes.min(600)
             } else {

@@ -196,6 +196,7 @@ impl Dpdk {
                 broadcast: true,
                 lossless: false,
                 damages: true,
+                polls_by_call: false,
             },
             watch: interface.as_ref().map(Watch::new),
             is_up: opened.is_up,

@@ -18,6 +18,7 @@ impl Link for Numbers {
             broadcast: false,
             lossless: true,
             damages: false,
+            polls_by_call: false,
         }
     }
 

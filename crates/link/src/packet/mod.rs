@@ -306,6 +306,7 @@ impl Link for Packet {
             broadcast: true,
             lossless: false,
             damages: true,
+            polls_by_call: false,
         }
     }
 

@@ -232,6 +232,7 @@ impl Link for Shm {
             broadcast: true,
             lossless: true,
             damages: false,
+            polls_by_call: false,
         }
     }
 

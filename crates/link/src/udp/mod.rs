@@ -276,6 +276,7 @@ impl Link for Udp {
             broadcast: false,
             lossless: false,
             damages: true,
+            polls_by_call: true,
         }
     }
 

@@ -224,6 +224,7 @@ impl Link for Xdp {
             broadcast: true,
             lossless: false,
             damages: true,
+            polls_by_call: false,
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) const PIPE_REST_BYTES: usize = 256 << 10;
 pub(super) struct Order {
     pub(super) node: NodeId,
     pub(super) name: String,
+    /// The host that it shares with other nodes, as in `TableEntry`.
+    pub(super) host: Option<u16>,
     pub(super) command: Command,
     /// For a command that reaches an agent: its start message, and the limit of its silence.
     pub(super) start: Option<(ToAgent, Duration)>,
@@ -116,6 +118,8 @@ impl Pipe {
 pub(super) struct Worker {
     pub(super) node: NodeId,
     pub(super) name: String,
+    /// As in `Order`.
+    pub(super) host: Option<u16>,
     /// Name of the program that was run.
     pub(super) program: String,
     pub(super) child: Child,
@@ -143,6 +147,7 @@ impl Worker {
         let Order {
             node,
             name,
+            host,
             mut command,
             start,
             stdout,
@@ -175,6 +180,7 @@ impl Worker {
             Ok((child, (pidfd, remote, [stdout, stderr, via_stderr]))) => Ok(Self {
                 node,
                 name,
+                host,
                 program,
                 pid: child.id(),
                 child,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::rendezvous::{FromLauncher, FromWorker};
 
 /// The agent's first line. Its number is that of the rendezvous (`rendezvous::VERSION`).
-pub(super) const GREETING: &[u8] = b"tsumuji agent 3\n";
+pub(super) const GREETING: &[u8] = b"tsumuji agent 4\n";
 /// Limit of bytes before the greeting, such as a shell's welcome.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// The largest frame: a table of all nodes (see `rendezvous`), with room to spare.

@@ -103,11 +103,22 @@ pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Orde
     Ok(Order {
         node: NodeId(index),
         name: format!("{} {index} on {}", spec.name_prefix, host.host),
+        host: shared_host(&hosts.nodes, index.into()),
         command,
         start: Some((start, spec.silence)),
         stdout: Some(spec.print_stdout()),
         stderr: Some(spec.print_stderr()),
     })
+}
+
+/// The first of the nodes that run on the host of node `index`, as the host's number; `None`: it has that host for itself.
+pub(super) fn shared_host(nodes: &[HostNode], index: usize) -> Option<u16> {
+    let host = &nodes.get(index)?.host;
+    let mut there = (0..=u16::MAX)
+        .zip(nodes)
+        .filter(|(_, node)| node.host == *host);
+    let first = there.next()?.0;
+    there.next().map(|_| first)
 }
 
 #[cfg(test)]

@@ -486,6 +486,7 @@ impl Keeper {
         worker.entry = Some(TableEntry {
             name: worker.name.clone(),
             addr,
+            host: worker.host,
         });
     }
 

@@ -27,7 +27,7 @@ use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worker};
-use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
+use crate::any_link::{AnyLink, Base, LinkSpec};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::options::Options;
@@ -278,6 +278,7 @@ impl Launcher {
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
             addr: Address::of(base.local_addr()),
+            host: (spec.hosts.as_ref()).and_then(|hosts| hosts::shared_host(&hosts.nodes, 0)),
         });
 
         let numbers = (0..=u16::MAX).take(total).skip(first); // `MAX_NODES` is far below
@@ -352,12 +353,9 @@ impl Launcher {
                 }
             }
         };
-        let membership = rendezvous::membership(NodeId(0), members);
+        let (membership, near) = rendezvous::membership(NodeId(0), members);
         options.congestion = self.congestion.unwrap_or(options.congestion);
-        let link = options
-            .security
-            .apply(Unsealed::open(base, impair, capture)?)?;
-        Endpoint::new(link, membership, options)
+        worker::finish((base, near), membership, options, impair, capture)
     }
 
     /// The first worker that died or could not join, if any. Never waits.
@@ -454,6 +452,7 @@ fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &Li
     Order {
         node: NodeId(node),
         name: format!("{} {node}", spec.name_prefix),
+        host: None,
         command,
         start: None,
         stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),

@@ -17,6 +17,7 @@ mod keeper;
 mod launcher;
 mod lines;
 mod meeting;
+mod neighbours;
 mod output;
 mod remote;
 pub(crate) mod rendezvous;
@@ -27,7 +28,11 @@ pub use agent::{AgentError, serve_agent};
 pub use exit::{WorkerExit, WorkerFailure};
 pub use hosts::Hosts;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
-pub use worker::{endpoint_from_env, endpoint_on, report_error, was_launched};
+pub(crate) use neighbours::{HostMemory, Server as HostServer};
+pub use worker::{
+    endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
+    was_launched,
+};
 
 /// Name of the rendezvous socket. Set by the launcher.
 pub const ENV_RENDEZVOUS: &str = "TSUMUJI_RENDEZVOUS";

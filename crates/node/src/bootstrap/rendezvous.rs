@@ -20,11 +20,12 @@ use tsumuji_link::LinkAddr;
 use tsumuji_link::ether::MacAddr;
 use tsumuji_proto::NodeId;
 
+use super::neighbours::Neighbours;
 use crate::membership::{Member, Membership};
 use crate::random::random_u64;
 
 /// Protocol version; a worker of another version is refused with a message that says so.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
 pub(crate) const MAX_NODES: usize = 1024;
@@ -69,6 +70,8 @@ pub(crate) enum FromLauncher {
 pub(crate) struct TableEntry {
     pub(crate) name: String,
     pub(crate) addr: Option<Address>,
+    /// Number of its host: nodes with the same number meet in shared memory. `None`: it shares its host with none, or the launch's link joins all.
+    pub(crate) host: Option<u16>,
 }
 
 /// Address of a node on a link other than shared memory.
@@ -97,17 +100,20 @@ impl Address {
     }
 }
 
-/// The members in the table; a node without address is reached over shared memory.
-pub(crate) fn membership(me: NodeId, table: Vec<TableEntry>) -> Membership {
+/// The members in the table, and those of this host; a node without address is reached over the launch's shared memory.
+pub(super) fn membership(me: NodeId, table: Vec<TableEntry>) -> (Membership, Option<Neighbours>) {
+    let hosts: Vec<_> = table.iter().map(|entry| entry.host).collect();
     let member = |(id, entry): (u16, TableEntry)| Member {
         id: NodeId(id),
         name: entry.name,
         addr: entry.addr.map_or(LinkAddr::Local(id), Address::link_addr),
     };
-    Membership {
+    let mut membership = Membership {
         me,
         members: (0..=u16::MAX).zip(table).map(member).collect(),
-    }
+    };
+    let near = Neighbours::take_over(&mut membership, &hosts);
+    (membership, near)
 }
 
 /// A name that other processes cannot guess.
@@ -296,6 +302,7 @@ mod tests {
             members: vec![TableEntry {
                 name: "worker 0".into(),
                 addr: None,
+                host: None,
             }],
         };
         let (reader, writer) = rustix::pipe::pipe().expect("pipe");
@@ -372,6 +379,7 @@ mod tests {
                     .parse()
                     .expect("addr"),
             )),
+            host: Some(1023),
         };
         let table = FromLauncher::Table {
             members: vec![entry; MAX_NODES],

@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
 
+use super::hosts::shared_host;
+use super::neighbours::Neighbours;
 use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
 };
@@ -65,7 +67,7 @@ pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
     }
 }
 
-fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
+fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let node = NodeId;
     if let Some(name) = text(ENV_RENDEZVOUS)? {
         let me = required(
@@ -84,30 +86,72 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
                 format!("accepted is 0 to {}", i32::from(nodes) - 1),
             ));
         }
-        let (membership, base) = join(&name, node(me), nodes, &link)?;
-        endpoint_on(base, membership, options)
+        let (membership, ends) = join(&name, node(me), nodes, &link)?;
+        configured(ends, membership, options)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
         let me = required(
             ENV_NODE,
             number::<u16>(ENV_NODE, "the number of a node of the cluster file")?,
         )?;
         let file = ClusterFile::read(&path)?;
-        let membership = file.membership(node(me), &path)?;
-        let base = Base::open(&file.hosts()[usize::from(me)].link)?;
-        if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
-            let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
-            options.security = Security::Sealed { key_file, mode };
-        }
-        endpoint_on(base, membership, options)
+        endpoint_in_cluster(&file, &path, node(me), options)
     } else {
         Err(OpenError::NotLaunched)
     }
+}
+
+/// Opens the endpoint of node `me` of a cluster file; `path` is the file's. The environment sets the rest, as for `endpoint_on`.
+pub fn endpoint_in_cluster(
+    file: &ClusterFile,
+    path: &Path,
+    me: NodeId,
+    mut options: Options,
+) -> Result<Endpoint<AnyLink>, OpenError> {
+    if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
+        let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
+        options.security = Security::Sealed { key_file, mode };
+    }
+    let (membership, ends) = place_in(file, path, me)?;
+    configured(ends, membership, options)
+}
+
+/// The same, with all settings in `options`, and with frames from other hosts impaired if `impair` says so.
+pub fn open_in_cluster(
+    file: &ClusterFile,
+    path: &Path,
+    me: NodeId,
+    options: Options,
+    impair: Option<ImpairConfig>,
+) -> Result<Endpoint<AnyLink>, OpenError> {
+    let (membership, ends) = place_in(file, path, me)?;
+    finish(ends, membership, options, impair, None)
+}
+
+fn place_in(file: &ClusterFile, path: &Path, me: NodeId) -> Result<(Membership, Ends), OpenError> {
+    let mut membership = file.membership(me, path)?;
+    let nodes = file.hosts();
+    let hosts: Vec<_> = (0..nodes.len()).map(|of| shared_host(nodes, of)).collect();
+    let near = Neighbours::take_over(&mut membership, &hosts);
+    let base = Base::open(&nodes[usize::from(me.0)].link)?;
+    Ok((membership, (base, near)))
 }
 
 /// Opens an endpoint on a link that is open already, for a program that finds its peers by itself. The environment still sets the rest:
 /// `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_CONGESTION`, `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
 pub fn endpoint_on(
     base: Base,
+    membership: Membership,
+    options: Options,
+) -> Result<Endpoint<AnyLink>, OpenError> {
+    configured((base, None), membership, options)
+}
+
+/// The link that leaves this host, or joins all processes of it; and the nodes of this host that are reached past it.
+type Ends = (Base, Option<Neighbours>);
+
+/// Opens an endpoint as the environment configures it.
+fn configured(
+    ends: Ends,
     membership: Membership,
     mut options: Options,
 ) -> Result<Endpoint<AnyLink>, OpenError> {
@@ -132,9 +176,24 @@ pub fn endpoint_on(
     if let Some(security) = security()? {
         options.security = security;
     }
+    finish(ends, membership, options, impair, capture.as_deref())
+}
+
+/// Wraps the link, meets the nodes of this host, and opens the endpoint. Losses, captures and seals are those of frames that leave the host.
+pub(super) fn finish(
+    (base, near): Ends,
+    membership: Membership,
+    options: Options,
+    impair: Option<ImpairConfig>,
+    capture: Option<&Path>,
+) -> Result<Endpoint<AnyLink>, OpenError> {
     let link = options
         .security
-        .apply(Unsealed::open(base, impair, capture.as_deref())?)?;
+        .apply(Unsealed::open(base, impair, capture)?)?;
+    let link = match near {
+        Some(near) => link.paired(near.meet()?)?,
+        None => link,
+    };
     Endpoint::new(link, membership, options)
 }
 
@@ -144,7 +203,7 @@ fn join(
     me: NodeId,
     nodes: u16,
     link: &LinkSpec,
-) -> Result<(Membership, Base), OpenError> {
+) -> Result<(Membership, Ends), OpenError> {
     let failed = |what| move |source| OpenError::Rendezvous { what, source };
     // If a shell stands between the launcher and this process, its end must end this process, too.
     let _ = set_parent_process_death_signal(Some(Signal::KILL)); // a kernel without it loses only that
@@ -176,7 +235,8 @@ fn join(
         (None, Some(memory)) => Base::attach(memory.as_fd(), me.0)?,
         (None, None) => return Err(OpenError::Abandoned),
     };
-    Ok((rendezvous::membership(me, table), base))
+    let (membership, near) = rendezvous::membership(me, table);
+    Ok((membership, (base, near)))
 }
 
 /// Waits for the table. The launcher bounds the wait: it reports a late worker and ends all, which closes the connection.

@@ -35,6 +35,57 @@ fn sound_file_is_read() {
     );
 }
 
+/// Slots are nodes of one host with ports of their own; ids count through the entries.
+#[test]
+fn slots_are_nodes_of_one_host() {
+    let three = TWO.replace("id = 1\n", "id = 1\nslots = 2\n");
+    let file = parse(&three).expect("sound");
+    let found: Vec<String> = file
+        .members()
+        .iter()
+        .map(|member| format!("{} {} {}", member.id.0, member.name, member.addr))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "0 pc1 [fe80::1]:7000",
+            "1 node 1 10.0.0.2:7000",
+            "2 node 1 10.0.0.2:7001"
+        ]
+    );
+    for (slots, problem) in [
+        ("0", "lab.toml:3: field `slots`: 0: accepted are 1 to 1024"),
+        ("1025", "lab.toml:3: field `slots`: 1025: accepted are"),
+    ] {
+        let error = parse(&three.replace("slots = 2", &format!("slots = {slots}")));
+        let error = error.expect_err(slots);
+        assert!(error.starts_with(problem), "{error}");
+    }
+    let last = three.replace("10.0.0.2:7000", "10.0.0.2:65535");
+    let error = parse(&last).expect_err("no port is left");
+    assert!(
+        error.starts_with("lab.toml:3: field `addr`: no 2 ports follow"),
+        "{error}"
+    );
+    let path = Path::new("lab.toml");
+    let all = ClusterFile::parse_with(TWO, path, (Path::new(ETHERS_PATH), Some(3)));
+    assert_eq!(all.expect("sound").members().len(), 6);
+    let two = "[[node]]\nid = 0\nhost = \"pc1\"\nmac = \"02:00:00:00:00:01\"\nslots = 2\naddr = \"packet:eth1\"\n";
+    let error = parse(two).expect_err("one process");
+    assert!(
+        error.contains("2 nodes cannot share `packet:eth1`"),
+        "{error}"
+    );
+    let udp = two
+        .replace("packet:eth1", "udp:10.0.0.1:7000")
+        .replace("slots", "interface = \"eth1\"\nslots");
+    let over = parse(&udp)
+        .expect("sound")
+        .over(&LinkSpec::Packet(None), path);
+    let error = over.expect_err("one process").to_string();
+    assert!(error.contains("another node has its address"), "{error}");
+}
+
 /// Every refusal is one line that names file, line and field, and says what is accepted.
 #[test]
 fn refusals_name_the_place() {
@@ -42,7 +93,7 @@ fn refusals_name_the_place() {
         ("", "lab.toml:1: no [[node]]"),
         (
             &TWO.replace("id = 0", "id = 2"),
-            "lab.toml:6: field `id`: 2 leaves a gap; the ids of 2 nodes are 0 to 1",
+            "lab.toml:6: field `id`: 2 leaves a gap; the ids of 2 entries are 0 to 1",
         ),
         (
             &TWO.replace("id = 0", "id = 1"),
@@ -125,7 +176,7 @@ fn mac(last: u8) -> LinkAddr {
 fn stations_are_resolved() {
     let ethers = std::env::temp_dir().join(format!("tsumuji-ethers-{}", std::process::id()));
     std::fs::write(&ethers, "# lab\n02:00:00:00:00:01 pc1\n").expect("write");
-    let read = |text: &str| ClusterFile::parse_with(text, Path::new("lab.toml"), &ethers);
+    let read = |text: &str| ClusterFile::parse_with(text, Path::new("lab.toml"), (&ethers, None));
     let file = read(LAB).expect("sound");
     assert_eq!(file.members()[0].addr, mac(1));
     assert_eq!(file.hosts()[0].link.to_string(), "packet:eth1");

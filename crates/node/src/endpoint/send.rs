@@ -423,8 +423,8 @@ impl<L: Link> Core<L> {
         if !notify && !more && self.send_directly(to, channel, &Payload::Copied(message, &[]))? {
             return Ok(UNTRACKED);
         }
-        let lends =
-            bytes >= BORROWED_BYTES || bytes >= BORROWED_ALONE_BYTES && self.drive.gathers_alone();
+        let lends = bytes >= BORROWED_BYTES
+            || bytes >= BORROWED_ALONE_BYTES && self.drive.gathers_alone(to);
         if lends {
             match self.send_borrowed(to, channel, message, notify) {
                 // Nothing has left, so it may wait for memory like a copied message.

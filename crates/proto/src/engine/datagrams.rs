@@ -144,14 +144,13 @@ impl Engine {
     /// The frame size agreed with the peer, or the smallest one agreed with any for a broadcast; the link's own if none is agreed.
     pub fn frame_bytes(&self, to: Destination) -> usize {
         let agreed = match to {
-            Destination::Peer(peer) => self.peer(peer).map_or(0, |peer| peer.frame_bytes),
-            Destination::Broadcast => self.shared.least_frame_bytes,
+            Destination::Peer(peer) => self.peer(peer).map(|peer| match peer.frame_bytes {
+                0 => peer.link.frame_bytes,
+                agreed => agreed,
+            }),
+            Destination::Broadcast => Some(self.shared.least_frame_bytes),
         };
-        if agreed > 0 {
-            agreed
-        } else {
-            self.shared.config.frame_bytes
-        }
+        agreed.unwrap_or(self.shared.config.frame_bytes)
     }
 
     /// Destination of the first datagram that waits and may be tried now.

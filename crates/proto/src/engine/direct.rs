@@ -11,7 +11,7 @@
 use super::placement::Guess;
 use super::receive::hand_over;
 use super::{Engine, Shared};
-use crate::config::Config;
+use crate::config::{Config, PeerLink};
 use crate::counters::{Counters, Drop};
 use crate::memory::charge;
 use crate::message::{Body, Delivery, Sink};
@@ -38,8 +38,8 @@ const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 const TURN_FRAMES: usize = 128;
 
 /// Charged bytes after which direct messages of a stopped peer are dropped.
-pub(super) fn unasked_bytes(config: &Config) -> usize {
-    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * config.frame_bytes
+pub(super) fn unasked_bytes(config: &Config, link: &PeerLink) -> usize {
+    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * link.frame_bytes
 }
 
 /// A message has at most this fraction of a ring: others are on their way, too.
@@ -241,10 +241,10 @@ impl Engine {
         let (peer, shared, _) =
             self.find(now, (data.source, data.destination), Some(data.session))?;
         let length = data.length as usize;
-        if !is_legal(data, shared) {
+        if !is_legal(data, peer, shared) {
             return Err(Drop::Malformed);
         }
-        let most_bytes = unasked_bytes(&shared.config);
+        let most_bytes = unasked_bytes(&shared.config, &peer.link);
         let Some(counts) = shared.direct.get_mut(usize::from(data.source.0)) else {
             return Err(Drop::Malformed);
         };
@@ -318,10 +318,13 @@ impl Engine {
         }
         let found = self.find(now, (data.source, data.destination), Some(data.session));
         let Ok((peer, shared, _)) = found else { return };
-        if !is_legal(&data, shared) {
+        if !is_legal(&data, peer, shared) {
             return;
         }
-        let (length, most_bytes) = (data.length as usize, unasked_bytes(&shared.config));
+        let (length, most_bytes) = (
+            data.length as usize,
+            unasked_bytes(&shared.config, &peer.link),
+        );
         let Shared { direct, pool, .. } = shared;
         let Some(counts) = direct.get_mut(usize::from(data.source.0)) else {
             return;
@@ -419,10 +422,9 @@ impl Engine {
         }
     }
 
-    /// Rings of all peers, in bytes.
+    /// Sum of the rings of all peers that have one, in bytes.
     fn rings_bytes(&self) -> usize {
-        let peers = self.shared.receiving.rules().peers() as usize;
-        peers.saturating_mul(self.shared.config.ring_bytes)
+        (self.shared.rings).saturating_mul(self.shared.config.ring_bytes)
     }
 
     /// How many bytes of messages each peer may have referred to and unread at a time.
@@ -458,8 +460,8 @@ fn guess(data: &Data<'_>) -> Guess {
 }
 
 /// Whether the frame obeys the limits of direct messages.
-fn is_legal(data: &Data<'_>, shared: &Shared) -> bool {
-    shared.config.ring_bytes > 0
+fn is_legal(data: &Data<'_>, peer: &Peer, shared: &Shared) -> bool {
+    peer.link.has_ring
         && data.length as usize <= shared.memory.limit_bytes()
         && data.length as usize <= shared.config.ring_bytes.max(data.payload.len())
         && !data.is_bundle()
@@ -584,14 +586,14 @@ pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
     shared.memory.has_eased() && is_plain(peer, shared)
 }
 
-/// Neither a policy nor a window of the program limits what the peer may send.
+/// The peer has a ring, and neither a policy nor a window of the program limits what it may send.
 fn is_plain(peer: &Peer, shared: &Shared) -> bool {
-    shared.receiving.rules().are_plain() && peer.account.limit() == u64::MAX
+    peer.link.has_ring && shared.receiving.rules().are_plain() && peer.account.limit() == u64::MAX
 }
 
 /// Begins a session: the peer is told that direct messages are taken, now or when memory is free.
 pub(super) fn begin(peer: &mut Peer, shared: &mut Shared) {
-    peer.direct.set(Talk::UNHEARD, shared.config.ring_bytes > 0);
+    peer.direct.set(Talk::UNHEARD, peer.link.has_ring);
     if takes_direct(peer, shared) {
         set_open(peer, true);
     } else {

@@ -292,7 +292,7 @@ fn nothing_on_its_way_is_dropped() {
         node.engine
             .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
     }
-    let most = unasked_bytes(&config) / charge(1000) + 1;
+    let most = unasked_bytes(&config, &PeerLink::of(&config)) / charge(1000) + 1;
     let came = wire.nodes[1].inbox.messages.len() - sent;
     let dropped = (drops(&wire) - refused) as usize;
     assert!(came <= most && dropped == 10_000 - came, "{came}");

@@ -30,7 +30,7 @@ use self::batch::Batch;
 use self::placement::{BorrowedPlace, Guess};
 use self::timers::Doubt;
 use crate::alarms::Alarms;
-use crate::config::Config;
+use crate::config::{Config, PeerLink};
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::datagrams::Datagrams;
@@ -91,8 +91,10 @@ pub(crate) struct Shared {
     least_frame_bytes: usize,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
-    /// Counts of direct messages, by peer; empty if the link has no ring.
+    /// Counts of direct messages, by peer; empty if no link has rings.
     direct: Vec<Counts>,
+    /// Number of peers with a ring.
+    rings: usize,
     /// Some peer may not send directly until memory is free again.
     has_shut: bool,
     /// How long a peer that was never met is sent hellos.
@@ -101,9 +103,18 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The frame size that this node states to the peer: the largest that it takes from it and sends to it.
-    fn stated_frame_bytes(&self, to: NodeId) -> usize {
+    fn stated_frame_bytes(&self, to: NodeId, link: &PeerLink) -> usize {
         let narrow = self.narrow.iter().find(|(peer, _)| *peer == to);
-        narrow.map_or(self.config.frame_bytes, |(_, bytes)| *bytes)
+        narrow.map_or(link.frame_bytes, |(_, bytes)| *bytes)
+    }
+
+    /// Silence after which a peer that was met counts as dead.
+    fn dead_after(&self, peer: &Peer) -> Duration {
+        if peer.link.is_watched {
+            FOREVER
+        } else {
+            self.config.dead_after
+        }
     }
 
     /// Sets the peer's alarm for a deadline at `at`, unless it goes off earlier already.
@@ -141,6 +152,7 @@ impl Engine {
             least_frame_bytes: config.frame_bytes,
             guess: None,
             direct: Vec::new(),
+            rings: 0,
             has_shut: false,
             connect_within: config.dead_after.times(CONNECT_PATIENCE),
             config,
@@ -157,13 +169,19 @@ impl Engine {
         }
     }
 
-    /// From now on silence ends no session with a peer that was met: the driver knows which processes are alive, and calls `abort` for the others.
-    pub fn bear_silence(&mut self) {
-        self.shared.config.dead_after = FOREVER;
-    }
-
     /// Begins the handshake with `peer`; messages may be submitted at once, and leave when the peer answers.
     pub fn add_peer(&mut self, now: Instant, peer: NodeId) {
+        self.add_peer_over(now, peer, PeerLink::of(&self.shared.config));
+    }
+
+    /// As `add_peer`, of a peer that is reached over a link of its own.
+    ///
+    /// # Panics
+    /// If `link.frame_bytes` is below 64.
+    pub fn add_peer_over(&mut self, now: Instant, peer: NodeId, mut link: PeerLink) {
+        assert!(link.frame_bytes >= FRAME_BYTES_MIN, "{link:?}");
+        link.frame_bytes = link.frame_bytes.min(FRAME_BYTES_MAX);
+        link.has_ring &= self.shared.config.ring_bytes > 0;
         let index = usize::from(peer.0);
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
@@ -175,8 +193,11 @@ impl Engine {
                 congestion,
                 ..
             } = self.shared.config;
-            let peer_state = Peer::new(peer, now, incarnation, congestion, account);
+            let peer_state = Peer::new((peer, link), now, incarnation, congestion, account);
             self.peers[index] = Some(Box::new(peer_state));
+            self.shared.rings += usize::from(link.has_ring);
+            let least = &mut self.shared.least_frame_bytes;
+            *least = (*least).min(link.frame_bytes);
             self.set_headroom();
             self.enqueue(peer, now);
         }

@@ -124,7 +124,7 @@ impl Engine {
         if peer.direct.is(Talk::UNHEARD) {
             tell_again(peer);
         }
-        let permits = ack.flags & flags::TAKES_DIRECT != 0 && shared.config.ring_bytes > 0;
+        let permits = ack.flags & flags::TAKES_DIRECT != 0 && peer.link.has_ring;
         peer.direct.set(Talk::PERMITTED, permits);
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
         peer.send.on_terms(now, ack);
@@ -184,7 +184,7 @@ impl Engine {
 
     fn handle_welcome(&mut self, now: Instant, welcome: &Hello) -> Result<(), Drop> {
         let (peer, shared, _) = self.find(now, (welcome.source, welcome.destination), None)?;
-        let stated_bytes = shared.stated_frame_bytes(peer.id);
+        let stated_bytes = shared.stated_frame_bytes(peer.id, &peer.link);
         let frame_bytes = stated_bytes.min(welcome.frame_bytes as usize);
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);

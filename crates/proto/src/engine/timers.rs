@@ -38,7 +38,7 @@ pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
     match peer.session.phase {
         Phase::Up => {
             let mut at = (peer.last_heard.max(peer.last_ping) + config.keep_alive)
-                .min(peer.last_heard + config.dead_after);
+                .min(peer.last_heard + shared.dead_after(peer));
             for other in [
                 peer.receive.ack_deadline(),
                 peer.send.deadline(),
@@ -98,7 +98,7 @@ impl Engine {
             return;
         }
         let shared = &mut self.shared;
-        let dead_after = shared.config.dead_after;
+        let dead_after = shared.dead_after(peer);
         if now.since(peer.last_heard) >= dead_after.divided(2) {
             // A peer that is not heard at all times out elsewhere.
             peer.send.note_silence(now);
@@ -136,7 +136,7 @@ impl Engine {
             return;
         };
         let config = &self.shared.config;
-        let lossless = config.lossless;
+        let dead_after = self.shared.dead_after(peer);
         let given_up = now.since(peer.session.connecting_since) >= self.shared.connect_within;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
             peer.session.hello_at = None;
@@ -149,7 +149,7 @@ impl Engine {
                     end_session(now, peer, None, &mut self.shared);
                 }
             }
-            Phase::Up if now.since(peer.last_heard) >= config.dead_after => {
+            Phase::Up if now.since(peer.last_heard) >= dead_after => {
                 end_session(now, peer, None, &mut self.shared)
             }
             Phase::Up => {
@@ -164,9 +164,13 @@ impl Engine {
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
                     let super::Shared { pool, counters, .. } = &mut self.shared;
-                    peer.ping_due |=
-                        peer.send
-                            .on_timeout(now, peer.last_heard, lossless, pool, counters);
+                    peer.ping_due |= peer.send.on_timeout(
+                        now,
+                        peer.last_heard,
+                        peer.link.lossless,
+                        pool,
+                        counters,
+                    );
                 }
             }
             Phase::Dead => {}

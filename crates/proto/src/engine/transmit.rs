@@ -137,7 +137,7 @@ fn write_control(now: Instant, peer: &mut Peer, shared: &mut Shared, slot: &mut 
         incarnation: config.incarnation,
         pairing: session.pairing,
         nonce: 0,
-        frame_bytes: shared.stated_frame_bytes(peer.id) as u32,
+        frame_bytes: shared.stated_frame_bytes(peer.id, &peer.link) as u32,
         credit: credit as u32,
         message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
         taken: taken_from(shared, peer.id).1,

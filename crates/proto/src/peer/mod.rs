@@ -19,6 +19,7 @@ pub(crate) mod send;
 pub(crate) mod session;
 
 use crate::alarms::Alarm;
+use crate::config::PeerLink;
 use crate::congestion::Congestion;
 use crate::receiving::Account;
 use crate::time::Instant;
@@ -31,6 +32,7 @@ use tsumuji_wire::NodeId;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
+    pub(crate) link: PeerLink,
     pub(crate) session: Session,
     /// How many sessions with the peer have ended here; this is the number of the present one.
     pub(crate) ended_sessions: u64,
@@ -61,7 +63,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(
-        id: NodeId,
+        (id, link): (NodeId, PeerLink),
         now: Instant,
         incarnation: u32,
         congestion: Congestion,
@@ -69,6 +71,7 @@ impl Peer {
     ) -> Self {
         Self {
             id,
+            link,
             session: Session::new(now, incarnation),
             ended_sessions: 0,
             send: Send::new(congestion),

@@ -130,6 +130,7 @@ impl Link for Mem {
             broadcast: true,
             lossless: false,
             damages: false,
+            polls_by_call: false,
         }
     }
 

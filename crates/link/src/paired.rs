@@ -1,0 +1,293 @@
+//! Two links as one: processes of this host are reached over shared memory, all others over a network.
+//!
+//! The address decides: `LinkAddr::Local` is shared memory, everything else the network. A broadcast leaves on both. The two have frames of different
+//! sizes, so `Link::caps_to` tells the properties of the way to one address.
+//!
+//! A look into shared memory costs some nanoseconds; where a look into the network is a system call (`LinkCaps::polls_by_call`), it would be most of
+//! a wait for a process of this host. So a network that was silent for a while is looked at less often: see `NetworkTurn`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+
+use crate::checked::Checked;
+use crate::shm::Shm;
+use crate::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
+    SealCounters,
+};
+
+/// So many looks at the network in vain are made at each call: about as long as an answer over a fast network takes.
+const KEEN_LOOKS: u32 = 64;
+/// Then it is looked at once in this time: a twentieth of the time goes into its system calls, and what comes is seen two microseconds late on average.
+const LOOK_EVERY_NS: u64 = 4_000;
+/// Longest sleep where one of the links has no descriptor: nothing wakes the sleeper for frames in shared memory.
+const BLIND_SLEEP: Duration = Duration::from_millis(1);
+
+/// Decides when the network is looked at.
+#[derive(Debug, Default)]
+struct NetworkTurn {
+    /// A look is a system call.
+    is_dear: bool,
+    looks_in_vain: u32,
+    now_ns: u64,
+    looked_ns: u64,
+}
+
+impl NetworkTurn {
+    #[inline]
+    fn is_due(&self) -> bool {
+        !self.is_dear
+            || self.looks_in_vain < KEEN_LOOKS
+            || self.now_ns.wrapping_sub(self.looked_ns) >= LOOK_EVERY_NS
+    }
+
+    #[inline]
+    fn looked(&mut self, frames: usize) {
+        self.looks_in_vain = if frames > 0 {
+            0
+        } else {
+            self.looks_in_vain.saturating_add(1)
+        };
+        self.looked_ns = self.now_ns;
+    }
+}
+
+/// Shared memory within this host, and a network beyond it.
+#[derive(Debug)]
+pub struct Paired<N: Link> {
+    shm: Shm,
+    network: Checked<N>,
+    turn: NetworkTurn,
+    /// An epoll descriptor over those of both links; `None`: one of them has none.
+    both: Option<OwnedFd>,
+    addr: LinkAddr,
+}
+
+impl<N: Link> Paired<N> {
+    /// Pairs a place in a shared-memory job of this host with a link that leaves it.
+    pub fn new(shm: Shm, network: N) -> std::io::Result<Self> {
+        let network = Checked::new(network);
+        let both = match (shm.fd(), network.fd()) {
+            (Some(shm), Some(network)) => {
+                let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                for (number, fd) in [(0, shm), (1, network)] {
+                    let data = epoll::EventData::new_u64(number);
+                    epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
+                }
+                Some(both)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            addr: network.local_addr(),
+            turn: NetworkTurn {
+                is_dear: network.caps().polls_by_call,
+                ..NetworkTurn::default()
+            },
+            shm,
+            network,
+            both,
+        })
+    }
+
+    /// The same link under the address by which processes of this host know it, for tests among these alone.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn known_locally(mut self) -> Self {
+        self.addr = self.shm.local_addr();
+        self
+    }
+
+    /// The network's link.
+    pub fn network(&self) -> &N {
+        self.network.inner()
+    }
+
+    /// The part in shared memory.
+    #[inline]
+    pub fn shm(&self) -> &Shm {
+        &self.shm
+    }
+
+    /// The same, mutable.
+    #[inline]
+    pub fn shm_mut(&mut self) -> &mut Shm {
+        &mut self.shm
+    }
+
+    fn is_blind(&self) -> bool {
+        self.both.is_none()
+    }
+}
+
+impl<N: Link> Link for Paired<N> {
+    /// Properties of what leaves the host, and of broadcasts.
+    fn caps(&self) -> LinkCaps {
+        let (shm, network) = (self.shm.caps(), self.network.caps());
+        LinkCaps {
+            name: match network.name {
+                "udp" => "shm+udp",
+                "packet" => "shm+packet",
+                "xdp" => "shm+xdp",
+                "dpdk" => "shm+dpdk",
+                _ => "shm+network",
+            },
+            frame_bytes: network.frame_bytes.min(shm.frame_bytes),
+            broadcast: network.broadcast && shm.broadcast,
+            ..network
+        }
+    }
+
+    fn caps_to(&self, to: LinkAddr) -> LinkCaps {
+        match to {
+            LinkAddr::Local(_) => self.shm.caps(),
+            LinkAddr::Broadcast => self.caps(),
+            _ => self.network.caps(),
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        self.addr
+    }
+
+    #[inline]
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        match to {
+            LinkAddr::Local(_) => self.shm.capacity(to),
+            LinkAddr::Broadcast => {
+                let (near, far) = (self.shm.capacity(to)?, self.network.capacity(to)?);
+                Ok(Capacity {
+                    frames: near.frames.min(far.frames),
+                    bytes: near.bytes.min(far.bytes),
+                })
+            }
+            _ => self.network.capacity(to),
+        }
+    }
+
+    #[inline]
+    fn send<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<usize, LinkError> {
+        match to {
+            LinkAddr::Local(_) => self.shm.send(to, frames),
+            LinkAddr::Broadcast => {
+                // Shared memory takes every broadcast, so those that the network takes have left on both.
+                let taken = self.network.send(to, frames.clone())?;
+                self.shm.send(to, frames.take(taken))?;
+                Ok(taken)
+            }
+            _ => self.network.send(to, frames),
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        let near = self.shm.receive(max, receiver)?;
+        if !self.turn.is_due() {
+            return Ok(near);
+        }
+        // At least a few, so that a busy host does not keep the network waiting.
+        let rest = max.saturating_sub(near).max(max.min(4));
+        let far = self.network.receive(rest, receiver)?;
+        self.turn.looked(far);
+        Ok(near + far)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.shm.flush()?;
+        self.network.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        if self.is_blind() {
+            self.shm.flush()?;
+            return self.network.wait(timeout.min(BLIND_SLEEP));
+        }
+        if !self.arm_fd()? {
+            return Ok(());
+        }
+        if let Some(both) = &self.both {
+            let timeout = Timespec::try_from(timeout).ok();
+            let mut fds = [PollFd::new(both, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, timeout.as_ref()); // may end early
+        }
+        // What came may be of the network.
+        self.turn.looks_in_vain = 0;
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.both.as_ref().map(AsFd::as_fd)
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.turn.looks_in_vain = 0;
+        let near = self.shm.arm_fd()?;
+        Ok(self.network.arm_fd()? && near)
+    }
+
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        match to {
+            LinkAddr::Local(_) => self.shm.set_reach(to, frame_bytes),
+            _ => self.network.set_reach(to, frame_bytes),
+        }
+    }
+
+    #[inline]
+    fn note_time(&mut self, now_ns: u64) {
+        self.turn.now_ns = now_ns;
+    }
+
+    fn rings(&self) -> Option<&impl Rings> {
+        Some(&self.shm)
+    }
+
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        Some(&mut self.shm)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.shm.counters().plus(&self.network.counters())
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        self.network.sealing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dear network is looked at at each call while it brings frames and a little longer, then by the clock; a cheap one always.
+    #[test]
+    fn silent_networks_are_looked_at_by_the_clock() {
+        let mut turn = NetworkTurn {
+            is_dear: true,
+            ..NetworkTurn::default()
+        };
+        for _ in 0..KEEN_LOOKS {
+            assert!(turn.is_due());
+            turn.looked(0);
+        }
+        assert!(!turn.is_due());
+        turn.now_ns = LOOK_EVERY_NS;
+        assert!(turn.is_due());
+        turn.looked(0);
+        assert!(!turn.is_due());
+        turn.now_ns += LOOK_EVERY_NS;
+        turn.looked(1);
+        assert!(turn.is_due(), "it brought something");
+        turn = NetworkTurn::default();
+        turn.looks_in_vain = u32::MAX;
+        turn.looked(0);
+        assert!(turn.is_due());
+    }
+}

@@ -1,0 +1,314 @@
+//! Nodes of one host: how they find their common shared memory without a launcher.
+//!
+//! Called by `worker` and `launcher` when other nodes of the cluster run on this host. Each node listens under an abstract name made of the cluster's
+//! addresses and its own rank on the host, and gives the memory to whoever asks. A node that begins asks all others; if none has the memory, it makes
+//! it. So the memory lives as long as one of the nodes, a restarted node gets the same as before, and nothing is left when all have ended.
+//!
+//! Invariant: a node looks for the memory, or makes it, only while it holds the name `…-join`: no two make it. A node that listens has the memory.
+
+use std::fmt::Write;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use serde::{Deserialize, Serialize};
+use tsumuji_link::LinkAddr;
+use tsumuji_link::shm::{ShmConfig, ShmJob};
+
+use super::door::Door;
+use super::rendezvous::{self, Received, VERSION};
+use crate::error::OpenError;
+use crate::membership::Membership;
+
+/// How long a node waits for a name that another one holds, and for an answer: longer than the kernel takes to end a killed process.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// What a node that has the memory says to one that asks; the descriptor comes with it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Offer {
+    version: u32,
+}
+
+/// The nodes of this host, and where they meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Neighbours {
+    /// First part of all names.
+    name: String,
+    /// This node's number among them, which is its index in the shared memory.
+    pub(super) rank: u16,
+    nodes: u16,
+}
+
+impl Neighbours {
+    /// The nodes that share a host with this one; `hosts` gives the host of each node, `None`: a host of its own. In `membership` they get their
+    /// addresses in shared memory. `None`: there are none.
+    pub(super) fn take_over(membership: &mut Membership, hosts: &[Option<u16>]) -> Option<Self> {
+        let me = usize::from(membership.me.0);
+        let mine = (*hosts.get(me)?)?;
+        let here: Vec<usize> = (0..hosts.len().min(membership.members.len()))
+            .filter(|node| hosts[*node] == Some(mine))
+            .collect();
+        if here.len() < 2 {
+            return None;
+        }
+        let name = name_of(membership, mine);
+        let mut own_rank = 0;
+        for (rank, &node) in (0..=u16::MAX).zip(&here) {
+            if node == me {
+                own_rank = rank;
+            } else {
+                membership.members[node].addr = LinkAddr::Local(rank);
+            }
+        }
+        Some(Self {
+            name,
+            rank: own_rank,
+            nodes: u16::try_from(here.len()).ok()?,
+        })
+    }
+
+    fn of(&self, rank: u16) -> String {
+        format!("{}-{rank}", self.name)
+    }
+
+    /// Gets the memory from another node, or makes it, and offers it to the others from now on.
+    pub(super) fn meet(&self) -> Result<HostMemory, OpenError> {
+        let failed = |what| move |source| OpenError::Neighbours { what, source };
+        let join = listen_within(&format!("{}-join", self.name)).map_err(failed(
+            "take the turn to join (is another node of this host stopped?)",
+        ))?;
+        let listener = listen_within(&self.of(self.rank)).map_err(failed(
+            "listen as this node of this host (does it run already?)",
+        ))?;
+        let others = (0..self.nodes).filter(|rank| *rank != self.rank);
+        let mut found = None;
+        for rank in others {
+            found = ask(&self.of(rank)).map_err(failed("ask another node of this host"))?;
+            if found.is_some() {
+                break;
+            }
+        }
+        let memory = match found {
+            Some(memory) => memory,
+            None => {
+                let nodes = usize::from(self.nodes);
+                ShmJob::create(nodes, ShmConfig::for_nodes(nodes))?
+            }
+        };
+        let offer = Server::start(listener, memory.try_clone().map_err(failed("duplicate"))?)
+            .map_err(failed("start a thread"))?;
+        drop(join);
+        Ok(HostMemory {
+            memory,
+            rank: self.rank,
+            offer,
+        })
+    }
+}
+
+/// The shared memory of this host's nodes, and the thread that offers it to the others.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    pub(crate) memory: OwnedFd,
+    pub(crate) rank: u16,
+    /// Kept as long as the memory is used.
+    pub(crate) offer: Server,
+}
+
+/// A name that only nodes of this cluster, host and user choose: all agree on the addresses of all.
+fn name_of(membership: &Membership, host: u16) -> String {
+    let mut text = format!("{host};");
+    for member in &membership.members {
+        let _ = write!(text, "{} {};", member.name, member.addr); // text takes everything
+    }
+    let hash = |seed: u64| {
+        // FNV-1a: the same in every build of this program.
+        text.bytes()
+            .fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            })
+    };
+    let user = rustix::process::geteuid().as_raw();
+    format!("tsumuji-host-{user}-{:016x}{:016x}", hash(0), hash(1))
+}
+
+/// Listens under a name as soon as nobody else does.
+fn listen_within(name: &str) -> io::Result<OwnedFd> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rendezvous::listen(name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(RETRY);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Asks the node behind a name for the memory. `None`: there is no such node, it has just ended, or it has none yet.
+fn ask(name: &str) -> io::Result<Option<OwnedFd>> {
+    let connection = match rendezvous::connect(name) {
+        Ok(connection) => connection,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rendezvous::receive(connection.as_fd())? {
+            Received::Message(Offer { version: VERSION }, Some(memory)) => return Ok(Some(memory)),
+            Received::Closed => return Ok(None),
+            Received::Nothing if Instant::now() < deadline => {
+                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
+                let left = deadline.saturating_duration_since(Instant::now());
+                let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            }
+            Received::Nothing => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!(
+                        "it is there, but has not answered for {} s (is it stopped?)",
+                        PATIENCE.as_secs()
+                    ),
+                ));
+            }
+            _ => {
+                return Err(io::Error::other(
+                    "it speaks another language; are both of one version?",
+                ));
+            }
+        }
+    }
+}
+
+/// Gives the memory to whoever asks, on a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(listener: OwnedFd, memory: OwnedFd) -> io::Result<Self> {
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = Arc::new(stop);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("tsumuji-host".to_owned())
+            .spawn(move || serve(Door::new(listener), &memory, &stopped))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()); // fails only when it was written before
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // if it panicked, it has ended, too
+        }
+    }
+}
+
+fn serve(mut door: Door, memory: &OwnedFd, stop: &OwnedFd) {
+    loop {
+        let (watched, pause) = door.watch();
+        let mut fds = [watched, PollFd::new(stop, PollFlags::IN)];
+        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
+        let polled = rustix::event::poll(&mut fds, pause.as_ref());
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) {
+            return;
+        }
+        for caller in door.callers().unwrap_or_default() {
+            // One that hangs up meanwhile asks again or not.
+            let _ = rendezvous::send(
+                caller.as_fd(),
+                &Offer { version: VERSION },
+                Some(memory.as_fd()),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tsumuji_link::shm::Shm;
+    use tsumuji_proto::NodeId;
+
+    use super::*;
+
+    fn membership(me: u16, port: u16) -> Membership {
+        let addrs: Vec<std::net::SocketAddr> = (0..4)
+            .map(|node| ([10, 0, 0, 1 + node as u8 / 2], port + node).into())
+            .collect();
+        Membership::inet(NodeId(me), &addrs)
+    }
+
+    fn neighbours(me: u16, port: u16) -> Neighbours {
+        let mut membership = membership(me, port);
+        Neighbours::take_over(&mut membership, &[Some(0), Some(0), Some(1), Some(1)])
+            .expect("there is one")
+    }
+
+    /// Nodes of one host get addresses in its memory, in the order of their ids; the others keep theirs.
+    #[test]
+    fn neighbours_are_local() {
+        let mut of = membership(3, 7000);
+        let before = of.clone();
+        let found = Neighbours::take_over(&mut of, &[Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(found.expect("there is one").rank, 1);
+        assert_eq!(of.members[2].addr, LinkAddr::Local(0));
+        for same in [0, 1, 3] {
+            assert_eq!(of.members[same], before.members[same]);
+        }
+        let alone = [Some(0), Some(0), Some(0), Some(1)];
+        assert_eq!(Neighbours::take_over(&mut of, &alone), None);
+        assert_eq!(Neighbours::take_over(&mut of, &[None; 4]), None);
+        assert!(Neighbours::take_over(&mut of, &[]).is_none());
+    }
+
+    /// Whoever comes first makes the memory; the other gets the same, also after the first has ended, and when it comes back.
+    #[test]
+    fn the_memory_passes_from_node_to_node() {
+        let port = 20_000 + (std::process::id() % 20_000) as u16;
+        let (first, second) = (neighbours(0, port), neighbours(1, port));
+        let a = first.meet().expect("made");
+        let b = second.meet().expect("given");
+        let shm = Shm::attach(&a.memory, a.rank).expect("attach");
+        assert!(Shm::attach(&b.memory, a.rank).is_err(), "it is the same");
+        drop((a, shm));
+        let a = first.meet().expect("given back");
+        let _shm = Shm::attach(&b.memory, b.rank).expect("attach");
+        assert!(Shm::attach(&a.memory, b.rank).is_err(), "still the same");
+        let other = neighbours(1, port + 1).meet().expect("made");
+        assert!(
+            Shm::attach(&other.memory, b.rank).is_ok(),
+            "of another cluster"
+        );
+    }
+
+    /// Nodes that begin at the same moment get one memory.
+    #[test]
+    fn all_begin_at_once() {
+        let port = 40_000 + (std::process::id() % 20_000) as u16;
+        for round in 0..20 {
+            let port = port + 4 * round;
+            let met = std::thread::scope(|scope| {
+                let meet = [0, 1].map(|me| scope.spawn(move || neighbours(me, port).meet()));
+                meet.map(|thread| thread.join().expect("no panic").expect("met"))
+            });
+            let _shm = Shm::attach(&met[0].memory, 0).expect("attach");
+            assert!(Shm::attach(&met[1].memory, 0).is_err(), "it is the same");
+        }
+    }
+}
