@@ -115,6 +115,31 @@ fn restarts_over_ethernet(link: &str) {
     assert!(!shown.contains("prog/xdp"), "a program stayed: {shown}");
 }
 
+/// Two hosts of two nodes that share an interface: each life takes up its slot, and finds the memory of its host's nodes again.
+#[test]
+fn restarts_among_hosts_on_packet_sockets() {
+    if let Some(reason) = segment::lacking() {
+        return common::skipped("restarts among hosts over packet", &reason);
+    }
+    let _segment = segment::Segment::new(2, 1500);
+    let mac = |host: u16| format!("02:00:00:00:00:{:02x}", host + 1);
+    let commands = (0..2).map(|host| format!("link set n{host} address {}\n", mac(host)));
+    segment::ip(&commands.collect::<String>()).expect("addresses");
+    let entry = |host: u16| {
+        format!(
+            "[[node]]\nid = {host}\nhost = \"pc{host}\"\nslots = {}\naddr = \"packet:n{host}\"\nmac = \"{}\"\n",
+            NODES / 2,
+            mac(host)
+        )
+    };
+    let folder = tempfile::tempdir().expect("folder");
+    let path = common::file(folder.path(), "cluster.toml", entry(0) + &entry(1));
+    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::Suci, 15)] {
+        let place = under(congestion, Over::Cluster(path.clone().into()));
+        run(&place, cycles, 7, |_, _| {});
+    }
+}
+
 /// Each life takes the interface over from a process that never closed it.
 #[test]
 fn restarts_over_packet_sockets() {

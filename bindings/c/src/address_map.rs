@@ -250,6 +250,7 @@ impl Entry {
                 interface: None::<InterfaceName>,
                 ip: None,
                 mac: Some(mac),
+                slot: 0,
                 via: None,
             });
         }

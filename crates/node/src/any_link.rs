@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tsumuji_link::capture::Capture;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
+use tsumuji_link::ether::MacAddr;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
@@ -35,9 +36,9 @@ pub enum LinkSpec {
     Shm,
     /// `udp` (loopback, a port of the kernel's choice) or `udp:ADDRESS:PORT`.
     Udp(Option<SocketAddr>),
-    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file.
-    Packet(Option<InterfaceName>),
-    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, otherwise as `Packet`.
+    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file. `packet:INTERFACE:SLOT`: beside other processes.
+    Packet(Option<Station>),
+    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, for one process.
     Xdp(Option<InterfaceName>),
     /// `dpdk:PCI-ADDRESS` or `dpdk:DRIVER,PARAMETERS`: a DPDK device.
     Dpdk(DpdkSpec),
@@ -58,7 +59,8 @@ impl LinkSpec {
     /// The network interface, if the link uses one and names it.
     pub fn interface(&self) -> Option<InterfaceName> {
         match self {
-            Self::Packet(name) | Self::Xdp(name) => *name,
+            Self::Packet(station) => station.map(|station| station.interface),
+            Self::Xdp(name) => *name,
             Self::Dpdk(spec) => spec.interface().and_then(InterfaceName::new),
             Self::Shm | Self::Udp(_) => None,
         }
@@ -71,6 +73,36 @@ impl LinkSpec {
             Self::Udp(Some(addr)) => !addr.ip().is_loopback(),
             Self::Packet(_) | Self::Xdp(_) => true,
             Self::Dpdk(spec) => !spec.stays_on_host(),
+        }
+    }
+}
+
+/// A place on a network interface that processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Station {
+    /// The interface.
+    pub interface: InterfaceName,
+    /// The process's number there, from 0 (`PacketConfig::slot`).
+    pub slot: u8,
+}
+
+impl Station {
+    /// `eth1` or `eth1:2`; `None`: neither.
+    fn read(text: &str) -> Option<Self> {
+        let (interface, slot) = match text.split_once(':') {
+            None => (text, 0),
+            Some((interface, slot)) => (interface, slot.parse().ok().filter(|slot| *slot > 0)?),
+        };
+        let interface = InterfaceName::new(interface)?;
+        (slot < MacAddr::SLOTS).then_some(Self { interface, slot })
+    }
+}
+
+impl std::fmt::Display for Station {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.slot {
+            0 => self.interface.fmt(f),
+            slot => write!(f, "{}:{slot}", self.interface),
         }
     }
 }
@@ -153,8 +185,8 @@ impl FromStr for LinkSpec {
                 .parse()
                 .map(|addr| Self::Udp(Some(addr)))
                 .map_err(|_| unknown()),
-            Some(("packet", name)) => InterfaceName::new(name)
-                .map(|name| Self::Packet(Some(name)))
+            Some(("packet", name)) => Station::read(name)
+                .map(|station| Self::Packet(Some(station)))
                 .ok_or_else(unknown),
             Some(("xdp", name)) => InterfaceName::new(name)
                 .map(|name| Self::Xdp(Some(name)))
@@ -170,9 +202,8 @@ impl std::fmt::Display for LinkSpec {
         match self {
             Self::Udp(Some(addr)) => write!(f, "udp:{addr}"),
             Self::Dpdk(spec) => spec.fmt(f),
-            Self::Packet(Some(interface)) | Self::Xdp(Some(interface)) => {
-                write!(f, "{}:{interface}", self.kind())
-            }
+            Self::Packet(Some(station)) => write!(f, "packet:{station}"),
+            Self::Xdp(Some(interface)) => write!(f, "xdp:{interface}"),
             Self::Shm | Self::Udp(None) | Self::Packet(None) | Self::Xdp(None) => {
                 f.write_str(self.kind())
             }
@@ -213,9 +244,13 @@ impl Base {
                 let addr = addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
                 Self::Udp(Udp::bind(addr, UdpConfig::default())?)
             }
-            LinkSpec::Packet(interface) => {
-                let interface = interface.as_ref().ok_or_else(unnamed)?;
-                Self::Packet(Packet::open(interface.as_str(), PacketConfig::default())?)
+            LinkSpec::Packet(station) => {
+                let station = station.as_ref().ok_or_else(unnamed)?;
+                let config = PacketConfig {
+                    slot: station.slot,
+                    ..PacketConfig::default()
+                };
+                Self::Packet(Packet::open(station.interface.as_str(), config)?)
             }
             #[cfg(not(feature = "xdp"))]
             LinkSpec::Xdp(_) => return Err(OpenError::NotBuilt { feature: "xdp" }),
@@ -591,6 +626,7 @@ mod tests {
             "udp:[::1]:0",
             "packet",
             "packet:eth1",
+            "packet:eth1:63",
             "xdp",
             "xdp:eth0.5",
             "packet:a-name.of_15ch",
@@ -611,7 +647,11 @@ mod tests {
             "packet:a/b",
             "xdp:a b",
             "packet:..",
-            "packet:eth1:2",
+            "packet:eth1:0",
+            "packet:eth1:64",
+            "packet:eth1:a",
+            "packet::1",
+            "xdp:eth1:2",
             "packet:sixteen-letters-",
         ] {
             let message = text.parse::<LinkSpec>().expect_err(text).to_string();

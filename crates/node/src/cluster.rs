@@ -15,7 +15,8 @@
 //! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a host, which is resolved
 //! when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
-//! `slots = 8` makes eight nodes of an entry, over `udp` with ports counted up from the stated one. Nodes are numbered in the order of the entries, all
+//! `slots = 8` makes eight nodes of an entry: over `udp` with ports counted up from the stated one, over `packet` with Ethernet addresses made from
+//! that of the interface. Nodes are numbered in the order of the entries, all
 //! slots of one before those of the next. Nodes of one host (entries with one `host` count, too) reach each other over shared memory.
 //!
 //! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet; the address of that interface is
@@ -34,7 +35,7 @@ use tsumuji_link::dpdk::DpdkSpec;
 use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
 use tsumuji_proto::NodeId;
 
-use crate::any_link::{InterfaceName, LinkSpec};
+use crate::any_link::{InterfaceName, LinkSpec, Station};
 use crate::membership::{Member, Membership};
 use crate::text_file::{self, line_of};
 
@@ -71,6 +72,8 @@ pub struct HostNode {
     pub ip: Option<IpAddr>,
     /// Ethernet address of the interface, if stated.
     pub mac: Option<MacAddr>,
+    /// Number of the node among those of its entry.
+    pub slot: u16,
     /// The command that runs a command on that host, if stated; empty: none is needed.
     pub via: Option<Vec<String>>,
 }
@@ -90,6 +93,7 @@ impl HostNode {
                 _ => None,
             },
             mac,
+            slot: 0,
             via: None,
         })
     }
@@ -241,6 +245,7 @@ impl RawNode {
                 _ => None,
             }),
             mac,
+            slot: 0,
             via: self.via.map(Spanned::into_inner),
         })
     }
@@ -374,7 +379,7 @@ impl ClusterFile {
             let found = found.and_then(|found| {
                 let is_new = addrs.insert(found.1);
                 is_new.then_some(found).ok_or_else(|| {
-                    "has one process at a time, and another node has its address; take udp"
+                    "has one process at a time, and another node has its address; take udp or packet, with `slots`"
                         .to_owned()
                 })
             });
@@ -435,6 +440,23 @@ impl ClusterFile {
     }
 }
 
+/// The link of a node on an interface that it shares with others, and its address.
+fn in_slot(
+    interface: InterfaceName,
+    mac: MacAddr,
+    number: u16,
+) -> Result<(LinkSpec, LinkAddr), String> {
+    let slot = u8::try_from(number).unwrap_or(u8::MAX);
+    let mac = mac.of_slot(slot).ok_or_else(|| {
+        format!(
+            "field `slots`: at most {} nodes share an interface",
+            MacAddr::SLOTS
+        )
+    })?;
+    let link = LinkSpec::Packet(Some(Station { interface, slot }));
+    Ok((link, LinkAddr::Ether(mac)))
+}
+
 fn read_text(path: &Path) -> Result<String, ClusterFileError> {
     let error = |source| ClusterFileError::Read {
         path: path.to_owned(),
@@ -456,6 +478,7 @@ fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, String> {
     }
     let slot = |number: u16| {
         let mut node = host.clone();
+        node.slot = number;
         match host.link {
             _ if number == 0 => {}
             LinkSpec::Udp(Some(mut addr)) => {
@@ -468,9 +491,15 @@ fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, String> {
                 addr.set_port(port);
                 (node.link, node.addr) = (LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr));
             }
+            LinkSpec::Packet(Some(station)) => {
+                let LinkAddr::Ether(mac) = host.addr else {
+                    return Err("field `addr`: it has no Ethernet address".to_owned());
+                };
+                (node.link, node.addr) = in_slot(station.interface, mac, number)?;
+            }
             link => {
                 return Err(format!(
-                    "field `slots`: {slots} nodes cannot share `{link}`: it has one process at a time; take udp"
+                    "field `slots`: {slots} nodes cannot share `{link}`: it has one process at a time; take udp or packet"
                 ));
             }
         }
@@ -495,13 +524,12 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
         }
         LinkSpec::Packet(_) | LinkSpec::Xdp(_) => {
             let interface = link.interface().or(host.interface);
-            let interface = Some(interface.ok_or("needs the field `interface`")?);
+            let interface = interface.ok_or("needs the field `interface`")?;
             let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
-            let link = match link {
-                LinkSpec::Xdp(_) => LinkSpec::Xdp(interface),
-                _ => LinkSpec::Packet(interface),
-            };
-            Ok((link, LinkAddr::Ether(mac)))
+            match link {
+                LinkSpec::Xdp(_) => Ok((LinkSpec::Xdp(Some(interface)), LinkAddr::Ether(mac))),
+                _ => in_slot(interface, mac, host.slot),
+            }
         }
         LinkSpec::Dpdk(spec) => {
             let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;

@@ -21,7 +21,7 @@ mod tests;
 
 pub use bundle::{Frames, LENGTH_BYTES, write_length};
 pub(crate) use bundle::{LEAD_BYTES, Reach, hand_over};
-pub use claim::{Claim, ClaimError, claim};
+pub use claim::{Claim, ClaimError, claim, claim_slot};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};
 pub(crate) use frame::destination;
 pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_header};

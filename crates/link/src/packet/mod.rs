@@ -1,7 +1,8 @@
 //! `packet`: one Ethernet segment by AF_PACKET, no IP at all; needs CAP_NET_RAW.
 //!
 //! `rx` receives from a ring that the kernel fills (TPACKET_V2), `tx` sends by `gather`, `sys` is the only `unsafe`. Frames have our EtherType; all
-//! other traffic of the interface passes by and costs nothing. One process has an interface (`ether::claim`).
+//! other traffic of the interface passes by and costs nothing. Several processes may share an interface: each has a slot, and with it an Ethernet
+//! address of its own (`MacAddr::of_slot`, docs/decisions/0053).
 //!
 //! ```no_run
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, packet::{Packet, PacketConfig}};
@@ -34,7 +35,7 @@ use socket2::{Domain, SockFilter, Socket, Type};
 pub use probe::probe;
 
 use crate::ether::{
-    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, Watch,
+    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, MacAddr, Watch,
 };
 use crate::gather::{self, Blocked, Gather, Pushed};
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
@@ -70,6 +71,8 @@ pub struct PacketConfig {
     pub buffer_bytes: Option<usize>,
     /// How long to wait for the interface to have a carrier.
     pub up_timeout: Duration,
+    /// Number of this process among those that share the interface, 0 to 63. It gives the link's address: that of the interface for 0.
+    pub slot: u8,
 }
 
 impl Default for PacketConfig {
@@ -79,6 +82,7 @@ impl Default for PacketConfig {
             buffer_bytes: None,
             // A switch port takes up to 3 s to negotiate its speed.
             up_timeout: Duration::from_secs(5),
+            slot: 0,
         }
     }
 }
@@ -93,6 +97,12 @@ pub enum PacketOpenError {
     /// Another process has the interface.
     #[error(transparent)]
     Claim(#[from] ClaimError),
+    /// There is no such slot.
+    #[error("slot {slot}: accepted are 0 to {}", MacAddr::SLOTS - 1)]
+    Slot {
+        /// The slot asked for.
+        slot: u8,
+    },
     /// This process may not open raw sockets.
     #[error("raw Ethernet needs CAP_NET_RAW; `{command}` gives it to this program")]
     NotPermitted {
@@ -148,6 +158,11 @@ impl Packet {
     pub fn open(interface: &str, config: PacketConfig) -> Result<Self, PacketOpenError> {
         let mut found = Interface::open(interface)?;
         found.require_ethernet()?;
+        let slot = config.slot;
+        found.mac = found
+            .mac
+            .of_slot(slot)
+            .ok_or(PacketOpenError::Slot { slot })?;
         let failed = |what| {
             move |source| PacketOpenError::Io {
                 what,
@@ -171,7 +186,7 @@ impl Packet {
             },
             _ => failed("cannot open a packet socket")(source),
         })?;
-        let claim = ether::claim(&found)?;
+        let claim = ether::claim_slot(&found, config.slot)?;
         found.wait_up(config.up_timeout)?;
         found.state = InterfaceState::Up;
         let fd = socket.as_fd();
@@ -179,7 +194,7 @@ impl Packet {
             .map_err(failed("cannot choose TPACKET_V2 (CONFIG_PACKET_MMAP)"))?;
         // The socket is not bound to a protocol yet, so the ring begins empty and receives only frames that pass the filter.
         socket
-            .attach_filter(&for_this_host())
+            .attach_filter(&for_station(found.mac))
             .map_err(failed("cannot attach a socket filter"))?;
         let ring_bytes = config.buffer_bytes.unwrap_or({
             if found.mtu_bytes > LARGE_MTU_BYTES {
@@ -196,6 +211,10 @@ impl Packet {
             tracing::debug!("{interface}: PACKET_QDISC_BYPASS: {error}");
         }
         sys::enlarge_send_buffer(fd, SEND_BUFFER_BYTES);
+        if slot > 0 {
+            sys::add_address(fd, found.index, found.mac)
+                .map_err(failed("cannot give the interface another address"))?;
+        }
         sys::bind(fd, found.index).map_err(failed("cannot bind a packet socket"))?;
         let mut link = Self {
             ring,
@@ -214,7 +233,7 @@ impl Packet {
         Ok(link)
     }
 
-    /// The interface as it was when the link was opened.
+    /// The interface as it was when the link was opened, with the address of this link's slot.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
@@ -280,18 +299,29 @@ fn make_ring(fd: BorrowedFd<'_>, wanted: Geometry) -> io::Result<RxRing> {
     }
 }
 
-/// A classic BPF program that accepts frames to us or to all; not those to others that a promiscuous interface sees, nor to groups.
-fn for_this_host() -> [SockFilter; 4] {
-    const _: () = assert!(libc::PACKET_HOST == 0 && libc::PACKET_BROADCAST == 1);
+/// A classic BPF program that accepts frames to this address or to all; not those to others, which a promiscuous interface and one with several slots
+/// receive, nor to groups.
+fn for_station(mac: MacAddr) -> [SockFilter; 8] {
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
-    let load = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
-    let jump_if_greater = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
-    let give_back = (libc::BPF_RET | libc::BPF_K) as u16;
+    let load = |size: u32, at: u32| {
+        SockFilter::new((libc::BPF_LD | size | libc::BPF_ABS) as u16, 0, 0, at)
+    };
+    // Jumps over so many instructions if the value is equal, or if it is not.
+    let equal = |value: u32, then: u8, otherwise: u8| {
+        let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        SockFilter::new(code, then, otherwise, value)
+    };
+    let give_back = |bytes: u32| SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, bytes);
+    let [a, b, c, d, e, f] = mac.0;
     [
-        SockFilter::new(load, 0, 0, packet_type),
-        SockFilter::new(jump_if_greater, 1, 0, libc::PACKET_BROADCAST.into()),
-        SockFilter::new(give_back, 0, 0, u32::MAX),
-        SockFilter::new(give_back, 0, 0, 0),
+        load(libc::BPF_B, packet_type),
+        equal(libc::PACKET_BROADCAST.into(), 4, 0),
+        load(libc::BPF_W, 0),
+        equal(u32::from_be_bytes([a, b, c, d]), 0, 3),
+        load(libc::BPF_H, 4),
+        equal(u16::from_be_bytes([e, f]).into(), 0, 1),
+        give_back(u32::MAX),
+        give_back(0),
     ]
 }
 

@@ -285,9 +285,9 @@ fn silent_host_is_named() {
 #[test]
 fn garbled_agents_are_named() {
     for script in [
-        "printf 'tsumuji agent 3\\nnonsense'; sleep 1000",
+        "printf 'tsumuji agent 4\\nnonsense'; sleep 1000",
         "yes 'a shell that never stops talking'",
-        "printf 'tsumuji agent 3\\n\\005\\0\\0\\0\\0null'; sleep 1000",
+        "printf 'tsumuji agent 4\\n\\005\\0\\0\\0\\0null'; sleep 1000",
     ] {
         let mut launcher = Launcher::start(far("[]", &["sh", "-c", script])).expect("start");
         let Progress::Failed(failure) = launcher.wait(LONG) else {

@@ -70,18 +70,34 @@ fn slots_are_nodes_of_one_host() {
     let path = Path::new("lab.toml");
     let all = ClusterFile::parse_with(TWO, path, (Path::new(ETHERS_PATH), Some(3)));
     assert_eq!(all.expect("sound").members().len(), 6);
-    let two = "[[node]]\nid = 0\nhost = \"pc1\"\nmac = \"02:00:00:00:00:01\"\nslots = 2\naddr = \"packet:eth1\"\n";
-    let error = parse(two).expect_err("one process");
+    let two = "[[node]]\nid = 0\nhost = \"pc1\"\nmac = \"00:1b:21:00:00:01\"\nslots = 2\naddr = \"packet:eth1\"\n";
+    let file = parse(two).expect("sound");
+    let found: Vec<String> = file
+        .hosts()
+        .iter()
+        .map(|host| format!("{} {}", host.link, host.addr))
+        .collect();
+    let wanted = [
+        "packet:eth1 00:1b:21:00:00:01",
+        "packet:eth1:1 06:1b:21:00:00:01",
+    ];
+    assert_eq!(found, wanted);
+    let error = parse(&two.replace("slots = 2", "slots = 65")).expect_err("too many");
     assert!(
-        error.contains("2 nodes cannot share `packet:eth1`"),
+        error.contains("at most 64 nodes share an interface"),
         "{error}"
     );
+    let error = parse(&two.replace("packet", "xdp")).expect_err("one process");
+    assert!(error.contains("2 nodes cannot share `xdp:eth1`"), "{error}");
     let udp = two
         .replace("packet:eth1", "udp:10.0.0.1:7000")
         .replace("slots", "interface = \"eth1\"\nslots");
     let over = parse(&udp)
         .expect("sound")
         .over(&LinkSpec::Packet(None), path);
+    let addr = over.expect("sound").members()[1].addr;
+    assert_eq!(addr.to_string(), "06:1b:21:00:00:01");
+    let over = parse(&udp).expect("sound").over(&LinkSpec::Xdp(None), path);
     let error = over.expect_err("one process").to_string();
     assert!(error.contains("another node has its address"), "{error}");
 }

@@ -366,6 +366,67 @@ fn impossible_wishes_are_refused() {
     drop(open("n0"));
 }
 
+/// Processes share interfaces: each gets its own frames and what is sent to all, whatever interface its peer shares with others.
+#[test]
+fn slots_share_an_interface() {
+    if !on_veth(1500) {
+        return;
+    }
+    let at = |interface: &str, slot: u8| {
+        let config = PacketConfig {
+            slot,
+            ..PacketConfig::default()
+        };
+        Packet::open(interface, config).expect("open")
+    };
+    let mut near = [0, 1, 63].map(|slot| at("n0", slot));
+    let mut far = [0, 1].map(|slot| at("n1", slot));
+    assert_eq!(
+        near[1].local_addr(),
+        LinkAddr::Ether(mac("n0").of_slot(1).expect("a slot"))
+    );
+    let text = refusal(
+        "n0",
+        PacketConfig {
+            slot: 64,
+            ..PacketConfig::default()
+        },
+    );
+    assert_eq!(text, "slot 64: accepted are 0 to 63");
+    let text = refusal(
+        "n0",
+        PacketConfig {
+            slot: 1,
+            ..PacketConfig::default()
+        },
+    );
+    assert!(
+        text.contains("`n0` is in use by this process already"),
+        "{text}"
+    );
+    for (index, number) in (0..near.len()).zip(b'a'..) {
+        for there in &mut far {
+            let (mine, theirs) = (near[index].local_addr(), there.local_addr());
+            send(&mut near[index], theirs, &[number]);
+            assert_eq!(next(there), (mine, vec![number]));
+            send(there, mine, &[number, 1]);
+            assert_eq!(next(&mut near[index]), (theirs, vec![number, 1]));
+        }
+    }
+    let from = near[2].local_addr();
+    send(&mut near[2], LinkAddr::Broadcast, b"all");
+    for there in &mut far {
+        assert_eq!(next(there), (from, b"all".to_vec()));
+    }
+    // Nothing else came: neither frames for another slot nor those of this host.
+    for link in near.iter_mut().chain(&mut far) {
+        link.wait(LOOK).expect("wait");
+        let none = link.receive(8, &mut each(|from, _| panic!("a frame of {from}")));
+        assert_eq!(none.expect("receive"), 0);
+        assert_eq!(link.counters().dropped_frames, 0);
+    }
+}
+
 /// Addresses that no peer of this link can have are refused by name; our own address, too.
 #[test]
 fn impossible_addresses_are_refused() {
