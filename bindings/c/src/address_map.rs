@@ -220,7 +220,12 @@ impl AddressMap {
             })
             .collect();
         let me = NodeId(place as u16); // at most as many as 16-bit ids
-        Ok(endpoint_on(base, Membership { me, members }, options)?)
+        let membership = Membership {
+            me,
+            members,
+            hosts: Vec::new(),
+        };
+        Ok(endpoint_on(base, membership, options)?)
     }
 }
 

@@ -74,6 +74,11 @@ fn sum(counts: &[usize]) -> usize {
 }
 
 impl Collectives {
+    /// The group's members by host, where several but not all share one.
+    fn hosts(&self, group: Group) -> Option<&plan::Hosts> {
+        self.members(group)?.hosts.as_ref()
+    }
+
     fn place(&self, group: Group) -> Result<Place, CollectiveError> {
         let members = self.members(group).ok_or(CollectiveError::NoSuchGroup)?;
         Ok(Place {
@@ -96,16 +101,17 @@ impl Collectives {
     fn choose<L: Link>(
         &self,
         endpoint: &Endpoint<L>,
-        operation: Operation,
+        (operation, group): (Operation, Group),
         nodes: usize,
         bytes: usize,
     ) -> Algorithm {
-        let can = self.can(endpoint);
+        let broadcast = endpoint.broadcasts() && bytes > 0 && bytes <= NATIVE_BYTES_MAX;
         self.table.choose(Question {
             operation,
             link: endpoint.link_name(),
             can: Can {
-                broadcast: can.broadcast && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+                broadcast,
+                hosts: self.hosts(group).is_some(),
             },
             nodes,
             bytes: bytes as u64,
@@ -140,8 +146,11 @@ impl Collectives {
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.place(group)?;
-        let code = code(Code::Barrier, Algorithm::Doubling);
-        let plan = plan::barrier(rank, size);
+        let (algorithm, plan) = match self.hosts(group) {
+            Some(hosts) => (Algorithm::Hosts, plan::barrier_hosts(hosts, rank)),
+            None => (Algorithm::Doubling, plan::barrier(rank, size)),
+        };
+        let code = code(Code::Barrier, algorithm);
         Ok(Call::moving(code, plan, Source::None, output))
     }
 
@@ -179,11 +188,12 @@ impl Collectives {
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.rooted(group, root)?;
         let len = output.bytes().len();
-        let algorithm = self.choose(endpoint, Operation::Broadcast, size, len);
-        let plan = match algorithm {
-            Algorithm::Native => Plan::default(),
-            Algorithm::Flat => plan::broadcast_flat(rank, size, root, len),
-            Algorithm::Chain => plan::broadcast_chain(rank, size, root, len),
+        let algorithm = self.choose(endpoint, (Operation::Broadcast, group), size, len);
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Native, _) => Plan::default(),
+            (Algorithm::Hosts, Some(hosts)) => plan::broadcast_hosts(hosts, rank, root, len),
+            (Algorithm::Flat, _) => plan::broadcast_flat(rank, size, root, len),
+            (Algorithm::Chain, _) => plan::broadcast_chain(rank, size, root, len),
             _ => plan::broadcast_tree(rank, size, root, len),
         };
         let code = broadcast_code(algorithm);
@@ -385,7 +395,7 @@ impl Collectives {
         need("send, in bytes,", input.bytes().len(), lens[rank])?;
         need("receive, in bytes,", output.bytes().len(), sum(lens))?;
         let longest = lens.iter().copied().max().unwrap_or(0);
-        let algorithm = self.choose(endpoint, Operation::AllGather, size, longest);
+        let algorithm = self.choose(endpoint, (Operation::AllGather, group), size, longest);
         let plan = match algorithm {
             Algorithm::Flat => plan::all_gather_direct(rank, size, lens),
             _ => plan::all_gather_ring(rank, size, lens),
@@ -456,9 +466,13 @@ impl Collectives {
         if rank == root {
             need("receive", output.bytes().len() / unit, len / unit)?;
         }
-        let algorithm = self.choose(endpoint, Operation::Reduce, size, len);
-        let plan = match algorithm {
-            Algorithm::Chain => plan::reduce_chain(rank, size, root, len, op.commutative),
+        let algorithm = match self.choose(endpoint, (Operation::Reduce, group), size, len) {
+            Algorithm::Hosts if !op.commutative => Algorithm::Tree,
+            other => other,
+        };
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Hosts, Some(hosts)) => plan::reduce_hosts(hosts, rank, root, len),
+            (Algorithm::Chain, _) => plan::reduce_chain(rank, size, root, len, op.commutative),
             _ => plan::reduce_tree(rank, size, root, len, op.commutative),
         };
         let code = code(Code::Reduce, algorithm);
@@ -511,23 +525,30 @@ impl Collectives {
         let Place { rank, size } = self.place(group)?;
         let (len, unit) = (output.bytes().len(), op.unit);
         need("data, in bytes,", len, len / unit * unit)?;
-        let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
+        let chosen = self.choose(endpoint, (Operation::AllReduce, group), size, len);
         let algorithm = match chosen {
             // Partners fold into the memory that they send, so doubling is only for messages that leave, and are kept, without waiting.
             Algorithm::Doubling if len > self.core.ledger.eager_bytes => Algorithm::Halving,
             other => other,
         };
+        let hosts = self.hosts(group);
+        let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
         let algorithm = match algorithm {
+            Algorithm::Hosts if !op.commutative && !is_ordered => Algorithm::Tree,
             Algorithm::Ring if !op.commutative && endpoint.link_name() == "shm" => Algorithm::Tree,
             Algorithm::Ring if !op.commutative => Algorithm::Chain,
             other => other,
         };
-        let plan = match algorithm {
-            Algorithm::Doubling => plan::all_reduce_doubling(rank, size, len),
-            Algorithm::Halving => plan::all_reduce_halving(rank, size, len, unit),
-            Algorithm::Ring => plan::all_reduce_ring(rank, size, len, unit),
-            Algorithm::Native => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
-            other => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
+        let plan = match (algorithm, hosts) {
+            (Algorithm::Hosts, Some(hosts)) => {
+                let doubling = len <= self.core.ledger.eager_bytes;
+                plan::all_reduce_hosts(hosts, rank, len, unit, doubling)
+            }
+            (Algorithm::Doubling, _) => plan::all_reduce_doubling(rank, size, len),
+            (Algorithm::Halving, _) => plan::all_reduce_halving(rank, size, len, unit),
+            (Algorithm::Ring, _) => plan::all_reduce_ring(rank, size, len, unit),
+            (Algorithm::Native, _) => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
+            (other, _) => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
         let code = code(Code::AllReduce, algorithm);
         Ok(Call {

@@ -20,6 +20,7 @@ use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
 use crate::ledger::CollectiveCounters;
 use crate::operation::Operation;
+use crate::plan::Hosts;
 use crate::table::{Can, Table};
 
 /// Most operations under way at once.
@@ -150,7 +151,10 @@ impl Collectives {
                 .filter(|rank| endpoint.is_dead(members[*rank]))
                 .collect(),
             closed: false,
-            members: Members::new(index, key, members.to_vec(), rank),
+            members: {
+                let hosts = members.iter().map(|member| endpoint.host_of(*member));
+                Members::new(index, key, members.to_vec(), rank, Hosts::of(hosts))
+            },
         };
         self.core.add_group(state);
         Ok(Group {
@@ -197,6 +201,13 @@ impl Collectives {
     pub(crate) fn can<L: Link>(&self, endpoint: &Endpoint<L>) -> Can {
         Can {
             broadcast: endpoint.broadcasts(),
+            hosts: Hosts::of(
+                endpoint
+                    .members()
+                    .iter()
+                    .map(|member| endpoint.host_of(member.id)),
+            )
+            .is_some(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tsumuji_node::NodeId;
 
 use crate::operation::Failure;
+use crate::plan::Hosts;
 
 /// Names a group of a [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +24,8 @@ pub(crate) struct Members {
     pub(crate) nodes: Vec<NodeId>,
     /// Rank of this node.
     pub(crate) rank: usize,
+    /// Members by host, where several but not all share one.
+    pub(crate) hosts: Option<Hosts>,
     ranks: HashMap<NodeId, usize>,
 }
 
@@ -42,13 +45,20 @@ pub(crate) struct GroupState {
 }
 
 impl Members {
-    pub(crate) fn new(index: usize, key: u64, nodes: Vec<NodeId>, rank: usize) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        key: u64,
+        nodes: Vec<NodeId>,
+        rank: usize,
+        hosts: Option<Hosts>,
+    ) -> Self {
         let ranks = nodes.iter().copied().zip(0..).collect();
         Self {
             index,
             key,
             nodes,
             rank,
+            hosts,
             ranks,
         }
     }

@@ -85,6 +85,8 @@ pub struct CollectiveCounters {
 
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
+    /// It is not known to be on this host.
+    pub(crate) is_far: bool,
     /// Number of the present session: how many ended before.
     pub(crate) session: u64,
     /// Eager bytes sent for which the peer has not returned credit.
@@ -152,7 +154,7 @@ pub(crate) struct Ledger {
     piece_most_bytes: usize,
     /// The link gathers long messages from their places and scatters them into place.
     gathers: bool,
-    /// This process, if all nodes are processes of this host.
+    /// This process, if other nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
     /// Buffer for elements that are read and then folded; empty at first.
     pub(crate) block: Vec<u8>,
@@ -167,6 +169,10 @@ pub(crate) fn cost(bytes: usize) -> usize {
 impl Ledger {
     pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
         let nodes = endpoint.members().len();
+        let (all_here, own) = (
+            endpoint.link_name() == "shm",
+            endpoint.host_of(endpoint.me()),
+        );
         let frame_bytes = endpoint.frame_message_bytes();
         // `packet` gathers, too, but does not scatter: there, pieces of one frame are read in the link's buffer.
         let gathers = endpoint.link_name() == "udp";
@@ -178,7 +184,7 @@ impl Ledger {
         let limit_bytes = endpoint.message_limit_bytes().max(PIECE_BYTES_LEAST);
         let eager_window_bytes =
             (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
-        let most = if endpoint.link_name() == "shm" {
+        let most = if all_here {
             EAGER_ON_HOST_BYTES
         } else {
             EAGER_BETWEEN_HOSTS_BYTES
@@ -190,6 +196,7 @@ impl Ledger {
                 .iter()
                 .map(|member| PeerState {
                     session: endpoint.ended_sessions(member.id),
+                    is_far: !all_here && (own.is_none() || endpoint.host_of(member.id) != own),
                     ..PeerState::default()
                 })
                 .collect(),
@@ -199,7 +206,7 @@ impl Ledger {
             piece_bytes: message_bytes.min(limit_bytes) - HEADER_BYTES,
             piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
             gathers,
-            identity: (endpoint.link_name() == "shm").then(Identity::new),
+            identity: (all_here || own.is_some()).then(Identity::new),
             block: Vec::new(),
             counters: CollectiveCounters::default(),
         }
@@ -317,6 +324,7 @@ impl Ledger {
                 .checked_sub(1)
                 .and_then(|last| state.early_of(last).copied())
                 .unwrap_or_default(),
+            is_far: state.is_far,
             ..PeerState::default()
         };
         self.outbox.retain(|control| control.to != peer);
@@ -324,7 +332,8 @@ impl Ledger {
 
     /// Whether transfers of this peer may be read in its memory, as far as is known.
     pub(crate) fn may_read(&self, from: NodeId) -> bool {
-        self.identity.is_some() && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
+        let peer = &self.peers[usize::from(from.0)];
+        self.identity.is_some() && !peer.is_far && !matches!(peer.reads, Reads::No)
     }
 
     pub(crate) fn control(&mut self, to: NodeId, header: Header) {

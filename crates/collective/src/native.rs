@@ -511,7 +511,8 @@ mod tests {
         for size in [1, 2, 9, 10, 75] {
             for root in [0, size / 2] {
                 let nodes: Vec<NodeId> = (0..size as u16).map(NodeId).collect();
-                let place = |rank| Native::new(&Members::new(0, 1, nodes.clone(), rank), root, 1);
+                let place =
+                    |rank| Native::new(&Members::new(0, 1, nodes.clone(), rank, None), root, 1);
                 for rank in 0..size {
                     let (mut at, mut steps) = (rank, 0);
                     while let Some(parent) = place(at).parent {

@@ -39,6 +39,9 @@ pub enum Algorithm {
     Ring,
     /// In each round partners twice as far away exchange halves of the rest, until each has a piece; then back.
     Halving,
+    /// Within each host first, then between one member of each, then within each host again. Non-commutative operations take a tree instead, unless
+    /// the members of each host have neighbouring ranks and all get the result.
+    Hosts,
 }
 
 /// Operations with a choice of algorithms. The others have only one.
@@ -46,11 +49,11 @@ pub enum Algorithm {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// `flat`, `tree`, `chain`, `native`.
+    /// `flat`, `tree`, `chain`, `native`, `hosts`.
     Broadcast,
-    /// `tree`, `chain`.
+    /// `tree`, `chain`, `hosts`.
     Reduce,
-    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`.
+    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `hosts`.
     AllReduce,
     /// `flat`, `ring`.
     AllGather,
@@ -69,6 +72,7 @@ impl Operation {
     pub fn algorithms(self, can: Can) -> Vec<Algorithm> {
         let possible = |algorithm: &Algorithm| match algorithm {
             Algorithm::Native => can.broadcast,
+            Algorithm::Hosts => can.hosts,
             _ => true,
         };
         let all = self.all_algorithms().iter().copied();
@@ -76,26 +80,31 @@ impl Operation {
     }
 
     fn all_algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Hosts, Native, Ring, Tree};
         match self {
-            Self::Broadcast => &[Flat, Tree, Chain, Native],
-            Self::Reduce => &[Tree, Chain],
-            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native],
+            Self::Broadcast => &[Flat, Tree, Chain, Native, Hosts],
+            Self::Reduce => &[Tree, Chain, Hosts],
+            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Hosts],
             Self::AllGather => &[Flat, Ring],
         }
     }
 }
 
-/// Capabilities of a link beside sending frames to one peer.
+/// Capabilities of a link and a group beside sending frames to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Can {
     /// One transmission reaches all peers.
     pub broadcast: bool,
+    /// Several members share a host, and others are on other hosts.
+    pub hosts: bool,
 }
 
 impl Can {
     /// All capabilities.
-    pub const ALL: Self = Self { broadcast: true };
+    pub const ALL: Self = Self {
+        broadcast: true,
+        hosts: true,
+    };
 }
 
 /// One rule of a table. A missing condition fits anything.
@@ -104,7 +113,7 @@ impl Can {
 pub struct Rule {
     /// The operation.
     pub operation: Operation,
-    /// The link's name: `shm`, `udp`, `packet`, `xdp`, `dpdk`.
+    /// The link's name: `shm`, `udp`, `packet`, `xdp`, `dpdk`, or `shm+udp` and its like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     /// Fits groups of at most so many members.
@@ -160,10 +169,13 @@ fn rule(
 impl Default for Table {
     /// The best rules, or close to it, as measured with two cores and links within one machine.
     fn default() -> Self {
-        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Hosts, Native, Ring, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
+            rule(Broadcast, None, None, None, Hosts),
+            rule(Reduce, None, None, None, Hosts),
+            rule(AllReduce, None, None, None, Hosts),
             // A short message costs the root a fraction of a microsecond; a long one is read from the root's memory by all at once.
             rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, None, Some(2), None, Flat),
@@ -261,6 +273,7 @@ impl Table {
                 && rule.nodes_up_to.is_none_or(|nodes| question.nodes <= nodes)
                 && rule.bytes_up_to.is_none_or(|bytes| question.bytes <= bytes)
                 && (rule.algorithm != Algorithm::Native || question.can.broadcast)
+                && (rule.algorithm != Algorithm::Hosts || question.can.hosts)
         };
         match self.rules.iter().find(fits) {
             Some(rule) => rule.algorithm,
@@ -287,6 +300,7 @@ impl fmt::Display for Algorithm {
             Self::Native => "native",
             Self::Doubling => "doubling",
             Self::Halving => "halving",
+            Self::Hosts => "hosts",
             Self::Ring => "ring",
         })
     }
@@ -308,6 +322,7 @@ mod tests {
                 link,
                 can: Can {
                     broadcast: link != "udp",
+                    hosts: link == "shm+udp",
                 },
                 nodes,
                 bytes,
@@ -316,6 +331,7 @@ mod tests {
         assert_eq!(ask(&table, "packet", 8, 1 << 20), Algorithm::Native);
         assert_eq!(ask(&table, "udp", 8, 1 << 20), Algorithm::Chain);
         assert_eq!(ask(&table, "shm", 8, 1 << 20), Algorithm::Flat);
+        assert_eq!(ask(&table, "shm+udp", 8, 1 << 20), Algorithm::Hosts);
         let own = Table::parse(
             "[[rule]]\noperation = \"broadcast\"\nbytes_up_to = 10\nalgorithm = \"native\"\n",
             "test",
@@ -338,7 +354,7 @@ mod tests {
             ),
             (
                 "[[rule]]\noperation = \"reduce\"\nalgorithm = \"native\"",
-                "accepted are tree, chain",
+                "accepted are tree, chain, hosts",
             ),
             (
                 "[[rule]]\noperation = \"reduce\"\nalgorithm = \"tree\"\nnodes = 3",

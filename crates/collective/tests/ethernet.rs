@@ -68,6 +68,7 @@ fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint<AnyLink>> {
         let membership = Membership {
             me: NodeId(id),
             members: members.clone(),
+            hosts: Vec::new(),
         };
         Endpoint::new(link, membership, Options::default()).expect("endpoint")
     };

@@ -436,6 +436,7 @@ impl ClusterFile {
         Ok(Membership {
             me,
             members: self.members.clone(),
+            hosts: Vec::new(),
         })
     }
 }

@@ -202,6 +202,12 @@ impl<L: Link> Endpoint<L> {
         &self.membership.members
     }
 
+    /// Number of a member's host, where several share one; `None`: it shares its host with none, as far as is known.
+    pub fn host_of(&self, id: NodeId) -> Option<u16> {
+        let host = self.membership.hosts.get(usize::from(id.0));
+        host.copied().flatten()
+    }
+
     /// Name of a member for messages to people; empty if there is no such node.
     pub fn name_of(&self, id: NodeId) -> &str {
         self.membership

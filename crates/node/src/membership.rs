@@ -27,6 +27,8 @@ pub struct Membership {
     pub me: NodeId,
     /// All processes, including this one, in order of ids from 0.
     pub members: Vec<Member>,
+    /// Number of each process's host, where several share one; empty: no two are known to. Processes of one host have the same number.
+    pub hosts: Vec<Option<u16>>,
 }
 
 impl Membership {
@@ -40,6 +42,7 @@ impl Membership {
         Self {
             me,
             members: (0..nodes).map(member).collect(),
+            hosts: Vec::new(),
         }
     }
 
@@ -53,6 +56,7 @@ impl Membership {
         Self {
             me,
             members: (0..=u16::MAX).zip(addrs).map(member).collect(),
+            hosts: Vec::new(),
         }
     }
 

@@ -28,7 +28,7 @@ impl Operation<'_> {
         ledger: &mut Ledger,
     ) -> Option<()> {
         let state = &mut self.states[number];
-        if !state.open || state.direct || state.progress > 0 || ledger.identity.is_none() {
+        if !state.open || state.direct || state.progress > 0 || !ledger.may_read(from) {
             return None;
         }
         let words = <[u64; 3]>::read_from_bytes(payload).ok()?;

@@ -6,10 +6,12 @@
 //! until its receiver is ready.
 
 mod gather;
+mod hosts;
 mod reduce;
 mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
+pub(crate) use hosts::{Hosts, all_reduce_hosts, barrier_hosts, broadcast_hosts, reduce_hosts};
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
     reduce_in_place, reduce_tree,

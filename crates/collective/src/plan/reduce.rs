@@ -12,7 +12,7 @@ const RIGHT: Action = Action::Fold {
 };
 
 /// The place in which a member of a reduction folds: the output on the root, scratch on others.
-fn gathered(plan: &mut Plan, is_root: bool, len: usize) -> Place {
+pub(super) fn gathered(plan: &mut Plan, is_root: bool, len: usize) -> Place {
     let held = if is_root {
         Place::whole(Buffer::Output, len)
     } else {
@@ -63,7 +63,7 @@ pub(crate) fn reduce_tree(
 }
 
 /// Folds into `held` what comes from below, and sends it up. Tag 0. Returns the last receive.
-fn reduce_tree_into(
+pub(super) fn reduce_tree_into(
     plan: &mut Plan,
     turned: usize,
     size: usize,

@@ -139,6 +139,62 @@ fn plans_fit_together() {
     }
 }
 
+/// Plans by hosts fit together and end, however the members are spread; each host's leader alone talks to other hosts.
+#[test]
+fn plans_by_hosts_fit_together() {
+    let spread: [&[u16]; 7] = [
+        &[0, 0, 1, 1],
+        &[0, 0, 0, 0, 1, 1, 1, 1],
+        &[0, 1, 0, 1, 0],
+        &[0, 0, 0, 1, 2, 2, 2, 2, 2],
+        &[0, 1, 1, 2, 3, 3, 4],
+        &[7, 7, 7, 7, 7, 7, 1],
+        &[0, 1, 2, 3, 4, 5, 0],
+    ];
+    for numbers in spread {
+        let size = numbers.len();
+        let hosts = Hosts::of(numbers.iter().map(|number| Some(*number))).expect("several");
+        assert_eq!(
+            hosts.are_ordered(),
+            numbers != [0, 1, 0, 1, 0] && numbers != [0, 1, 2, 3, 4, 5, 0]
+        );
+        let crossings = |plans: &[Plan]| {
+            let steps = plans.iter().zip(numbers).flat_map(|(plan, host)| {
+                let crosses = move |step: &&Step| numbers[step.peer] != *host;
+                plan.steps.iter().filter(crosses)
+            });
+            steps.filter(|step| step.action == Action::Send).count()
+        };
+        let count = numbers
+            .iter()
+            .collect::<std::collections::HashSet<_>>()
+            .len();
+        for doubling in [false, true] {
+            let plans = all(size, |rank| {
+                all_reduce_hosts(&hosts, rank, 1000, 8, doubling)
+            });
+            carry_out(&plans, doubling);
+        }
+        carry_out(&all(size, |rank| barrier_hosts(&hosts, rank)), true);
+        for root in [0, size / 2, size - 1] {
+            let plans = all(size, |rank| broadcast_hosts(&hosts, rank, root, 9));
+            carry_out(&plans, false);
+            assert_eq!(crossings(&plans), count - 1);
+            let plans = all(size, |rank| reduce_hosts(&hosts, rank, root, 64));
+            carry_out(&plans, false);
+            assert_eq!(crossings(&plans), count - 1);
+        }
+    }
+    for flat in [
+        vec![Some(1); 4],
+        vec![None; 4],
+        vec![Some(1), Some(2), None],
+        vec![],
+    ] {
+        assert_eq!(Hosts::of(flat.into_iter()), None);
+    }
+}
+
 /// Pieces follow each other without gap, have whole units, and differ by one unit at most.
 #[test]
 fn pieces_cover_the_whole() {

@@ -73,6 +73,7 @@ fn open(case: &Case, me: u16) -> Result<Endpoint<AnyLink>, String> {
             let membership = Membership {
                 me: NodeId(me),
                 members: members?,
+                hosts: Vec::new(),
             };
             (
                 Base::Packet(link.map_err(|error| text(&error))?),

@@ -46,9 +46,9 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// The nodes that share a host with this one; `hosts` gives the host of each node, `None`: a host of its own. In `membership` they get their
-    /// addresses in shared memory. `None`: there are none.
-    pub(super) fn take_over(membership: &mut Membership, hosts: &[Option<u16>]) -> Option<Self> {
+    /// The nodes that share a host with this one. In `membership` they get their addresses in shared memory. `None`: there are none.
+    pub(super) fn take_over(membership: &mut Membership) -> Option<Self> {
+        let hosts = &membership.hosts;
         let me = usize::from(membership.me.0);
         let mine = (*hosts.get(me)?)?;
         let here: Vec<usize> = (0..hosts.len().min(membership.members.len()))
@@ -251,13 +251,14 @@ mod tests {
         let addrs: Vec<std::net::SocketAddr> = (0..4)
             .map(|node| ([10, 0, 0, 1 + node as u8 / 2], port + node).into())
             .collect();
-        Membership::inet(NodeId(me), &addrs)
+        Membership {
+            hosts: vec![Some(0), Some(0), Some(2), Some(2)],
+            ..Membership::inet(NodeId(me), &addrs)
+        }
     }
 
     fn neighbours(me: u16, port: u16) -> Neighbours {
-        let mut membership = membership(me, port);
-        Neighbours::take_over(&mut membership, &[Some(0), Some(0), Some(1), Some(1)])
-            .expect("there is one")
+        Neighbours::take_over(&mut membership(me, port)).expect("there is one")
     }
 
     /// Nodes of one host get addresses in its memory, in the order of their ids; the others keep theirs.
@@ -265,16 +266,23 @@ mod tests {
     fn neighbours_are_local() {
         let mut of = membership(3, 7000);
         let before = of.clone();
-        let found = Neighbours::take_over(&mut of, &[Some(0), Some(0), Some(1), Some(1)]);
+        let found = Neighbours::take_over(&mut of);
         assert_eq!(found.expect("there is one").rank, 1);
         assert_eq!(of.members[2].addr, LinkAddr::Local(0));
         for same in [0, 1, 3] {
             assert_eq!(of.members[same], before.members[same]);
         }
-        let alone = [Some(0), Some(0), Some(0), Some(1)];
-        assert_eq!(Neighbours::take_over(&mut of, &alone), None);
-        assert_eq!(Neighbours::take_over(&mut of, &[None; 4]), None);
-        assert!(Neighbours::take_over(&mut of, &[]).is_none());
+        for hosts in [
+            vec![Some(0), Some(0), Some(0), Some(3)],
+            vec![None; 4],
+            vec![],
+        ] {
+            let mut of = Membership {
+                hosts,
+                ..before.clone()
+            };
+            assert_eq!(Neighbours::take_over(&mut of), None);
+        }
     }
 
     /// Whoever comes first makes the memory; the other gets the same, also after the first has ended, and when it comes back.

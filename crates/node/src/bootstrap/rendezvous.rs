@@ -111,8 +111,9 @@ pub(super) fn membership(me: NodeId, table: Vec<TableEntry>) -> (Membership, Opt
     let mut membership = Membership {
         me,
         members: (0..=u16::MAX).zip(table).map(member).collect(),
+        hosts,
     };
-    let near = Neighbours::take_over(&mut membership, &hosts);
+    let near = Neighbours::take_over(&mut membership);
     (membership, near)
 }
 

@@ -130,8 +130,8 @@ pub fn open_in_cluster(
 fn place_in(file: &ClusterFile, path: &Path, me: NodeId) -> Result<(Membership, Ends), OpenError> {
     let mut membership = file.membership(me, path)?;
     let nodes = file.hosts();
-    let hosts: Vec<_> = (0..nodes.len()).map(|of| shared_host(nodes, of)).collect();
-    let near = Neighbours::take_over(&mut membership, &hosts);
+    membership.hosts = (0..nodes.len()).map(|of| shared_host(nodes, of)).collect();
+    let near = Neighbours::take_over(&mut membership);
     let base = Base::open(&nodes[usize::from(me.0)].link)?;
     Ok((membership, (base, near)))
 }

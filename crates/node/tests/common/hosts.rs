@@ -84,6 +84,7 @@ pub(crate) fn endpoint(
     let membership = Membership {
         me: id,
         members: members.into(),
+        hosts: Vec::new(),
     };
     let link = AnyLink::open(base, impair, None).expect("link");
     Endpoint::new(link, membership, options.clone()).expect("endpoint")
