@@ -1,5 +1,6 @@
 //! The scenarios under the congestion control `suci`, and its own rules at work.
 
+#[path = "scenarios/mod.rs"]
 mod scenarios;
 
 use scenarios::config;

@@ -1,4 +1,4 @@
-//! The scenarios, run under each congestion control: `tests/credit.rs` and `tests/suci.rs` include this and say which.
+//! The scenarios, run under each congestion control: `credit` and `suci` include this and say which.
 
 mod chaos;
 mod datagrams;
@@ -14,13 +14,14 @@ mod sessions;
 mod stalls;
 mod unequal;
 
+use super::CONGESTION;
 use tsumuji_proto::{Config, Congestion};
 use tsumuji_sim::{Net, Process};
 
 /// As the simulator's, under the congestion control that is tested.
 pub(crate) fn config() -> Config {
     Config {
-        congestion: crate::CONGESTION,
+        congestion: CONGESTION,
         ..tsumuji_sim::config()
     }
 }
@@ -29,7 +30,7 @@ pub(crate) fn config() -> Config {
 /// to the same rules.
 #[track_caller]
 fn figure<E: Process>(net: &Net<E>, reached: bool, what: impl FnOnce() -> String) {
-    match crate::CONGESTION {
+    match CONGESTION {
         Congestion::Credit => net.check(reached, what),
         Congestion::Suci if reached => {}
         Congestion::Suci => println!("suci: {}", what()),

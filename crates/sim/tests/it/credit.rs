@@ -1,5 +1,6 @@
 //! The scenarios under the congestion control `credit`.
 
+#[path = "scenarios/mod.rs"]
 mod scenarios;
 
 use tsumuji_proto::Congestion;

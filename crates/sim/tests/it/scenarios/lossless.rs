@@ -1,6 +1,6 @@
 //! Links that lose nothing between live peers, as shared memory: a peer that does not run costs questions, not repetitions.
 
-use super::config;
+use super::{CONGESTION, config};
 use tsumuji_proto::{Channel, Config, Congestion, Duration};
 use tsumuji_sim::{Net, Pace, Seed};
 
@@ -48,7 +48,7 @@ fn stalled_peers_are_asked() {
         let again = stalled_peer(seed, lossy).0;
         assert_eq!(
             again > 0,
-            crate::CONGESTION == Congestion::Credit,
+            CONGESTION == Congestion::Credit,
             "seed {}",
             seed.0
         );
