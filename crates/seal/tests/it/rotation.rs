@@ -1,10 +1,8 @@
 //! Keys change while frames flow.
 
-mod mem;
-
 use std::time::Duration;
 
-use mem::{Net, Node, key, keys, meet, receive, send, send_to, settle};
+use crate::mem::{Net, Node, key, keys, meet, receive, send, send_to, settle};
 use tsumuji_link::LinkAddr;
 use tsumuji_seal::{Keys, SealMode};
 

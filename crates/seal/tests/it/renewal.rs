@@ -1,11 +1,9 @@
 //! Sessions are renewed by the clock: what one pair of keys opens is bounded in time.
 
-mod mem;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
-use mem::{Net, Node, assert_all_counted, meet, receive, send, send_to};
+use crate::mem::{Net, Node, assert_all_counted, meet, receive, send, send_to};
 use tsumuji_link::{Link, LinkAddr};
 use tsumuji_seal::SealMode;
 

@@ -1,11 +1,9 @@
 //! The conformance suite on sealed links, in both modes.
 
-#[path = "../../link/tests/common/mod.rs"]
-mod common;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::{common, conformance_tests};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::{Link, each};

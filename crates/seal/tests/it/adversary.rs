@@ -1,12 +1,12 @@
 //! An attacker on the wire, without a key: nothing panics, grows, or is delivered that was not sent, and every drop is counted.
 
-mod mem;
-
 use std::collections::HashSet;
 use std::time::Duration;
 
+use crate::mem::{
+    Net, Node, Taped, assert_all_counted, key, keys, meet, receive, send, send_to, settle,
+};
 use fastrand::Rng;
-use mem::{Net, Node, Taped, assert_all_counted, key, keys, meet, receive, send, send_to, settle};
 use tsumuji_link::LinkAddr;
 use tsumuji_seal::{OVERHEAD_BYTES, SealMode};
 
