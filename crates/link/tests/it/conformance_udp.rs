@@ -1,9 +1,8 @@
 //! The conformance suite on UDP over the loopback interface: both families, large and small frames, with and without offload.
 
-mod common;
-
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::{common, conformance_tests};
 use tsumuji_link::udp::{Udp, UdpConfig};
 
 fn sockets(count: usize, addr: SocketAddr, config: UdpConfig) -> Vec<Udp> {

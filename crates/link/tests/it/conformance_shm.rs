@@ -1,7 +1,6 @@
 //! The conformance suite on shared memory, with default sizes and with small ones, whose rings wrap all the time.
 
-mod common;
-
+use crate::{common, conformance_tests};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 
 fn job(nodes: usize, config: ShmConfig) -> Vec<Shm> {

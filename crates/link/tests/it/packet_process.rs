@@ -1,16 +1,14 @@
 //! Two processes and one interface: the second is refused and told who has it; a killed one leaves nothing behind. Needs root, or
 //! `unshare -Urn`; without, the test says so and tests nothing.
 
-#[path = "common/holder.rs"]
-mod holder;
-#[path = "common/segment.rs"]
-mod segment;
-
 use std::time::Duration;
 
-use segment::{Segment, lacking};
+use crate::holder;
+use crate::segment::{Segment, lacking};
 use tsumuji_link::packet::{Packet, PacketConfig};
 
+/// The test that [`holder::start`] runs.
+const HOLDER: &str = "packet_process::hold_a_link";
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 1000;
 
@@ -44,7 +42,7 @@ fn second_process_is_refused_and_killed() {
     Segment::new(2, 1500);
     assert_eq!(leftovers(), None);
     for _ in 0..3 {
-        let mut child = holder::start();
+        let mut child = holder::start(HOLDER);
         assert!(leftovers().is_some());
         let error = Packet::open("n0", PacketConfig::default()).expect_err("taken");
         let text = error.to_string();

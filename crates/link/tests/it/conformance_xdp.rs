@@ -2,12 +2,9 @@
 //! 9000, generic also 65,535, impaired. Needs root (or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF in the first user namespace); without, each test says so and
 //! tests nothing.
 
-#[path = "common/mod.rs"]
-mod common;
-#[path = "common/segment.rs"]
-mod segment;
+use crate::{common, conformance_tests};
 
-use segment::{Segment, lacking};
+use crate::segment::{self, Segment, lacking};
 use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode, ZeroCopy};
 
 /// Links on `nodes` interfaces of a network that only this thread sees.

@@ -1,9 +1,8 @@
 //! The conformance suite on wrapped links: nothing impaired, late and out of order, limited, captured, and all at once.
 
-mod common;
-
 use std::net::{Ipv4Addr, SocketAddr};
 
+use crate::{common, conformance_tests};
 use tsumuji_link::capture::Capture;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};

@@ -1,12 +1,9 @@
 //! The conformance suite on AF_PACKET over veth, two nodes on a pair and more on a bridge: MTU 1500, 9000 and 65,535, a small ring, on
 //! macvlan interfaces, impaired. Needs root, or `unshare -Urn`; without, each test says so and tests nothing.
 
-#[path = "common/mod.rs"]
-mod common;
-#[path = "common/segment.rs"]
-mod segment;
+use crate::{common, conformance_tests};
 
-use segment::{Segment, lacking};
+use crate::segment::{self, Segment, lacking};
 use tsumuji_link::packet::{Packet, PacketConfig};
 
 /// Links on `nodes` interfaces of a network that only this thread sees.

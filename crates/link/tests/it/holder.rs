@@ -1,5 +1,4 @@
-//! This program, started again, holds an interface until it is killed. The test file has a test `hold_a_link` for it, which calls
-//! [`hold`].
+//! This program, started again, holds an interface until it is killed. Who uses it has a test for that, which calls [`hold`].
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -20,10 +19,10 @@ pub(crate) fn hold<L>(open: impl FnOnce() -> L) {
     std::thread::sleep(HELD);
 }
 
-/// Starts this program again, in this thread's network, and waits until it has the interface.
-pub(crate) fn start() -> Child {
+/// Starts this program again, in this thread's network, for its test `test`, and waits until it has the interface.
+pub(crate) fn start(test: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "hold_a_link", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(HOLD_ENV, "1")
         .stdout(Stdio::piped())
         .spawn()

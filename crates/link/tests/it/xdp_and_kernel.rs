@@ -1,22 +1,20 @@
 //! AF_XDP links and the kernel side by side: its own traffic passes an interface that has our program, the program goes when its
 //! process goes (also by SIGKILL), and a second process is refused. Needs root; without, each test says so and tests nothing.
 
-#[path = "common/holder.rs"]
-mod holder;
-#[path = "common/segment.rs"]
-mod segment;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use segment::{Segment, ip, lacking};
+use crate::holder;
+use crate::segment::{self, Segment, ip, lacking};
 use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The test that [`holder::start`] runs.
+const HOLDER: &str = "xdp_and_kernel::hold_a_link";
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 1000;
 
@@ -199,7 +197,7 @@ fn second_process_is_refused_and_killed() {
     }
     Segment::new(2, 1500);
     for _ in 0..3 {
-        let mut child = holder::start();
+        let mut child = holder::start(HOLDER);
         assert!(has_program("n0"));
         let error = Xdp::open("n0", XdpConfig::default()).expect_err("taken");
         assert!(error.to_string().contains("n0"), "{error}");
@@ -210,7 +208,7 @@ fn second_process_is_refused_and_killed() {
         drop(link);
     }
     // Also without waiting for the kernel to clean up.
-    let mut child = holder::start();
+    let mut child = holder::start(HOLDER);
     child.kill().expect("SIGKILL");
     child.wait().expect("dead");
     drop(Xdp::open("n0", XdpConfig::default()).expect("free again"));
