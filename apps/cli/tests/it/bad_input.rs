@@ -1,8 +1,6 @@
 //! Bad input: each gets one clear line that names the place, exit code 2, and leaves nothing half-written.
 
-mod common;
-
-use common::{file, npy, tridiagonal, tsumuji};
+use crate::common::{self, file, npy, tridiagonal, tsumuji};
 use std::path::Path;
 
 /// Exit code 2, one line on standard error that contains every one of `words`, nothing on standard output.

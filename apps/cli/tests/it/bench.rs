@@ -1,12 +1,10 @@
 //! `tsumuji bench` beside its peers, end to end: tiny runs of every operation, and what is written. No figure is judged here.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{
+use crate::common::{
     assert_nothing_left, command, finish, json, signal, skipped, text, tsumuji, wait_for_children,
 };
 use serde_json::Value;

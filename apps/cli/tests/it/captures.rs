@@ -3,13 +3,11 @@
 //!
 //! Skipped where there is no tshark with Lua.
 
-mod common;
-
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{command, finish, json, skipped, text};
+use crate::common::{command, finish, json, skipped, text};
 
 /// What the dissector shows of each frame of a capture: kind, the seal's flags, key id and counter, step of a handshake, kinds
 /// of inner frames, an inner frame's session, complaints, and its line.

@@ -1,10 +1,8 @@
 //! `launch`, `doctor` and `bench` end to end.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{command, json, tsumuji};
+use crate::common::{command, json, tsumuji};
 use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env};
 
 /// Not a test of its own: what `launch` runs below. Each node tells its neighbour its number, over the link it was given.
@@ -32,7 +30,7 @@ fn launch_myself(options: &[&str]) -> (i32, serde_json::Value) {
         .args(options)
         .arg("--")
         .arg(me)
-        .args(["--exact", "--ignored", "launched_program"])
+        .args(["--exact", "--ignored", "commands::launched_program"])
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

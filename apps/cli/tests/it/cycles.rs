@@ -7,19 +7,17 @@
 //!
 //! Packet and XDP run in a network namespace that ends with the test's thread. Needs root for that; without, those are skipped.
 
-mod common;
-#[path = "../../../crates/link/tests/common/segment.rs"]
-mod segment;
-mod talk;
+use crate::common;
+use crate::segment;
 
 use std::process::Command;
 
-use talk::{NODES, Over, Place, cluster_file, run};
+use crate::talk::{self, NODES, Over, Place, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::Congestion;
 
 /// The test that a started process runs: there it becomes a worker, and ends.
-const ENTRY: &str = "restarts_over_shared_memory";
+const ENTRY: &str = "cycles::restarts_over_shared_memory";
 
 /// A hundred deaths in shared memory: nobody is harmed, every new life joins, nothing stays.
 #[test]
@@ -49,7 +47,7 @@ fn restarts_over_shared_memory_under_suci() {
 fn under(congestion: Congestion, over: Over) -> Place {
     Place {
         congestion,
-        ..over.into()
+        ..Place::new(over, ENTRY)
     }
 }
 

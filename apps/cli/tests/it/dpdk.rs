@@ -1,13 +1,11 @@
 //! DPDK devices through the real program: memif between two processes of this host, AF_PACKET and AF_XDP between network
 //! namespaces (as root). Where DPDK is not, or the rights are missing, each test says so.
 
-mod common;
-
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     ENDLESS, PATIENCE, command, finish, is_worker, json, signal, skipped, start, text, tsumuji,
     wait_for_children, wait_until_at_work,
 };

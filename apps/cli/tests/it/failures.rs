@@ -1,13 +1,11 @@
 //! Runs that fail in the middle: killed workers, Ctrl-C, a full disk. A named failure, soon, and nothing left behind.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{
-    ENDLESS, assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
+use crate::common::{
+    self, ENDLESS, assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
     wait_until_at_work, wait_until_gone,
 };
 

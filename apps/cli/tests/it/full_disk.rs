@@ -1,11 +1,9 @@
 //! Where nothing can be written: one line says so, the exit code is 1 or 2, and nothing is left half-written.
 
-mod common;
-
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use common::{command, file, finish, text, tridiagonal};
+use crate::common::{command, file, finish, text, tridiagonal};
 
 /// Runs with a standard output that is as full as a disk can be; its exit code, and what it says.
 fn on_full_disk(args: &[&str]) -> (Option<i32>, String) {

@@ -1,14 +1,12 @@
 //! Several hosts: agents on loopback, reached through plain commands, and (as root) through network namespaces.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{
-    ENDLESS, PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text,
+use crate::common::{
+    self, ENDLESS, PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text,
     tsumuji, wait_until_at_work,
 };
 

@@ -4,16 +4,14 @@
 //!
 //! Needs root for namespaces; without, only shared memory is tried.
 
-mod common;
-#[path = "../../../crates/link/tests/common/segment.rs"]
-mod segment;
-mod talk;
+use crate::common;
+use crate::segment;
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use talk::{NODES, Over, Place, Talker, cluster_file, run};
+use crate::talk::{self, NODES, Over, Place, Talker, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE, ENV_OPEN};
 use tsumuji_node::{Channel, NodeId, endpoint_from_env};
@@ -31,7 +29,7 @@ const INTRUDER_ENV: &str = "TSUMUJI_KEYED_TEST_INTRUDER";
 const INTRUDERS: u16 = 2;
 
 /// The test that a started process runs: there it becomes a worker or an intruder, and ends.
-const ENTRY: &str = "keyed_restarts_over_shared_memory";
+const ENTRY: &str = "keyed::keyed_restarts_over_shared_memory";
 
 /// What an intruder does; it does not return to its test. Its exit code tells if it was kept out.
 fn intrude_if_started() {
@@ -149,8 +147,7 @@ fn keyed_restarts_over_shared_memory() {
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
     let place = Place {
         key: Some(folder.path().join("key")),
-        congestion: Default::default(),
-        ..Over::Shm(job).into()
+        ..Place::new(Over::Shm(job), ENTRY)
     };
     let counters = rotate(&place, folder.path(), 5, |_| {});
     let seal = counters.seal.expect("sealed");
@@ -167,7 +164,7 @@ fn enter(name: &str) {
 
 /// An intruder on its host, as node 3 from there.
 fn start_intruder(place: &Place, host: u16, cluster: &Path, key: Option<&Path>) -> Child {
-    let mut command = place.command(host, ENTRY);
+    let mut command = place.command(host);
     command
         .env(INTRUDER_ENV, "1")
         .env(ENV_NODE, (NODES - 1).to_string())
@@ -214,10 +211,9 @@ fn keyed_restarts_over(link: &'static str) {
         })
         .collect();
     let place = Place {
-        over: Over::Cluster(cluster),
         key: Some(at("key")),
-        congestion: Default::default(),
         namespaces: hosts.iter().map(|host| host.netns().to_owned()).collect(),
+        ..Place::new(Over::Cluster(cluster), ENTRY)
     };
     // The test's own thread stays where it is.
     let counters = std::thread::scope(|scope| {

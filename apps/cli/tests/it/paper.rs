@@ -1,8 +1,6 @@
 //! `tsumuji paper` end to end, with the smallest messages only.
 
-mod common;
-
-use common::{json, skipped, tsumuji};
+use crate::common::{json, skipped, tsumuji};
 
 /// Every figure of the list can be run and says what the paper says.
 #[test]

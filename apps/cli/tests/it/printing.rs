@@ -1,11 +1,11 @@
 //! What launched programs print: whole lines, tags, floods, closed outputs and readers that go away.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use common::{command, finish, signal, start, text, tsumuji, wait_for_children, wait_until_stuck};
+use crate::common::{
+    command, finish, signal, start, text, tsumuji, wait_for_children, wait_until_stuck,
+};
 
 fn launch(options: &[&str], script: &str) -> std::process::Output {
     let args = [&["launch"], options, &["--", "sh", "-c", script]].concat();

@@ -4,9 +4,6 @@
 //! Each process writes what it was told into a file, line by line; the test reads both when they have ended. Twelve schedules a run;
 //! `TSUMUJI_SCHEDULES=1000 TSUMUJI_SEED=…` runs more, or others. A failure prints the seed.
 
-mod common;
-mod talk;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
@@ -14,9 +11,9 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use crate::talk::{NODES, Over, Place, cluster_file, started};
 use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
-use talk::{NODES, Over, Place, cluster_file, started};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::{
     AnyLink, Channel, ChannelOptions, CloseError, Endpoint, NodeId, Options, ProgressBy, SendError,
@@ -39,7 +36,7 @@ const LOG_ENV: &str = "TSUMUJI_SCHEDULE_TEST_LOG";
 const PROGRAM_ENV: &str = "TSUMUJI_SCHEDULE_TEST_PROGRAM";
 
 /// The test that a started process runs: there it becomes a worker, and ends.
-const ENTRY: &str = "nothing_is_lost_or_repeated_unseen";
+const ENTRY: &str = "schedules::nothing_is_lost_or_repeated_unseen";
 
 /// What a started process does; it does not return to its test.
 fn work_if_started() {
@@ -363,7 +360,7 @@ fn run(seed: u64, folder: &Path) {
     let program = rng.u32(..4) == 0;
     // A process without an assistant that computes is dead between hosts; so is one that is stopped for long.
     let kills = rng.u32(..3) == 0;
-    let place = Place::from(over);
+    let place = Place::new(over, ENTRY);
     let log = |node: u16| folder.join(format!("{seed}-{node}.log"));
     let start = |node: u16, session: u32| {
         let path = log(node).with_extension(session.to_string());

@@ -1,12 +1,10 @@
 //! `tsumuji solve` end to end: real processes over real links, answers compared with what they must be.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{
-    distance, file, json, read_mtx_vector, read_npy, scipy, skipped, tridiagonal, tsumuji,
+use crate::common::{
+    self, distance, file, json, read_mtx_vector, read_npy, scipy, skipped, tridiagonal, tsumuji,
 };
 use serde_json::Value;
 

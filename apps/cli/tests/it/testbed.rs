@@ -1,10 +1,8 @@
 //! `tsumuji testbed` end to end. What the kernel makes of it is tested in its own crate; here: options, output, exit codes.
 
-mod common;
-
 use std::process::{Command, Output, Stdio};
 
-use common::{PATIENCE, command, finish, json, skipped, start, text, tsumuji};
+use crate::common::{self, PATIENCE, command, finish, json, skipped, start, text, tsumuji};
 
 /// A testbed's name that nobody else uses; the testbed is removed in the end, whatever comes of the test.
 struct Bed(String);

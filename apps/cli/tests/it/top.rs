@@ -1,13 +1,11 @@
 //! `tsumuji top` and `--metrics`, end to end: a real run is seen while it lasts, and no longer.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, command, json, tsumuji, wait_for_children, wait_until_at_work};
+use crate::common::{PATIENCE, command, json, tsumuji, wait_for_children, wait_until_at_work};
 use serde_json::Value;
 
 /// A run that lasts far longer than its test, and ends with it.

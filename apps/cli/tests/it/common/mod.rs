@@ -1,7 +1,5 @@
 //! What the end-to-end tests share: running the real program, small matrix files, and a look at what is left behind.
 
-#![allow(dead_code)] // each test file uses its own part
-
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Read;

@@ -1,9 +1,7 @@
 //! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
 //!
-//! Used by `cycles`, `keyed` and `schedules`. A started process runs the test that its file names as `ENTRY`; there it works, and ends
+//! Used by `cycles`, `keyed` and `schedules`. A started process runs the test that its place names as `entry`; there it works, and ends
 //! ([`work_if_started`]).
-
-#![allow(dead_code)] // each test file uses its own part
 
 mod place;
 

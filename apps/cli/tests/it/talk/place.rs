@@ -37,20 +37,21 @@ pub(crate) struct Place {
     pub(crate) congestion: Congestion,
     /// Namespaces by node; empty: all run where the test does. Node 0's is the test's thread's business.
     pub(crate) namespaces: Vec<String>,
+    /// The test that a started process runs: there it works, and ends.
+    pub(crate) entry: &'static str,
 }
 
-impl From<Over> for Place {
-    fn from(over: Over) -> Self {
+impl Place {
+    pub(crate) fn new(over: Over, entry: &'static str) -> Self {
         Self {
             over,
+            entry,
             key: None,
             congestion: Congestion::default(),
             namespaces: Vec::new(),
         }
     }
-}
 
-impl Place {
     /// Node 0's endpoint.
     pub(super) fn open(&self) -> Endpoint<AnyLink> {
         let (base, membership) = match &self.over {
@@ -71,8 +72,8 @@ impl Place {
         endpoint(base, membership, self.key.as_deref(), options)
     }
 
-    /// This program again, in a node's namespace, to run the test `test`.
-    pub(crate) fn command(&self, node: u16, test: &str) -> Command {
+    /// This program again, in a node's namespace, to run the test of started processes.
+    pub(crate) fn command(&self, node: u16) -> Command {
         let program = std::env::current_exe().expect("own path");
         let mut command = match self.namespaces.get(usize::from(node)) {
             None => Command::new(program),
@@ -83,7 +84,7 @@ impl Place {
             }
         };
         command
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .args(["--exact", self.entry, "--nocapture", "--test-threads=1"])
             .env(NODE_ENV, node.to_string())
             .env(ENV_CONGESTION, self.congestion.name())
             .stdin(Stdio::null())
@@ -101,7 +102,7 @@ impl Place {
 
     /// The same with more in its environment.
     pub(crate) fn start_with(&self, node: u16, session: u32, more: &[(&str, String)]) -> Child {
-        let mut command = self.command(node, crate::ENTRY);
+        let mut command = self.command(node);
         command.env(SESSION_ENV, session.to_string());
         command.envs(more.iter().map(|(name, value)| (name, value)));
         // Inherited as it is: a copy without close-on-exec, gone when the process is started.
