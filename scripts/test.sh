@@ -47,6 +47,7 @@ only_skips() {
             reason = $0
             sub(/^SKIPPED /, "", reason); sub(/^[Ss]kipped[,:] */, "", reason); sub(/^[^ ]*: skipped: /, "", reason)
             last = name; sub(/^.*::/, "", last)
+            if (index(reason, name ": ") == 1) reason = substr(reason, length(name) + 3)
             if (index(reason, last ": ") == 1) reason = substr(reason, length(last) + 3)
             print "SKIPPED " name ": " reason; fflush()
         }'

@@ -1,6 +1,8 @@
 //! The conformance suite on DPDK's virtual devices: pairs of memif in this process, which need no rights (short, jumbo and the
 //! largest frames, a small ring, impaired), and AF_PACKET and AF_XDP over veth, two nodes on a pair and more on a bridge, which need
 //! root or `unshare -Urn`. What is lacking is said, and tests nothing.
+//!
+//! A program of its own: a process sets DPDK up once, and has its threads from then on.
 
 #[path = "common/mod.rs"]
 mod common;

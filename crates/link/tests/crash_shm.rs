@@ -2,6 +2,8 @@
 //!
 //! Three nodes chatter: the test itself, a child that lives throughout, and a victim that is killed and started again. All check
 //! every frame they get. The victim dies while it sends, receives, sleeps, attaches, or rings a bell, as chance has it.
+//!
+//! A program of its own: in the end nothing of shared memory may be mapped in the process, and children inherit its descriptors.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,5 +1,7 @@
 //! Two processes joined by memif: frames pass, a killed one does not take the other with it, a successor is served, and nothing is left
 //! behind. Without DPDK the test says so and tests nothing.
+//!
+//! A program of its own: a process sets DPDK up once, and this looks for what its process leaves behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

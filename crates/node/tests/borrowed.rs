@@ -1,5 +1,7 @@
 //! Long messages that stay with their caller while they leave, where that goes wrong: the link fails in the middle, memory is refused,
 //! the peer dies. A call ends one way or the other, leaves nothing borrowed, and no peer ever gets another's bytes.
+//!
+//! A program of its own, for it has an allocator of its own.
 
 mod common;
 #[path = "common/scarce_alloc.rs"]

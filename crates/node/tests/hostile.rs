@@ -6,6 +6,8 @@
 //! Nothing may panic, grow without bound, or change an answer, and each attack must be seen in its counter. Links over Ethernet and UDP need
 //! root (network namespaces); without, those are skipped. A failure prints the seed; `TSUMUJI_SEED` replays its choices, though not
 //! the kernel's.
+//!
+//! A program of its own, for it has an allocator of its own, which counts what the whole process has.
 
 mod common;
 #[path = "../../link/tests/common/counting_alloc.rs"]

@@ -1,4 +1,6 @@
 //! One endpoint, many peers: 200 real ones over UDP, each with a socket of its own.
+//!
+//! A program of its own, for it measures memory and processor time of its process.
 
 mod common;
 

@@ -2,6 +2,8 @@
 //!
 //! The machine may take the core away at any moment; the first time that makes a queue longer than it ever was, the queue
 //! grows. That is bounded by `GROWTH`, far below one allocation per thousand frames.
+//!
+//! A program of its own, for it has an allocator of its own.
 
 mod common;
 #[path = "../../link/tests/common/counting_alloc.rs"]

@@ -1,4 +1,6 @@
 //! Sealing and opening a frame allocates nothing, alone and by broadcast.
+//!
+//! A program of its own, for it has an allocator of its own.
 
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;

@@ -1,4 +1,6 @@
 //! One endpoint, any number of peers: what an idle peer costs in memory.
+//!
+//! A program of its own, for it has an allocator of its own, which counts what the whole process has.
 
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;

@@ -1,5 +1,5 @@
 //! What the tests share: pairs of endpoints over each link, and links whose sending can be meddled with.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod hosts;
 pub(crate) mod meddled;

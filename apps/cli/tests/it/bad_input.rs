@@ -1,0 +1,240 @@
+//! Bad input: each gets one clear line that names the place, exit code 2, and leaves nothing half-written.
+
+use crate::common::{self, file, npy, tridiagonal, tsumuji};
+use std::path::Path;
+
+/// Exit code 2, one line on standard error that contains every one of `words`, nothing on standard output.
+fn assert_refused(args: &[&str], words: &[&str]) {
+    let output = tsumuji(args);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {complaint}");
+    assert!(
+        output.stdout.is_empty(),
+        "{args:?} wrote to standard output"
+    );
+    assert!(
+        complaint.starts_with("tsumuji: ") && complaint.trim_end().lines().count() == 1,
+        "{args:?}: not one line: {complaint}"
+    );
+    for word in words {
+        assert!(
+            complaint.contains(word),
+            "{args:?}: no '{word}' in: {complaint}"
+        );
+    }
+}
+
+fn assert_matrix_refused(folder: &Path, name: &str, content: &[u8], words: &[&str]) {
+    let path = file(folder, name, content);
+    assert_refused(
+        &["solve", &path, "--workers", "2"],
+        &[&[name], words].concat(),
+    );
+}
+
+/// Matrices that are missing, empty, cut off, not square, not numbers, or impossible to relax.
+#[test]
+fn matrices() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let coordinate = "%%MatrixMarket matrix coordinate real general\n";
+    assert_refused(&["solve", "/nonexistent/A.mtx"], &["/nonexistent/A.mtx"]);
+    assert_refused(
+        &["solve", folder.to_str().unwrap()],
+        &[folder.to_str().unwrap()],
+    );
+    for empty in ["empty.mtx", "empty.npy", "empty.mtx.gz", "empty.rua"] {
+        assert_matrix_refused(folder, empty, b"", &[]);
+    }
+    assert_matrix_refused(folder, "noise.mtx", b"hello\nworld\n", &[]);
+    assert_matrix_refused(folder, "noise.npy", b"not a numpy file at all", &[]);
+    assert_matrix_refused(folder, "what.xyz", b"1 2 3", &[]);
+    let whole = tridiagonal(30);
+    assert_matrix_refused(folder, "cut.mtx", &whole.as_bytes()[..whole.len() / 2], &[]);
+    let whole = npy("(3, 3)", &[4.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 4.0]);
+    assert_matrix_refused(folder, "cut.npy", &whole[..whole.len() - 12], &[]);
+    assert_matrix_refused(
+        folder,
+        "wide.mtx",
+        format!("{coordinate}2 3 1\n1 1 1.0\n").as_bytes(),
+        &["2", "3"],
+    );
+    assert_matrix_refused(folder, "wide.npy", &npy("(2, 3)", &[1.0; 6]), &["2", "3"]);
+    assert_matrix_refused(
+        folder,
+        "outside.mtx",
+        format!("{coordinate}2 2 3\n1 1 1.0\n2 2 1.0\n3 1 1.0\n").as_bytes(),
+        &["line 5"],
+    );
+    assert_matrix_refused(
+        folder,
+        "word.mtx",
+        format!("{coordinate}2 2 2\n1 1 1.0\n2 2 one\n").as_bytes(),
+        &["line 4"],
+    );
+    assert_matrix_refused(
+        folder,
+        "nan.npy",
+        &npy("(2, 2)", &[4.0, f64::NAN, 1.0, 4.0]),
+        &["NaN"],
+    );
+    assert_matrix_refused(
+        folder,
+        "nan.mtx",
+        format!("{coordinate}2 2 2\n1 1 1.0\n2 2 nan\n").as_bytes(),
+        &[],
+    );
+    assert_matrix_refused(
+        folder,
+        "zero.npy",
+        &npy("(3, 3)", &[4.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 4.0]),
+        &["row 2", "zero"],
+    );
+    assert_matrix_refused(
+        folder,
+        "hole.mtx",
+        format!("{coordinate}3 3 3\n1 1 1.0\n2 1 1.0\n3 3 1.0\n").as_bytes(),
+        &["row 2", "zero"],
+    );
+}
+
+/// Right-hand sides that are missing, of the wrong length, or hold what is no number.
+#[test]
+fn right_hand_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let matrix = file(folder, "A.mtx", tridiagonal(3));
+    for (name, content, words) in [
+        ("short.npy", npy("(2,)", &[1.0, 2.0]), ["2", "3"]),
+        ("nan.npy", npy("(3,)", &[1.0, f64::NAN, 3.0]), ["2", "NaN"]),
+        (
+            "long.mtx",
+            b"%%MatrixMarket matrix array real general\n4 1\n1\n2\n3\n4\n".to_vec(),
+            ["4", "3"],
+        ),
+    ] {
+        let rhs = file(folder, name, content);
+        assert_refused(
+            &["solve", &matrix, "--rhs", &rhs],
+            &[&[name], &words[..]].concat(),
+        );
+    }
+    assert_refused(
+        &["solve", &matrix, "--rhs", "/nonexistent/b.mtx"],
+        &["/nonexistent/b.mtx"],
+    );
+}
+
+/// Options that cannot be met, each with what is accepted.
+#[test]
+fn options() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
+    let cases: [(&[&str], &[&str]); 17] = [
+        (&["--workers", "4"], &["4", "3"]),
+        (&["--workers", "0"], &["0"]),
+        (&["--link", "warp"], &["warp", "shm", "udp"]),
+        (&["--congestion", "reno"], &["reno", "`credit` and `suci`"]),
+        (&["--link", "udp:nowhere"], &["udp:nowhere", "udp:"]),
+        (
+            &["--mode", "fast"],
+            &["fast", "async", "sync", "threads", "single"],
+        ),
+        (&["--inner", "qr"], &["qr", "sweep", "lu"]),
+        (&["--elements", "none"], &["none", "auto"]),
+        (&["--elements", "0"], &["0", "auto"]),
+        (&["--omega", "2"], &["2"]),
+        (&["--omega", "zero"], &["zero"]),
+        (&["--tol", "0"], &["0"]),
+        (&["--tol", "-1e-3"], &["-0.001"]),
+        (&["--loss", "1.5"], &["1.5"]),
+        (&["--max-laps", "0"], &["0"]),
+        (&["--generate", "dense:5"], &["--generate"]),
+        (&["--id", "1"], &["--hosts"]),
+    ];
+    for (options, words) in cases {
+        assert_refused(&[&["solve", &matrix], options].concat(), words);
+    }
+    assert_refused(&["solve"], &["--generate"]);
+    assert_refused(&["solve", "--generate", "cube:3"], &["cube", "poisson2d"]);
+    assert_refused(&["solve", "--generate", "dense:0"], &["dense"]);
+    assert_refused(&["frobnicate"], &["frobnicate"]);
+    assert_refused(&["launch", "-n", "2"], &["PROGRAM"]);
+    assert_refused(&["launch", "-n", "0", "--", "true"], &["0"]);
+    assert_refused(&["bench", "pingpong", "--size", "huge"], &["huge"]);
+    for command in [&["bench", "burst"][..], &["launch", "-n", "2"]] {
+        let words = &["reno", "`credit` and `suci`"];
+        assert_refused(&[command, &["--congestion", "reno"]].concat(), words);
+    }
+}
+
+/// With `--json` a refusal is one object, too.
+#[test]
+fn refusals_as_json() {
+    let (code, value) = common::json(&["solve", "/nonexistent/A.mtx"]);
+    assert_eq!(code, 2);
+    assert!(
+        value["error"]
+            .as_str()
+            .unwrap()
+            .contains("/nonexistent/A.mtx"),
+        "{value}"
+    );
+    let (code, value) = common::json(&["solve", "--mode", "fast", "A.mtx"]);
+    assert_eq!(code, 2);
+    assert!(value["error"].as_str().unwrap().contains("fast"), "{value}");
+}
+
+/// An output that cannot be written is refused before any work is done, and what was there stays.
+#[test]
+fn outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
+    let inside = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    assert_refused(
+        &["solve", &matrix, "--output", &inside("missing/x.npy")],
+        &["missing", "does not exist"],
+    );
+    std::fs::create_dir(inside("folder.npy")).unwrap();
+    assert_refused(
+        &["solve", &matrix, "--output", &inside("folder.npy")],
+        &["directory"],
+    );
+    assert_refused(
+        &["solve", &matrix, "--output", &inside("x.png")],
+        &["x.png", ".npy", ".mtx"],
+    );
+    let kept = file(folder.path(), "x.npy", "kept");
+    assert_refused(
+        &["solve", &inside("no.mtx"), "--output", &kept],
+        &["no.mtx"],
+    );
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 3, "something was left behind: {left:?}");
+}
+
+/// A tolerance below what 64-bit numbers give ends the run with that explanation, not never.
+#[test]
+fn tolerance_out_of_reach() {
+    let (code, run) = common::json(&[
+        "solve",
+        "--generate",
+        "dense:50",
+        "--workers",
+        "2",
+        "--tol",
+        "1e-30",
+    ]);
+    assert!(code == 1 || code == 2, "{run}");
+    assert!(
+        run["reason"] == "stagnated"
+            || run["error"]
+                .as_str()
+                .is_some_and(|error| error.contains("tol")),
+        "{run}"
+    );
+}

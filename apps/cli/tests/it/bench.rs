@@ -1,0 +1,385 @@
+//! `tsumuji bench` beside its peers, end to end: tiny runs of every operation, and what is written. No figure is judged here.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{
+    assert_nothing_left, command, finish, json, signal, skipped, text, tsumuji, wait_for_children,
+};
+use serde_json::Value;
+
+/// Every operation runs among processes of this host over both links, and gives the same numbers for each.
+#[test]
+fn every_operation_runs() {
+    for link in ["shm", "udp"] {
+        for (op, nodes) in [
+            ("pingpong", 2),
+            ("burst", 2),
+            ("gather", 3),
+            ("scatter", 3),
+            ("bcast", 3),
+            ("allreduce", 3),
+            ("alltoall", 3),
+        ] {
+            let mut args = vec!["bench", op, "--link", link, "--sizes", "4..16,3000"];
+            args.extend(["--iterations", "20", "--rounds", "1"]);
+            let (code, report) = json(&args);
+            assert_eq!(code, 0, "{op} over {link}: {report}");
+            assert_eq!(report["nodes"], if nodes == 2 { 2 } else { 4 });
+            let results = report["results"].as_array().unwrap();
+            let sizes: Vec<_> = results.iter().map(|one| one["size"].as_u64()).collect();
+            assert_eq!(sizes, [4, 8, 16, 3000].map(Some));
+            for result in results {
+                for field in [
+                    "seconds",
+                    "bytes_per_second",
+                    "messages_per_second",
+                    "cpu_us_per_message",
+                    "cpu_us_per_kb",
+                ] {
+                    assert!(
+                        result[field].as_f64().unwrap() > 0.0,
+                        "{op} {field}: {result}"
+                    );
+                }
+                let ours = &result["contenders"][0];
+                assert_eq!(ours["name"], format!("tsumuji {link}"));
+                assert_eq!(ours["rounds"], 1);
+            }
+        }
+    }
+}
+
+/// A sender that computes is measured with its assistant and without, and all of each lap arrives.
+#[test]
+fn a_computing_sender_is_measured() {
+    for link in ["shm", "udp"] {
+        let args = [
+            "bench",
+            "away",
+            "--link",
+            link,
+            "--laps",
+            "3",
+            "--messages",
+            "600",
+            "--idle",
+            "1",
+        ];
+        let (code, report) = json(&args);
+        assert_eq!((code, &report["link"]), (0, &Value::from(link)), "{report}");
+        let runs = report["runs"].as_array().unwrap();
+        let names: Vec<_> = runs.iter().map(|run| run["progress"].as_str()).collect();
+        assert_eq!(names, [Some("assistant"), Some("program")]);
+        for run in runs {
+            let measured = &run["measured"];
+            for spans in ["sending_us", "arriving_us"] {
+                let span = |name: &str| measured[spans][name].as_f64().unwrap();
+                assert!(
+                    span("p50") > 0.0 && span("p50") <= span("max"),
+                    "{spans}: {run}"
+                );
+            }
+            let longest = |spans: &str| measured[spans]["max"].as_f64().unwrap();
+            assert!(longest("late_us") < longest("arriving_us"), "{run}");
+            assert!(measured["computing"].as_f64().unwrap() > 0.3, "{run}");
+        }
+    }
+}
+
+/// One size: the fields of a ping-pong lie where they lie without a comparison.
+#[test]
+fn one_size_has_its_fields_at_the_top() {
+    let args = ["bench", "pingpong", "--size", "8", "--iterations", "20"];
+    let (_, plain) = json(&args);
+    let (code, compared) = json(&[&args[..], &["--vs", "udp", "--rounds", "2"]].concat());
+    assert_eq!(code, 0, "{compared}");
+    for report in [&plain, &compared] {
+        for percentile in ["min", "p50", "p99", "p999"] {
+            assert!(report["half_rtt_us"][percentile].as_f64().unwrap() > 0.0);
+        }
+        assert!(report["bytes_per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(report["size"], 8);
+        assert_eq!(report["results"].as_array().unwrap().len(), 1);
+    }
+    assert!(plain.get("contenders").is_none());
+    let udp = &compared["contenders"][1];
+    assert!(udp["times_better"].as_f64().unwrap() > 0.0, "{udp}");
+}
+
+fn is_xml(path: &Path) -> bool {
+    let script = "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(path);
+    python
+        .status()
+        .expect("python3 (package python3)")
+        .success()
+}
+
+/// The table, the CSV and the plot tell of the same contenders; nothing else is left in the folder.
+#[test]
+fn writes_csv_and_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    let mut args = vec!["bench", "gather", "--nodes", "3", "--sizes", "4..64"];
+    args.extend(["--iterations", "20", "--rounds", "2", "--vs", "tcp,udp"]);
+    args.extend(["--csv", csv.to_str().unwrap()]);
+    args.extend(["--plot", svg.to_str().unwrap()]);
+    let output = tsumuji(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("tsumuji shm") && table.contains("UDP"),
+        "{table}"
+    );
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    let fields: Vec<Vec<_>> = rows.lines().map(|row| row.split(',').collect()).collect();
+    assert_eq!(fields.len(), 1 + 5 * 3);
+    assert!(
+        fields.iter().all(|row| row.len() == fields[0].len()),
+        "{rows}"
+    );
+    assert_eq!(
+        (fields[1][2], fields[1][3], fields[1][4]),
+        ("4", "tsumuji shm", "2")
+    );
+    assert!(is_xml(&svg));
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("tsumuji shm") && drawn.contains("UDP"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+/// Peers that are not installed, or have no such operation, are named with the reason; ours is measured all the same.
+#[test]
+fn missing_peers_are_named() {
+    let mut args = vec!["bench", "scatter", "--nodes", "3", "--sizes", "8", "--json"];
+    args.extend(["--iterations", "5", "--vs", "mpich,openmpi,zeromq,tcp"]);
+    let nowhere = tempfile::tempdir().unwrap();
+    let child = command(&args)
+        .env("PATH", nowhere.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = finish(child);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    let reasons: Vec<_> = report["contenders"].as_array().unwrap()[1..]
+        .iter()
+        .map(|one| format!("{}: {}", one["name"], one["failure"]))
+        .collect();
+    for (index, wanted) in [
+        (0, "apt-get install mpich"),
+        (1, "apt-get install openmpi"),
+        (2, "no scatter"),
+        (3, "no scatter"),
+    ] {
+        assert!(reasons[index].contains(wanted), "{reasons:?}");
+    }
+    assert!(text(&output.stderr).contains("skipped: not installed"));
+}
+
+/// Both congestion controls take their turns, each under its name.
+#[test]
+fn congestion_controls_are_compared() {
+    let mut args = vec!["bench", "gather", "--nodes", "3", "--link", "udp"];
+    args.extend(["--sizes", "64,3000", "--iterations", "20", "--rounds", "2"]);
+    args.extend(["--congestion", "credit,suci"]);
+    let (code, report) = json(&args);
+    assert_eq!(code, 0, "{report}");
+    for result in report["results"].as_array().unwrap() {
+        let contenders = result["contenders"].as_array().unwrap();
+        let names: Vec<_> = contenders.iter().map(|one| one["name"].as_str()).collect();
+        assert_eq!(names, ["tsumuji udp credit", "tsumuji udp suci"].map(Some));
+        assert!(contenders.iter().all(|one| one["rounds"] == 2), "{result}");
+    }
+}
+
+/// Wrong requests are refused in one line that says what is accepted, before anything is measured or written.
+#[test]
+fn refusals_are_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("no/where.svg");
+    for (args, wanted) in [
+        (&["pingpong", "--sizes", "4..x"][..], "4..64M"),
+        (&["pingpong", "--sizes", "8..4"], "range"),
+        (
+            &["pingpong", "--sizes", "8", "--size", "8"],
+            "cannot be used with",
+        ),
+        (&["pingpong", "--vs", "lam"], "zeromq"),
+        (&["burst", "--rate", "1gbit"], "--testbed"),
+        (
+            &["burst", "--sizes", "8", "--testbed", "--link", "shm"],
+            "--link shm",
+        ),
+        (&["gather", "--nodes", "1"], "2..=253"),
+        (&["idle", "--congestion", "credit,suci"], "give one here"),
+        (&["gather", "--link", "packet"], "--testbed"),
+        (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),
+        (&["scatter", "--size", "2G"], "1 GiB"),
+        (&["allreduce", "--sizes", "4..64,6"], "4 and 8 bytes"),
+        (
+            &["gather", "--plot", svg.to_str().unwrap()],
+            "does not exist",
+        ),
+    ] {
+        let output = tsumuji(&[&["bench"], args].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        assert!(
+            said.starts_with("tsumuji: ") && said.contains(wanted),
+            "{args:?}: {said}"
+        );
+        assert_eq!(text(&output.stdout), "");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// In hosts of a testbed that is made for it and removed again: ours beside a peer, over raw Ethernet and over UDP.
+#[test]
+fn runs_in_a_testbed() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("runs_in_a_testbed", &error.to_string());
+    }
+    for (op, link) in [("burst", "packet"), ("gather", "udp")] {
+        let mut args = vec!["bench", op, "--testbed", "--link", link, "--rate", "1gbit"];
+        args.extend(["--sizes", "64,3000", "--iterations", "20", "--rounds", "1"]);
+        args.extend(["--vs", "tcp"]);
+        let (code, report) = json(&args);
+        assert_eq!(code, 0, "{report}");
+        for result in report["results"].as_array().unwrap() {
+            for contender in result["contenders"].as_array().unwrap() {
+                assert!(contender["median"].as_f64().unwrap() > 0.0, "{contender}");
+            }
+        }
+    }
+}
+
+/// Under loss: every contender has both numbers, or says why not; TCP is among them.
+#[test]
+fn loss_is_measured() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("loss_is_measured", &error.to_string());
+    }
+    let mut args = vec!["bench", "loss", "--loss", "2%", "--link", "udp,packet"];
+    args.extend(["--mib", "1", "--trips", "20", "--rounds", "1"]);
+    let (code, report) = json(&args);
+    assert_eq!(code, 0, "{report}");
+    let results = report["results"].as_array().unwrap();
+    let names: Vec<_> = results.iter().map(|line| line["name"].as_str()).collect();
+    assert_eq!(names, ["tsumuji udp", "tsumuji packet", "TCP"].map(Some));
+    for line in results {
+        assert_eq!(line["loss"], 0.02);
+        assert!(line["seconds"]["median"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line["p999_us"]["median"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
+
+/// The figures beside MPI, among several and under loss can all be tried, and each has a line.
+#[test]
+fn new_figures_can_be_tried() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("new_figures_can_be_tried", &error.to_string());
+    }
+    let part = "mpi,collectives,loss";
+    // 1: a figure is missed, as may be where nobody waits for the machine to be quiet.
+    let (code, report) = json(&["bench", "figures", "--smoke", "--part", part]);
+    assert!(code == 0 || code == 1, "{code}: {report}");
+    let figures = report["figures"].as_array().unwrap();
+    for wanted in [
+        "udp, MTU 9000: ping-pong",
+        "packet, MTU 65535: burst",
+        "xdp, MTU 9000: burst between hosts, no dip",
+        "gather 7->1",
+        "dropped where they arrived",
+        "broadcast to 5 nodes",
+        "shm broadcast to 2 nodes",
+        "under 1 % loss",
+        "p99.9 of half a round trip of 64 B under 5 % loss",
+    ] {
+        let found = figures
+            .iter()
+            .any(|figure| figure["name"].as_str().unwrap().contains(wanted));
+        assert!(found, "no figure of {wanted}: {report}");
+    }
+}
+
+/// The figures of raw Ethernet and of sealing can be tried: ours has a number on every line that needs no DPDK.
+#[test]
+fn ethernet_and_sealing_can_be_tried() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("ethernet_and_sealing_can_be_tried", &error.to_string());
+    }
+    let part = "ethernet,sealing";
+    let (code, report) = json(&["bench", "figures", "--smoke", "--part", part]);
+    assert!(code == 0 || code == 1, "{code}: {report}");
+    let figures = report["figures"].as_array().unwrap();
+    for wanted in [
+        "half round trip between hosts, 64 B",
+        "rate between hosts",
+        "broadcast to 7",
+        "waiting",
+        "seal a frame of",
+        "open a frame of",
+        "shm half round trip, 64 B, sealed",
+        "packet half round trip, 64 B, sealed",
+    ] {
+        let mut found = figures
+            .iter()
+            .filter(|figure| figure["name"].as_str().unwrap().starts_with(wanted))
+            .filter(|figure| !figure["ours"].as_str().unwrap().contains("dpdk"))
+            .peekable();
+        assert!(found.peek().is_some(), "no figure of {wanted}: {report}");
+        for figure in found {
+            assert!(
+                !figure["ours"].as_str().unwrap().starts_with('-'),
+                "{figure}"
+            );
+        }
+    }
+}
+
+/// Ctrl-C in the middle of a comparison leaves no host, no process and no file, and says so in one line.
+#[test]
+fn interrupt_leaves_nothing() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("interrupt_leaves_nothing", &error.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("a.csv");
+    let mut args = vec!["bench", "gather", "--testbed", "--nodes", "3", "--link"];
+    args.extend(["udp", "--sizes", "4..1M", "--rounds", "1000", "--json"]);
+    args.extend(["--vs", "mpich,zeromq", "--csv", csv.to_str().unwrap()]);
+    let mut child = command(&args)
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The table has begun: hosts stand, and somebody is being measured.
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ours is") {
+        line.clear();
+        assert!(told.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    let pid = child.id();
+    let processes = wait_for_children(pid, 1);
+    signal("-INT", pid);
+    let output = finish(child);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{rest}");
+    let last = rest.lines().last().unwrap();
+    assert_eq!(last, "tsumuji: interrupted; nothing was left behind");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["error"].as_str().unwrap().contains("interrupted"));
+    let name = format!("bench{pid}").parse().unwrap();
+    assert!(tsumuji_testbed::Testbed::find(&name).unwrap().is_none());
+    assert_nothing_left(&processes);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,378 @@
+//! What the end-to-end tests share: running the real program, small matrix files, and a look at what is left behind.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+
+/// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program under test, not yet started.
+pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Waits for the end of a process; `false`: it hangs, or works for ever.
+fn ends(pid: u32) -> bool {
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let end = match pidfd_open(id, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return true, // it is gone
+        end => end.unwrap(),
+    };
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    loop {
+        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&patience)) {
+            Err(Errno::INTR) => {}
+            ended => return ended.unwrap() == 1,
+        }
+    }
+}
+
+/// Waits for the end of a started program; kills it and fails the test when it hangs.
+pub(crate) fn finish(mut child: Child) -> Output {
+    let mut stdout = child.stdout.take();
+    let mut stderr = child.stderr.take();
+    let out = std::thread::spawn(move || read_all(stdout.as_mut()));
+    let err = std::thread::spawn(move || read_all(stderr.as_mut()));
+    let has_ended = ends(child.id());
+    let mut alive = String::new();
+    if !has_ended {
+        describe(child.id(), &mut alive);
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert!(
+        has_ended,
+        "the program hangs: {alive}; it said: {}",
+        String::from_utf8_lossy(&err.join().unwrap())
+    );
+    Output {
+        status,
+        stdout: out.join().unwrap(),
+        stderr: err.join().unwrap(),
+    }
+}
+
+/// What a process that hangs and those that it started are doing: a line for each of their threads.
+fn describe(pid: u32, lines: &mut String) {
+    let read = |path: &Path| std::fs::read(path).unwrap_or_default();
+    let text = |path: &Path| String::from_utf8_lossy(&read(path)).replace('\0', " ");
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let _ = write!(lines, "\n  {pid}: {}", text(&folder.join("cmdline")));
+    let Ok(threads) = folder.join("task").read_dir() else {
+        return;
+    };
+    let mut children = String::new();
+    for thread in threads.flatten().map(|thread| thread.path()) {
+        // State, and time taken as itself and in the kernel, behind a name that may hold anything.
+        let stat = text(&thread.join("stat"));
+        let fields: Vec<&str> = (stat.rsplit(')').next().unwrap_or_default())
+            .split_whitespace()
+            .collect();
+        let field = |index: usize| fields.get(index).copied().unwrap_or("?");
+        let _ = write!(
+            lines,
+            "\n    {}: {} user {} system {} in {} {}",
+            text(&thread.join("comm")).trim(),
+            field(0),
+            field(11),
+            field(12),
+            text(&thread.join("wchan")),
+            text(&thread.join("syscall")).trim(),
+        );
+        children += &text(&thread.join("children"));
+    }
+    for child in children.split_whitespace() {
+        if let Ok(child) = child.parse() {
+            describe(child, lines);
+        }
+    }
+}
+
+fn read_all(source: Option<&mut impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(source) = source {
+        source.read_to_end(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Crawls for far longer than any test waits: only a death or an interruption ends it.
+pub(crate) const ENDLESS: [&str; 9] = [
+    "solve",
+    "--generate",
+    "poisson2d:200",
+    "--inner",
+    "sweep",
+    "--tol",
+    "1e-13",
+    "--max-laps",
+    "100000000",
+];
+
+/// Starts the program with both outputs captured.
+pub(crate) fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
+    command(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Runs the program to its end.
+pub(crate) fn tsumuji<S: AsRef<OsStr>>(args: &[S]) -> Output {
+    finish(start(args))
+}
+
+/// Runs the program with `--json`: exit code, and the one object on its standard output.
+pub(crate) fn json(args: &[&str]) -> (i32, Value) {
+    let output = tsumuji(&[args, &["--json"]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!(
+            "{args:?}: standard output is not one JSON object ({error}): {text:?}; it said {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    (output.status.code().unwrap_or(-1), value)
+}
+
+/// Writes a file into a folder and returns its path as text.
+pub(crate) fn file(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A NumPy file of 64-bit floats.
+pub(crate) fn npy(shape: &str, values: &[f64]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
+    while !(10 + header.len() + 1).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    values
+        .iter()
+        .for_each(|value| bytes.extend(value.to_le_bytes()));
+    bytes
+}
+
+/// The values of a NumPy file of 64-bit floats.
+pub(crate) fn read_npy(path: &Path) -> Vec<f64> {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..6], b"\x93NUMPY");
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[10 + header..]
+        .chunks_exact(8)
+        .map(|chunk| f64::from_le_bytes(chunk.try_into().unwrap()))
+        .collect()
+}
+
+/// The values of a Matrix Market vector (array format).
+pub(crate) fn read_mtx_vector(path: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('%'));
+    let sizes = lines.next().unwrap();
+    let values: Vec<f64> = lines.map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(
+        sizes.split_whitespace().next().unwrap(),
+        values.len().to_string()
+    );
+    values
+}
+
+/// A tridiagonal Matrix Market matrix: 4 on the diagonal, −1 beside it.
+pub(crate) fn tridiagonal(n: usize) -> String {
+    let mut lines = Vec::new();
+    for row in 1..=n {
+        lines.push(format!("{row} {row} 4.0"));
+        if row > 1 {
+            lines.push(format!("{row} {} -1.0", row - 1));
+        }
+        if row < n {
+            lines.push(format!("{row} {} -1.0", row + 1));
+        }
+    }
+    format!(
+        "%%MatrixMarket matrix coordinate real general\n{n} {n} {}\n{}\n",
+        lines.len(),
+        lines.join("\n")
+    )
+}
+
+/// Largest absolute difference of two vectors of one length.
+pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max)
+}
+
+/// What a program printed.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Sends a process a signal: `-INT`, `-KILL`.
+pub(crate) fn signal(name: &str, pid: u32) {
+    let mut kill = Command::new("kill");
+    assert!(
+        kill.args([name, &pid.to_string()])
+            .status()
+            .expect("kill (package procps)")
+            .success()
+    );
+}
+
+/// Whether it is a worker of `tsumuji solve`.
+pub(crate) fn is_worker(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+}
+
+/// Ticks of processor time that a process took, user and system; none of one that ended.
+fn ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// Waits until these processes are well into their work, as their processor time tells: starting takes a few hundredths of a second,
+/// so after ten times that any moment is a fair one, however busy the machine is.
+pub(crate) fn wait_until_at_work(pids: &[u32]) {
+    const TICKS: u64 = 30; // of 10 ms
+    let begun = Instant::now();
+    while !pids
+        .iter()
+        .all(|&pid| ticks(pid).is_some_and(|ticks| ticks >= TICKS))
+    {
+        assert!(begun.elapsed() < PATIENCE, "some of {pids:?} do not work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until none of these processes runs. The bound only turns a hang into a failure.
+pub(crate) fn wait_until_gone(pids: &[u32]) {
+    for &pid in pids {
+        assert!(ends(pid), "process {pid} still runs");
+    }
+}
+
+/// Process ids whose parent is `pid`.
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
+    let parent_of = |entry: &Path| -> Option<u32> {
+        let stat = std::fs::read_to_string(entry.join("stat")).ok()?;
+        // The name in parentheses may hold anything: fields are counted from behind it.
+        let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        (state != "Z").then_some(parent)
+    };
+    let entries = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    entries
+        .filter_map(|path| Some((path.file_name()?.to_str()?.parse::<u32>().ok()?, path)))
+        .filter(|(_, path)| parent_of(path) == Some(pid))
+        .map(|(child, _)| child)
+        .collect()
+}
+
+/// Waits until `pid` has `count` children.
+pub(crate) fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
+    let start = Instant::now();
+    loop {
+        let children = children_of(pid);
+        if children.len() >= count {
+            return children;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "only {} of {count} processes were started",
+            children.len()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Bytes that `pid`, those that it started and those that they did have written.
+fn written(pid: u32) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let own = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    let own: u64 = own.and_then(|count| count.parse().ok()).unwrap_or(0);
+    own + children_of(pid).into_iter().map(written).sum::<u64>()
+}
+
+/// Waits until `pid` and what it started have written more than a pipe holds, and write no more: nobody reads.
+pub(crate) fn wait_until_stuck(pid: u32) {
+    const PIPE_BYTES: u64 = 64 << 10;
+    const LOOKS: u32 = 20; // that see the same: a busy machine lets a program write now and then
+    let begun = Instant::now();
+    let (mut before, mut same) = (0, 0);
+    while same < LOOKS {
+        assert!(begun.elapsed() < PATIENCE, "{pid} writes on and on");
+        std::thread::sleep(Duration::from_millis(10));
+        let now = written(pid);
+        same = if now == before && now > PIPE_BYTES {
+            same + 1
+        } else {
+            0
+        };
+        before = now;
+    }
+}
+
+/// Fails the test if any of the processes still runs, or if something of ours lies in /dev/shm.
+pub(crate) fn assert_nothing_left(pids: &[u32]) {
+    for &pid in pids {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(
+            !String::from_utf8_lossy(&command).contains("tsumuji"),
+            "process {pid} still runs"
+        );
+    }
+    for entry in std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(!name.contains("tsumuji"), "/dev/shm/{name} was left behind");
+    }
+}
+
+/// Debian's Python, if it has SciPy. Where `TSUMUJI_REQUIRE=scipy` is set (as `make test` does) it must.
+pub(crate) fn scipy() -> Option<PathBuf> {
+    let python = std::env::var_os("TSUMUJI_PYTHON")
+        .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from);
+    let works = Command::new(&python)
+        .args(["-c", "import scipy.sparse.linalg"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    assert!(
+        works || std::env::var("TSUMUJI_REQUIRE").is_err(),
+        "{} has no SciPy: apt-get install python3-scipy",
+        python.display()
+    );
+    works.then_some(python)
+}
+
+/// Says in the test's output that something could not be checked here.
+pub(crate) fn skipped(name: &str, reason: &str) {
+    println!("SKIPPED {name}: {reason}");
+}

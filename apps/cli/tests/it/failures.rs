@@ -1,0 +1,172 @@
+//! Runs that fail in the middle: killed workers, Ctrl-C, a full disk. A named failure, soon, and nothing left behind.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{
+    self, ENDLESS, assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
+    wait_until_at_work, wait_until_gone,
+};
+
+fn endless(link: &str) -> Vec<&str> {
+    [&ENDLESS[..], &["--workers", "3", "--json", "--link", link]].concat()
+}
+
+/// A worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.
+#[test]
+fn killed_worker_is_named() {
+    for link in ["shm", "udp"] {
+        let child = start(&endless(link));
+        let judge = child.id();
+        let workers = wait_for_children(judge, 3);
+        wait_until_at_work(&workers);
+        signal("-KILL", workers[1]);
+        let output = finish(child);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        assert!(
+            complaint.contains("worker")
+                && complaint.contains(&workers[1].to_string())
+                && complaint.contains("SIGKILL"),
+            "{complaint}"
+        );
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["reason"], "worker_lost", "{run}");
+        assert_nothing_left(&workers);
+    }
+}
+
+/// A worker that stops answering without dying is noticed as well.
+#[test]
+fn killed_early_or_late() {
+    for delay_ms in [0, 30] {
+        let child = start(&endless("shm"));
+        let workers = wait_for_children(child.id(), 1);
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        signal("-KILL", workers[0]);
+        let output = finish(child);
+        let code = output.status.code();
+        assert!(
+            code == Some(1) || code == Some(2),
+            "{code:?}: {}",
+            text(&output.stderr)
+        );
+        assert_nothing_left(&workers);
+    }
+}
+
+/// Ctrl-C ends the run in good order: the reason is reported and no process is left.
+#[test]
+fn interrupt_ends_in_good_order() {
+    for (name, link) in [("-INT", "shm"), ("-TERM", "udp")] {
+        let child = start(&endless(link));
+        let workers = wait_for_children(child.id(), 3);
+        wait_until_at_work(&workers);
+        signal(name, child.id());
+        let output = finish(child);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["reason"], "interrupted", "{run}");
+        assert_nothing_left(&workers);
+    }
+}
+
+/// The same without messages: the residual of what there is is told, and an older solution is left as it was.
+#[test]
+fn interrupt_ends_threads_and_single() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, mode, workers) in [("-INT", "threads", "3"), ("-TERM", "single", "1")] {
+        let output = common::file(folder.path(), &format!("{mode}.npy"), "an older solution");
+        let mut args = endless("shm");
+        let at = args.iter().position(|arg| *arg == "--workers").unwrap();
+        args[at + 1] = workers;
+        args.extend(["--mode", mode, "--output", &output]);
+        let mut child = start(&args);
+        // Signals are caught from when the outlook was told; said so on standard error.
+        let mut told = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("outlook") {
+            line.clear();
+            assert!(told.read_line(&mut line).unwrap() > 0, "it ended");
+        }
+        wait_until_at_work(&[child.id()]);
+        signal(name, child.id());
+        let run = finish(child);
+        let mut complaint = String::new();
+        told.read_to_string(&mut complaint).unwrap();
+        assert_eq!(run.status.code(), Some(1), "{complaint}");
+        assert!(complaint.contains("interrupted"), "{complaint}");
+        let run: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!(run["reason"], "interrupted", "{run}");
+        assert_eq!(run["converged"], false);
+        let residual = run["residual"].as_f64().unwrap();
+        assert!(residual > 1e-13 && residual <= 1.0, "{residual}");
+        assert!(run["laps"][0].as_u64().unwrap() > 0, "{run}");
+        assert_eq!(
+            std::fs::read_to_string(&output).unwrap(),
+            "an older solution"
+        );
+    }
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2, "something half-written was left behind");
+}
+
+/// When the judge itself is killed its workers go, too.
+#[test]
+fn killed_judge_takes_its_workers_along() {
+    let child = start(&endless("shm"));
+    let workers = wait_for_children(child.id(), 3);
+    wait_until_at_work(&workers);
+    signal("-KILL", child.id());
+    finish(child);
+    wait_until_gone(&workers);
+    assert_nothing_left(&workers);
+}
+
+/// A disk that fills up while the solution is written: one line, exit code 2, and no half a file.
+#[test]
+fn full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = |args: &[&str]| {
+        Command::new("mount")
+            .args(args)
+            .arg(folder.path())
+            .stderr(std::process::Stdio::null())
+            .status()
+    };
+    if !mount(&["-t", "tmpfs", "-o", "size=64k", "none"]).is_ok_and(|status| status.success()) {
+        return skipped("full_disk", "may not mount a small file system (not root)");
+    }
+    let output = folder.path().join("x.npy");
+    // 80 x 80 unknowns are 51,200 bytes, which fit beside nothing.
+    std::fs::write(folder.path().join("filler"), vec![0; 24 << 10]).unwrap();
+    let run = common::tsumuji(&[
+        "solve",
+        "--generate",
+        "poisson2d:80",
+        "--tol",
+        "1e-2",
+        "--workers",
+        "2",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    let unmounted = Command::new("umount")
+        .arg(folder.path())
+        .status()
+        .unwrap()
+        .success();
+    let complaint = text(&run.stderr);
+    assert!(unmounted);
+    assert_eq!(run.status.code(), Some(2), "{complaint}");
+    assert!(
+        complaint.contains("x.npy") && complaint.contains("full"),
+        "{complaint}"
+    );
+    assert_eq!(left, ["filler"], "something was left behind");
+}

@@ -1,0 +1,23 @@
+//! The real program, end to end, and real processes with endpoints. One program for all, for each one links the endpoint again.
+
+mod bad_input;
+mod bench;
+mod captures;
+mod commands;
+mod common;
+mod cycles;
+mod dpdk;
+mod failures;
+mod full_disk;
+mod hosts;
+mod keyed;
+mod paper;
+mod printing;
+mod schedules;
+#[path = "../../../../crates/link/tests/common/segment.rs"]
+mod segment;
+mod solve;
+mod talk;
+mod testbed;
+mod top;
+mod tune;

@@ -1,0 +1,59 @@
+//! `tsumuji paper` end to end, with the smallest messages only.
+
+use crate::common::{json, skipped, tsumuji};
+
+/// Every figure of the list can be run and says what the paper says.
+#[test]
+fn figures_of_the_list_run() {
+    let (code, list) = json(&["paper", "--list"]);
+    assert_eq!(code, 0);
+    let figures = list["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 4);
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("figures_of_the_list_run", &error.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for figure in figures {
+        let name = figure["name"].as_str().unwrap();
+        let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+        let mut args = vec!["paper", name, "--largest", "8", "--iterations", "5"];
+        args.extend(["--rounds", "1", "--csv", csv.to_str().unwrap()]);
+        args.extend(["--plot", svg.to_str().unwrap()]);
+        if name == "suci-fig9" {
+            args.extend(["--nodes", "3,4", "--rate", "none", "--link", "packet"]);
+        }
+        let (code, report) = json(&args);
+        assert_eq!(code, 0, "{report}");
+        let runs = report["comparisons"].as_array().unwrap();
+        assert_eq!(runs.len(), if name == "suci-fig9" { 2 } else { 1 });
+        for run in runs {
+            assert_eq!(run["results"][1]["size"], 8);
+            assert!(run["results"][0]["bytes_per_second"].as_f64().unwrap() > 0.0);
+        }
+        let beside = report["beside"].as_array().unwrap();
+        assert!(beside.len() >= 2 && beside.iter().all(|one| one["paper"] != ""));
+        let rows = std::fs::read_to_string(&csv).unwrap();
+        assert_eq!(rows.lines().count(), 1 + runs.len() * 2 * 3, "{rows}");
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+}
+
+/// Wrong requests are refused in one line.
+#[test]
+fn refusals_are_one_line() {
+    for (args, wanted) in [
+        (&["paper", "suci-fig5"][..], "suci-fig6"),
+        (&["paper", "suci-fig6", "--link", "shm"], "--link shm"),
+        (&["paper", "suci-fig6", "--rate", "fast"], "or none"),
+        (&["paper"], "FIGURE"),
+    ] {
+        let output = tsumuji(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            (output.status.code(), said.lines().count()),
+            (Some(2), 1),
+            "{said}"
+        );
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}

@@ -1,0 +1,366 @@
+//! `tsumuji solve` end to end: real processes over real links, answers compared with what they must be.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{
+    self, distance, file, json, read_mtx_vector, read_npy, scipy, skipped, tridiagonal, tsumuji,
+};
+use serde_json::Value;
+
+/// All ways to run: link, mode, workers.
+const WAYS: [(&str, &str, &str); 6] = [
+    ("shm", "async", "3"),
+    ("udp", "async", "3"),
+    ("shm", "sync", "2"),
+    ("udp", "sync", "2"),
+    ("shm", "threads", "2"),
+    ("shm", "single", "1"),
+];
+
+fn assert_converged(code: i32, run: &Value) {
+    assert_eq!((code, &run["converged"]), (0, &Value::Bool(true)), "{run}");
+    assert_eq!(run["reason"], "converged");
+    assert!(run["residual"].as_f64().unwrap() <= 1e-10, "{run}");
+}
+
+/// Every mode over every link reaches the known solution (all ones) of a default right-hand side.
+#[test]
+fn all_modes_and_links_solve() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = file(folder.path(), "A.mtx", tridiagonal(120));
+    for (link, mode, workers) in WAYS {
+        let output = folder.path().join(format!("{link}-{mode}.npy"));
+        let (code, run) = json(&[
+            "solve",
+            &matrix,
+            "--link",
+            link,
+            "--mode",
+            mode,
+            "--workers",
+            workers,
+            "--output",
+            output.to_str().unwrap(),
+        ]);
+        assert_converged(code, &run);
+        assert!(
+            distance(&read_npy(&output), &[1.0; 120]) < 1e-8,
+            "{link} {mode}"
+        );
+    }
+}
+
+/// The object that scripts read has every promised field, of the promised kind.
+#[test]
+fn json_keeps_its_contract() {
+    let (code, run) = json(&[
+        "solve",
+        "--generate",
+        "poisson2d:12",
+        "--workers",
+        "3",
+        "--link",
+        "udp",
+        "--seed",
+        "3",
+    ]);
+    assert_converged(code, &run);
+    assert_eq!(run["laps"].as_array().unwrap().len(), 3);
+    assert!(
+        run["laps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|laps| laps.as_u64().unwrap() > 0),
+        "{run}"
+    );
+    assert!(run["verifications"].as_u64().unwrap() >= 1);
+    for phase in ["load", "distribute", "iterate", "verify"] {
+        assert!(run["seconds"][phase].as_f64().unwrap() >= 0.0, "{phase}");
+    }
+    assert_eq!(
+        (&run["workers"], &run["link"]),
+        (&Value::from(3), &Value::from("udp"))
+    );
+    for count in ["frames_sent", "bytes_sent"] {
+        assert!(run[count].as_u64().unwrap() > 0, "{count}: {run}");
+    }
+    assert!(run["frames_lost"].is_u64());
+    let memory = run["peak_rss_bytes"].as_array().unwrap();
+    assert!(
+        memory.len() == 3 && memory.iter().all(|bytes| bytes.as_u64().unwrap() > 1 << 16),
+        "{run}"
+    );
+}
+
+/// Generated systems of every kind converge, by sweeps and by blocks.
+#[test]
+fn generated_systems_converge() {
+    for (what, inner) in [
+        ("dense:120", "sweep"),
+        ("poisson2d:15", "lu"),
+        ("poisson3d:6", "auto"),
+        ("circuit:100", "lu"),
+    ] {
+        let (code, run) = json(&[
+            "solve",
+            "--generate",
+            what,
+            "--inner",
+            inner,
+            "--workers",
+            "2",
+            "--max-laps",
+            "5000000", // circuits that hang on few wires need many, and laps of so few rows are short
+        ]);
+        assert_converged(code, &run);
+    }
+}
+
+/// A seed fixes what is generated, and another one gives another system.
+#[test]
+fn seed_fixes_the_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let solve = |seed: &str, name: &str| {
+        let path = folder.path().join(name);
+        let (code, run) = json(&[
+            "solve",
+            "--generate",
+            "dense:60",
+            "--mode",
+            "single",
+            "--seed",
+            seed,
+            "--tol",
+            "1e-4",
+            "--output",
+            path.to_str().unwrap(),
+        ]);
+        assert_eq!(code, 0, "{run}");
+        read_npy(&path)
+    };
+    let first = solve("1", "a.npy");
+    assert_eq!(first, solve("1", "b.npy"));
+    assert_ne!(first, solve("2", "c.npy"));
+}
+
+/// A fifth of all frames is lost, and the verified residual is as small as without.
+#[test]
+fn loss_delays_but_does_not_falsify() {
+    for link in ["shm", "udp"] {
+        let (code, run) = json(&[
+            "solve",
+            "--generate",
+            "dense:200",
+            "--workers",
+            "3",
+            "--link",
+            link,
+            "--loss",
+            "0.2",
+        ]);
+        assert_converged(code, &run);
+        assert!(run["frames_lost"].as_u64().unwrap() > 0, "{run}");
+    }
+}
+
+/// Under Suci's congestion control the same is reached, with losses and without.
+#[test]
+fn suci_solves_too() {
+    for (link, loss) in [("shm", "0"), ("udp", "0.1")] {
+        let (code, run) = json(&[
+            "solve",
+            "--generate",
+            "dense:200",
+            "--workers",
+            "3",
+            "--link",
+            link,
+            "--loss",
+            loss,
+            "--congestion",
+            "suci",
+        ]);
+        assert_converged(code, &run);
+    }
+}
+
+/// Too few laps end a run in good order: exit code 1, the reason named, the residual reported.
+#[test]
+fn lap_limit_is_exit_code_1() {
+    let (code, run) = json(&[
+        "solve",
+        "--generate",
+        "poisson2d:30",
+        "--inner",
+        "sweep",
+        "--max-laps",
+        "3",
+        "--workers",
+        "2",
+    ]);
+    assert_eq!(
+        (code, &run["converged"], &run["reason"]),
+        (1, &Value::Bool(false), &Value::from("max_laps")),
+        "{run}"
+    );
+    assert!(run["residual"].as_f64().unwrap() > 1e-10);
+}
+
+/// A system for which relaxation diverges is noticed and explained instead of running for ever.
+#[test]
+fn divergence_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = String::from("%%MatrixMarket matrix array real general\n40 40\n");
+    for index in 0..1600 {
+        text += if index % 41 == 0 { "1\n" } else { "2\n" };
+    }
+    let matrix = file(folder.path(), "bad.mtx", text);
+    for (mode, workers) in [("async", "2"), ("single", "1")] {
+        let (code, run) = json(&[
+            "solve",
+            &matrix,
+            "--mode",
+            mode,
+            "--workers",
+            workers,
+            "--inner",
+            "sweep",
+        ]);
+        assert_eq!((code, &run["converged"]), (1, &Value::Bool(false)), "{run}");
+        assert_eq!(run["reason"], "diverged", "{run}");
+    }
+}
+
+/// Without `--json` people get a table with the residual, and Matrix Market output holds the same numbers.
+#[test]
+fn table_and_matrix_market_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = file(folder.path(), "A.mtx", tridiagonal(50));
+    let output = folder.path().join("x.mtx");
+    let run = tsumuji(&[
+        "solve",
+        &matrix,
+        "--workers",
+        "2",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(
+        run.status.success() && text.contains("residual"),
+        "{text}\n{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    assert!(distance(&read_mtx_vector(&output), &[1.0; 50]) < 1e-8);
+}
+
+/// Three processes started by hand with one cluster file solve together; the judge writes the solution.
+#[test]
+fn cluster_file_joins_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = file(folder.path(), "A.mtx", tridiagonal(90));
+    // Ports that are free now; they stay so, because the kernel hands out others first.
+    let sockets: Vec<_> = (0..3)
+        .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let nodes = sockets.iter().enumerate().map(|(id, socket)| {
+        let addr = socket.local_addr().unwrap();
+        format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:{addr}\"\n")
+    });
+    let hosts = file(folder.path(), "cluster.toml", nodes.collect::<String>());
+    drop(sockets);
+    let output = folder.path().join("x.npy");
+    let workers: Vec<_> = ["1", "2"]
+        .iter()
+        .map(|id| common::start(&["solve", &matrix, "--hosts", &hosts, "--id", id]))
+        .collect();
+    let (code, run) = json(&[
+        "solve",
+        &matrix,
+        "--hosts",
+        &hosts,
+        "--id",
+        "0",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    assert_converged(code, &run);
+    assert_eq!(
+        (&run["workers"], &run["link"]),
+        (&Value::from(2), &Value::from("udp"))
+    );
+    assert!(distance(&read_npy(&output), &[1.0; 90]) < 1e-8);
+    for worker in workers {
+        assert!(common::finish(worker).status.success());
+    }
+}
+
+/// Real and random systems, in every format, get the answers SciPy gives.
+#[test]
+fn answers_agree_with_scipy() {
+    let Some(python) = scipy() else {
+        return skipped("answers_agree_with_scipy", "no SciPy");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data");
+    let mut real: Vec<_> = std::fs::read_dir(&data)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    real.retain(|path| {
+        let name = path.to_string_lossy();
+        name.contains(".mtx") && !name.contains("_rhs")
+    });
+    real.sort();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scipy_systems.py");
+    let made = Command::new(python)
+        .arg(script)
+        .arg(folder.path())
+        .args(&real)
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let systems = String::from_utf8(made.stdout).unwrap();
+    assert!(systems.lines().count() >= 3);
+    for (line, link) in systems.lines().zip(["shm", "udp"].iter().cycle()) {
+        let (name, matrix) = line.split_once(' ').unwrap();
+        let output = folder.path().join("out.npy");
+        let mut args = vec![
+            "solve",
+            matrix,
+            "--workers",
+            "3",
+            "--link",
+            link,
+            "--tol",
+            "1e-12",
+            "--output",
+            output.to_str().unwrap(),
+        ];
+        let rhs: Vec<_> = ["mtx", "npy"]
+            .iter()
+            .map(|ending| folder.path().join(format!("{name}.b.{ending}")))
+            .filter(|path| path.exists())
+            .collect();
+        if let Some(rhs) = rhs.first() {
+            args.extend(["--rhs", rhs.to_str().unwrap()]);
+        }
+        let (code, run) = json(&args);
+        // Real circuits may end where rounding ends.
+        assert!(code == 0 || run["reason"] == "stagnated", "{name}: {run}");
+        let wanted = read_npy(&folder.path().join(format!("{name}.x.npy")));
+        let scale = wanted
+            .iter()
+            .fold(1.0_f64, |scale, value| scale.max(value.abs()));
+        let found = distance(&read_npy(&output), &wanted) / scale;
+        assert!(found < 1e-6, "{name} over {link}: off by {found:e}");
+    }
+}

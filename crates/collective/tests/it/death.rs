@@ -1,0 +1,287 @@
+//! Members that die or leave: survivors are told who, in bounded time, also those that talk only to survivors; nobody hangs.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{LONG, Over, cluster, only};
+use tsumuji_collective::table::Operation;
+use tsumuji_collective::{Algorithm, CollectiveError, Collectives, Op, Table};
+use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
+
+fn quick() -> Options {
+    Options {
+        keep_alive: Duration::from_millis(50),
+        // Longer than a busy machine keeps a thread waiting: nobody else may be taken for dead.
+        dead_after: Duration::from_millis(1500),
+        ..Options::default()
+    }
+}
+
+/// The last words of an endpoint are not said: its process seems to have been killed.
+fn vanish(endpoint: Endpoint<AnyLink>) {
+    endpoint.vanish();
+}
+
+type Body = fn(&mut Endpoint<AnyLink>, &mut Collectives, usize) -> Result<(), CollectiveError>;
+
+/// Link, members, who dies, how operations are done, and what all do.
+type Case<'a> = (Over, u16, u16, &'a Table, Body);
+
+/// Cases beside each other: each mostly waits until a member that is silent is taken for dead.
+fn with_victims<const N: usize>(cases: [Case<'_>; N]) {
+    std::thread::scope(|scope| {
+        for (over, nodes, victim, table, body) in cases {
+            scope.spawn(move || with_victim(over, nodes, victim, table, body));
+        }
+    });
+}
+
+/// All members do `body` again and again; the victim vanishes after some rounds. Every survivor gets an error that names it,
+/// and then the survivors go on in a group of their own.
+fn with_victim(over: Over, nodes: u16, victim: u16, table: &Table, body: Body) {
+    let endpoints = cluster(over, nodes, &quick());
+    let survivors: Vec<NodeId> = (0..nodes).filter(|id| *id != victim).map(NodeId).collect();
+    std::thread::scope(|scope| {
+        for mut endpoint in endpoints {
+            let survivors = &survivors;
+            scope.spawn(move || {
+                let mut collectives = Collectives::with_table(&mut endpoint, table.clone());
+                let me = endpoint.me();
+                let start = Instant::now();
+                for round in 0.. {
+                    if me.0 == victim && round == 5 {
+                        return vanish(endpoint);
+                    }
+                    match body(&mut endpoint, &mut collectives, round) {
+                        Ok(()) => {}
+                        Err(CollectiveError::MemberDead { member }) => {
+                            assert_eq!(member, NodeId(victim), "{me} was told the wrong name");
+                            break;
+                        }
+                        Err(error) => panic!("{me}: {error}"),
+                    }
+                    assert!(start.elapsed() < LONG, "{me} never hears of it");
+                }
+                let world = collectives.world();
+                let after = collectives.barrier(&mut endpoint, world);
+                assert!(
+                    matches!(after, Err(CollectiveError::MemberDead { .. })),
+                    "{after:?}"
+                );
+                let rest = collectives.group(&endpoint, survivors, 1).expect("group");
+                let mut count = [1_u32];
+                collectives
+                    .all_reduce(&mut endpoint, rest, &mut count, &Op::sum())
+                    .expect("survivors go on");
+                assert_eq!(count, [u32::from(nodes) - 1]);
+                let _ = endpoint.close(LONG);
+            });
+        }
+    });
+}
+
+fn all_reduce(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    round: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    let mut data = vec![1.0_f64; if round.is_multiple_of(2) { 10 } else { 50_000 }];
+    collectives.all_reduce(endpoint, world, &mut data, &Op::sum())
+}
+
+fn broadcast(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    round: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    let mut data = vec![1_u8; 300_000];
+    collectives.broadcast(endpoint, world, round % 2, &mut data)?;
+    collectives.barrier(endpoint, world)
+}
+
+fn unblocked(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    _: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    let requests = (0..3)
+        .map(|_| {
+            collectives.start_all_reduce(endpoint, world, vec![1_u64; 5_000], &Op::<u64>::sum())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    collectives.wait_all(endpoint, requests).map(drop)
+}
+
+/// A member of a tree, ring or chain dies, over both kinds of links.
+#[test]
+fn death_is_told_to_everyone() {
+    let table = Table::default();
+    with_victims([
+        (Over::Shm, 5, 2, &table, all_reduce),
+        (Over::LossyUdp(10), 5, 4, &table, all_reduce),
+    ]);
+    with_victims([
+        (Over::Udp, 4, 1, &table, unblocked),
+        (Over::Shm, 2, 1, &table, unblocked),
+    ]);
+}
+
+/// So it is in each kind of broadcast, whether a receiver dies or the root.
+#[test]
+fn death_in_broadcasts() {
+    for algorithm in [
+        Algorithm::Native,
+        Algorithm::Chain,
+        Algorithm::Tree,
+        Algorithm::Flat,
+    ] {
+        let table = only(Operation::Broadcast, algorithm);
+        with_victims([
+            (Over::Shm, 4, 1, &table, broadcast),
+            (Over::LossyShm(5), 4, 3, &table, broadcast),
+        ]);
+    }
+}
+
+fn stream(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    _: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    for len in [8, 100, 200_000] {
+        collectives.broadcast(endpoint, world, 1, &mut vec![1_u8; len])?;
+    }
+    Ok(())
+}
+
+/// Nobody waits for anybody but where memory is full: the root hears of a dead member when it needs it, the others from the root.
+#[test]
+fn death_in_streams_of_broadcasts() {
+    let table = Table::default();
+    with_victims([
+        (Over::Shm, 4, 1, &table, stream),
+        (Over::Shm, 4, 3, &table, stream),
+        (Over::Shm, 2, 0, &table, stream),
+    ]);
+}
+
+/// A member of which a chain's end hears nothing but through others: the end is told by them.
+#[test]
+fn news_travel_through_survivors() {
+    let endpoints = cluster(Over::Shm, 4, &quick());
+    let table = only(Operation::Broadcast, Algorithm::Chain);
+    std::thread::scope(|scope| {
+        for mut endpoint in endpoints {
+            let table = table.clone();
+            scope.spawn(move || {
+                let mut collectives = Collectives::with_table(&mut endpoint, table);
+                let world = collectives.world();
+                collectives
+                    .barrier(&mut endpoint, world)
+                    .expect("all are there");
+                if endpoint.me() == NodeId(1) {
+                    // Others may still wait for its part of the barrier.
+                    assert!(endpoint.flush(LONG).expect("flush"));
+                    return vanish(endpoint);
+                }
+                let mut data = vec![0_u8; 100_000];
+                let outcome = collectives.broadcast(&mut endpoint, world, 0, &mut data);
+                let named = matches!(
+                    outcome,
+                    Err(CollectiveError::MemberDead { member: NodeId(1) })
+                );
+                assert!(named, "{outcome:?}");
+                let _ = endpoint.close(LONG);
+            });
+        }
+    });
+}
+
+/// Who is done and leaves is not missed by those who are still busy with each other.
+#[test]
+fn leaving_after_ones_part_is_no_death() {
+    for over in [Over::Shm, Over::LossyUdp(10)] {
+        for _ in 0..5 {
+            let endpoints = cluster(over, 5, &Options::default());
+            std::thread::scope(|scope| {
+                for mut endpoint in endpoints {
+                    scope.spawn(move || {
+                        let mut collectives =
+                            Collectives::with_table(&mut endpoint, Table::default());
+                        let world = collectives.world();
+                        let mut data = vec![u64::from(endpoint.me().0); 10_000];
+                        collectives
+                            .all_reduce(&mut endpoint, world, &mut data, &Op::maximum())
+                            .expect("all-reduce");
+                        collectives
+                            .broadcast(&mut endpoint, world, 0, &mut data)
+                            .expect("broadcast");
+                        collectives.barrier(&mut endpoint, world).expect("barrier");
+                        assert!(data.iter().all(|value| *value == 4));
+                        let _ = endpoint.close(LONG);
+                    });
+                }
+            });
+        }
+    }
+}
+
+/// Seldom calls, none of which ever waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Busy {
+    Alternating,
+    Equal,
+    Started,
+}
+
+/// A member that computes between broadcasts and never has to wait in one is not taken for dead, be it the root or who reads last.
+#[test]
+fn busy_members_are_alive() {
+    let busy = |kind: Busy, slow: u16| {
+        let mut options = quick();
+        options.keep_alive = Duration::from_millis(100);
+        // So long that 64 broadcasts of the 100, which are what the root may be ahead, take longer than that.
+        let computes = options.dead_after / 42;
+        std::thread::scope(|scope| {
+            for mut endpoint in cluster(Over::Shm, 2, &options) {
+                scope.spawn(move || {
+                    let mut collectives = Collectives::with_table(&mut endpoint, Table::default());
+                    let world = collectives.world();
+                    let me = endpoint.me();
+                    for round in 0..100 {
+                        if me.0 == slow {
+                            std::thread::sleep(computes);
+                        }
+                        let odd = kind == Busy::Alternating && round % 2 == 1;
+                        let mut data = vec![1_u8; if odd { 60 } else { 64 }];
+                        let outcome = if kind == Busy::Started {
+                            collectives
+                                .start_broadcast(&mut endpoint, world, 0, data)
+                                .and_then(|begun| collectives.wait(&mut endpoint, begun))
+                                .map(drop)
+                        } else {
+                            collectives.broadcast(&mut endpoint, world, 0, &mut data)
+                        };
+                        assert!(
+                            outcome.is_ok(),
+                            "{kind:?}, {slow}, {me}, {round}: {outcome:?}"
+                        );
+                    }
+                    let end = collectives.barrier(&mut endpoint, world);
+                    assert!(end.is_ok(), "{kind:?}, {slow}, {me}: {end:?}");
+                    let _ = endpoint.close(LONG);
+                });
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        for kind in [Busy::Alternating, Busy::Equal, Busy::Started] {
+            for slow in 0..2 {
+                scope.spawn(move || busy(kind, slow));
+            }
+        }
+    });
+}

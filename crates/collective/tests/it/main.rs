@@ -1,0 +1,9 @@
+//! Collective operations of real endpoints. One program for all, for each one links the endpoint again.
+
+mod chaos;
+mod common;
+mod death;
+mod ethernet;
+mod operations;
+mod processes;
+mod progress;

@@ -1,0 +1,80 @@
+//! The conformance suite on sealed links, in both modes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::{common, conformance_tests};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::{Link, each};
+use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
+
+/// Seals links that then all have sessions with each other: the suite sends without awaiting an answer.
+fn sealed<L: Link>(links: Vec<L>, mode: SealMode) -> Vec<Sealed<L>> {
+    let keys = ClusterKey::generate().and_then(|key| Keys::new([key]));
+    let keys = keys.expect("random");
+    let mut links: Vec<_> = links
+        .into_iter()
+        .map(|link| Sealed::new(link, &keys, mode).expect("seal"))
+        .collect();
+    let addrs: Vec<_> = links.iter().map(Link::local_addr).collect();
+    let begun = Instant::now();
+    let mut quiet = 0;
+    // Some rounds more than it takes, for broadcast keys.
+    while quiet < 5 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no sessions");
+        quiet += 1;
+        for link in &mut links {
+            let me = link.local_addr();
+            for &to in addrs.iter().filter(|&&to| to != me) {
+                if !link.has_session(to) {
+                    link.connect(to).expect("connect");
+                    quiet = 0;
+                }
+            }
+            let frames = link.receive(64, &mut each(|_, _| {})).expect("receive");
+            assert_eq!(frames, 0, "nothing was sent");
+            link.wait(Duration::from_millis(1)).expect("wait");
+        }
+    }
+    links
+}
+
+fn job(nodes: usize) -> Vec<Shm> {
+    let fd = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("create");
+    (0..nodes as u16)
+        .map(|node| Shm::attach(&fd, node).expect("attach"))
+        .collect()
+}
+
+fn sockets(count: usize) -> Vec<Udp> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    (0..count)
+        .map(|_| Udp::bind(addr, UdpConfig::default()).expect("bind"))
+        .collect()
+}
+
+mod encrypted_shm {
+    use super::*;
+    conformance_tests!(|nodes| sealed(job(nodes), SealMode::Encrypt));
+}
+
+mod readable_shm {
+    use super::*;
+    conformance_tests!(|nodes| sealed(job(nodes), SealMode::Auth));
+}
+
+mod encrypted_udp {
+    use super::*;
+    conformance_tests!(|nodes| sealed(sockets(nodes), SealMode::Encrypt));
+}
+
+mod readable_udp {
+    use super::*;
+    conformance_tests!(|nodes| sealed(sockets(nodes), SealMode::Auth));
+}
+
+mod late_and_reordered {
+    use super::*;
+    conformance_tests!(|nodes| { sealed(common::late(sockets(nodes)), SealMode::Encrypt) });
+}

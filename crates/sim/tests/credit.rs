@@ -1,7 +1,0 @@
-//! The scenarios under the congestion control `credit`.
-
-mod scenarios;
-
-use tsumuji_proto::Congestion;
-
-const CONGESTION: Congestion = Congestion::Credit;
