@@ -241,6 +241,36 @@ fn everything_over_lossy_udp() {
     }
 }
 
+/// On hosts of several nodes, whether full or not: within hosts first, with and without loss between them.
+#[test]
+fn everything_among_hosts() {
+    for (nodes, each) in [(4, 2), (8, 4), (5, 2), (7, 3), (9, 4), (3, 2)] {
+        for over in [Over::Hosts(each), Over::LossyHosts(each, 10)] {
+            on_all(
+                over,
+                nodes,
+                &Options::default(),
+                &Table::default(),
+                |member| {
+                    everything(member, &SHORT);
+                },
+            );
+        }
+        on_all(
+            Over::Hosts(each),
+            nodes,
+            &Options::default(),
+            &Table::default(),
+            |member| {
+                everything(member, &LENGTHS);
+                let counters = member.collectives.counters();
+                // Node 0 has a neighbour in each of these.
+                assert!(member.rank > 0 || counters.direct_reads > 0, "{counters:?}");
+            },
+        );
+    }
+}
+
 /// Each algorithm that can be chosen, for each operation and size.
 #[test]
 fn every_algorithm() {

@@ -19,8 +19,8 @@ use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options, SealMode,
-    Security,
+    AnyLink, ClusterFile, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
+    SealMode, Security, open_in_cluster,
 };
 use tsumuji_seal::ClusterKey;
 
@@ -39,6 +39,10 @@ pub(crate) enum Over {
     OvertakenShm(u32),
     /// UDP whose frames are sealed with a key of the test.
     SealedUdp(SealMode),
+    /// Hosts of so many nodes each: shared memory within, UDP between.
+    Hosts(u16),
+    /// The same with this percentage of the frames between hosts dropped.
+    LossyHosts(u16, u32),
 }
 
 pub(crate) const PLAIN: [Over; 2] = [Over::Shm, Over::Udp];
@@ -47,16 +51,21 @@ pub(crate) const ALL: [Over; 4] = [Over::Shm, Over::Udp, Over::LossyUdp(20), Ove
 /// All endpoints of a small cluster in this process.
 pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint<AnyLink>> {
     let impair = match over {
-        Over::Shm | Over::Udp | Over::SealedUdp(_) => None,
-        Over::LossyUdp(percent) | Over::LossyShm(percent) => Some(ImpairConfig {
-            loss: f64::from(percent) / 100.0,
-            ..ImpairConfig::default()
-        }),
+        Over::Shm | Over::Udp | Over::SealedUdp(_) | Over::Hosts(_) => None,
+        Over::LossyUdp(percent) | Over::LossyShm(percent) | Over::LossyHosts(_, percent) => {
+            Some(ImpairConfig {
+                loss: f64::from(percent) / 100.0,
+                ..ImpairConfig::default()
+            })
+        }
         Over::OvertakenShm(percent) => Some(ImpairConfig {
             reorder: f64::from(percent) / 100.0,
             ..ImpairConfig::default()
         }),
     };
+    if let Over::Hosts(each) | Over::LossyHosts(each, _) = over {
+        return on_hosts(nodes, each, options, impair);
+    }
     let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
         Over::Shm | Over::LossyShm(_) | Over::OvertakenShm(_) => {
             let job =
@@ -74,6 +83,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
                 .map(|(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs)))
                 .unzip()
         }
+        Over::Hosts(_) | Over::LossyHosts(..) => unreachable!("made above"),
     };
     let key = TestKey::new();
     let security = match over {
@@ -90,6 +100,45 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
             let link = Unsealed::open(base, impair, None).expect("link");
             let link = security.apply(link).expect("key");
             Endpoint::new(link, membership, options.clone()).expect("endpoint")
+        })
+        .collect()
+}
+
+/// Nodes of hosts with `each` nodes, whose threads run here, as a cluster file describes them.
+fn on_hosts(
+    nodes: u16,
+    each: u16,
+    options: &Options,
+    impair: Option<ImpairConfig>,
+) -> Vec<Endpoint<AnyLink>> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let (serial, pid) = (SERIAL.fetch_add(1, Ordering::Relaxed), std::process::id());
+    // An address of loopback for each process, ports for each of its clusters.
+    let (high, low) = (1 + (pid >> 16) % 99, (pid >> 8) & 255);
+    let addr = |node: u16| {
+        let port = 10_000 + serial % 3_000 * 16 + u32::from(node);
+        format!("127.{high}.{low}.{}:{port}", 1 + (pid & 127))
+    };
+    let node = |id: u16| {
+        let host = id / each;
+        format!(
+            "[[node]]\nid = {id}\nhost = \"pc{host}\"\naddr = \"udp:{}\"\n",
+            addr(id)
+        )
+    };
+    let path = std::path::Path::new("test.toml");
+    let file = ClusterFile::parse(&(0..nodes).map(node).collect::<String>(), path).expect("sound");
+    let options = Options {
+        security: Security::Open,
+        ..options.clone()
+    };
+    (0..nodes)
+        .map(|id| {
+            let impair = impair.map(|config| ImpairConfig {
+                seed: 11 + u64::from(id),
+                ..config
+            });
+            open_in_cluster(&file, path, NodeId(id), options.clone(), impair).expect("endpoint")
         })
         .collect()
 }
