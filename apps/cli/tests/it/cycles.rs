@@ -7,11 +7,10 @@
 //!
 //! Packet and XDP run in a network namespace that ends with the test's thread. Needs root for that; without, those are skipped.
 
-use crate::common;
-use crate::segment;
-
 use std::process::Command;
 
+use crate::common;
+use crate::segment;
 use crate::talk::{self, NODES, Over, Place, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::Congestion;

@@ -4,13 +4,12 @@
 //!
 //! Needs root for namespaces; without, only shared memory is tried.
 
-use crate::common;
-use crate::segment;
-
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use crate::common;
+use crate::segment;
 use crate::talk::{self, NODES, Over, Place, Talker, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE, ENV_OPEN};
