@@ -25,6 +25,13 @@ pub(crate) struct Slots {
     slots: Option<u16>,
 }
 
+impl Slots {
+    /// Nodes on each host, if stated.
+    pub(crate) fn number(self) -> Option<u16> {
+        self.slots
+    }
+}
+
 /// Reads the file, over another link where one is asked for.
 pub(crate) fn read(
     path: &Path,

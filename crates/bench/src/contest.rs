@@ -68,6 +68,8 @@ pub struct Ours {
     pub hosts: Option<Hosts>,
     /// Nodes in hosts of this file; this process is in none of them.
     pub hosts_file: Option<PathBuf>,
+    /// Nodes on each host of that file; `None`: as it says.
+    pub slots: Option<u16>,
     /// Whether frames are sealed.
     pub security: Security,
     /// Congestion control; `None`: the default.
@@ -82,6 +84,7 @@ impl Ours {
             program,
             hosts: None,
             hosts_file: None,
+            slots: None,
             security: Security::Unstated,
             congestion: None,
         }
@@ -169,6 +172,9 @@ impl Ours {
             .arg(file)
             .args(["--link", &self.link.to_string()])
             .arg("--json");
+        if let Some(slots) = self.slots {
+            command.args(["--slots", &slots.to_string()]);
+        }
         match &self.security {
             Security::Unstated => {}
             Security::Open => {
