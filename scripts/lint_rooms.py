@@ -48,6 +48,7 @@ MAY_BE_UNSAFE = [
     "crates/link/src/xdp/umem.rs",
     "crates/node/src/sys.rs",
     "crates/node/src/lock.rs",
+    "crates/node/src/bootstrap/foreign/pmix_sys.rs",
     "crates/bench/src/limits/ring.rs",
     "crates/link/tests/*ring*.rs",
     "crates/*/tests/*alloc*.rs",

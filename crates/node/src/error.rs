@@ -63,6 +63,14 @@ pub enum OpenError {
         /// The kernel's error.
         source: std::io::Error,
     },
+    /// The launcher that started this process (`mpiexec`, `mpirun`, `srun`) did not tell where the others are.
+    #[error("the launcher's key-value space: cannot {what}: {source}")]
+    Foreign {
+        /// The step that failed.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The UDP socket cannot be opened.
     #[error("cannot open the link: {0}")]
     Bind(#[from] tsumuji_link::udp::UdpBindError),

@@ -1,5 +1,5 @@
-//! The only module with unchecked calls: work between `fork` and `exec` of a worker, noticing a fork, threads without signals, and the length of
-//! their time slices.
+//! Unchecked calls: work between `fork` and `exec` of a worker, noticing a fork, threads without signals, and the length of
+//! their time slices, and inherited descriptors. The only module of this crate with such calls beside `bootstrap::foreign::pmix_sys`.
 //!
 //! Used by `bootstrap::keeper`, `lock` and `assistant`.
 #![allow(
@@ -8,6 +8,7 @@
 )]
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Once;
@@ -84,6 +85,17 @@ pub(crate) fn take_short_slices() {
         // SAFETY: reads `attributes`, which contains its size.
         let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
+}
+
+/// A copy of a descriptor that this process was started with, by its number; it is not passed on to children.
+pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel checks the number, and makes a new descriptor.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `copy` was made by the call above, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Begins to count forks for `forks`.

@@ -3,12 +3,14 @@
 //! On one host a [`Launcher`] starts the processes and passes the table of addresses (and the shared memory) over a UNIX socket; each opens its
 //! endpoint with [`endpoint_from_env`]. For several hosts a cluster file lists the nodes ([`ClusterFile`](crate::ClusterFile)): a `Launcher` starts
 //! an agent on each host with a command such as `ssh`, and the agent starts the process and relays its rendezvous. Processes may also be started by
-//! other means, with `TSUMUJI_CLUSTER` and `TSUMUJI_NODE` set.
+//! other means, with `TSUMUJI_CLUSTER` and `TSUMUJI_NODE` set, or by `mpiexec`, `mpirun` and `srun`, whose ranks find each other by these launchers'
+//! own service.
 
 mod agent;
 mod child;
 mod door;
 mod exit;
+mod foreign;
 mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -58,5 +60,7 @@ pub const ENV_KEY: &str = "TSUMUJI_KEY";
 pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
 /// `1`: the network is trusted, and frames that leave the host need no key.
 pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
+/// Version of PMI that `mpiexec` or `srun` speaks, 1 or 2, if the environment does not tell (see `foreign::pmi`).
+pub const ENV_PMI: &str = "TSUMUJI_PMI";
 /// Congestion control: `credit` or `suci`, the same for all nodes.
 pub const ENV_CONGESTION: &str = "TSUMUJI_CONGESTION";

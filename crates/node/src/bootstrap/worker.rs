@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
 
+use super::foreign;
 use super::hosts::shared_host;
 use super::neighbours::Neighbours;
 use super::rendezvous::{
@@ -34,17 +35,19 @@ use tsumuji_link::{SealMode, SealModeError};
 /// Connection to the launcher and our node, once `endpoint_from_env` has opened it.
 static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
 
-/// Was this process started by a [`Launcher`](super::Launcher), or given a cluster file by its environment?
+/// Was this process started by a [`Launcher`](super::Launcher) or by `mpiexec`, `mpirun` or `srun`, or given a cluster file by its environment?
 pub fn was_launched() -> bool {
-    [ENV_RENDEZVOUS, ENV_CLUSTER]
+    let is_ours = [ENV_RENDEZVOUS, ENV_CLUSTER]
         .iter()
-        .any(|name| std::env::var_os(name).is_some())
+        .any(|name| std::env::var_os(name).is_some());
+    is_ours || foreign::is_there()
 }
 
 /// Opens this process's endpoint as its environment says; waits until all others of the launch have reported.
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts: `TSUMUJI_CLUSTER` (path of a cluster
-/// file) and `TSUMUJI_NODE`. In both cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION`.
+/// file) and `TSUMUJI_NODE`. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared memory within a host, UDP between
+/// hosts). In all cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION`.
 /// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
 /// to the launcher.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
@@ -95,6 +98,8 @@ fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
         )?;
         let file = ClusterFile::read(&path)?;
         endpoint_in_cluster(&file, &path, node(me), options)
+    } else if foreign::is_there() {
+        foreign::join(options, configured)
     } else {
         Err(OpenError::NotLaunched)
     }
@@ -147,7 +152,7 @@ pub fn endpoint_on(
 }
 
 /// The link that leaves this host, or joins all processes of it; and the nodes of this host that are reached past it.
-type Ends = (Base, Option<Neighbours>);
+pub(super) type Ends = (Base, Option<Neighbours>);
 
 /// Opens an endpoint as the environment configures it.
 fn configured(
@@ -329,7 +334,7 @@ fn numbered(path: &Path, me: NodeId) -> PathBuf {
     path.with_extension(name)
 }
 
-fn text(name: &'static str) -> Result<Option<String>, OpenError> {
+pub(super) fn text(name: &'static str) -> Result<Option<String>, OpenError> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value)),
         Err(std::env::VarError::NotPresent) => Ok(None),
@@ -354,11 +359,18 @@ fn number<N: std::str::FromStr>(
         .map_err(|_| bad(name, &value, format!("accepted is {accepted}")))
 }
 
+/// The first of these variables that is a number; others' launchers set them.
+pub(super) fn first_number<N: std::str::FromStr>(names: &[&str]) -> Option<N> {
+    names
+        .iter()
+        .find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
 fn required<T>(name: &'static str, value: Option<T>) -> Result<T, OpenError> {
     value.ok_or_else(|| bad(name, "", "it must be set".to_owned()))
 }
 
-fn bad(name: &'static str, value: &str, problem: String) -> OpenError {
+pub(super) fn bad(name: &'static str, value: &str, problem: String) -> OpenError {
     OpenError::Environment {
         name,
         value: value.to_owned(),

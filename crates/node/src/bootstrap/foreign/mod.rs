@@ -1,0 +1,335 @@
+//! Processes that another launcher has started: `mpiexec`, `mpirun`, `srun`. Each rank finds the others by that launcher's key-value space.
+//!
+//! Called by `worker`. A rank opens its link, states its host and its address under a key of its own, waits for all, and reads what the others stated.
+//! `pmi` speaks PMI-1 and PMI-2 over the descriptor that MPICH's `mpiexec` and Slurm's `srun` pass on; `pmix` calls the library PMIx, by which Open MPI's
+//! `mpirun` and `srun --mpi=pmix` are reached.
+//!
+//! Ranks of one host reach each other over shared memory. If all are on one host, no other link is opened unless `TSUMUJI_LINK` names it.
+//!
+//! What the key-value space holds is not trusted: lengths are bounded, nothing panics.
+
+mod pmi;
+mod pmix;
+mod pmix_sys;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use tsumuji_link::LinkAddr;
+use tsumuji_proto::NodeId;
+
+use super::ENV_LINK;
+use super::neighbours::Neighbours;
+use super::rendezvous::MAX_NODES;
+use super::worker::{Ends, bad, text};
+use crate::any_link::{AnyLink, Base, LinkSpec, Station};
+use crate::endpoint::Endpoint;
+use crate::error::OpenError;
+use crate::membership::{Member, Membership};
+use crate::options::Options;
+
+/// Key under which a rank states its host and address; its number follows.
+const KEY: &str = "tsumuji-";
+/// The longest statement: a host's identity and an address.
+const STATED_BYTES_MAX: usize = 300;
+
+/// The key-value space of a launcher.
+trait KeyValues {
+    /// This process's rank.
+    fn rank(&self) -> u32;
+    /// Number of processes.
+    fn size(&self) -> u32;
+    /// Number of this process among those of its host, if the launcher tells.
+    fn local_rank(&self) -> Option<u16>;
+    /// States a value; others see it after a fence.
+    fn put(&mut self, key: &str, value: &str) -> io::Result<()>;
+    /// Waits until all processes have called it.
+    fn fence(&mut self) -> io::Result<()>;
+    /// The value that the process of that rank has stated.
+    fn get(&mut self, rank: u32, key: &str) -> io::Result<String>;
+    /// Takes leave of the launcher's service; the process goes on.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// Whether another launcher has started this process, as far as its environment tells.
+pub(super) fn is_there() -> bool {
+    pmi::is_there() || pmix::is_there()
+}
+
+fn connect() -> io::Result<Box<dyn KeyValues>> {
+    if pmi::is_there() {
+        Ok(Box::new(pmi::Pmi::connect()?))
+    } else {
+        Ok(Box::new(pmix::Pmix::connect()?))
+    }
+}
+
+/// Meets the other ranks and opens the endpoint; `open` finishes it with a link and the nodes of this host.
+pub(super) fn join(
+    options: Options,
+    open: impl FnOnce(Ends, Membership, Options) -> Result<Endpoint<AnyLink>, OpenError>,
+) -> Result<Endpoint<AnyLink>, OpenError> {
+    let failed = |what| move |source| OpenError::Foreign { what, source };
+    let mut space = connect().map_err(failed("connect to it"))?;
+    let (rank, size) = (space.rank(), space.size());
+    let is_sound = size >= 1 && rank < size && size as usize <= MAX_NODES;
+    if !is_sound {
+        let problem = format!("rank {rank} of {size}; accepted are 1 to {MAX_NODES} processes");
+        return Err(failed("learn the number of processes")(io::Error::other(
+            problem,
+        )));
+    }
+    let asked =
+        match text(ENV_LINK)? {
+            None => None,
+            Some(link) => Some(link.parse().map_err(|problem: crate::LinkSpecError| {
+                bad(ENV_LINK, &link, problem.to_string())
+            })?),
+        };
+    let base = open_link(asked.as_ref(), rank, space.local_rank())?;
+    let mine = Stated {
+        host: host_identity().map_err(failed("tell this host from others"))?,
+        addr: base.as_ref().map(tsumuji_link::Link::local_addr),
+    };
+    let exchange = |space: &mut dyn KeyValues| -> io::Result<Vec<Stated>> {
+        space.put(&format!("{KEY}{rank}"), &mine.write())?;
+        space.fence()?;
+        (0..size)
+            .map(|other| Stated::read(other, &space.get(other, &format!("{KEY}{other}"))?))
+            .collect()
+    };
+    let all = exchange(&mut *space).map_err(failed("exchange addresses"))?;
+    let mut membership = membership_of(rank as u16, &all)?; // below `MAX_NODES`
+    let near = Neighbours::take_over(&mut membership);
+    let all_here = all.iter().all(|other| other.host == mine.host);
+    // Nothing else was asked for, and nobody needs it.
+    let base = base.filter(|_| asked.is_some() || !all_here);
+    let endpoint = match (base, near) {
+        (Some(base), near) => {
+            let endpoint = open((base, near), membership, options);
+            // Everyone has its memory before anyone may end.
+            space.fence().map_err(failed("wait for the others"))?;
+            endpoint
+        }
+        (None, Some(near)) if all_here => {
+            let host = near.meet()?;
+            let base = Base::attach(std::os::fd::AsFd::as_fd(&host.memory), host.rank)?;
+            space.fence().map_err(failed("wait for the others"))?;
+            let members = membership.members.len() as u16;
+            let local = Membership::local(membership.me, members);
+            open((base, None), local, options)
+        }
+        // One process alone, whose address nobody needs.
+        (None, _) if size == 1 => {
+            let base = Base::open(&LinkSpec::Udp(None))?;
+            let addr = tsumuji_link::Link::local_addr(&base);
+            membership.members[0].addr = addr;
+            open((base, None), membership, options)
+        }
+        (None, _) => {
+            let problem = "`shm` joins processes of one host, and these are on several".to_owned();
+            return Err(bad(ENV_LINK, "shm", problem));
+        }
+    };
+    space.finish().map_err(failed("take leave of it"))?;
+    endpoint
+}
+
+/// The link that reaches other hosts; `None`: all ranks are asked to be on one host.
+fn open_link(
+    asked: Option<&LinkSpec>,
+    rank: u32,
+    local_rank: Option<u16>,
+) -> Result<Option<Base>, OpenError> {
+    let own_port = |addr: SocketAddr| {
+        let port = u32::from(addr.port()) + rank;
+        let port = if addr.port() == 0 {
+            Some(0)
+        } else {
+            u16::try_from(port).ok()
+        };
+        port.map(|port| SocketAddr::new(addr.ip(), port))
+    };
+    let link = match asked {
+        Some(LinkSpec::Shm) => return Ok(None),
+        None | Some(LinkSpec::Udp(None)) => LinkSpec::Udp(Some(SocketAddr::new(own_ip(), 0))),
+        Some(LinkSpec::Udp(Some(addr))) => LinkSpec::Udp(own_port(*addr)),
+        Some(LinkSpec::Packet(Some(station))) => {
+            let slot = local_rank.and_then(|rank| u8::try_from(rank).ok());
+            LinkSpec::Packet(Some(Station {
+                slot: slot.unwrap_or(station.slot),
+                ..*station
+            }))
+        }
+        Some(other) => *other,
+    };
+    Base::open(&link).map(Some)
+}
+
+/// An address of this host that other hosts reach, as far as its routes and its name tell.
+fn own_ip() -> IpAddr {
+    // To connect a datagram socket chooses a route and sends nothing; the address is one for documentation (RFC 5737).
+    let by_route = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let by_name = || {
+        let system = rustix::system::uname();
+        let name = system.nodename().to_str().ok()?.to_owned();
+        let found = (name, 0).to_socket_addrs().ok()?;
+        found.map(|addr| addr.ip()).find(|ip| !ip.is_loopback())
+    };
+    by_route()
+        .or_else(by_name)
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// What tells hosts apart: the boot of the kernel, and the network namespace, to which the names belong by which nodes of a host meet.
+fn host_identity() -> io::Result<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let network = std::fs::read_link("/proc/self/ns/net")?;
+    let network = network.to_string_lossy();
+    let number: String = network.chars().filter(char::is_ascii_digit).collect();
+    Ok(format!("{}.{number}", boot.trim()))
+}
+
+/// What a rank states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stated {
+    host: String,
+    addr: Option<LinkAddr>,
+}
+
+impl Stated {
+    fn write(&self) -> String {
+        let addr = match self.addr {
+            Some(LinkAddr::Inet(addr)) => format!("udp/{addr}"),
+            Some(LinkAddr::Ether(mac)) => format!("ether/{mac}"),
+            _ => "shm/".to_owned(),
+        };
+        format!("1/{}/{addr}", self.host)
+    }
+
+    fn read(rank: u32, text: &str) -> io::Result<Self> {
+        let read = || {
+            let mut parts = text.splitn(4, '/');
+            let (version, host) = (parts.next()?, parts.next()?);
+            let (kind, addr) = (parts.next()?, parts.next()?);
+            let addr = match kind {
+                "udp" => Some(LinkAddr::Inet(addr.parse().ok()?)),
+                "ether" => Some(LinkAddr::Ether(addr.parse().ok()?)),
+                "shm" if addr.is_empty() => None,
+                _ => return None,
+            };
+            let is_sound = version == "1" && !host.is_empty();
+            is_sound.then(|| Self {
+                host: host.to_owned(),
+                addr,
+            })
+        };
+        let stated = if text.len() <= STATED_BYTES_MAX {
+            read()
+        } else {
+            None
+        };
+        stated.ok_or_else(|| {
+            io::Error::other(format!(
+                "what rank {rank} states is not understood; are all programs of one version?"
+            ))
+        })
+    }
+}
+
+fn membership_of(rank: u16, all: &[Stated]) -> Result<Membership, OpenError> {
+    let first_on = |host: &str| all.iter().position(|other| other.host == host);
+    let is_shared = |host: &str| all.iter().filter(|other| other.host == host).count() > 1;
+    let hosts = all.iter().map(|stated| {
+        let first = first_on(&stated.host).filter(|_| is_shared(&stated.host));
+        first.and_then(|first| u16::try_from(first).ok())
+    });
+    let member = |(id, stated): (u16, &Stated)| Member {
+        id: NodeId(id),
+        name: format!("rank {id}"),
+        // Without an address it is reached over shared memory, if at all.
+        addr: stated.addr.unwrap_or(LinkAddr::Local(id)),
+    };
+    let membership = Membership {
+        me: NodeId(rank),
+        members: (0..=u16::MAX).zip(all).map(member).collect(),
+        hosts: hosts.collect(),
+    };
+    membership.check()?;
+    Ok(membership)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stated(host: &str, addr: &str) -> Stated {
+        Stated {
+            host: host.to_owned(),
+            addr: addr.parse().ok().map(LinkAddr::Inet),
+        }
+    }
+
+    /// A statement is read as it was written; anything else is refused in one line that names the rank.
+    #[test]
+    fn statements_are_read_and_written() {
+        let mac = LinkAddr::Ether(tsumuji_link::ether::MacAddr([2, 0, 0, 0, 0, 7]));
+        for one in [
+            stated("a", "10.0.0.1:7000"),
+            stated("b.3", "[fe80::1]:1"),
+            stated("c", ""),
+            Stated {
+                host: "d".to_owned(),
+                addr: Some(mac),
+            },
+        ] {
+            assert_eq!(Stated::read(3, &one.write()).expect("sound"), one);
+        }
+        let long = format!("1/{}/shm/", "x".repeat(STATED_BYTES_MAX));
+        for text in [
+            "",
+            "1",
+            "2/a/shm/",
+            "1//shm/",
+            "1/a/udp/",
+            "1/a/udp/host:1",
+            "1/a/tcp/1",
+            "1/a/shm/x",
+            &long,
+        ] {
+            let error = Stated::read(3, text).expect_err(text).to_string();
+            assert!(error.contains("rank 3") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    /// Ranks with one host's identity share its number; others have none.
+    #[test]
+    fn ranks_are_grouped_by_host() {
+        let all = [
+            stated("a", "10.0.0.1:1"),
+            stated("b", "10.0.0.2:1"),
+            stated("a", "10.0.0.1:2"),
+            stated("c", "10.0.0.3:1"),
+        ];
+        let membership = membership_of(2, &all).expect("sound");
+        assert_eq!(membership.hosts, [Some(0), None, Some(0), None]);
+        let twice = [stated("a", "10.0.0.1:1"), stated("b", "10.0.0.1:1")];
+        assert!(membership_of(0, &twice).is_err());
+    }
+
+    /// The host's identity is the same for all of its processes, and has no character that a key-value space could mistake.
+    #[test]
+    fn hosts_have_an_identity() {
+        let identity = host_identity().expect("proc is there");
+        assert_eq!(identity, host_identity().expect("again"));
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        assert!(
+            identity.len() > 20 && identity.chars().all(is_plain),
+            "{identity}"
+        );
+    }
+}
