@@ -149,6 +149,160 @@ fn ring() {
     });
 }
 
+/// What a program prints under another launcher, which must end well; `None`: that launcher is not installed.
+fn under(words: &[&str], env: &[(&str, &str)], program: &Path, argument: &str) -> Option<String> {
+    let mut command = Command::new(words[0]);
+    let (name, path) = installed().library_path();
+    command
+        .args(&words[1..])
+        .arg(program)
+        .arg(argument)
+        .env(name, path)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null());
+    let output = match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        output => output.expect("it runs"),
+    };
+    let said = text(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{words:?} {env:?}: {said}{}",
+        text(&output.stderr)
+    );
+    Some(said)
+}
+
+/// Ranks of MPICH's and Open MPI's launchers find each other, in both languages, within the host's memory or as asked.
+#[test]
+fn other_launchers() {
+    let hydra: &[&str] = &["mpiexec.mpich", "-n", "4"];
+    let open_mpi: &[&str] = &[
+        "mpiexec.openmpi",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        "4",
+    ];
+    let mut missing = BTreeSet::new();
+    for program in programs("ring") {
+        for (words, env, link) in [
+            (hydra, vec![], "shm"),
+            (hydra, vec![("TSUMUJI_PMI", "2")], "shm"),
+            (hydra, vec![("TSUMUJI_LINK", "udp:127.0.0.1:0")], "shm+udp"),
+            (open_mpi, vec![], "shm"),
+            (
+                open_mpi,
+                vec![("TSUMUJI_LINK", "udp:127.0.0.1:0")],
+                "shm+udp",
+            ),
+        ] {
+            match under(words, &env, &program, "20") {
+                None => drop(missing.insert(words[0])),
+                Some(said) => assert!(
+                    said.contains(&format!("20 laps of 4 nodes over {link}")),
+                    "{said}"
+                ),
+            }
+        }
+    }
+    for launcher in missing {
+        let package = if launcher.ends_with("mpich") {
+            "mpich"
+        } else {
+            "openmpi-bin"
+        };
+        assert!(
+            !required("mpi"),
+            "{launcher} is not there (package {package})"
+        );
+        println!("SKIPPED other_launchers: {launcher} is not installed (package {package})");
+    }
+}
+
+/// On two hosts of two ranks each they meet in shared memory within a host, and over UDP or a shared interface between them.
+#[test]
+fn other_launchers_between_hosts() {
+    let skip = |why: &str| println!("SKIPPED other_launchers_between_hosts: {why}");
+    if let Err(why) = tsumuji_testbed::check_rights() {
+        return skip(&why.to_string());
+    }
+    let name = format!("pm{}", std::process::id() % 1_000_000);
+    let testbed = Testbed::up(&Spec::new(2).named(name.parse().expect("a name"))).expect("hosts");
+    let hosts = testbed.hosts();
+    let folder = tempfile::tempdir().expect("folder");
+    // What the launchers run instead of ssh: options, an address, and a command.
+    let remote = folder.path().join("remote");
+    let cases = hosts
+        .iter()
+        .map(|host| format!("{}) netns={};; ", host.ip(), host.netns()));
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\ncase $1 in {}esac\nshift\nexec ip netns exec $netns sh -c \"$*\"\n",
+        cases.collect::<String>()
+    );
+    std::fs::write(&remote, script).expect("script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&remote, mode).expect("mode");
+    let remote = remote.to_str().expect("UTF-8");
+    let places = format!("{}:2,{}:2", hosts[0].ip(), hosts[1].ip());
+    let here = ["ip", "netns", "exec", hosts[0].netns()];
+    let hydra = [
+        "mpiexec.mpich",
+        "-launcher",
+        "rsh",
+        "-launcher-exec",
+        remote,
+        "-iface",
+        "eth0",
+        "-hosts",
+        &places,
+        "-n",
+        "4",
+    ];
+    let open_mpi = [
+        "mpiexec.openmpi",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--mca",
+        "plm_rsh_agent",
+        remote,
+        "--mca",
+        "oob_tcp_if_include",
+        "eth0",
+        "-x",
+        "TSUMUJI_OPEN",
+        "-x",
+        "TSUMUJI_LINK",
+        "-host",
+        &places,
+        "-n",
+        "4",
+    ];
+    for (link, named) in [("udp", "shm+udp"), ("packet:eth0", "shm+packet")] {
+        for launcher in [&hydra[..], &open_mpi[..]] {
+            let is_there = Command::new(launcher[0]).arg("--version").output().is_ok();
+            if !is_there {
+                assert!(!required("mpi"), "{} is not there", launcher[0]);
+                skip(&format!("{} is not installed", launcher[0]));
+                continue;
+            }
+            let words = [&here[..], launcher].concat();
+            let env = [("TSUMUJI_LINK", link), ("TSUMUJI_OPEN", "1")];
+            let said = under(&words, &env, &programs("ring")[0], "20").expect("`ip` is there");
+            assert!(
+                said.contains(&format!("20 laps of 4 nodes over {named}")),
+                "{said}"
+            );
+        }
+    }
+}
+
+/// Whether a test that needs this may not skip (`TSUMUJI_REQUIRE`, by scripts/test.sh).
+fn required(what: &str) -> bool {
+    let required = std::env::var("TSUMUJI_REQUIRE").unwrap_or_default();
+    required.split(',').any(|word| word == what)
+}
+
 /// Values cross the edges of all parts: the answer is the closed form's.
 #[test]
 fn heat() {

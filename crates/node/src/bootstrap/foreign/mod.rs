@@ -13,7 +13,7 @@ mod pmix;
 mod pmix_sys;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::NodeId;
@@ -166,7 +166,7 @@ fn open_link(
     Base::open(&link).map(Some)
 }
 
-/// An address of this host that other hosts reach, as far as its routes and its name tell.
+/// An address of this host that other hosts reach, as far as its routes tell.
 fn own_ip() -> IpAddr {
     // To connect a datagram socket chooses a route and sends nothing; the address is one for documentation (RFC 5737).
     let by_route = || {
@@ -174,15 +174,23 @@ fn own_ip() -> IpAddr {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    let by_name = || {
-        let system = rustix::system::uname();
-        let name = system.nodename().to_str().ok()?.to_owned();
-        let found = (name, 0).to_socket_addrs().ok()?;
-        found.map(|addr| addr.ip()).find(|ip| !ip.is_loopback())
-    };
+    let by_table = || local_ip(&std::fs::read_to_string("/proc/net/fib_trie").ok()?);
     by_route()
-        .or_else(by_name)
+        .or_else(|| by_table().map(IpAddr::V4))
         .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The first address of this host that is not of loopback, in the kernel's table of routes: an address and, below it, `/32 host LOCAL`.
+fn local_ip(table: &str) -> Option<Ipv4Addr> {
+    let mut lines = table.lines().map(str::trim).peekable();
+    while let Some(line) = lines.next() {
+        let addr = line.strip_prefix("|-- ").and_then(|addr| addr.parse().ok());
+        let is_local = lines.peek().is_some_and(|next| *next == "/32 host LOCAL");
+        if let Some(addr) = addr.filter(|addr: &Ipv4Addr| is_local && !addr.is_loopback()) {
+            return Some(addr);
+        }
+    }
+    None
 }
 
 /// What tells hosts apart: the boot of the kernel, and the network namespace, to which the names belong by which nodes of a host meet.
@@ -303,6 +311,22 @@ mod tests {
         ] {
             let error = Stated::read(3, text).expect_err(text).to_string();
             assert!(error.contains("rank 3") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    /// The table has networks, broadcasts and loopback beside the address that is looked for.
+    #[test]
+    fn the_own_address_is_in_the_table() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     +-- 10.77.0.0/24 2 0 2\n        |-- 10.77.0.0\n           /24 link UNICAST\n        \
+            |-- 127.0.0.1\n           /32 host LOCAL\n        |-- 10.77.0.1\n           /32 host LOCAL\n        |-- 10.77.0.255\n           /32 link BROADCAST\n";
+        assert_eq!(local_ip(table), Some(Ipv4Addr::new(10, 77, 0, 1)));
+        for none in [
+            "",
+            "|-- ",
+            "|-- x\n/32 host LOCAL",
+            "|-- 127.0.0.1\n/32 host LOCAL",
+        ] {
+            assert_eq!(local_ip(none), None);
         }
     }
 
