@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use c_library::{installed, skip, text};
+use c_library::{has, installed, skip, skip_without, text};
 use tsumuji_node::{LaunchSpec, Launcher, LinkSpec};
 use tsumuji_testbed::{Spec, Testbed};
 
@@ -207,25 +207,20 @@ fn other_launchers() {
         }
     }
     for launcher in missing {
-        let package = if launcher.ends_with("mpich") {
-            "mpich"
-        } else {
-            "openmpi-bin"
-        };
-        assert!(
-            !required("mpi"),
-            "{launcher} is not there (package {package})"
+        skip_without(
+            "mpi",
+            "other_launchers",
+            &format!("{launcher} is not installed"),
         );
-        println!("SKIPPED other_launchers: {launcher} is not installed (package {package})");
     }
 }
 
 /// On two hosts of two ranks each they meet in shared memory within a host, and over UDP or a shared interface between them.
 #[test]
 fn other_launchers_between_hosts() {
-    let skip = |why: &str| println!("SKIPPED other_launchers_between_hosts: {why}");
+    const TEST: &str = "other_launchers_between_hosts";
     if let Err(why) = tsumuji_testbed::check_rights() {
-        return skip(&why.to_string());
+        return skip(TEST, &why.to_string());
     }
     let name = format!("pm{}", std::process::id() % 1_000_000);
     let testbed = Testbed::up(&Spec::new(2).named(name.parse().expect("a name"))).expect("hosts");
@@ -280,10 +275,8 @@ fn other_launchers_between_hosts() {
     ];
     for (link, named) in [("udp", "shm+udp"), ("packet:eth0", "shm+packet")] {
         for launcher in [&hydra[..], &open_mpi[..]] {
-            let is_there = Command::new(launcher[0]).arg("--version").output().is_ok();
-            if !is_there {
-                assert!(!required("mpi"), "{} is not there", launcher[0]);
-                skip(&format!("{} is not installed", launcher[0]));
+            if !has(launcher[0]) {
+                skip_without("mpi", TEST, &format!("{} is not installed", launcher[0]));
                 continue;
             }
             let words = [&here[..], launcher].concat();
@@ -295,12 +288,6 @@ fn other_launchers_between_hosts() {
             );
         }
     }
-}
-
-/// Whether a test that needs this may not skip (`TSUMUJI_REQUIRE`, by scripts/test.sh).
-fn required(what: &str) -> bool {
-    let required = std::env::var("TSUMUJI_REQUIRE").unwrap_or_default();
-    required.split(',').any(|word| word == what)
 }
 
 /// Values cross the edges of all parts: the answer is the closed form's.

@@ -94,6 +94,7 @@ fn everything_compiles_without_a_warning() {
     }
     if !has("g++") {
         return skip_without(
+            "c",
             "everything_compiles_without_a_warning",
             "g++ is not installed",
         );
@@ -156,6 +157,7 @@ fn manual_pages_are_sound() {
     }
     if !looked {
         skip_without(
+            "c",
             "manual_pages_are_sound",
             "neither mandoc nor groff is installed",
         );

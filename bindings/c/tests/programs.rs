@@ -170,7 +170,7 @@ fn archive_needs_nothing_else() {
 fn memory_is_respected() {
     let name = "memory_is_respected";
     if !has("valgrind") {
-        return skip_without(name, "valgrind is not installed");
+        return skip_without("c", name, "valgrind is not installed");
     }
     let checks = [
         "--quiet",

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use paired::Paired;
+pub use paired::{Paired, either_of};
 pub use rings::{NoRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
 

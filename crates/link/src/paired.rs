@@ -18,12 +18,22 @@ use crate::{
     SealCounters,
 };
 
-/// So many looks at the network in vain are made at each call: about as long as an answer over a fast network takes.
+/// So many looks at the network in vain are made at each call, so that an answer from there is seen at once.
 const KEEN_LOOKS: u32 = 64;
-/// Then it is looked at once in this time: a twentieth of the time goes into its system calls, and what comes is seen two microseconds late on average.
+/// Then it is looked at once in this time: longer pauses delay what comes, shorter ones a process that waits for shared memory.
 const LOOK_EVERY_NS: u64 = 4_000;
 /// Longest sleep where one of the links has no descriptor: nothing wakes the sleeper for frames in shared memory.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
+
+/// A descriptor that is readable while one of the two is.
+pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> std::io::Result<OwnedFd> {
+    let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (number, fd) in (0..).zip(fds) {
+        let data = epoll::EventData::new_u64(number);
+        epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
+    }
+    Ok(either)
+}
 
 /// Decides when the network is looked at.
 #[derive(Debug, Default)]
@@ -69,17 +79,9 @@ impl<N: Link> Paired<N> {
     /// Pairs a place in a shared-memory job of this host with a link that leaves it.
     pub fn new(shm: Shm, network: N) -> std::io::Result<Self> {
         let network = Checked::new(network);
-        let both = match (shm.fd(), network.fd()) {
-            (Some(shm), Some(network)) => {
-                let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-                for (number, fd) in [(0, shm), (1, network)] {
-                    let data = epoll::EventData::new_u64(number);
-                    epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
-                }
-                Some(both)
-            }
-            _ => None,
-        };
+        let both = shm.fd().zip(network.fd());
+        let both = both.map(|(shm, network)| either_of([shm, network]));
+        let both = both.transpose()?;
         Ok(Self {
             addr: network.local_addr(),
             turn: NetworkTurn {
@@ -100,11 +102,6 @@ impl<N: Link> Paired<N> {
         self
     }
 
-    /// The network's link.
-    pub fn network(&self) -> &N {
-        self.network.inner()
-    }
-
     /// The part in shared memory.
     #[inline]
     pub fn shm(&self) -> &Shm {
@@ -115,10 +112,6 @@ impl<N: Link> Paired<N> {
     #[inline]
     pub fn shm_mut(&mut self) -> &mut Shm {
         &mut self.shm
-    }
-
-    fn is_blind(&self) -> bool {
-        self.both.is_none()
     }
 }
 
@@ -205,20 +198,17 @@ impl<N: Link> Link for Paired<N> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        if self.is_blind() {
+        if self.both.is_none() {
             self.shm.flush()?;
             return self.network.wait(timeout.min(BLIND_SLEEP));
         }
-        if !self.arm_fd()? {
-            return Ok(());
-        }
-        if let Some(both) = &self.both {
+        if self.arm_fd()?
+            && let Some(both) = &self.both
+        {
             let timeout = Timespec::try_from(timeout).ok();
             let mut fds = [PollFd::new(both, PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, timeout.as_ref()); // may end early
         }
-        // What came may be of the network.
-        self.turn.looks_in_vain = 0;
         Ok(())
     }
 
@@ -227,7 +217,7 @@ impl<N: Link> Link for Paired<N> {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.turn.looks_in_vain = 0;
+        self.turn.looks_in_vain = 0; // what ends the sleep may be of the network
         let near = self.shm.arm_fd()?;
         Ok(self.network.arm_fd()? && near)
     }

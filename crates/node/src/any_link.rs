@@ -107,6 +107,16 @@ impl std::fmt::Display for Station {
     }
 }
 
+/// The address of process number `index`, if ports are counted up from that of `addr`; a port of the kernel's choice stays one. `None`: there is no such
+/// port.
+pub(crate) fn counted_up(addr: SocketAddr, index: u16) -> Option<SocketAddr> {
+    let port = match addr.port() {
+        0 => 0,
+        port => port.checked_add(index)?,
+    };
+    Some(SocketAddr::new(addr.ip(), port))
+}
+
 /// Name of a network interface, as Linux accepts it; small and `Copy`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InterfaceName {

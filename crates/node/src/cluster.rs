@@ -16,8 +16,8 @@
 //! when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
 //! `slots = 8` makes eight nodes of an entry: over `udp` with ports counted up from the stated one, over `packet` with Ethernet addresses made from
-//! that of the interface. Nodes are numbered in the order of the entries, all
-//! slots of one before those of the next. Nodes of one host (entries with one `host` count, too) reach each other over shared memory.
+//! that of the interface. Nodes are numbered in the order of the entries, all slots of one before those of the next. Nodes of one host (entries with
+//! one `host` count, too) reach each other over shared memory.
 //!
 //! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet; the address of that interface is
 //! `mac = "02:…"`, or the entry of `host` in `/etc/ethers`. A node may also state `interface`, `ip` and `mac`, so that another link can be chosen for
@@ -35,8 +35,8 @@ use tsumuji_link::dpdk::DpdkSpec;
 use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
 use tsumuji_proto::NodeId;
 
-use crate::any_link::{InterfaceName, LinkSpec, Station};
-use crate::membership::{Member, Membership};
+use crate::any_link::{InterfaceName, LinkSpec, Station, counted_up};
+use crate::membership::{Member, Membership, shared_hosts};
 use crate::text_file::{self, line_of};
 
 /// Larger files are refused: 65,536 nodes take less.
@@ -405,12 +405,15 @@ impl ClusterFile {
     /// The link's name as in `Endpoint::link_name`: `udp`, or `shm+udp` where nodes share a host.
     pub fn link_name(&self) -> String {
         let kind = self.hosts[0].link.kind();
-        let mut hosts = HashSet::new();
-        if self.hosts.iter().all(|node| hosts.insert(&node.host)) {
-            kind.to_owned()
-        } else {
+        if self.shared_hosts().iter().any(Option::is_some) {
             format!("shm+{kind}")
+        } else {
+            kind.to_owned()
         }
+    }
+
+    fn shared_hosts(&self) -> Vec<Option<u16>> {
+        shared_hosts(self.hosts.iter().map(|node| node.host.as_str()))
     }
 
     /// Where each node runs, in order of their ids.
@@ -436,7 +439,7 @@ impl ClusterFile {
         Ok(Membership {
             me,
             members: self.members.clone(),
-            hosts: Vec::new(),
+            hosts: self.shared_hosts(),
         })
     }
 }
@@ -482,14 +485,13 @@ fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, String> {
         node.slot = number;
         match host.link {
             _ if number == 0 => {}
-            LinkSpec::Udp(Some(mut addr)) => {
-                let port = addr.port().checked_add(number).ok_or_else(|| {
+            LinkSpec::Udp(Some(addr)) => {
+                let addr = counted_up(addr, number).ok_or_else(|| {
                     format!(
                         "field `addr`: no {slots} ports follow {}; the highest is 65535",
                         addr.port()
                     )
                 })?;
-                addr.set_port(port);
                 (node.link, node.addr) = (LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr));
             }
             LinkSpec::Packet(Some(station)) => {

@@ -294,7 +294,7 @@ fn way_to(link: &impl Link, addr: LinkAddr) -> PeerLink {
     let caps = link.caps_to(addr);
     let rings = link.rings().filter(|_| matches!(addr, LinkAddr::Local(_)));
     PeerLink {
-        frame_bytes: caps.frame_bytes,
+        frame_bytes: u32::try_from(caps.frame_bytes).unwrap_or(u32::MAX),
         lossless: caps.lossless,
         has_ring: rings.is_some(),
         is_watched: rings.is_some_and(|rings| rings.process_at(addr).is_some()),

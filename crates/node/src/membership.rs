@@ -2,6 +2,7 @@
 //!
 //! Invariant: `members[i].id` is `NodeId(i)`, and ids are at most `u16::MAX`; `Membership::check` is called by every endpoint.
 
+use std::collections::HashMap;
 use std::num::NonZero;
 
 use tsumuji_link::LinkAddr;
@@ -29,6 +30,20 @@ pub struct Membership {
     pub members: Vec<Member>,
     /// Number of each process's host, where several share one; empty: no two are known to. Processes of one host have the same number.
     pub hosts: Vec<Option<u16>>,
+}
+
+/// Numbers of the hosts with these names, of each process in order of ids: the id of the first process there. `None`: no other process shares its host.
+pub(crate) fn shared_hosts<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<Option<u16>> {
+    let mut known = HashMap::new();
+    for (id, name) in (0..=u16::MAX).zip(names.clone()) {
+        let (_, processes) = known.entry(name).or_insert((id, 0_u32));
+        *processes += 1;
+    }
+    let shared = |name| {
+        let found = known.get(name).filter(|(_, processes)| *processes > 1);
+        found.map(|(first, _)| *first)
+    };
+    names.map(shared).collect()
 }
 
 impl Membership {
@@ -84,7 +99,7 @@ impl Membership {
         {
             return Err(OpenError::OutOfOrder { place });
         }
-        let mut seen = std::collections::HashMap::new();
+        let mut seen = HashMap::new();
         for member in &self.members {
             if let Some(other) = seen.insert(member.addr, member.id) {
                 return Err(OpenError::SameAddress {
@@ -116,6 +131,15 @@ mod tests {
         };
         let addrs: Vec<_> = (0..cores + 2).map(there).collect();
         assert!(!asked(Membership::inet(NodeId(0), &addrs), cores + 2));
+    }
+
+    /// Hosts are numbered by their first process; one that has its host for itself has no number.
+    #[test]
+    fn shared_hosts_are_numbered() {
+        let names = ["a", "b", "a", "c", "b", "a"];
+        let numbers = [Some(0), Some(1), Some(0), None, Some(1), Some(0)];
+        assert_eq!(shared_hosts(names.into_iter()), numbers);
+        assert!(shared_hosts(std::iter::empty()).is_empty());
     }
 
     /// Tables with gaps, without this node, or with shared addresses are refused, each for its own reason.

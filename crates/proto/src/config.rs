@@ -7,8 +7,8 @@ use tsumuji_wire::NodeId;
 /// Properties of the way between this node and one peer. Peers of one node may be reached over different links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerLink {
-    /// As `Config::frame_bytes`.
-    pub frame_bytes: usize,
+    /// As `Config::frame_bytes`; each peer has one of these, so it is kept small.
+    pub frame_bytes: u32,
     /// As `Config::lossless`.
     pub lossless: bool,
     /// There is a ring of `Config::ring_bytes` in each direction.
@@ -21,7 +21,7 @@ impl PeerLink {
     /// That of an engine whose peers are all reached over one link.
     pub fn of(config: &Config) -> Self {
         Self {
-            frame_bytes: config.frame_bytes,
+            frame_bytes: config.frame_bytes as u32, // at most `FRAME_BYTES_MAX`
             lossless: config.lossless,
             has_ring: config.ring_bytes > 0,
             is_watched: false,

@@ -1,6 +1,6 @@
 //! `tsumuji bench away`: the effect of an endpoint's progress assistant for a program that computes.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde_json::json;
 use tsumuji_bench::away::{Away, Plan, Spans};
 use tsumuji_bench::{machine, stop, table};
@@ -31,6 +31,10 @@ pub(super) struct Args {
 
 /// Runs the command: with the assistants, and without.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
+    ensure!(
+        args.between.to.is_none(),
+        "--to: this measurement is between the first two nodes; leave it out"
+    );
     let pair = Pair::of(&args.between, inside)?;
     let mut measured = Vec::new();
     eprintln!(

@@ -23,13 +23,13 @@ pub(crate) fn skip(test: &str, reason: &str) {
     println!("SKIPPED {test}: {reason}");
 }
 
-/// The same for want of a program that `make test` installs: where TSUMUJI_REQUIRE has the word `c`, that is a failure.
-pub(crate) fn skip_without(test: &str, reason: &str) {
+/// The same for want of a program that `make test` installs: where TSUMUJI_REQUIRE has the word `what` (`c`, `mpi`), that is a failure.
+pub(crate) fn skip_without(what: &str, test: &str, reason: &str) {
     skip(test, reason);
     let required = std::env::var("TSUMUJI_REQUIRE").unwrap_or_default();
     assert!(
-        !required.split(',').any(|word| word == "c"),
-        "TSUMUJI_REQUIRE=c, and {test} cannot run: {reason}"
+        !required.split(',').any(|word| word == what),
+        "TSUMUJI_REQUIRE={what}, and {test} cannot run: {reason}"
     );
 }
 

@@ -1,5 +1,6 @@
-//! Entry point for fuzz targets: arbitrary input from a launcher or an agent.
+//! Entry points for fuzz targets: arbitrary input from a launcher or an agent, from other launchers' services, and from their other ranks.
 
+pub use super::foreign::is_understood;
 use super::frames::{Frames, FromAgent, Kind, ToAgent};
 
 /// Reads a stream in pieces of `piece_bytes` as a launcher (`from_agent`) or an agent does, until it ends or is rejected. Returns the number of valid

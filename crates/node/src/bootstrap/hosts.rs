@@ -69,8 +69,13 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The command and start message for node `index` of `hosts`.
-pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Order, LaunchError> {
+/// The command and start message for node `index` of `hosts`; `shared` is the number of its host, if it shares that.
+pub(super) fn order(
+    spec: &LaunchSpec,
+    hosts: &Hosts,
+    index: u16,
+    shared: Option<u16>,
+) -> Result<Order, LaunchError> {
     let host = &hosts.nodes[usize::from(index)];
     let text = |word: &std::ffi::OsStr| {
         let found = word.to_str().map(str::to_owned);
@@ -103,22 +108,12 @@ pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Orde
     Ok(Order {
         node: NodeId(index),
         name: format!("{} {index} on {}", spec.name_prefix, host.host),
-        host: shared_host(&hosts.nodes, index.into()),
+        host: shared,
         command,
         start: Some((start, spec.silence)),
         stdout: Some(spec.print_stdout()),
         stderr: Some(spec.print_stderr()),
     })
-}
-
-/// The first of the nodes that run on the host of node `index`, as the host's number; `None`: it has that host for itself.
-pub(super) fn shared_host(nodes: &[HostNode], index: usize) -> Option<u16> {
-    let host = &nodes.get(index)?.host;
-    let mut there = (0..=u16::MAX)
-        .zip(nodes)
-        .filter(|(_, node)| node.host == *host);
-    let first = there.next()?.0;
-    there.next().map(|_| first)
 }
 
 #[cfg(test)]

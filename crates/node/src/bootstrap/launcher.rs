@@ -4,7 +4,6 @@
 //! process groups of their own, so the terminal's interrupt reaches only the parent, which then calls [`Launcher::shutdown`].
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -27,9 +26,10 @@ use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worker};
-use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
+use crate::membership::shared_hosts;
 use crate::options::Options;
 use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
@@ -238,15 +238,6 @@ impl Launcher {
         if spec.command.is_empty() {
             return Err(LaunchError::NoCommand);
         }
-        if let (LinkSpec::Udp(Some(addr)), None) = (spec.link, &spec.hosts)
-            && addr.port() != 0
-            && usize::from(addr.port()) + total > usize::from(u16::MAX) + 1
-        {
-            return Err(LaunchError::Ports {
-                link: Box::new(spec.link),
-                nodes: total,
-            });
-        }
         let io = |what| move |source| LaunchError::Io { what, source };
         let name = rendezvous::random_name().map_err(io("random name"))?;
         let listener = rendezvous::listen(&name).map_err(io("rendezvous socket"))?;
@@ -275,16 +266,19 @@ impl Launcher {
             (None, Some(hosts), true) => Some(Base::open(&hosts.nodes[0].link)?),
             (None, None, true) => Some(Base::open(&link_of(&spec.link, 0, total, socket)?)?),
         };
+        let shared = spec.hosts.as_ref().map_or_else(Vec::new, |hosts| {
+            shared_hosts(hosts.nodes.iter().map(|node| node.host.as_str()))
+        });
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
             addr: Address::of(base.local_addr()),
-            host: (spec.hosts.as_ref()).and_then(|hosts| hosts::shared_host(&hosts.nodes, 0)),
+            host: shared.first().copied().flatten(),
         });
 
         let numbers = (0..=u16::MAX).take(total).skip(first); // `MAX_NODES` is far below
         let orders: Result<_, LaunchError> = match &spec.hosts {
             Some(there) => numbers
-                .map(|node| hosts::order(&spec, there, node))
+                .map(|node| hosts::order(&spec, there, node, shared[usize::from(node)]))
                 .collect(),
             None => numbers
                 .map(|node| {
@@ -429,10 +423,13 @@ fn link_of(
     socket: &str,
 ) -> Result<LinkSpec, LaunchError> {
     Ok(match link {
-        LinkSpec::Udp(Some(addr)) if addr.port() != 0 => LinkSpec::Udp(Some(SocketAddr::new(
-            addr.ip(),
-            addr.port().saturating_add(index),
-        ))),
+        LinkSpec::Udp(Some(addr)) => {
+            let counted = counted_up(*addr, index).ok_or_else(|| LaunchError::Ports {
+                link: Box::new(*link),
+                nodes: total,
+            });
+            LinkSpec::Udp(Some(counted?))
+        }
         LinkSpec::Dpdk(spec) => LinkSpec::Dpdk(spec.for_process(index, total, socket)?),
         other => *other,
     })

@@ -11,7 +11,6 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
 
 use super::foreign;
-use super::hosts::shared_host;
 use super::neighbours::Neighbours;
 use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
@@ -134,10 +133,8 @@ pub fn open_in_cluster(
 
 fn place_in(file: &ClusterFile, path: &Path, me: NodeId) -> Result<(Membership, Ends), OpenError> {
     let mut membership = file.membership(me, path)?;
-    let nodes = file.hosts();
-    membership.hosts = (0..nodes.len()).map(|of| shared_host(nodes, of)).collect();
     let near = Neighbours::take_over(&mut membership);
-    let base = Base::open(&nodes[usize::from(me.0)].link)?;
+    let base = Base::open(&file.hosts()[usize::from(me.0)].link)?;
     Ok((membership, (base, near)))
 }
 

@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, epoll};
-use tsumuji_link::Link;
+use rustix::event::EventfdFlags;
+use tsumuji_link::{Link, either_of};
 
 use super::Endpoint;
 use crate::channel::bell;
@@ -29,15 +29,8 @@ impl Descriptor {
         let Some(link) = link.fd() else {
             return Ok(Self { fd: None, mail });
         };
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (number, fd) in [(0, link), (1, mail.as_fd())] {
-            let data = epoll::EventData::new_u64(number);
-            epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
-        }
-        Ok(Self {
-            fd: Some(both),
-            mail,
-        })
+        let fd = Some(either_of([link, mail.as_fd()])?);
+        Ok(Self { fd, mail })
     }
 
     /// The eventfd that assistant and other threads ring.

@@ -205,7 +205,7 @@ impl Engine {
                 }
                 Next::Word => {
                     let mut word = [0; WORD_BYTES_MAX];
-                    let most_bytes = WORD_BYTES_MAX.min(peer.link.frame_bytes);
+                    let most_bytes = WORD_BYTES_MAX.min(peer.link.frame_bytes as usize);
                     let bytes = write_word(now, peer, shared, &mut word[..most_bytes]);
                     if bytes == 0 {
                         break;

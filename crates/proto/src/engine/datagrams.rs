@@ -145,7 +145,7 @@ impl Engine {
     pub fn frame_bytes(&self, to: Destination) -> usize {
         let agreed = match to {
             Destination::Peer(peer) => self.peer(peer).map(|peer| match peer.frame_bytes {
-                0 => peer.link.frame_bytes,
+                0 => peer.link.frame_bytes as usize,
                 agreed => agreed,
             }),
             Destination::Broadcast => Some(self.shared.least_frame_bytes),

@@ -39,7 +39,7 @@ const TURN_FRAMES: usize = 128;
 
 /// Charged bytes after which direct messages of a stopped peer are dropped.
 pub(super) fn unasked_bytes(config: &Config, link: &PeerLink) -> usize {
-    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * link.frame_bytes
+    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * link.frame_bytes as usize
 }
 
 /// A message has at most this fraction of a ring: others are on their way, too.

@@ -105,7 +105,7 @@ impl Shared {
     /// The frame size that this node states to the peer: the largest that it takes from it and sends to it.
     fn stated_frame_bytes(&self, to: NodeId, link: &PeerLink) -> usize {
         let narrow = self.narrow.iter().find(|(peer, _)| *peer == to);
-        narrow.map_or(link.frame_bytes, |(_, bytes)| *bytes)
+        narrow.map_or(link.frame_bytes as usize, |(_, bytes)| *bytes)
     }
 
     /// Silence after which a peer that was met counts as dead.
@@ -179,8 +179,8 @@ impl Engine {
     /// # Panics
     /// If `link.frame_bytes` is below 64.
     pub fn add_peer_over(&mut self, now: Instant, peer: NodeId, mut link: PeerLink) {
-        assert!(link.frame_bytes >= FRAME_BYTES_MIN, "{link:?}");
-        link.frame_bytes = link.frame_bytes.min(FRAME_BYTES_MAX);
+        assert!(link.frame_bytes as usize >= FRAME_BYTES_MIN, "{link:?}");
+        link.frame_bytes = link.frame_bytes.min(FRAME_BYTES_MAX as u32);
         link.has_ring &= self.shared.config.ring_bytes > 0;
         let index = usize::from(peer.0);
         if self.peers.len() <= index {
@@ -197,7 +197,7 @@ impl Engine {
             self.peers[index] = Some(Box::new(peer_state));
             self.shared.rings += usize::from(link.has_ring);
             let least = &mut self.shared.least_frame_bytes;
-            *least = (*least).min(link.frame_bytes);
+            *least = (*least).min(link.frame_bytes as usize);
             self.set_headroom();
             self.enqueue(peer, now);
         }

@@ -28,8 +28,16 @@ impl Rtt {
         }
     }
 
+    /// Takes the time from a frame's sending to its acknowledgement, of which the peer says to have held it back for `delay`. If that is longer than
+    /// the whole, it was of another frame, and nothing is subtracted.
     #[inline]
-    pub(crate) fn sample(&mut self, rtt: Duration) {
+    pub(crate) fn sample(&mut self, elapsed: Duration, delay: Duration) {
+        self.latest = elapsed;
+        let rtt = if delay < elapsed {
+            Duration::from_nanos(elapsed.as_nanos() - delay.as_nanos())
+        } else {
+            elapsed
+        };
         if !self.sampled {
             self.sampled = true;
             self.smoothed = rtt;
@@ -56,5 +64,26 @@ impl Rtt {
     /// A frame sent this long ago, and overtaken, is lost.
     pub(crate) fn reordering_window(&self) -> Duration {
         (self.smoothed + self.variance).divided(4) + self.smoothed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The peer's delay is subtracted, but a delay that cannot be of this frame makes no time of zero.
+    #[test]
+    fn delays_are_subtracted_if_they_fit() {
+        let us = Duration::from_micros;
+        for (elapsed, delay, sampled) in [
+            (100, 30, 70),
+            (100, 99, 1),
+            (100, 100, 100),
+            (100, 4000, 100),
+        ] {
+            let mut rtt = Rtt::new();
+            rtt.sample(us(elapsed), us(delay));
+            assert_eq!((rtt.smoothed, rtt.latest), (us(sampled), us(elapsed)));
+        }
     }
 }

@@ -22,10 +22,10 @@ use super::ENV_LINK;
 use super::neighbours::Neighbours;
 use super::rendezvous::MAX_NODES;
 use super::worker::{Ends, bad, text};
-use crate::any_link::{AnyLink, Base, LinkSpec, Station};
+use crate::any_link::{AnyLink, Base, LinkSpec, Station, counted_up};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
-use crate::membership::{Member, Membership};
+use crate::membership::{Member, Membership, shared_hosts};
 use crate::options::Options;
 
 /// Key under which a rank states its host and address; its number follows.
@@ -86,7 +86,8 @@ pub(super) fn join(
                 bad(ENV_LINK, &link, problem.to_string())
             })?),
         };
-    let base = open_link(asked.as_ref(), rank, space.local_rank())?;
+    let me = rank as u16; // below `MAX_NODES`
+    let base = open_link(asked.as_ref(), me, space.local_rank())?;
     let mine = Stated {
         host: host_identity().map_err(failed("tell this host from others"))?,
         addr: base.as_ref().map(tsumuji_link::Link::local_addr),
@@ -99,7 +100,7 @@ pub(super) fn join(
             .collect()
     };
     let all = exchange(&mut *space).map_err(failed("exchange addresses"))?;
-    let mut membership = membership_of(rank as u16, &all)?; // below `MAX_NODES`
+    let mut membership = membership_of(me, &all)?;
     let near = Neighbours::take_over(&mut membership);
     let all_here = all.iter().all(|other| other.host == mine.host);
     // Nothing else was asked for, and nobody needs it.
@@ -138,22 +139,19 @@ pub(super) fn join(
 /// The link that reaches other hosts; `None`: all ranks are asked to be on one host.
 fn open_link(
     asked: Option<&LinkSpec>,
-    rank: u32,
+    rank: u16,
     local_rank: Option<u16>,
 ) -> Result<Option<Base>, OpenError> {
-    let own_port = |addr: SocketAddr| {
-        let port = u32::from(addr.port()) + rank;
-        let port = if addr.port() == 0 {
-            Some(0)
-        } else {
-            u16::try_from(port).ok()
-        };
-        port.map(|port| SocketAddr::new(addr.ip(), port))
-    };
     let link = match asked {
         Some(LinkSpec::Shm) => return Ok(None),
         None | Some(LinkSpec::Udp(None)) => LinkSpec::Udp(Some(SocketAddr::new(own_ip(), 0))),
-        Some(LinkSpec::Udp(Some(addr))) => LinkSpec::Udp(own_port(*addr)),
+        Some(LinkSpec::Udp(Some(addr))) => {
+            let counted = counted_up(*addr, rank);
+            LinkSpec::Udp(Some(counted.ok_or_else(|| {
+                let problem = format!("rank {rank} has no port: the highest is 65535");
+                bad(ENV_LINK, &format!("udp:{addr}"), problem)
+            })?))
+        }
         Some(LinkSpec::Packet(Some(station))) => {
             let slot = local_rank.and_then(|rank| u8::try_from(rank).ok());
             LinkSpec::Packet(Some(Station {
@@ -249,13 +247,20 @@ impl Stated {
     }
 }
 
+/// Reads a text as what another rank states, as a service's answer, and as a table of routes: for fuzz targets. What a rank states is read again as it was
+/// written. Returns whether it is a statement.
+#[doc(hidden)]
+pub fn is_understood(text: &str) -> bool {
+    let _ = (pmi::is_answer(text), local_ip(text));
+    let Ok(stated) = Stated::read(0, text) else {
+        return false;
+    };
+    let again = Stated::read(0, &stated.write());
+    assert_eq!(again.ok(), Some(stated), "{text}");
+    true
+}
+
 fn membership_of(rank: u16, all: &[Stated]) -> Result<Membership, OpenError> {
-    let first_on = |host: &str| all.iter().position(|other| other.host == host);
-    let is_shared = |host: &str| all.iter().filter(|other| other.host == host).count() > 1;
-    let hosts = all.iter().map(|stated| {
-        let first = first_on(&stated.host).filter(|_| is_shared(&stated.host));
-        first.and_then(|first| u16::try_from(first).ok())
-    });
     let member = |(id, stated): (u16, &Stated)| Member {
         id: NodeId(id),
         name: format!("rank {id}"),
@@ -265,7 +270,7 @@ fn membership_of(rank: u16, all: &[Stated]) -> Result<Membership, OpenError> {
     let membership = Membership {
         me: NodeId(rank),
         members: (0..=u16::MAX).zip(all).map(member).collect(),
-        hosts: hosts.collect(),
+        hosts: shared_hosts(all.iter().map(|stated| stated.host.as_str())),
     };
     membership.check()?;
     Ok(membership)

@@ -4,7 +4,7 @@
 //! from the environment: Slurm speaks 2, all others 1; `TSUMUJI_PMI` states it (`1` or `2`).
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::KeyValues;
 use crate::bootstrap::{ENV_PMI, worker};
@@ -31,7 +31,7 @@ enum Version {
 /// A connection to the launcher's service.
 #[derive(Debug)]
 pub(super) struct Pmi {
-    service: File,
+    service: BufReader<File>,
     version: Version,
     rank: u32,
     size: u32,
@@ -68,7 +68,7 @@ impl Pmi {
             }
         };
         let mut pmi = Self {
-            service: sys::inherited(variable(ENV_FD)?)?.into(),
+            service: BufReader::new(sys::inherited(variable(ENV_FD)?)?.into()),
             version,
             rank: variable("PMI_RANK")?,
             size: variable("PMI_SIZE")?,
@@ -106,26 +106,21 @@ impl Pmi {
 
     /// Sends a line and reads one; it must be the answer `expected`.
     fn ask_line(&mut self, question: &str, expected: &str) -> io::Result<String> {
-        self.service.write_all(format!("{question}\n").as_bytes())?;
+        let service = self.service.get_mut();
+        service.write_all(format!("{question}\n").as_bytes())?;
         let mut answer = Vec::new();
-        loop {
-            let mut byte = [0];
-            self.service.read_exact(&mut byte)?;
-            if byte == *b"\n" {
-                break;
-            }
-            answer.push(byte[0]);
-            if answer.len() > ANSWER_BYTES_MAX {
-                return Err(garbage("more than a line has"));
-            }
+        let mut bounded = (&mut self.service).take(ANSWER_BYTES_MAX as u64);
+        bounded.read_until(b'\n', &mut answer)?;
+        if answer.pop() != Some(b'\n') {
+            return Err(garbage("no whole line"));
         }
         expect(answer, ' ', expected)
     }
 
     /// The same of version 2; the answer's result must be 0.
     fn ask_words(&mut self, question: &str, expected: &str) -> io::Result<String> {
-        self.service
-            .write_all(format!("{:6}{question}", question.len()).as_bytes())?;
+        let service = self.service.get_mut();
+        service.write_all(format!("{:6}{question}", question.len()).as_bytes())?;
         let mut length = [0; 6];
         self.service.read_exact(&mut length)?;
         let stated = String::from_utf8_lossy(&length).trim().parse().ok();
@@ -160,6 +155,16 @@ fn check(answer: &str, separator: char) -> io::Result<()> {
         Some("0") => Ok(()),
         _ => Err(io::Error::other(format!("it refused: {}", garbage(answer)))),
     }
+}
+
+/// Whether this is an answer of either version that states a value: for fuzz targets.
+pub(super) fn is_answer(text: &str) -> bool {
+    [' ', ';'].into_iter().any(|separator| {
+        let answer = expect(text.as_bytes().to_vec(), separator, "get_result");
+        answer.is_ok_and(|answer| {
+            check(&answer, separator).is_ok() && word(&answer, separator, "value").is_some()
+        })
+    })
 }
 
 impl KeyValues for Pmi {

@@ -222,8 +222,7 @@ impl Sending for GoBack {
         if let Some(sent) = newest {
             self.repeats = 0;
             if self.base > self.timed_from {
-                ledger.rtt.latest = now.since(sent.at);
-                ledger.rtt.sample(now.since(sent.at + news.delay));
+                ledger.rtt.sample(now.since(sent.at), news.delay);
             }
             self.silence.on_answer(now, ledger.rtt);
             self.cursor = self.cursor.max(self.base);

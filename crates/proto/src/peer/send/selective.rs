@@ -175,8 +175,7 @@ impl Sending for Selective {
         match answer {
             Answer::Old => {}
             Answer::New { number, at } => {
-                rtt.latest = now.since(at);
-                rtt.sample(now.since(at + news.delay));
+                rtt.sample(now.since(at), news.delay);
                 self.silence.on_answer(now, rtt);
                 self.is_tail = false;
                 if flight.is_empty() {
