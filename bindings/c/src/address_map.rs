@@ -220,11 +220,7 @@ impl AddressMap {
             })
             .collect();
         let me = NodeId(place as u16); // at most as many as 16-bit ids
-        let membership = Membership {
-            me,
-            members,
-            hosts: Vec::new(),
-        };
+        let membership = Membership::of(me, members);
         Ok(endpoint_on(base, membership, options)?)
     }
 }

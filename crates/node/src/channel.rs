@@ -13,7 +13,7 @@
 //! for each channel a peer is told alternately to stop and to go on.
 
 pub(crate) mod bell;
-mod control;
+pub(crate) mod control;
 pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod mailbox;
@@ -48,6 +48,7 @@ pub(crate) use self::statistics::Answer;
 pub use self::statistics::RemoteFlow;
 use self::statistics::Statistics;
 use crate::handler::{Context, Handler, notify};
+use crate::members::Members;
 use crate::peers::Peers;
 use crate::random::random_u64;
 
@@ -95,6 +96,7 @@ pub(crate) struct Channels {
     /// Number of channels opened so far.
     generation: u64,
     pub(crate) statistics: Statistics,
+    pub(crate) members: Members,
     pub(crate) dropped: Dropped,
 }
 
@@ -122,7 +124,8 @@ impl Tools {
 }
 
 impl Channels {
-    pub(crate) fn new(who: (NodeId, usize), queue_bytes: usize, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(members: Members, queue_bytes: usize, bell: Arc<Bell>) -> Self {
+        let who = (members.me(), members.len());
         Self {
             main: OpenChannel::new(Ledger::new(0, 0, 0), Keeps::Newest),
             opened: BTreeMap::new(),
@@ -141,6 +144,7 @@ impl Channels {
             is_woken: false,
             generation: 0,
             statistics: Statistics::beginning_at(random_u64().map_or(0, |number| number as u32)),
+            members,
             dropped: Dropped::default(),
         }
     }
@@ -505,6 +509,7 @@ impl Channels {
         program: Option<&mut dyn Handler>,
     ) {
         peers.note(event);
+        self.members.note(event);
         match event {
             Event::PeerDead {
                 peer,
@@ -541,7 +546,10 @@ impl Channels {
     /// Whether `settle` has something to do.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.bell.is_rung() || self.tools.outbox.is_due() || self.statistics.is_due()
+        self.bell.is_rung()
+            || self.tools.outbox.is_due()
+            || self.statistics.is_due()
+            || self.members.is_due()
     }
 
     /// Sends and releases what handlers and other threads have asked for; returns how much that was.
@@ -568,6 +576,9 @@ impl Channels {
                 }
                 done += 1;
             }
+        }
+        if self.members.is_due() {
+            done += self.members.settle(way, peers, &mut self.tools.outbox);
         }
         while let Some((to, request)) = self.statistics.next_request() {
             done += self.answer(to, request, way, peers);

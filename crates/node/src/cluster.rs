@@ -437,9 +437,8 @@ impl ClusterFile {
             });
         }
         Ok(Membership {
-            me,
-            members: self.members.clone(),
             hosts: self.shared_hosts(),
+            ..Membership::of(me, self.members.clone())
         })
     }
 }

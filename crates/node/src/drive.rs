@@ -9,6 +9,7 @@ mod arrivals;
 mod datagrams;
 mod direct;
 mod liveness;
+mod meeting;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -22,6 +23,7 @@ use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
 };
+use tsumuji_wire::Join;
 
 use self::arrivals::{Arrivals, next_burst};
 pub(crate) use self::direct::Sent;
@@ -78,6 +80,8 @@ pub(crate) trait Intake {
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
+    /// A process that is no member asks to become one.
+    fn asked(&mut self, from: LinkAddr, join: &Join<'_>);
     /// Returns buffers whose messages will not arrive in them.
     fn put_back_all(&mut self, posted: Vec<Posted>);
     /// That many accepted messages to the peer are lost, beside those of an event.

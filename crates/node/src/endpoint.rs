@@ -13,6 +13,7 @@ mod channels;
 mod datagrams;
 mod descriptor;
 mod flow;
+mod joining;
 mod library;
 mod posts;
 mod presence;
@@ -25,21 +26,23 @@ use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCounters, LinkError, Rings, SealCounters};
-use tsumuji_proto::{Borrowed, Config, Engine, NodeId, PeerLink};
+use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
 
 pub use self::batch::Batch;
 pub use self::datagrams::NOW_OR_NEVER;
 use self::descriptor::{Descriptor, Mail};
+pub use self::joining::JoinRequest;
 pub use self::posts::{Post, Unposted};
 use crate::assistant::Assistant;
 use crate::channel::Channels;
 use crate::channel::bell::Bell;
-use crate::clock::{Clock, SystemClock, from_std};
+use crate::clock::{SystemClock, from_std};
 use crate::drive::Drive;
 use crate::error::{CloseError, OpenError, SendError};
 use crate::idle::Idle;
 use crate::intake::Intake;
 use crate::lock::{self, Owner, Stamped, biased};
+use crate::members::Members;
 use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
 use crate::options::{Options, ProgressBy};
@@ -68,6 +71,7 @@ pub struct Endpoint<L: Link> {
     /// Stopped before the other fields are dropped: it holds the link's descriptor.
     assistant: Option<Assistant>,
     descriptor: Descriptor,
+    /// As of the last `update_members`.
     membership: Arc<Membership>,
     /// It is dropped without sending close frames.
     vanishes: bool,
@@ -80,7 +84,6 @@ pub(crate) struct Core<L: Link> {
     pub(crate) drive: Drive<L>,
     channels: Channels,
     peers: Peers,
-    membership: Arc<Membership>,
     /// A copy of a message found no memory; cleared when a wait has found some.
     is_memory_short: bool,
     taken_bytes: usize,
@@ -110,9 +113,15 @@ impl<L: Link> Endpoint<L> {
     where
         L: Send + 'static,
     {
+        Self::over(Checked::new(link), membership, options)
+    }
+
+    fn over(link: Checked<L>, membership: Membership, options: Options) -> Result<Self, OpenError>
+    where
+        L: Send + 'static,
+    {
         membership.check()?;
         let membership = Arc::new(membership);
-        let link = Checked::new(link);
         let caps = link.caps();
         if caps.frame_bytes < LEAST_FRAME_BYTES {
             return Err(OpenError::FrameTooSmall {
@@ -126,8 +135,7 @@ impl<L: Link> Endpoint<L> {
             Some(given) => given,
             None => random_u64().map_err(OpenError::Random)? as u32 | 1, // never 0
         };
-        let table = Table::new(&membership);
-        let mut engine = Engine::new(Config {
+        let engine = Engine::new(Config {
             me: membership.me,
             incarnation,
             frame_bytes: caps.frame_bytes,
@@ -142,15 +150,6 @@ impl<L: Link> Endpoint<L> {
             dead_after: from_std(options.dead_after),
         });
         let clock = SystemClock::new();
-        let now = clock.now();
-        let mut kernel_tells = false;
-        for peer in table.peers() {
-            let way = table.addr(peer).map(|addr| way_to(&link, addr));
-            let way = way.ok_or(OpenError::NotAMember)?;
-            engine.add_peer_over(now, peer, way);
-            engine.set_pace(now, peer, options.pace);
-            kernel_tells |= way.is_watched;
-        }
         let is_contended = membership.is_oversubscribed(&membership.members);
         let idle = Idle::new(options.idle, is_contended);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
@@ -159,19 +158,26 @@ impl<L: Link> Endpoint<L> {
         let bell = Arc::new(Bell::new(descriptor.fd(), Arc::clone(&rung)));
         let watched = clock.clone();
         let ours = Arc::clone(&bell);
+        let table = Table::empty(membership.me);
         let mut drive = Drive::new(link, engine, table, clock, idle, publisher, Some(ours));
-        if kernel_tells {
-            drive.watch_liveness();
+        for member in &membership.members {
+            let addr = membership.way(member);
+            if member.id != membership.me && addr != LinkAddr::Broadcast {
+                drive.meet_member(member, addr, options.pace);
+            }
         }
         let core = Core {
             drive,
             channels: Channels::new(
-                (membership.me, membership.members.len()),
+                Members::new(
+                    Arc::clone(&membership),
+                    options.admits,
+                    (options.pace, options.dead_after),
+                ),
                 options.send_queue_bytes,
                 Arc::clone(&bell),
             ),
             peers: Peers::new(membership.members.len()),
-            membership: Arc::clone(&membership),
             is_memory_short: false,
             taken_bytes: 0,
             mail: descriptor.mail(),
@@ -286,18 +292,6 @@ impl<L: Link> Endpoint<L> {
             return Ok(());
         }
         Err(CloseError::Undelivered { lost, given_up })
-    }
-}
-
-/// Properties of the way to a peer's address.
-fn way_to(link: &impl Link, addr: LinkAddr) -> PeerLink {
-    let caps = link.caps_to(addr);
-    let rings = link.rings().filter(|_| matches!(addr, LinkAddr::Local(_)));
-    PeerLink {
-        frame_bytes: u32::try_from(caps.frame_bytes).unwrap_or(u32::MAX),
-        lossless: caps.lossless,
-        has_ring: rings.is_some(),
-        is_watched: rings.is_some_and(|rings| rings.process_at(addr).is_some()),
     }
 }
 

@@ -33,6 +33,14 @@ pub enum OpenError {
         /// Their address.
         addr: LinkAddr,
     },
+    /// Node 0 of a running cluster did not make this process a member.
+    #[error("cannot join the cluster by its node 0 at {to}: {reason}")]
+    NotAdmitted {
+        /// The address asked.
+        to: LinkAddr,
+        /// Its answer, or what is missing.
+        reason: String,
+    },
     /// Incarnation 0 means "unknown" on the wire.
     #[error("incarnation 0 is reserved; give another or none")]
     ZeroIncarnation,

@@ -2,7 +2,9 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
+use tsumuji_link::LinkAddr;
 use tsumuji_proto::{Borrowed, Channel, Datagram, Delivery, Event, NodeId, Posted};
+use tsumuji_wire::Join;
 
 use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
@@ -55,6 +57,10 @@ impl drive::Intake for Intake<'_> {
 
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
         self.channels.posts.place(from, channel, length_bytes)
+    }
+
+    fn asked(&mut self, from: LinkAddr, join: &Join<'_>) {
+        self.channels.members.ask(from, join);
     }
 
     fn put_back_all(&mut self, posted: Vec<Posted>) {

@@ -40,6 +40,7 @@ mod handler;
 mod idle;
 mod intake;
 mod lock;
+mod members;
 mod membership;
 pub mod metrics;
 mod options;
@@ -66,7 +67,7 @@ pub use channel::{
     RemoteFlow, Waker,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
-pub use endpoint::{Batch, Counters, Endpoint, NOW_OR_NEVER, Post, Unposted};
+pub use endpoint::{Batch, Counters, Endpoint, JoinRequest, NOW_OR_NEVER, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};

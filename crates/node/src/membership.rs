@@ -2,7 +2,7 @@
 //!
 //! Invariant: `members[i].id` is `NodeId(i)`, and ids are at most `u16::MAX`; `Membership::check` is called by every endpoint.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 
 use tsumuji_link::LinkAddr;
@@ -17,7 +17,7 @@ pub struct Member {
     pub id: NodeId,
     /// Its name in messages to people: `worker 2`, a host's name.
     pub name: String,
-    /// Its address. Frames with its id are accepted from there only.
+    /// Its address. Frames with its id are accepted from there only. `LinkAddr::Broadcast`: not known yet (see `Endpoint::join`).
     pub addr: LinkAddr,
 }
 
@@ -30,6 +30,8 @@ pub struct Membership {
     pub members: Vec<Member>,
     /// Number of each process's host, where several share one; empty: no two are known to. Processes of one host have the same number.
     pub hosts: Vec<Option<u16>>,
+    /// Processes of this host that this one reaches past the network, and their addresses there.
+    pub near: BTreeMap<NodeId, LinkAddr>,
 }
 
 /// Numbers of the hosts with these names, of each process in order of ids: the id of the first process there. `None`: no other process shares its host.
@@ -47,6 +49,16 @@ pub(crate) fn shared_hosts<'a>(names: impl Iterator<Item = &'a str> + Clone) -> 
 }
 
 impl Membership {
+    /// These processes, of which no two are known to share a host.
+    pub fn of(me: NodeId, members: Vec<Member>) -> Self {
+        Self {
+            me,
+            members,
+            hosts: Vec::new(),
+            near: BTreeMap::new(),
+        }
+    }
+
     /// `nodes` processes over shared memory, named by their numbers.
     pub fn local(me: NodeId, nodes: u16) -> Self {
         let member = |id| Member {
@@ -54,11 +66,7 @@ impl Membership {
             name: NodeId(id).to_string(),
             addr: LinkAddr::Local(id),
         };
-        Self {
-            me,
-            members: (0..nodes).map(member).collect(),
-            hosts: Vec::new(),
-        }
+        Self::of(me, (0..nodes).map(member).collect())
     }
 
     /// One process per address, named by their numbers.
@@ -68,17 +76,18 @@ impl Membership {
             name: NodeId(id).to_string(),
             addr: LinkAddr::Inet(*addr),
         };
-        Self {
-            me,
-            members: (0..=u16::MAX).zip(addrs).map(member).collect(),
-            hosts: Vec::new(),
-        }
+        Self::of(me, (0..=u16::MAX).zip(addrs).map(member).collect())
+    }
+
+    /// The address at which this process reaches a member, or is reached by it.
+    pub(crate) fn way(&self, member: &Member) -> LinkAddr {
+        self.near.get(&member.id).copied().unwrap_or(member.addr)
     }
 
     /// Whether this host has fewer cores than processes of `members`, as far as addresses tell: then waiting processes must yield their cores.
     pub(crate) fn is_oversubscribed(&self, members: &[Member]) -> bool {
         let mine = self.members.get(usize::from(self.me.0)).map(|me| me.addr);
-        let is_here = |member: &&Member| match (mine, member.addr) {
+        let is_here = |member: &&Member| match (mine, self.way(member)) {
             (_, LinkAddr::Local(_)) => true,
             (Some(LinkAddr::Inet(mine)), LinkAddr::Inet(addr)) => {
                 addr.ip() == mine.ip() || addr.ip().is_loopback()
@@ -100,7 +109,8 @@ impl Membership {
             return Err(OpenError::OutOfOrder { place });
         }
         let mut seen = HashMap::new();
-        for member in &self.members {
+        let known = |member: &&Member| member.addr != LinkAddr::Broadcast;
+        for member in self.members.iter().filter(known) {
             if let Some(other) = seen.insert(member.addr, member.id) {
                 return Err(OpenError::SameAddress {
                     first: other,

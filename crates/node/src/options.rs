@@ -58,6 +58,8 @@ pub struct Options {
     pub progress: ProgressBy,
     /// What to do while waiting.
     pub idle: IdlePolicy,
+    /// As node 0, admit processes that ask to become members (`Endpoint::join`, `tsumuji join`).
+    pub admits: bool,
     /// Whether frames are sealed; used by [`endpoint_from_env`](crate::endpoint_from_env) and [`Launcher::endpoint`](crate::Launcher::endpoint),
     /// which open the link.
     pub security: Security,
@@ -81,6 +83,7 @@ impl Default for Options {
             dead_after: Duration::from_secs(10),
             progress: ProgressBy::Assistant,
             idle: IdlePolicy::Adaptive,
+            admits: false,
             security: Security::Unstated,
             metrics: MetricsAt::Unstated,
         }

@@ -50,6 +50,11 @@ impl Peers {
         }
     }
 
+    /// There are so many members now.
+    pub(crate) fn set_nodes(&mut self, nodes: usize) {
+        self.peers.resize_with(nodes, Peer::default);
+    }
+
     /// Whether there is such a node. Ids of nodes are consecutive from 0.
     pub(crate) fn knows(&self, peer: NodeId) -> bool {
         self.get(peer).is_some()

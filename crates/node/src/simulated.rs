@@ -9,6 +9,7 @@ use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Duration, Engine, Event, Instant, NodeId,
     Posted,
 };
+use tsumuji_wire::Join;
 
 use crate::channel::{Dropped, Way};
 pub use crate::clock::Clock;
@@ -117,6 +118,8 @@ impl<P: Program> Intake for Simulated<'_, P> {
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
         self.0.place(from, channel, length_bytes)
     }
+
+    fn asked(&mut self, _: LinkAddr, _: &Join<'_>) {}
 
     fn put_back_all(&mut self, _: Vec<Posted>) {}
 

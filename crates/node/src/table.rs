@@ -5,8 +5,6 @@
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::NodeId;
 
-use crate::membership::Membership;
-
 /// Addresses by node id.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -15,18 +13,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of a membership that has passed its check.
-    pub(crate) fn new(membership: &Membership) -> Self {
-        Self {
-            me: membership.me,
-            addrs: membership
-                .members
-                .iter()
-                .map(|member| member.addr)
-                .collect(),
-        }
-    }
-
     /// A table without peers.
     pub(crate) fn empty(me: NodeId) -> Self {
         Self {
@@ -45,19 +31,27 @@ impl Table {
         self.addrs[index] = addr;
     }
 
-    /// All nodes except this one.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
-        let (me, nodes) = (self.me, self.addrs.len());
-        (0..=u16::MAX)
-            .take(nodes)
-            .map(NodeId)
-            .filter(move |id| *id != me)
+    /// One more than the highest id.
+    pub(crate) fn nodes(&self) -> u16 {
+        self.addrs.len() as u16
+    }
+
+    /// Whether it is another node, and its address is known.
+    pub(crate) fn is_peer(&self, node: NodeId) -> bool {
+        node != self.me && self.addr(node).is_some()
+    }
+
+    /// All nodes except this one whose address is known.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> {
+        let ids = (0..self.nodes()).map(NodeId);
+        ids.filter(|node| self.is_peer(*node))
     }
 
     /// The address of `peer`, if it is a member.
     #[inline]
     pub(crate) fn addr(&self, peer: NodeId) -> Option<LinkAddr> {
-        self.addrs.get(usize::from(peer.0)).copied()
+        let addr = self.addrs.get(usize::from(peer.0)).copied()?;
+        (addr != LinkAddr::Broadcast).then_some(addr)
     }
 
     /// Whether a frame from `from` may have the source id `source`.
@@ -82,11 +76,20 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::Membership;
+
+    fn table_of(membership: &Membership) -> Table {
+        let mut table = Table::empty(membership.me);
+        for member in &membership.members {
+            table.add(member.id, member.addr);
+        }
+        table
+    }
 
     /// A frame is admitted only with the id of the member whose address it came from.
     #[test]
     fn ids_are_bound_to_addresses() {
-        let local = Table::new(&Membership::local(NodeId(0), 3));
+        let local = table_of(&Membership::local(NodeId(0), 3));
         assert!(local.admits(LinkAddr::Local(2), NodeId(2)));
         for (from, source) in [(2, 1), (0, 0), (3, 3), (7, 2)] {
             assert!(
@@ -96,7 +99,7 @@ mod tests {
         }
         let addr = |text: &str| text.parse::<std::net::SocketAddr>().expect("addr");
         let members = [addr("10.0.0.1:7000"), addr("10.0.0.2:7000")];
-        let inet = Table::new(&Membership::inet(NodeId(0), &members));
+        let inet = table_of(&Membership::inet(NodeId(0), &members));
         assert!(inet.admits(LinkAddr::Inet(members[1]), NodeId(1)));
         assert!(!inet.admits(LinkAddr::Inet(addr("10.0.0.2:7001")), NodeId(1)));
         assert!(!inet.admits(LinkAddr::Inet(members[1]), NodeId(0)));
@@ -107,7 +110,7 @@ mod tests {
         for (last, member) in (1..).zip(&mut stations.members) {
             member.addr = mac(last);
         }
-        let ether = Table::new(&stations);
+        let ether = table_of(&stations);
         assert!(ether.admits(mac(2), NodeId(1)));
         assert!(!ether.admits(mac(3), NodeId(1)));
         assert!(!ether.admits(mac(1), NodeId(0)));
@@ -116,7 +119,7 @@ mod tests {
     /// A node is no peer of itself.
     #[test]
     fn peers_are_all_others() {
-        let table = Table::new(&Membership::local(NodeId(1), 3));
+        let table = table_of(&Membership::local(NodeId(1), 3));
         assert_eq!(table.peers().collect::<Vec<_>>(), [NodeId(0), NodeId(2)]);
     }
 }

@@ -6,9 +6,9 @@
 //!
 //! Called by `crate::receiving` and `engine::credit`. The state of one peer is a [`Grant`]: it is stored in its `Peer`, and written here only.
 //!
-//! Invariant: the sum of claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is what
-//! is granted and has not arrived, and at least what hello and welcome promise: a peer that is gone may return, and send that much before the credit
-//! of the others is used up.
+//! Invariant: the sum of claims over all peers never exceeds `receive_frames`. A claim is what is granted and has not arrived, and at least what
+//! hello and welcome promise: a peer that is gone may return, and send that much before the credit of the others is used up. When a peer is added,
+//! promises are restated (`restate`): they shrink, so that there is room for the new one.
 
 mod granting;
 mod schedule;
@@ -30,6 +30,9 @@ const SCHEDULED_SENDERS: usize = 4;
 /// Most frames that an idle peer may send without further permission: what a program's loop sends between two steps of its work. With many peers,
 /// leave each less.
 const UNSCHEDULED_FRAMES_MAX: u64 = 256;
+/// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
+/// promise to a new one.
+const KEPT_FOR_NEW_PEERS: u64 = 16;
 
 /// What one peer was granted, and what it has to send.
 #[derive(Debug)]
@@ -46,7 +49,8 @@ pub(crate) struct Grant {
     overtaken_frames: u64,
     /// Frames of the peer that were used, not refused by memory. A peer that becomes active starts at least at the minimum of the active ones.
     served: u64,
-    /// Credit that hello and welcome state: the same in all of them; 0 before the first. Outlives sessions.
+    /// The most credit that the next session may begin with: what hello and welcome have stated to the peer, or would; 0 before the first. Outlives
+    /// sessions.
     promised: u64,
     /// The peer's last frame said that it has more to send.
     backlog: bool,
@@ -286,6 +290,8 @@ pub(crate) struct Credit {
     refused_peers: usize,
     /// Some peer wanted more than the pool or the memory held.
     pub(crate) hungry: bool,
+    /// Some peer was promised credit.
+    has_promised: bool,
 }
 
 impl Credit {
@@ -300,14 +306,31 @@ impl Credit {
             scheduled: None,
             refused_peers: 0,
             hungry: false,
+            has_promised: false,
             rules,
         }
     }
 
+    /// Adds a peer of which nothing is known. `restate` must follow for each other peer if `has_promised`.
     pub(crate) fn add_peer(&mut self) {
         self.rules.add_peer();
         self.path.set_peers(self.rules.peers());
         self.set_allowance();
+    }
+
+    /// Promises made before a peer was added have to be restated.
+    pub(crate) fn has_promised(&self) -> bool {
+        self.has_promised
+    }
+
+    /// Lowers what later sessions of the peer begin with to the present allowance. Not while it may have taken a welcome that states more
+    /// (`is_agreeing`): `begin` does it then.
+    pub(crate) fn restate(&mut self, grant: &mut Grant, is_agreeing: bool) {
+        if !is_agreeing {
+            let before = grant.claim();
+            grant.promised = grant.promised.min(self.allowance);
+            self.claimed -= before - grant.claim();
+        }
     }
 
     /// As `Rules::set_window`.
@@ -360,13 +383,15 @@ impl Credit {
         self.claimed
     }
 
-    /// Credit that hello and welcome state to the peer. It is fixed by the first of them, when all members have been added.
+    /// Credit that a hello or welcome to the peer states now. Once stated it is claimed, and a session may begin with it.
     pub(crate) fn promise(&mut self, grant: &mut Grant) -> u64 {
-        if grant.promised == 0 {
-            grant.promised = self.allowance;
-            self.claimed += grant.promised;
-        }
-        grant.promised
+        let before = grant.claim();
+        let free = self.rules.window().saturating_sub(self.claimed);
+        let stated = self.allowance.min(before + free);
+        grant.promised = grant.promised.max(stated);
+        self.claimed += grant.claim() - before;
+        self.has_promised = true;
+        stated
     }
 
     /// Begins a session, in which the peer has the promised credit.
@@ -375,6 +400,7 @@ impl Credit {
         grant.granted += grant.promised;
         grant.told += grant.promised;
         grant.window = grant.promised;
+        grant.promised = grant.promised.min(self.allowance);
     }
 
     /// Ends a session.
@@ -517,7 +543,8 @@ impl Credit {
             }
             let wanted = target - grant.granted;
             let spare = grant.promised.saturating_sub(grant.awaited());
-            let room = spare + self.rules.window().saturating_sub(self.claimed);
+            let window = self.rules.window();
+            let room = spare + (window - window / KEPT_FOR_NEW_PEERS).saturating_sub(self.claimed);
             let given = wanted.min(room);
             if given < wanted {
                 self.hungry = true;

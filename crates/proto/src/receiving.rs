@@ -123,6 +123,18 @@ impl Receiving {
         }
     }
 
+    /// Lowers promises to peers, after one was added.
+    pub(crate) fn restate(&mut self, peers: &mut [Option<Box<Peer>>]) {
+        let Self::Credit(credit) = self else {
+            return; // under `suci` nothing is promised
+        };
+        if credit.has_promised() {
+            for peer in peers.iter_mut().flatten() {
+                credit.restate(peer.account.grant(), peer.session.is_agreeing());
+            }
+        }
+    }
+
     /// The credit or window that hello and welcome state, with which a session begins.
     pub(crate) fn promise(&mut self, account: &mut Account) -> u64 {
         match self {

@@ -23,7 +23,7 @@ pub const PERMIT_BYTES: usize = size_of::<RawPermit>();
 /// Largest payload that the length field of 16 bits can state.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 12 to 15 are unassigned, and 11 is used by links.
+/// Low half of a frame's first byte. 14 and 15 are unassigned, and 11 is used by links.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const DATAGRAM: u8 = 1;
@@ -38,6 +38,8 @@ pub(crate) mod kind {
     pub(crate) const HANDSHAKE: u8 = 8;
     pub(crate) const ASK: u8 = 9;
     pub(crate) const GRANT: u8 = 10;
+    pub(crate) const JOIN: u8 = 12;
+    pub(crate) const ADMISSION: u8 = 13;
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

@@ -63,11 +63,7 @@ fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint<AnyLink>> {
             ..ImpairConfig::default()
         });
         let link = AnyLink::open(Base::Packet(link), impair, None).expect("link");
-        let membership = Membership {
-            me: NodeId(id),
-            members: members.clone(),
-            hosts: Vec::new(),
-        };
+        let membership = Membership::of(NodeId(id), members.clone());
         Endpoint::new(link, membership, Options::default()).expect("endpoint")
     };
     (0..).zip(links).map(endpoint).collect()

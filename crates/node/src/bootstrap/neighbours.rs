@@ -46,7 +46,8 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// The nodes that share a host with this one. In `membership` they get their addresses in shared memory. `None`: there are none.
+    /// The nodes that share a host with this one. In `membership` they get their addresses in shared memory beside those on the network. `None`: there
+    /// are none.
     pub(super) fn take_over(membership: &mut Membership) -> Option<Self> {
         let hosts = &membership.hosts;
         let me = usize::from(membership.me.0);
@@ -63,7 +64,8 @@ impl Neighbours {
             if node == me {
                 own_rank = rank;
             } else {
-                membership.members[node].addr = LinkAddr::Local(rank);
+                let id = membership.members[node].id;
+                membership.near.insert(id, LinkAddr::Local(rank));
             }
         }
         Some(Self {
@@ -268,10 +270,11 @@ mod tests {
         let before = of.clone();
         let found = Neighbours::take_over(&mut of);
         assert_eq!(found.expect("there is one").rank, 1);
-        assert_eq!(of.members[2].addr, LinkAddr::Local(0));
+        assert_eq!(of.way(&of.members[2]), LinkAddr::Local(0));
         for same in [0, 1, 3] {
-            assert_eq!(of.members[same], before.members[same]);
+            assert_eq!(of.way(&of.members[same]), before.members[same].addr);
         }
+        assert_eq!(of.members, before.members);
         for hosts in [
             vec![Some(0), Some(0), Some(0), Some(3)],
             vec![None; 4],

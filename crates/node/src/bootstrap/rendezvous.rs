@@ -109,9 +109,8 @@ pub(super) fn membership(me: NodeId, table: Vec<TableEntry>) -> (Membership, Opt
         addr: entry.addr.map_or(LinkAddr::Local(id), Address::link_addr),
     };
     let mut membership = Membership {
-        me,
-        members: (0..=u16::MAX).zip(table).map(member).collect(),
         hosts,
+        ..Membership::of(me, (0..=u16::MAX).zip(table).map(member).collect())
     };
     let near = Neighbours::take_over(&mut membership);
     (membership, near)

@@ -4,13 +4,16 @@
 //! engine will never take is reported to the caller of `settle`, once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tsumuji_proto::{Channel, Engine, Flow, NodeId, Payload, SubmitError};
+use tsumuji_link::LinkAddr;
+use tsumuji_proto::{Channel, Engine, Flow, NodeId, Pace, Payload, SubmitError};
 
 use super::bell::Bell;
 use crate::error::SendError;
+use crate::membership::Member;
 use crate::sys;
 
 /// Weight of a message beside its bytes.
@@ -44,6 +47,12 @@ pub(crate) trait Way {
         channel: Channel,
         payload: Payload<'_>,
     ) -> Result<(), SubmitError>;
+
+    /// Begins hello with a member at this address: a new one, or one that has moved.
+    fn meet(&mut self, member: &Member, addr: LinkAddr, pace: Pace);
+
+    /// Sends a frame to an address that may be no member's; it may be lost.
+    fn send_frame(&mut self, to: LinkAddr, frame: &[u8]);
 }
 
 impl Way for Engine {
@@ -63,6 +72,10 @@ impl Way for Engine {
     ) -> Result<(), SubmitError> {
         Self::submit(self, to, channel, payload, false).map(drop)
     }
+
+    fn meet(&mut self, _: &Member, _: LinkAddr, _: Pace) {}
+
+    fn send_frame(&mut self, _: LinkAddr, _: &[u8]) {}
 }
 
 /// The bound that a letter counts against.
@@ -134,7 +147,7 @@ pub(crate) struct Outbox {
 pub(crate) struct Remote {
     bell: Arc<Bell>,
     me: NodeId,
-    nodes: usize,
+    nodes: AtomicUsize,
     /// Limit in bytes for one peer and channel, for handlers and for threads each.
     limit_bytes: usize,
     /// Forks of this process when the endpoint was opened.
@@ -159,7 +172,7 @@ struct RemoteState {
 impl Remote {
     /// Checks that `to` is another member and `channel` no datagram channel.
     fn takes(&self, to: NodeId, channel: Channel) -> Result<(), SendError> {
-        if to == self.me || usize::from(to.0) >= self.nodes {
+        if to == self.me || usize::from(to.0) >= self.nodes.load(Ordering::Relaxed) {
             return Err(SendError::UnknownPeer { peer: to });
         }
         if channel.is_datagram() {
@@ -186,7 +199,7 @@ impl Outbox {
             remote: Arc::new(Remote {
                 bell,
                 me,
-                nodes,
+                nodes: AtomicUsize::new(nodes),
                 limit_bytes,
                 forks: sys::forks(),
                 state: Mutex::default(),
@@ -197,6 +210,11 @@ impl Outbox {
 
     pub(crate) fn remote(&self) -> Arc<Remote> {
         Arc::clone(&self.remote)
+    }
+
+    /// There are so many members now.
+    pub(crate) fn set_nodes(&self, nodes: usize) {
+        self.remote.nodes.store(nodes, Ordering::Relaxed);
     }
 
     /// Whether `settle` has something to do.

@@ -68,6 +68,7 @@ impl Channels {
                 self.tools.outbox.try_again(from);
                 self.tell_writable(from, None);
             }
+            None if self.members.hear(from, bytes) => {}
             None => {
                 if let Some(answer) = self.statistics.take((from, session), bytes) {
                     self.put_notice(Notice::Flows(from, answer));

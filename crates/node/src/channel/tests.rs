@@ -3,9 +3,10 @@ use super::mailbox::Mailbox;
 use super::outbox::MessageSender;
 use super::*;
 use crate::error::{ChannelError, SendError};
+use crate::membership::Membership;
 use rustix::event::{EventfdFlags, eventfd};
 use std::time::Duration;
-use tsumuji_proto::{Body, Config, Engine};
+use tsumuji_proto::{Body, Config, Engine, Pace};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -14,7 +15,9 @@ const QUEUE_BYTES: usize = 1 << 20;
 fn channels() -> Channels {
     let fd = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd"));
     let bell = Arc::new(Bell::new(fd(), fd()));
-    Channels::new((NodeId(0), 3), QUEUE_BYTES, bell)
+    let membership = Arc::new(Membership::local(NodeId(0), 3));
+    let members = Members::new(membership, false, (Pace::Free, Duration::from_secs(1)));
+    Channels::new(members, QUEUE_BYTES, bell)
 }
 
 fn arrives(channels: &mut Channels, from: NodeId, channel_id: u16, bytes: &[u8]) -> bool {

@@ -5,6 +5,8 @@
 use tsumuji_link::{Coming, LinkAddr, Receiver};
 use tsumuji_proto::{Channel, Datagram, Delivery, Engine, Instant, NodeId, Posted, Sink};
 
+use tsumuji_wire::Join;
+
 use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN};
 use crate::clock::Clock;
 use crate::table::Table;
@@ -53,6 +55,15 @@ impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
         self.backlog |= self.engine.has_work();
     }
 
+    /// Handles a frame that comes from no member: an ask to become one, or nothing.
+    #[cold]
+    fn stranger(&mut self, from: LinkAddr, frame: &[u8]) {
+        match Join::parse(frame) {
+            Some(join) => self.intake.asked(from, &join),
+            None => *self.spoofed_source_frames += 1,
+        }
+    }
+
     #[inline]
     fn is_spoofed(&self, from: LinkAddr, frame: &[u8]) -> bool {
         tsumuji_wire::source_of(frame).is_some_and(|source| !self.table.admits(from, source))
@@ -63,8 +74,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
         if self.is_spoofed(from, frame) {
-            *self.spoofed_source_frames += 1;
-            return;
+            return self.stranger(from, frame);
         }
         self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
     }

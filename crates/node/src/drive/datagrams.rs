@@ -57,7 +57,10 @@ impl<L: Link, C: Clock> Drive<L, C> {
             }
             Destination::Broadcast => {
                 let mut missed = 0;
-                for peer in self.table.peers() {
+                for peer in (0..self.table.nodes()).map(NodeId) {
+                    if !self.table.is_peer(peer) {
+                        continue;
+                    }
                     missed += self.write_to(peer, datagram, deadline)?;
                 }
                 Ok(missed)

@@ -4,13 +4,16 @@
 //! Called by `endpoint::send` and, with `unread`, by calls that wait for acknowledgements.
 
 use bytes::Bytes;
-use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
-use tsumuji_proto::{Channel, Direct, Engine, Event, Flow, NodeId, Payload, SendId, SubmitError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, Rings};
+use tsumuji_proto::{
+    Channel, Direct, Engine, Event, Flow, NodeId, Pace, Payload, SendId, SubmitError,
+};
 
 use super::{Drive, UNTRACKED};
 use crate::channel::Way;
 use crate::clock::Clock;
 use crate::error::SendError;
+use crate::membership::Member;
 
 /// After that many direct messages or bytes without a poll a sender polls: it may have been told to stop.
 const UNHEARD_MESSAGES: usize = 256;
@@ -280,6 +283,19 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
             Err(error) => self.failure = Some(error),
         }
         self.engine.submit(to, channel, payload, false).map(drop)
+    }
+
+    fn meet(&mut self, member: &Member, addr: LinkAddr, pace: Pace) {
+        self.meet_member(member, addr, pace);
+    }
+
+    fn send_frame(&mut self, to: LinkAddr, frame: &[u8]) {
+        let frame = std::iter::once(Frame::whole(frame));
+        // One that does not leave is asked for again.
+        let sent = self.link.send(to, frame).and_then(|_| self.link.flush());
+        if let Err(error) = sent {
+            tracing::debug!(%error, %to, "an answer was not sent");
+        }
     }
 }
 

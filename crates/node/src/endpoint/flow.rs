@@ -121,7 +121,7 @@ impl<L: Link> Endpoint<L> {
         let until = std::time::Instant::now() + timeout;
         let (mut all, mut first) = (Vec::new(), NodeId(0));
         // Each answer brings at least one flow or is the last: so many at most.
-        for _ in 0..=core.membership.members.len() {
+        for _ in 0..=core.channels.members.len() {
             let Some((flows, next)) = core.await_flows(node, first, u16::MAX, until)? else {
                 return Ok(None);
             };

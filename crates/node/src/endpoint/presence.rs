@@ -75,11 +75,11 @@ impl<L: Link> Endpoint<L> {
 
 impl<L: Link> Core<L> {
     pub(super) fn me(&self) -> NodeId {
-        self.membership.me
+        self.channels.members.me()
     }
 
     pub(super) fn known(&self, peer: NodeId) -> Result<(), SendError> {
-        let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
+        let member = peer != self.me() && usize::from(peer.0) < self.channels.members.len();
         if member {
             Ok(())
         } else {

@@ -279,7 +279,7 @@ impl<L: Link> Core<L> {
 
     fn flush_all(&mut self, timeout: Duration) -> Result<bool, SendError> {
         self.peers.tell_any_losses()?;
-        let nodes = self.membership.members.len();
+        let nodes = self.channels.members.len();
         let all_sent = |engine: &Engine| {
             let peers = (0..=u16::MAX).take(nodes).map(NodeId);
             peers

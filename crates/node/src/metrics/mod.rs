@@ -16,7 +16,7 @@ pub use local::{LocalNode, local_nodes};
 pub use parse::{Sample, parse};
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tsumuji_link::Link;
 use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
@@ -24,7 +24,7 @@ use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 use crate::channel::Dropped;
 use crate::endpoint::Counters;
 use crate::error::OpenError;
-use crate::membership::Membership;
+use crate::membership::{Member, Membership};
 use serve::Server;
 
 /// Greatest age of a snapshot while the node polls. No reader asks more often, and publishing costs nothing notable.
@@ -118,16 +118,6 @@ impl Publisher {
             MetricsAt::Local => None,
             MetricsAt::Tcp(addr) => Some(of_node(addr, membership.me)?),
         };
-        let others = membership.members.iter();
-        let peers = others
-            .filter(|member| member.id != membership.me)
-            .map(|member| PeerSnapshot {
-                id: member.id,
-                name: member.name.clone(),
-                up: false,
-                flow: None,
-            })
-            .collect();
         let own = membership.members.get(usize::from(membership.me.0));
         let now = std::time::Instant::now();
         let shared = Arc::new(Mutex::new(Snapshot {
@@ -139,10 +129,27 @@ impl Publisher {
             published: now,
             counters: Counters::default(),
             window: Window::default(),
-            peers,
+            peers: Vec::new(),
         }));
         let server = Server::start(Arc::clone(&shared), tcp, membership.me)?;
         Ok(Some(Self { shared, server }))
+    }
+
+    /// Shows a peer from now on, or its new name.
+    pub(crate) fn show(&self, member: &Member) {
+        let mut snapshot = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let peers = &mut snapshot.peers;
+        peers.retain(|peer| peer.id != member.id);
+        let at = peers.partition_point(|peer| peer.id < member.id);
+        peers.insert(
+            at,
+            PeerSnapshot {
+                id: member.id,
+                name: member.name.clone(),
+                up: false,
+                flow: None,
+            },
+        );
     }
 
     /// Address of the TCP listener, if there is one.

@@ -81,11 +81,7 @@ pub(crate) fn endpoint(
         name: id.to_string(),
         addr: addrs[usize::from(id.0)],
     });
-    let membership = Membership {
-        me: id,
-        members: members.into(),
-        hosts: Vec::new(),
-    };
+    let membership = Membership::of(id, members.into());
     let link = AnyLink::open(base, impair, None).expect("link");
     Endpoint::new(link, membership, options.clone()).expect("endpoint")
 }

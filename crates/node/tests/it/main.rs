@@ -13,6 +13,7 @@ mod congestion;
 mod death;
 mod dissector;
 mod hands;
+mod joining;
 mod launch;
 mod messages;
 mod metrics;

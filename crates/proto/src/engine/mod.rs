@@ -179,15 +179,14 @@ impl Engine {
     /// # Panics
     /// If `link.frame_bytes` is below 64.
     pub fn add_peer_over(&mut self, now: Instant, peer: NodeId, mut link: PeerLink) {
-        assert!(link.frame_bytes as usize >= FRAME_BYTES_MIN, "{link:?}");
-        link.frame_bytes = link.frame_bytes.min(FRAME_BYTES_MAX as u32);
-        link.has_ring &= self.shared.config.ring_bytes > 0;
+        self.limit(&mut link);
         let index = usize::from(peer.0);
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
             let account = self.shared.receiving.add_peer();
+            self.shared.receiving.restate(&mut self.peers);
             let Config {
                 incarnation,
                 congestion,
@@ -195,12 +194,46 @@ impl Engine {
             } = self.shared.config;
             let peer_state = Peer::new((peer, link), now, incarnation, congestion, account);
             self.peers[index] = Some(Box::new(peer_state));
-            self.shared.rings += usize::from(link.has_ring);
-            let least = &mut self.shared.least_frame_bytes;
-            *least = (*least).min(link.frame_bytes as usize);
-            self.set_headroom();
+            self.note_link(&link);
             self.enqueue(peer, now);
         }
+    }
+
+    /// The peer is reached over another link or at another address from now on, because its process was started again elsewhere: ends the session, if
+    /// there is one, and begins the handshake.
+    ///
+    /// # Panics
+    /// As `add_peer_over`.
+    pub fn move_peer(&mut self, now: Instant, peer: NodeId, mut link: PeerLink) {
+        self.limit(&mut link);
+        let Self { peers, shared, .. } = self;
+        let Some(state) = peers
+            .get_mut(usize::from(peer.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        receive::end_session(now, state, None, shared);
+        shared.rings -= usize::from(state.link.has_ring);
+        state.link = link;
+        state.session.reconnect(now);
+        self.note_link(&link);
+        self.enqueue(peer, now);
+    }
+
+    /// Lowers the properties of a link to what this engine can use.
+    fn limit(&self, link: &mut PeerLink) {
+        assert!(link.frame_bytes as usize >= FRAME_BYTES_MIN, "{link:?}");
+        link.frame_bytes = link.frame_bytes.min(FRAME_BYTES_MAX as u32);
+        link.has_ring &= self.shared.config.ring_bytes > 0;
+    }
+
+    /// Accounts the link of a peer.
+    fn note_link(&mut self, link: &PeerLink) {
+        self.shared.rings += usize::from(link.has_ring);
+        let least = &mut self.shared.least_frame_bytes;
+        *least = (*least).min(link.frame_bytes as usize);
+        self.set_headroom();
     }
 
     /// Begins the handshake with a dead peer again, whose process may have been restarted. Does nothing unless the peer is dead.

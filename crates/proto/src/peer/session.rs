@@ -211,6 +211,14 @@ impl Session {
         heard.is_some_and(|identity| session == token(peer, identity, me, local))
     }
 
+    /// Another identity than the present one may have begun a session with us.
+    pub(crate) fn is_agreeing(&self) -> bool {
+        self.phase != Phase::Up
+            || self.pending.is_some()
+            || self.hello_due
+            || self.hello_at.is_some()
+    }
+
     /// Forgets the identity that has said hello, because it is gone.
     pub(crate) fn forget_pending(&mut self) {
         self.pending = None;

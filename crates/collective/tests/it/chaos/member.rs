@@ -70,11 +70,7 @@ fn open(case: &Case, me: u16) -> Result<Endpoint<AnyLink>, String> {
             };
             let members: Result<Vec<Member>, String> =
                 (0..case.nodes).zip(hosts).map(member).collect();
-            let membership = Membership {
-                me: NodeId(me),
-                members: members?,
-                hosts: Vec::new(),
-            };
+            let membership = Membership::of(NodeId(me), members?);
             (
                 Base::Packet(link.map_err(|error| text(&error))?),
                 membership,

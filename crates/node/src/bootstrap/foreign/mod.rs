@@ -267,10 +267,10 @@ fn membership_of(rank: u16, all: &[Stated]) -> Result<Membership, OpenError> {
         // Without an address it is reached over shared memory, if at all.
         addr: stated.addr.unwrap_or(LinkAddr::Local(id)),
     };
+    let members = (0..=u16::MAX).zip(all).map(member).collect();
     let membership = Membership {
-        me: NodeId(rank),
-        members: (0..=u16::MAX).zip(all).map(member).collect(),
         hosts: shared_hosts(all.iter().map(|stated| stated.host.as_str())),
+        ..Membership::of(NodeId(rank), members)
     };
     membership.check()?;
     Ok(membership)

@@ -1,0 +1,167 @@
+//! Members that come later: how a process joins a running cluster, and how members learn of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tsumuji_link::checked::Checked;
+use tsumuji_link::{Frame, Link, LinkAddr, each};
+use tsumuji_proto::NodeId;
+use tsumuji_wire::{Admission, Join, join};
+
+use super::{Core, Endpoint};
+use crate::error::{OpenError, SendError};
+use crate::members::NAME_BYTES;
+use crate::membership::{Member, Membership};
+use crate::options::Options;
+use crate::random::random_u64;
+
+/// Pause between two asks.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Most frames received at once while asking.
+const BURST: usize = 64;
+
+/// A process that wants to be a member of a running cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinRequest {
+    /// Address of node 0, which admits (`Options::admits`).
+    pub to: LinkAddr,
+    /// Name for people; what exceeds 128 bytes is cut.
+    pub name: String,
+    /// The id of a member that died and comes back as this process, perhaps at another address. `None`: a new member.
+    pub id: Option<NodeId>,
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Becomes a member of a running cluster: asks its node 0, and waits until this node knows all members. The others learn of it from node 0, and
+    /// hellos begin; see `wait_up`.
+    ///
+    /// Errors: [`OpenError::NotAdmitted`] says what node 0 answered if it admitted nobody within `timeout`, for example because the member with that
+    /// id is not dead yet. Ids are given in the order of joining; that of a member that joined and has been dead for `Options::dead_after` is given
+    /// again.
+    pub fn join(
+        link: L,
+        request: JoinRequest,
+        options: Options,
+        timeout: Duration,
+    ) -> Result<Self, OpenError>
+    where
+        L: Send + 'static,
+    {
+        let deadline = Instant::now() + timeout;
+        let mut link = Checked::new(link);
+        let name = request.name[..request.name.floor_char_boundary(NAME_BYTES)].to_owned();
+        let (admitting, me) = ask(&mut link, &request, &name, deadline)?;
+        let member = |id| Member {
+            id: NodeId(id),
+            name: String::new(),
+            addr: LinkAddr::Broadcast, // not known yet
+        };
+        let mut members: Vec<Member> = (0..=me.0.max(admitting.0)).map(member).collect();
+        members[usize::from(admitting.0)].addr = request.to;
+        members[usize::from(me.0)] = Member {
+            id: me,
+            name,
+            addr: link.local_addr(),
+        };
+        let mut endpoint = Self::over(link, Membership::of(me, members), options)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let is_complete = endpoint
+            .core
+            .write()
+            .run_until(left, |_, intake| intake.channels.members.is_complete())?;
+        if !is_complete {
+            let reason = "it did not tell who the other members are".to_owned();
+            let to = request.to;
+            return Err(OpenError::NotAdmitted { to, reason });
+        }
+        endpoint.update_members();
+        Ok(endpoint)
+    }
+
+    /// Adds a member, whose id must be the number of members so far; or gives the member of that id another address or name, which ends the session
+    /// with it. All other members learn it from this node. Error: [`SendError::UnknownPeer`] for this node's own id, or one that would leave a gap.
+    ///
+    /// Only one node may give ids: two that give the same one to two processes part the cluster.
+    pub fn add_member(&mut self, member: Member) -> Result<(), SendError> {
+        self.core.write().add_member(member)?;
+        self.update_members();
+        Ok(())
+    }
+
+    /// Takes over what this node has learned of its members: [`members`](Self::members) and [`name_of`](Self::name_of) show it from now on. Returns
+    /// whether anything changed. Frames are exchanged with new members at once, whether this was called or not; a handler is told by `peer_up`.
+    pub fn update_members(&mut self) -> bool {
+        let core = self.core.read();
+        let known = core.channels.members.membership();
+        let changed = !Arc::ptr_eq(known, &self.membership);
+        let known = Arc::clone(known);
+        drop(core);
+        self.membership = known;
+        changed
+    }
+}
+
+impl<L: Link> Core<L> {
+    fn add_member(&mut self, member: Member) -> Result<(), SendError> {
+        let peer = member.id;
+        let members = &mut self.channels.members;
+        if peer == members.me() || usize::from(peer.0) > members.len() {
+            return Err(SendError::UnknownPeer { peer });
+        }
+        let outbox = &mut self.channels.tools.outbox;
+        members.set(member, &mut self.drive, &mut self.peers, outbox);
+        self.drive.mark_pending();
+        Ok(())
+    }
+}
+
+/// Asks until it is admitted; returns the id of the node that admits, and the own one.
+fn ask<L: Link>(
+    link: &mut Checked<L>,
+    request: &JoinRequest,
+    name: &str,
+    deadline: Instant,
+) -> Result<(NodeId, NodeId), OpenError> {
+    let nonce = random_u64().map_err(OpenError::Random)?;
+    let join = Join {
+        id: request.id,
+        nonce,
+        name,
+    };
+    let mut frame = [0; join::JOIN_HEADER_BYTES + NAME_BYTES];
+    let bytes = join.write(&mut frame).unwrap_or(0); // it fits
+    let mut reason = "it does not answer".to_owned();
+    let mut ask_at = Instant::now();
+    loop {
+        let now = Instant::now();
+        if now >= deadline {
+            let to = request.to;
+            return Err(OpenError::NotAdmitted { to, reason });
+        }
+        if now >= ask_at {
+            link.send(request.to, std::iter::once(Frame::whole(&frame[..bytes])))?;
+            link.flush()?;
+            ask_at = now + ASK_EVERY;
+        }
+        let mut admitted = None;
+        let mut take = each(|from, frame: &[u8]| {
+            let admission = Admission::parse(frame).filter(|admission| admission.nonce == nonce);
+            match admission.filter(|_| from == request.to) {
+                Some(Admission {
+                    source,
+                    answer: Ok(id),
+                    ..
+                }) => admitted = Some((source, id)),
+                Some(Admission {
+                    answer: Err(why), ..
+                }) => reason = crate::bootstrap::rendezvous::presentable(why),
+                None => {}
+            }
+        });
+        link.receive(BURST, &mut take)?;
+        match admitted {
+            Some((source, id)) if source != id => return Ok((source, id)),
+            _ => link.wait(ask_at.min(deadline).saturating_duration_since(now))?,
+        }
+    }
+}
