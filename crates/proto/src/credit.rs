@@ -32,7 +32,9 @@ const SCHEDULED_SENDERS: usize = 4;
 const UNSCHEDULED_FRAMES_MAX: u64 = 256;
 /// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
 /// promise to a new one.
-const KEPT_FOR_NEW_PEERS: u64 = 16;
+const KEPT_FOR_NEW_PEERS: u64 = 8;
+/// Each of them is promised at most this part of what is left of it.
+const OF_WHAT_IS_KEPT: u64 = 4;
 
 /// What one peer was granted, and what it has to send.
 #[derive(Debug)]
@@ -383,11 +385,22 @@ impl Credit {
         self.claimed
     }
 
+    /// What is not granted, so that it can be promised to peers that are added later.
+    fn kept(&self) -> u64 {
+        self.rules.window() / KEPT_FOR_NEW_PEERS
+    }
+
     /// Credit that a hello or welcome to the peer states now. Once stated it is claimed, and a session may begin with it.
     pub(crate) fn promise(&mut self, grant: &mut Grant) -> u64 {
         let before = grant.claim();
         let free = self.rules.window().saturating_sub(self.claimed);
-        let stated = self.allowance.min(before + free);
+        let kept = free.min(self.kept());
+        let room = if grant.promised == 0 {
+            (free - kept).max(kept.div_ceil(OF_WHAT_IS_KEPT))
+        } else {
+            free - kept
+        };
+        let stated = self.allowance.min(before + room);
         grant.promised = grant.promised.max(stated);
         self.claimed += grant.claim() - before;
         self.has_promised = true;
@@ -543,8 +556,8 @@ impl Credit {
             }
             let wanted = target - grant.granted;
             let spare = grant.promised.saturating_sub(grant.awaited());
-            let window = self.rules.window();
-            let room = spare + (window - window / KEPT_FOR_NEW_PEERS).saturating_sub(self.claimed);
+            let window = self.rules.window() - self.kept();
+            let room = spare + window.saturating_sub(self.claimed);
             let given = wanted.min(room);
             if given < wanted {
                 self.hungry = true;

@@ -4,6 +4,7 @@ mod chaos;
 mod datagrams;
 mod flow;
 mod incast;
+mod joins;
 mod loss;
 mod lossless;
 mod patterns;

@@ -27,17 +27,17 @@ const RECONNECT_EVERY: Duration = Duration::from_millis(20);
 const HELLO_AT_LATEST: Duration = Duration::from_millis(200);
 
 /// The processes of one run, and who of them lives.
-struct Cluster {
-    net: Net,
-    nodes: Vec<NodeId>,
-    alive: Vec<bool>,
-    chance: Rng,
-    deaths: usize,
+pub(super) struct Cluster {
+    pub(super) net: Net,
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) alive: Vec<bool>,
+    pub(super) chance: Rng,
+    pub(super) deaths: usize,
     restarts: usize,
 }
 
 impl Cluster {
-    fn new(net: Net, seed: Seed, nodes: usize, config: &Config) -> Self {
+    pub(super) fn new(net: Net, seed: Seed, nodes: usize, config: &Config) -> Self {
         let mut net = net;
         let nodes = net.mesh(nodes, config);
         Self {
@@ -51,7 +51,7 @@ impl Cluster {
     }
 
     /// Lets time pass; then all books must balance.
-    fn run_for(&mut self, span: Duration) {
+    pub(super) fn run_for(&mut self, span: Duration) {
         self.net.run_for(span);
         self.balance();
     }
@@ -71,7 +71,7 @@ impl Cluster {
     }
 
     /// Somebody's message to somebody, of any class, priority and size.
-    fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         let chance = &mut self.chance;
         let at = chance.below(self.nodes.len());
         let to = self.nodes[(at + 1 + chance.below(self.nodes.len() - 1)) % self.nodes.len()];
@@ -96,7 +96,7 @@ impl Cluster {
         }
     }
 
-    fn end(&mut self, at: usize) {
+    pub(super) fn end(&mut self, at: usize) {
         if self.chance.chance(250_000) {
             self.net.leave(self.nodes[at]);
         } else {
@@ -106,14 +106,25 @@ impl Cluster {
         self.deaths += 1;
     }
 
-    fn begin(&mut self, at: usize) {
+    pub(super) fn begin(&mut self, at: usize) {
         self.net.restart(self.nodes[at]);
         self.alive[at] = true;
         self.restarts += 1;
     }
 
+    /// One more process begins, and all that were there before are its peers.
+    pub(super) fn join(&mut self, config: &Config) {
+        let node = self.net.node(config.clone());
+        for other in &self.nodes {
+            self.net.connect(*other, node);
+        }
+        self.nodes.push(node);
+        self.alive.push(true);
+        self.balance();
+    }
+
     /// A span as long as one of the things that can be interrupted: a frame, a hello, a message, a incarnation, a death.
-    fn span(&mut self) -> Duration {
+    pub(super) fn span(&mut self) -> Duration {
         let longest_us = [20, 100, 1_000, 5_000][self.chance.below(4)];
         Duration::from_nanos(self.chance.within(0..longest_us * 1_000))
     }
@@ -172,7 +183,7 @@ impl Cluster {
     }
 
     /// Everyone lives, nothing disturbs: all meet, all that is sent arrives, and nothing of former lives takes any memory.
-    fn come_to_rest(&mut self) {
+    pub(super) fn come_to_rest(&mut self) {
         self.net.heal();
         *self.net.conditions() = Conditions::default();
         for at in 0..self.nodes.len() {
