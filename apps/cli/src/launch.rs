@@ -63,6 +63,9 @@ pub(crate) struct Args {
     /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
     #[arg(long, value_name = "ADDR")]
     metrics: Option<MetricsAt>,
+    /// Node 0 admits processes that join later; where they ask is printed to standard error (see `tsumuji join`)
+    #[arg(long)]
+    admit: bool,
     /// Put `node I: ` before each line that the programs print
     #[arg(long)]
     tag: bool,
@@ -97,6 +100,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut spec = LaunchSpec::new(args.nodes.unwrap_or(0), args.command);
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
     spec.congestion = args.congestion;
+    spec.admits = args.admit;
     let mut link_name = spec.link.to_string();
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
@@ -133,6 +137,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         )
     }));
 
+    let mut awaits_join = args.admit;
     let (failure, exits) = match Launcher::start(spec) {
         Ok(mut launcher) => {
             let failure = loop {
@@ -141,6 +146,10 @@ pub(crate) fn run(args: Args) -> Outcome {
                     Progress::Finished => break None,
                     Progress::Running if interrupt.is_set() => break None,
                     Progress::Running => {}
+                }
+                if awaits_join && let Some(address) = launcher.join_address() {
+                    eprintln!("tsumuji: others join by: tsumuji join --to {address} -- PROGRAM");
+                    awaits_join = false;
                 }
             };
             launcher.shutdown(GRACE);

@@ -10,6 +10,7 @@ mod doctor;
 mod documented;
 mod hosts;
 mod interrupt;
+mod join;
 #[cfg(feature = "seal")]
 mod key;
 mod launch;
@@ -48,6 +49,7 @@ struct Cli {
 enum Command {
     Solve(Box<solve::Args>),
     Launch(launch::Args),
+    Join(join::Args),
     Bench(bench::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Solve(args) => solve::run(*args),
         Command::Launch(args) => launch::run(args),
+        Command::Join(args) => join::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),

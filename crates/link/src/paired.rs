@@ -232,6 +232,7 @@ impl<N: Link> Link for Paired<N> {
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
         self.turn.now_ns = now_ns;
+        self.network.note_time(now_ns);
     }
 
     fn rings(&self) -> Option<&impl Rings> {

@@ -222,6 +222,9 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.backlog = backlog;
         self.direct.heard();
         if received > 0 {
+            if let (false, Some(now)) = (refreshes, read) {
+                self.link.note_time(now.as_nanos());
+            }
             self.due = self.engine.poll_timeout();
             let messages = self.engine.counters().delivered_messages - before;
             self.receive_frames = next_burst(self.receive_frames, received, messages);

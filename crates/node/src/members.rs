@@ -461,7 +461,7 @@ impl News {
 }
 
 /// Whether the bytes are news of the table, and read as they would be written: for fuzzing.
-pub(crate) fn is_understood(bytes: &[u8]) -> bool {
+pub fn is_understood(bytes: &[u8]) -> bool {
     let news = News::parse(bytes);
     if let Some(news) = &news {
         assert_eq!(news.to_bytes(), bytes, "{news:?}");

@@ -10,6 +10,7 @@ mod dpdk;
 mod failures;
 mod full_disk;
 mod hosts;
+mod joins;
 mod keyed;
 mod paper;
 mod printing;

@@ -52,7 +52,7 @@ const SLOTS_HUGE: u32 = 16;
 /// Queues that a map is made for; cards have at most some hundreds.
 const QUEUES_MAX: u32 = 4096;
 /// Queue and interface stay taken for a moment after a process of ours ended: number of retries and pause.
-const TRIES: u32 = 300;
+const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Name of our program, by which a leftover is told from a foreign program.
 const PROGRAM_NAME: &str = "tsumuji";

@@ -1,7 +1,9 @@
-//! Entry points for fuzz targets: arbitrary input from a launcher or an agent, from other launchers' services, and from their other ranks.
+//! Entry points for fuzz targets: arbitrary input from a launcher or an agent, from other launchers' services, from their other ranks, and from members
+//! about members.
 
 pub use super::foreign::is_understood;
 use super::frames::{Frames, FromAgent, Kind, ToAgent};
+pub use crate::members::is_understood as is_news;
 
 /// Reads a stream in pieces of `piece_bytes` as a launcher (`from_agent`) or an agent does, until it ends or is rejected. Returns the number of valid
 /// messages.

@@ -25,7 +25,10 @@ use super::meeting::Meeting;
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
-use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worker};
+use super::{
+    ENV_ADMIT, ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, HostServer, joining,
+    worker,
+};
 use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
@@ -61,6 +64,8 @@ pub struct LaunchSpec {
     pub env: Vec<(OsString, OsString)>,
     /// Congestion control of all nodes, including the parent. `None`: as `TSUMUJI_CONGESTION` says, or each node's own choice.
     pub congestion: Option<Congestion>,
+    /// Node 0 admits processes that join later (`TSUMUJI_JOIN`, [`Launcher::join_address`]).
+    pub admits: bool,
     /// Where the workers' standard output goes.
     pub stdout: Printing,
     /// Where their standard error goes.
@@ -86,6 +91,7 @@ impl LaunchSpec {
             self_name: "launcher".to_owned(),
             env: Vec::new(),
             congestion: None,
+            admits: false,
             stdout: Printing::Inherit,
             stderr: Printing::Tagged,
             stdout_to_stderr: false,
@@ -210,6 +216,9 @@ pub struct Launcher {
     /// Link of the parent's own endpoint, until that is opened.
     own: Option<Base>,
     congestion: Option<Congestion>,
+    admits: bool,
+    /// Gives the shared memory to processes that join, and where they ask.
+    offer: Option<(HostServer, String)>,
     /// Folder in which processes meet, if the link needs one. Dropped last, after its users.
     _meeting: Option<Meeting>,
 }
@@ -246,13 +255,30 @@ impl Launcher {
 
         let memory = match (spec.link, &spec.hosts) {
             (LinkSpec::Udp(_) | LinkSpec::Dpdk(_), None) | (_, Some(_)) => None,
-            (LinkSpec::Shm, None) => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
+            (LinkSpec::Shm, None) => {
+                let places = if spec.admits {
+                    joining::places(total)
+                } else {
+                    total
+                };
+                Some(ShmJob::create(places, ShmConfig::for_nodes(total))?)
+            }
             (LinkSpec::Packet(_) | LinkSpec::Xdp(_), None) => {
                 return Err(LaunchError::OneHost {
                     link: Box::new(spec.link),
                 });
             }
         };
+        let offer = match &memory {
+            Some(memory) if spec.admits => {
+                let memory = memory.try_clone().map_err(io("duplicate"))?;
+                Some(joining::offer(memory).map_err(io("offer the shared memory"))?)
+            }
+            _ => None,
+        };
+        if spec.admits {
+            spec.env.push((ENV_ADMIT.into(), "1".into()));
+        }
         let meeting = match (&spec.link, &spec.hosts) {
             (LinkSpec::Dpdk(device), None) if device.stays_on_host() => {
                 Some(Meeting::create().map_err(io("folder for the device's socket"))?)
@@ -304,6 +330,8 @@ impl Launcher {
             keeper: Some(thread),
             own,
             congestion,
+            admits: spec.admits,
+            offer,
             _meeting: meeting,
         };
         let failure = launcher
@@ -349,7 +377,26 @@ impl Launcher {
         };
         let (membership, near) = rendezvous::membership(NodeId(0), members);
         options.congestion = self.congestion.unwrap_or(options.congestion);
+        options.admits |= self.admits;
         worker::finish((base, near), membership, options, impair, capture)
+    }
+
+    /// What a process that joins gives as `TSUMUJI_JOIN`, once all workers have reported; `None`: not yet, or nobody is admitted.
+    pub fn join_address(&self) -> Option<String> {
+        if let Some((_, address)) = &self.offer {
+            return Some(address.clone());
+        }
+        let state = self.shared.lock();
+        let first = state
+            .table
+            .as_ref()?
+            .first()?
+            .addr
+            .filter(|_| self.admits)?;
+        Some(match first {
+            Address::Inet(addr) => format!("udp:{addr}"),
+            Address::Ether(_) => first.link_addr().to_string(),
+        })
     }
 
     /// The first worker that died or could not join, if any. Never waits.

@@ -185,6 +185,8 @@ fn reported_errors_are_told() {
     };
     drop(shared.wait(None, |state| state.spawned));
     let mut launcher = Launcher {
+        admits: false,
+        offer: None,
         shared,
         wake,
         keeper: Some(thread),

@@ -154,7 +154,7 @@ fn listen_within(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Asks the node behind a name for the memory. `None`: there is no such node, it has just ended, or it has none yet.
-fn ask(name: &str) -> io::Result<Option<OwnedFd>> {
+pub(super) fn ask(name: &str) -> io::Result<Option<OwnedFd>> {
     let connection = match rendezvous::connect(name) {
         Ok(connection) => connection,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
@@ -196,7 +196,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start(listener: OwnedFd, memory: OwnedFd) -> io::Result<Self> {
+    pub(super) fn start(listener: OwnedFd, memory: OwnedFd) -> io::Result<Self> {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);

@@ -10,15 +10,15 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
 
-use super::foreign;
 use super::neighbours::Neighbours;
 use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
 };
 use super::{
-    ENV_CAPTURE, ENV_CLUSTER, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_METRICS, ENV_NODE,
-    ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
+    ENV_ADMIT, ENV_CAPTURE, ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_LOSS,
+    ENV_METRICS, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
+use super::{foreign, joining};
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
@@ -36,7 +36,7 @@ static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
 
 /// Was this process started by a [`Launcher`](super::Launcher) or by `mpiexec`, `mpirun` or `srun`, or given a cluster file by its environment?
 pub fn was_launched() -> bool {
-    let is_ours = [ENV_RENDEZVOUS, ENV_CLUSTER]
+    let is_ours = [ENV_RENDEZVOUS, ENV_CLUSTER, ENV_JOIN]
         .iter()
         .any(|name| std::env::var_os(name).is_some());
     is_ours || foreign::is_there()
@@ -45,7 +45,8 @@ pub fn was_launched() -> bool {
 /// Opens this process's endpoint as its environment says; waits until all others of the launch have reported.
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts: `TSUMUJI_CLUSTER` (path of a cluster
-/// file) and `TSUMUJI_NODE`. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared memory within a host, UDP between
+/// file) and `TSUMUJI_NODE`. To join a running cluster: `TSUMUJI_JOIN` (address of its node 0, which admits: `TSUMUJI_ADMIT=1`), `TSUMUJI_LINK`, and
+/// `TSUMUJI_NODE` for the place of a member that died. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared memory within a host, UDP between
 /// hosts). In all cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION`.
 /// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
 /// to the launcher.
@@ -90,6 +91,12 @@ fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
         }
         let (membership, ends) = join(&name, node(me), nodes, &link)?;
         configured(ends, membership, options)
+    } else if let Some((base, request)) = joining::asked()? {
+        let name = format!("joined-{}", std::process::id());
+        let (options, impair, capture) = settings(options, &name)?;
+        let link = Unsealed::open(base, impair, capture.as_deref())?;
+        let link = options.security.apply(link)?;
+        Endpoint::join(link, request, options, joining::WITHIN)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
         let me = required(
             ENV_NODE,
@@ -155,8 +162,17 @@ pub(super) type Ends = (Base, Option<Neighbours>);
 fn configured(
     ends: Ends,
     membership: Membership,
-    mut options: Options,
+    options: Options,
 ) -> Result<Endpoint<AnyLink>, OpenError> {
+    let (options, impair, capture) = settings(options, &membership.me.0.to_string())?;
+    finish(ends, membership, options, impair, capture.as_deref())
+}
+
+/// Options as the environment sets them, and how it impairs and captures frames; `name` goes into the name of the capture.
+fn settings(
+    mut options: Options,
+    name: &str,
+) -> Result<(Options, Option<ImpairConfig>, Option<PathBuf>), OpenError> {
     if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
         options.seed = seed;
     }
@@ -174,11 +190,12 @@ fn configured(
     }
     let impair = impairment(options.seed)?;
     let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
-    let capture = capture.map(|path| numbered(&path, membership.me));
+    let capture = capture.map(|path| numbered(&path, name));
     if let Some(security) = security()? {
         options.security = security;
     }
-    finish(ends, membership, options, impair, capture.as_deref())
+    options.admits |= flag(ENV_ADMIT)?;
+    Ok((options, impair, capture))
 }
 
 /// Wraps the link, meets the nodes of this host, and opens the endpoint. Losses, captures and seals are those of frames that leave the host.
@@ -294,10 +311,14 @@ fn security() -> Result<Option<Security>, OpenError> {
         let key_file = key_file.into();
         return Ok(Some(Security::Sealed { key_file, mode }));
     }
-    match text(ENV_OPEN)?.as_deref() {
-        None | Some("0") => Ok(None),
-        Some("1") => Ok(Some(Security::Open)),
-        Some(other) => Err(bad(ENV_OPEN, other, "accepted are 0 and 1".to_owned())),
+    Ok(flag(ENV_OPEN)?.then_some(Security::Open))
+}
+
+fn flag(name: &'static str) -> Result<bool, OpenError> {
+    match text(name)?.as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(bad(name, other, "accepted are 0 and 1".to_owned())),
     }
 }
 
@@ -321,11 +342,11 @@ fn impairment(seed: u64) -> Result<Option<ImpairConfig>, OpenError> {
 }
 
 /// `trace.pcapng` for node 2: `trace.2.pcapng`.
-fn numbered(path: &Path, me: NodeId) -> PathBuf {
+fn numbered(path: &Path, name: &str) -> PathBuf {
     let extension = path
         .extension()
         .map_or_else(|| "pcapng".into(), std::ffi::OsStr::to_os_string);
-    let mut name = std::ffi::OsString::from(me.0.to_string());
+    let mut name = std::ffi::OsString::from(name);
     name.push(".");
     name.push(extension);
     path.with_extension(name)
@@ -343,7 +364,7 @@ pub(super) fn text(name: &'static str) -> Result<Option<String>, OpenError> {
     }
 }
 
-fn number<N: std::str::FromStr>(
+pub(super) fn number<N: std::str::FromStr>(
     name: &'static str,
     accepted: &str,
 ) -> Result<Option<N>, OpenError> {
@@ -383,11 +404,11 @@ mod tests {
     #[test]
     fn capture_files_are_numbered() {
         assert_eq!(
-            numbered(Path::new("/tmp/a.b/trace.pcapng"), NodeId(2)),
+            numbered(Path::new("/tmp/a.b/trace.pcapng"), "2"),
             Path::new("/tmp/a.b/trace.2.pcapng")
         );
         assert_eq!(
-            numbered(Path::new("trace"), NodeId(0)),
+            numbered(Path::new("trace"), "0"),
             Path::new("trace.0.pcapng")
         );
     }

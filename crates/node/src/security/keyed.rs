@@ -13,10 +13,8 @@ use tsumuji_seal::{Keys, Sealed};
 use crate::any_link::Unsealed;
 use crate::error::OpenError;
 
-/// Time between two checks of the key file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Receives between two readings of the clock, for programs that never wait.
-const RECEIVES_PER_LOOK: u32 = 1 << 16;
+/// Nanoseconds between two checks of the key file.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
 
 /// A sealed link whose key file may change.
 #[derive(Debug)]
@@ -24,8 +22,8 @@ pub struct Keyed {
     sealed: Sealed<Unsealed>,
     key_file: PathBuf,
     changed: Option<SystemTime>,
-    looked: std::time::Instant,
-    receives: u32,
+    /// When it is checked next, by the clock of `note_time`.
+    look_at_ns: u64,
 }
 
 impl Keyed {
@@ -41,19 +39,13 @@ impl Keyed {
             sealed: Sealed::new(link, &keys, mode)?,
             key_file,
             changed,
-            looked: std::time::Instant::now(),
-            receives: 0,
+            look_at_ns: 0,
         })
     }
 
     /// Reads the keys again if their file has changed. An invalid file changes nothing.
     #[cold]
     fn look(&mut self) {
-        self.receives = 0;
-        if self.looked.elapsed() < LOOK_EVERY {
-            return;
-        }
-        self.looked = std::time::Instant::now();
         let changed = modified(&self.key_file);
         if changed.is_none() || changed == self.changed {
             return;
@@ -100,10 +92,6 @@ impl Link for Keyed {
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        self.receives += 1;
-        if self.receives >= RECEIVES_PER_LOOK {
-            self.look();
-        }
         self.sealed.receive(max, receiver)
     }
 
@@ -113,7 +101,6 @@ impl Link for Keyed {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.look();
         self.sealed.wait(timeout)
     }
 
@@ -122,8 +109,15 @@ impl Link for Keyed {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.look();
         self.sealed.arm_fd()
+    }
+
+    #[inline]
+    fn note_time(&mut self, now_ns: u64) {
+        if now_ns >= self.look_at_ns {
+            self.look_at_ns = now_ns.saturating_add(LOOK_EVERY_NS);
+            self.look();
+        }
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

@@ -224,7 +224,7 @@ fn ids_are_given_again() {
 fn refusals_say_why() {
     let (mut cluster, mut endpoints) = Cluster::begin(2, 0.0, Security::Open);
     all_meet(&mut endpoints, 2);
-    let mut refused = |cluster: &mut Cluster, id: Option<u16>| {
+    let refused = |cluster: &mut Cluster, id: Option<u16>| {
         let timeout = Duration::from_millis(1_500);
         let refused = cluster.try_join("nobody", id, timeout);
         refused.expect_err("refused").to_string()

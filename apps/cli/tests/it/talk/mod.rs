@@ -1,11 +1,11 @@
 //! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
 //!
-//! Used by `cycles`, `keyed` and `schedules`. A started process runs the test that its place names as `entry`; there it works, and ends
+//! Used by `cycles`, `joins`, `keyed` and `schedules`. A started process runs the test that its place names as `entry`; there it works, and ends
 //! ([`work_if_started`]).
 
 mod place;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use tsumuji_node::{
 };
 
 use crate::common;
+use place::is_joining;
 pub(crate) use place::{Over, Place, cluster_file, started};
 
 pub(crate) const NODES: u16 = 4;
@@ -83,10 +84,12 @@ pub(crate) struct Talker {
     /// Who was seen to have left and has not come back, and since when.
     left: BTreeMap<u16, Instant>,
     stopped: bool,
+    /// Members need not come back.
+    leave_for_good: bool,
 }
 
 impl Talker {
-    fn new(endpoint: Endpoint<AnyLink>, session: u32) -> Self {
+    pub(crate) fn new(endpoint: Endpoint<AnyLink>, session: u32) -> Self {
         let seed = u64::from(endpoint.me().0) << 32 | u64::from(session);
         Self {
             endpoint,
@@ -98,7 +101,50 @@ impl Talker {
             reports: BTreeMap::new(),
             left: BTreeMap::new(),
             stopped: false,
+            leave_for_good: is_joining(),
         }
+    }
+
+    /// As node 0 of a cluster that others join.
+    pub(crate) fn admitting(endpoint: Endpoint<AnyLink>) -> Self {
+        Self {
+            leave_for_good: true,
+            ..Self::new(endpoint, 1)
+        }
+    }
+
+    /// The member that is this life, once it was heard.
+    pub(crate) fn id_of(&self, life: u32) -> Option<u16> {
+        let is_it = |(_, (heard, _)): &(&u16, &(u32, u64))| *heard == life;
+        self.heard.iter().find(is_it).map(|(id, _)| *id)
+    }
+
+    /// Tells a member to leave.
+    pub(crate) fn stop(&mut self, id: u16) {
+        let stop = self.endpoint.send(NodeId(id), STOP, b"");
+        stop.expect("the living take it");
+    }
+
+    /// Pairs of these lives of which the first has not heard the second, as far as node 0, life 1, was told.
+    pub(crate) fn not_heard(&self, lives: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+        let heard_enough = |heard: &Heard, of: u32| {
+            let mut all = heard.values();
+            all.any(|(life, count)| *life == of && *count >= ENOUGH)
+        };
+        let pairs = lives
+            .iter()
+            .flat_map(|who| lives.iter().map(move |of| (*who, *of)));
+        let missing = |&(who, of): &(u32, u32)| {
+            let heard = if who == 1 {
+                Some(&self.heard)
+            } else {
+                let mut reports = self.reports.values();
+                let report = reports.find(|report| report.session == who);
+                report.map(|report| &report.heard)
+            };
+            who != of && !heard.is_some_and(|heard| heard_enough(heard, of))
+        };
+        pairs.filter(missing).collect()
     }
 
     fn me(&self) -> u16 {
@@ -108,7 +154,9 @@ impl Talker {
     /// Says something to everyone, and listens.
     pub(crate) fn turn(&mut self) {
         let me = self.me();
-        for peer in (0..NODES).filter(|peer| *peer != me) {
+        self.endpoint.update_members();
+        let members = self.endpoint.members().len() as u16;
+        for peer in (0..members).filter(|peer| *peer != me) {
             let number = *self.next.entry(peer).or_default();
             let longest = [HEAD_BYTES + 1, 200, 4_000, 60_000][self.dice.usize(..4)];
             let bytes = HEAD_BYTES + self.dice.usize(..longest);
@@ -127,6 +175,8 @@ impl Talker {
                     self.left.remove(&peer);
                 }
                 Err(SendError::WouldBlock { .. }) => {}
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
+                    if peer != 0 && self.leave_for_good => {}
                 // In the end one is told to stop before another; but nobody else leaves.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
                     if peer != 0 && self.comes_back(peer) => {}

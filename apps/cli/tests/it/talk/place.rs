@@ -4,19 +4,20 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_link::shm::Shm;
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN,
+    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN,
 };
 use tsumuji_node::{
-    AnyLink, ClusterFile, Congestion, Endpoint, Membership, NodeId, Options, SealMode, Security,
-    endpoint_from_env, open_in_cluster,
+    AnyLink, ClusterFile, Congestion, Endpoint, Link, LinkAddr, LinkSpec, Membership, NodeId,
+    Options, SealMode, Security, endpoint_from_env, open_in_cluster,
 };
 
-use super::{NODES, options};
+use super::{NODES, Talker, options};
 use crate::common;
 
 const FD_ENV: &str = "TSUMUJI_CYCLES_TEST_FD";
@@ -26,6 +27,8 @@ const SESSION_ENV: &str = "TSUMUJI_CYCLES_TEST_LIFE";
 pub(crate) enum Over {
     Shm(OwnedFd),
     Cluster(PathBuf),
+    /// Over UDP on this host; all but node 0 join.
+    Joining,
 }
 
 /// Where and how they run.
@@ -53,7 +56,7 @@ impl Place {
     }
 
     /// Node 0's endpoint.
-    pub(super) fn open(&self) -> Endpoint<AnyLink> {
+    pub(crate) fn open(&self) -> Endpoint<AnyLink> {
         let options = Options {
             congestion: self.congestion,
             security: security(self.key.as_deref()),
@@ -67,6 +70,17 @@ impl Place {
             Over::Cluster(path) => {
                 let file = ClusterFile::read(path).expect("a cluster file");
                 open_in_cluster(&file, path, NodeId(0), options, None).expect("an endpoint")
+            }
+            Over::Joining => {
+                let link = Base::open(&LinkSpec::Udp(None)).expect("a socket");
+                let LinkAddr::Inet(addr) = link.local_addr() else {
+                    unreachable!("of UDP");
+                };
+                let options = Options {
+                    admits: true,
+                    ..joining(options)
+                };
+                endpoint(link, Membership::inet(NodeId(0), &[addr]), options)
             }
         }
     }
@@ -99,6 +113,19 @@ impl Place {
         self.start_with(node, session, &[])
     }
 
+    /// A process that joins node 0's cluster: as a new member, or as one that died.
+    pub(crate) fn join(&self, first: &Talker, id: Option<u16>, session: u32) -> Child {
+        let mut command = self.command(0);
+        command
+            .env(ENV_JOIN, first.endpoint.members()[0].addr.to_string())
+            .env(SESSION_ENV, session.to_string());
+        match id {
+            Some(id) => command.env(NODE_ENV, id.to_string()),
+            None => command.env_remove(NODE_ENV),
+        };
+        command.spawn().expect("spawn")
+    }
+
     /// The same with more in its environment.
     pub(crate) fn start_with(&self, node: u16, session: u32, more: &[(&str, String)]) -> Child {
         let mut command = self.command(node);
@@ -111,11 +138,25 @@ impl Place {
                 command.env(ENV_CLUSTER, path);
                 None
             }
+            Over::Joining => unreachable!("they join"),
         };
         if let Some(job) = &inherited {
             command.env(FD_ENV, job.as_raw_fd().to_string());
         }
         command.spawn().expect("spawn")
+    }
+}
+
+/// Whether this process joins a cluster that runs.
+pub(super) fn is_joining() -> bool {
+    std::env::var_os(ENV_JOIN).is_some()
+}
+
+/// A member counts as dead soon enough for its place to be taken by another process.
+fn joining(options: Options) -> Options {
+    Options {
+        dead_after: Duration::from_secs(6),
+        ..options
     }
 }
 
@@ -160,6 +201,7 @@ pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
             };
             endpoint(base, membership, options)
         }
+        Err(_) if is_joining() => endpoint_from_env(joining(options)).expect("an endpoint"),
         Err(_) => endpoint_from_env(options).expect("an endpoint"),
     };
     Some((session, endpoint))

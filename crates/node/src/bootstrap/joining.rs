@@ -1,0 +1,196 @@
+//! A process that joins a running cluster, as its environment says: `TSUMUJI_JOIN` is the address of node 0, which admits.
+//!
+//! Called by `worker`. On one host the cluster may be a launch over shared memory: then the launcher gives the memory to those that ask for it, under a
+//! name made of its process number, and the address is `shm:PROCESS`.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tsumuji_link::LinkAddr;
+use tsumuji_link::ether::MacAddr;
+use tsumuji_link::shm::{Shm, ShmAttachError};
+use tsumuji_proto::NodeId;
+
+use super::neighbours::{Server, ask};
+use super::rendezvous;
+use super::worker::{bad, number, text};
+use super::{ENV_JOIN, ENV_LINK, ENV_NODE};
+use crate::any_link::{Base, LinkSpec};
+use crate::endpoint::JoinRequest;
+use crate::error::OpenError;
+
+/// Time to be admitted and to learn who the others are: longer than it takes until a member that comes back elsewhere counts as dead.
+pub(super) const WITHIN: Duration = Duration::from_secs(30);
+/// Nodes that a launch over shared memory has room for beside those that it starts.
+const ROOM: usize = 16;
+/// Nodes that a shared memory may have, as far as those that join look for a place.
+const PLACES: u16 = tsumuji_link::shm::NODES_MAX as u16;
+
+/// Number of nodes that shared memory for `nodes` has room for, where others may join.
+pub(super) fn places(nodes: usize) -> usize {
+    (2 * nodes).max(nodes + ROOM).min(usize::from(PLACES))
+}
+
+/// Offers the shared memory of a launch to processes of this user that join; returns its address in `TSUMUJI_JOIN`.
+pub(super) fn offer(memory: OwnedFd) -> io::Result<(Server, String)> {
+    let process = std::process::id();
+    let listener = rendezvous::listen(&name_of(process))?;
+    Ok((Server::start(listener, memory)?, format!("shm:{process}")))
+}
+
+fn name_of(process: u32) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    format!("tsumuji-join-{user}-{process}")
+}
+
+/// Where the cluster is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// The launcher that has the shared memory.
+    Memory(u32),
+    Udp(SocketAddr),
+    Station(MacAddr),
+}
+
+impl Where {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(process) = text.strip_prefix("shm:") {
+            return process.parse().ok().map(Self::Memory);
+        }
+        let addr = text.strip_prefix("udp:").unwrap_or(text);
+        addr.parse()
+            .map(Self::Udp)
+            .or_else(|_| text.parse().map(Self::Station))
+            .ok()
+    }
+}
+
+/// What the environment asks for; `None`: nothing. The link is open, and the request says whom to ask.
+pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
+    let Some(place) = text(ENV_JOIN)? else {
+        return Ok(None);
+    };
+    let wrong = |problem: &str| bad(ENV_JOIN, &place, problem.to_owned());
+    let at = Where::parse(&place).ok_or_else(|| {
+        wrong("accepted are udp:ADDRESS:PORT or an Ethernet address, of node 0, and shm:PROCESS")
+    })?;
+    let link =
+        match text(ENV_LINK)? {
+            Some(link) => Some(link.parse().map_err(|problem: crate::LinkSpecError| {
+                bad(ENV_LINK, &link, problem.to_string())
+            })?),
+            None => None,
+        };
+    let id = number(ENV_NODE, "the id of a member that died")?.map(NodeId);
+    let (base, to) = match (at, link) {
+        (Where::Memory(process), None | Some(LinkSpec::Shm)) => {
+            (place_in_memory(process)?, LinkAddr::Local(0))
+        }
+        (Where::Udp(addr), None | Some(LinkSpec::Udp(None))) => {
+            let own = LinkSpec::Udp(Some(SocketAddr::new(ip_towards(addr), 0)));
+            (Base::open(&own)?, LinkAddr::Inet(addr))
+        }
+        (Where::Udp(addr), Some(link @ LinkSpec::Udp(_))) => {
+            (Base::open(&link)?, LinkAddr::Inet(addr))
+        }
+        (Where::Station(mac), Some(link))
+            if link.interface().is_some() || matches!(link, LinkSpec::Dpdk(_)) =>
+        {
+            (Base::open(&link)?, LinkAddr::Ether(mac))
+        }
+        (Where::Station(_), _) => {
+            return Err(wrong(
+                "an Ethernet address needs TSUMUJI_LINK, for example packet:eth1",
+            ));
+        }
+        (_, Some(link)) => {
+            return Err(wrong(&format!("no address of link `{link}`")));
+        }
+    };
+    let host = rustix::system::uname();
+    let name = format!(
+        "{} {}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    );
+    Ok(Some((base, JoinRequest { to, name, id })))
+}
+
+/// Takes a free place in the shared memory of a launch.
+fn place_in_memory(process: u32) -> Result<Base, OpenError> {
+    let failed = |source| OpenError::Neighbours {
+        what: "ask the launcher for the shared memory",
+        source,
+    };
+    let memory = ask(&name_of(process)).map_err(failed)?.ok_or_else(|| {
+        failed(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("process {process} of this user is no launcher with --admit over shm"),
+        ))
+    })?;
+    // The last places are those that the launcher did not fill. They are numbered from 0, and there may be fewer than `PLACES`.
+    let mut nodes = PLACES;
+    while nodes > 0 {
+        nodes -= 1;
+        match Shm::attach(memory.as_fd(), nodes) {
+            Ok(link) => return Ok(Base::Shm(link)),
+            Err(ShmAttachError::NoSuchNode { nodes: there, .. }) => {
+                nodes = u16::try_from(there).unwrap_or(PLACES).min(nodes);
+            }
+            Err(ShmAttachError::Taken { .. }) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Err(failed(io::Error::other("all of its places are taken")))
+}
+
+/// The address of this host from which it sends to `addr`.
+fn ip_towards(addr: SocketAddr) -> IpAddr {
+    let any: SocketAddr = if addr.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0_u16; 8], 0).into()
+    };
+    // To connect a datagram socket chooses a route and sends nothing.
+    let by_route = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(addr)?;
+        socket.local_addr()
+    });
+    by_route.map_or(any.ip(), |own| own.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses are read with and without the link's name; anything else is none.
+    #[test]
+    fn addresses_are_read() {
+        let udp = Where::Udp("10.0.0.1:7000".parse().expect("an address"));
+        for (text, at) in [
+            ("udp:10.0.0.1:7000", Some(udp)),
+            ("10.0.0.1:7000", Some(udp)),
+            ("shm:77", Some(Where::Memory(77))),
+            (
+                "02:00:00:00:00:07",
+                Some(Where::Station(MacAddr([2, 0, 0, 0, 0, 7]))),
+            ),
+            ("shm:", None),
+            ("shm", None),
+            ("udp:10.0.0.1", None),
+            ("", None),
+        ] {
+            assert_eq!(Where::parse(text), at, "{text}");
+        }
+    }
+
+    /// The own address is one that the other can answer.
+    #[test]
+    fn own_address_is_routed() {
+        let loopback: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+        assert_eq!(ip_towards(loopback), loopback.ip());
+    }
+}
