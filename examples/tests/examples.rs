@@ -10,18 +10,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use c_library::{has, installed, skip, skip_without, text};
-use tsumuji_node::{LaunchSpec, Launcher, LinkSpec};
+use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Printing, Progress};
 use tsumuji_testbed::{Spec, Testbed};
 
 /// Only turns a hang into a failure; nothing is measured by it.
 const LONG: Duration = Duration::from_secs(100);
 /// Each has a test here.
-const RUST: [&str; 9] = [
+const RUST: [&str; 10] = [
     "all_reduce",
     "board",
     "farm",
     "favour",
     "flow",
+    "guests",
     "heat",
     "hosts",
     "jacobi",
@@ -402,6 +403,42 @@ fn joined(program: &Path, file: &Path, command: impl Fn(usize, &Path) -> Command
         );
         text(&output.stdout)
     })
+}
+
+/// Guests join a launch by the address that it prints, over shared memory and UDP, and all tell who comes and goes.
+#[test]
+fn guests_come_and_go() {
+    let program = programs("guests").remove(0);
+    for link in ["shm", "udp"] {
+        let mut spec = LaunchSpec::new(2, [program.to_str().expect("UTF-8"), "12"]);
+        (spec.link, spec.admits) = (link.parse().expect("link"), true);
+        spec.stdout = Printing::Lines;
+        let mut launcher = Launcher::start(spec).expect("start");
+        let address = loop {
+            assert_eq!(launcher.wait(Duration::from_millis(20)), Progress::Running);
+            if let Some(address) = launcher.join_address() {
+                break address;
+            }
+        };
+        let guest = |seconds: &str| {
+            let mut command = Command::new(&program);
+            command.arg(seconds).env("TSUMUJI_JOIN", &address);
+            let output = command.output().expect("started");
+            assert!(output.status.success(), "{link}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        let said = guest("2");
+        let hellos = [
+            "node 0: \"hello from node 0\"",
+            "node 1: \"hello from node 1\"",
+        ];
+        for part in ["node 0 (", "node 1 (", "we are 3", hellos[0], hellos[1]] {
+            assert!(said.contains(part), "{link}: no `{part}` in {said}");
+        }
+        let again = guest("1");
+        assert!(again.contains("node 1 ("), "{link}: {again}");
+        drop(launcher);
+    }
 }
 
 /// Two nodes find each other by the example's hosts file, moved to ports that are free.

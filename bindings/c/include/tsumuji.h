@@ -732,8 +732,12 @@ ptrdiff_t tsumuji_unpost(struct tsumuji *handle,
 // Number of this node.
 int tsumuji_me(struct tsumuji *handle);
 
-// Number of nodes, this one included: nodes are 0 to this - 1.
+// Number of nodes, this one included, as of the last tsumuji_update_members: nodes are 0 to this - 1.
 int tsumuji_nodes(struct tsumuji *handle);
+
+// Takes over what this node has learned of its members: tsumuji_nodes, tsumuji_name and tsumuji_address show those that joined, and new addresses,
+// from now on. Returns 1 if anything changed, else 0. Messages to and from new members pass before this call, too.
+int tsumuji_update_members(struct tsumuji *handle);
 
 // Name of a node ("node 2", a host's name); NULL if there is no such node. Valid until the handle is closed.
 const char *tsumuji_name(struct tsumuji *handle, int which);

@@ -37,7 +37,9 @@ pub(crate) struct Node {
     /// The link's name as a C string.
     pub(crate) link_name: std::ffi::CString,
     /// Made when first asked for, and kept until the handle is closed.
-    texts: std::collections::HashMap<Text, std::ffi::CString>,
+    texts: std::collections::HashMap<(Text, u64), std::ffi::CString>,
+    /// How often the table of members has changed: texts that were handed out stay as they are.
+    editions: u64,
 }
 
 /// A text that is made once and kept.
@@ -125,7 +127,15 @@ impl Node {
             tune: None,
             policy: crate::api::Policy::default(),
             texts: std::collections::HashMap::new(),
+            editions: 0,
         }
+    }
+
+    /// Takes over changes of the table of members; returns whether there are any.
+    pub(crate) fn update_members(&mut self) -> bool {
+        let changed = self.endpoint.update_members();
+        self.editions += u64::from(changed);
+        changed
     }
 
     /// A peer by the number that C gave.
@@ -249,7 +259,7 @@ impl Node {
     /// A text as a C string, made when first asked for; `None`: there is none.
     pub(crate) fn text(&mut self, text: Text) -> Option<&std::ffi::CStr> {
         use std::collections::hash_map::Entry;
-        let made = match self.texts.entry(text) {
+        let made = match self.texts.entry((text, self.editions)) {
             Entry::Occupied(made) => made.into_mut(),
             Entry::Vacant(place) => {
                 let endpoint = &self.endpoint;

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn tsumuji_me(handle: *mut Tsumuji) -> c_int {
     number(unsafe { on(handle, |node| Ok(node.endpoint.me().0.into())) })
 }
 
-/// Number of nodes, this one included: nodes are 0 to this - 1.
+/// Number of nodes, this one included, as of the last tsumuji_update_members: nodes are 0 to this - 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -104,6 +104,14 @@ pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
             Ok(c_int::try_from(node.endpoint.members().len()).unwrap_or(c_int::MAX))
         })
     })
+}
+
+/// Takes over what this node has learned of its members: tsumuji_nodes, tsumuji_name and tsumuji_address show those that joined, and new addresses,
+/// from now on. Returns 1 if anything changed, else 0. Messages to and from new members pass before this call, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_update_members(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe { on(handle, |node| Ok(node.update_members().into())) })
 }
 
 /// Name of a node ("node 2", a host's name); NULL if there is no such node. Valid until the handle is closed.
