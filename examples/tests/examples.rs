@@ -441,6 +441,68 @@ fn guests_come_and_go() {
     }
 }
 
+/// The same between hosts, where the guest's host is in no hosts file: by UDP and by raw Ethernet.
+#[test]
+fn guests_of_a_testbed() {
+    if let Err(reason) = tsumuji_testbed::check_rights() {
+        return skip("guests_of_a_testbed", &reason.to_string());
+    }
+    let bed = format!("g{}", std::process::id() % 1_000_000);
+    let testbed = Testbed::up(&Spec::new(3).named(bed.parse().expect("name"))).expect("testbed");
+    let scratch = tempfile::tempdir().expect("a folder");
+    let program = programs("guests").remove(0);
+    let hosts = testbed.hosts();
+    for link in ["udp", "packet"] {
+        let address = |host: &tsumuji_testbed::Host| match link {
+            "udp" => format!("udp:{}:7000", host.ip()),
+            _ => format!("{link}:{}\"\nmac = \"{}", host.interface(), host.mac()),
+        };
+        let nodes = hosts[..2].iter().enumerate().map(|(id, host)| {
+            format!(
+                "[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"{}\"\n",
+                address(host)
+            )
+        });
+        let file = scratch.path().join("two.toml");
+        std::fs::write(&file, nodes.collect::<String>()).expect("written");
+        let start = |host: usize, seconds: &str, variables: &[(&str, &str)]| {
+            let mut command = hosts[host].command(&program);
+            command.arg(seconds).env("TSUMUJI_OPEN", "1");
+            command.envs(variables.iter().copied());
+            command.stdout(Stdio::piped()).spawn().expect("started")
+        };
+        let path = file.to_str().expect("UTF-8");
+        let of_file = |node| {
+            [
+                ("TSUMUJI_CLUSTER", path),
+                ("TSUMUJI_NODE", node),
+                ("TSUMUJI_ADMIT", "1"),
+            ]
+        };
+        let first = [start(0, "8", &of_file("0")), start(1, "8", &of_file("1"))];
+        let (to, own) = match link {
+            "udp" => (format!("udp:{}:7000", hosts[0].ip()), "udp".to_owned()),
+            _ => (
+                hosts[0].mac().to_string(),
+                format!("{link}:{}", hosts[2].interface()),
+            ),
+        };
+        let guest = start(2, "2", &[("TSUMUJI_JOIN", &to), ("TSUMUJI_LINK", &own)]);
+        let said = text(&guest.wait_with_output().expect("ended").stdout);
+        for part in ["node 0 (pc0) is here", "node 1 (pc1) is here", "we are 3"] {
+            assert!(said.contains(part), "{link}: no `{part}` in {said}");
+        }
+        for child in first {
+            let output = child.wait_with_output().expect("ended");
+            let said = text(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("node 2 is gone"),
+                "{link}: {said}"
+            );
+        }
+    }
+}
+
 /// Two nodes find each other by the example's hosts file, moved to ports that are free.
 #[test]
 fn hosts_on_one_machine() {

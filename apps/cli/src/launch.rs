@@ -138,6 +138,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     }));
 
     let mut awaits_join = args.admit;
+    let kind = link_name.rsplit('+').next().unwrap_or_default();
+    let on_ethernet = match kind {
+        "shm" | "udp" => String::new(),
+        kind => format!(" --link {kind}:INTERFACE"),
+    };
+    let join_by = format!("{on_ethernet}{}", crate::security::as_flags(&security));
     let (failure, exits) = match Launcher::start(spec) {
         Ok(mut launcher) => {
             let failure = loop {
@@ -148,7 +154,9 @@ pub(crate) fn run(args: Args) -> Outcome {
                     Progress::Running => {}
                 }
                 if awaits_join && let Some(address) = launcher.join_address() {
-                    eprintln!("tsumuji: others join by: tsumuji join --to {address} -- PROGRAM");
+                    eprintln!(
+                        "tsumuji: others join by: tsumuji join --to {address}{join_by} -- PROGRAM"
+                    );
                     awaits_join = false;
                 }
             };

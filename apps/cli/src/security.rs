@@ -46,3 +46,18 @@ impl Flags {
         }
     }
 }
+
+/// The options that state the same to another command.
+pub(crate) fn as_flags(security: &Security) -> String {
+    match security {
+        Security::Unstated => String::new(),
+        Security::Open => " --open".to_owned(),
+        Security::Sealed { key_file, mode } => {
+            let mode = match mode {
+                SealMode::Encrypt => String::new(),
+                mode => format!(" --seal {mode}"),
+            };
+            format!(" --key {}{mode}", key_file.display())
+        }
+    }
+}
