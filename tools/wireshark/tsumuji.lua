@@ -35,16 +35,17 @@ local ANNOUNCEMENT = "\0\0tsumuji is here"
 
 local DATA, DATAGRAM, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local CHECKED, CHECK_BYTES = 11, 8 -- R-90
+local JOIN, ADMISSION, NO_ID, JOIN_TEXT_BYTES = 12, 13, 65535, 128 -- R-100
 local KIND_NAMES = {
     [DATA] = "data", [DATAGRAM] = "datagram", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
     [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
-    [ASK] = "ask", [GRANT] = "grant", [CHECKED] = "checked",
+    [ASK] = "ask", [GRANT] = "grant", [CHECKED] = "checked", [JOIN] = "join", [ADMISSION] = "admission",
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
     [DATA] = 40, [DATAGRAM] = 24, [ACK] = 28, [HELLO] = 36, [WELCOME] = 36, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
-    [CHECKED] = CHECK_BYTES,
+    [CHECKED] = CHECK_BYTES, [JOIN] = 16, [ADMISSION] = 16,
 }
 
 local f = tsumuji.fields
@@ -108,12 +109,16 @@ field("arrived_count", ProtoField.uint32, "Numbers arrived above ack")
 field("window_kib", ProtoField.uint32, "Window (KiB)")
 -- R-5
 field("zero", ProtoField.uint16, "Zero")
-field("pairing", ProtoField.uint32, "Pairing: lives the sender gave up")
+field("pairing", ProtoField.uint32, "Pairing: sessions that the sender has ended")
 field("nonce", ProtoField.uint32, "Nonce", base.HEX)
 field("frame_bytes", ProtoField.uint32, "Largest frame taken")
 field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
 field("message_limit", ProtoField.uint32, "Largest message taken")
 field("taken", ProtoField.uint32, "Direct messages taken in the session before")
+-- R-100
+field("text_bytes", ProtoField.uint16, "Bytes of the text")
+field("join_nonce", ProtoField.uint64, "Nonce", base.HEX)
+field("text", ProtoField.string, "Name, or reason of a refusal")
 -- R-71
 field("round", ProtoField.uint32, "Round: times that the asker found frames lost")
 field("first", ProtoField.uint32, "First number to be sent again")
@@ -455,7 +460,7 @@ local function hello(frame) -- R-5
         malformed(frame, string.format("frames of %.0f bytes; the least is %d", u32(tvb, 20), FRAME_BYTES_LEAST))
     end
     add_rest(frame, 36, 0, f.payload)
-    frame.info = string.format("%s %d→%d life %08x pairing %.0f nonce %08x frames ≤ %.0f B, %.0f at once, messages ≤ %.0f B",
+    frame.info = string.format("%s %d→%d incarnation %08x pairing %.0f nonce %08x frames ≤ %.0f B, %.0f at once, messages ≤ %.0f B",
         KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 8), u32(tvb, 12), u32(tvb, 16), u32(tvb, 20),
         u32(tvb, 24), u32(tvb, 28))
 end
@@ -621,10 +626,31 @@ local function handshake(frame) -- R-62
     frame.info = string.format("handshake %s key %s", STEP_NAMES[step] or "step " .. step, tostring(tvb(8, 8):bytes()):lower())
 end
 
+local function join(frame) -- R-100
+    local tvb, is_ask, bytes = frame.tvb, frame.kind == JOIN, u16(frame.tvb, 6)
+    add_ends(frame)
+    add_le(frame, "text_bytes", 6, 2)
+    add_le(frame, "join_nonce", 8, 8)
+    local range = add_rest(frame, 16, bytes, f.text)
+    if bytes > JOIN_TEXT_BYTES then
+        malformed(frame, string.format("a text of %d bytes; at most %d", bytes, JOIN_TEXT_BYTES))
+    elseif is_ask ~= (frame.source == NO_ID) then
+        malformed(frame, is_ask and "a member that asks to become one" or "an answer of nobody")
+    end
+    local text = range and string.format(" %q", range:string()) or ""
+    if is_ask then
+        frame.info = (frame.destination == NO_ID and "join" or "join as " .. frame.destination) .. text
+    elseif frame.destination == NO_ID then
+        frame.info = string.format("admission refused by %d", frame.source) .. text
+    else
+        frame.info = string.format("admission by %d as %d", frame.source, frame.destination) .. text
+    end
+end
+
 local DISSECT = {
     [DATA] = data, [DATAGRAM] = datagram, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
     [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
-    [CHECKED] = checked,
+    [CHECKED] = checked, [JOIN] = join, [ADMISSION] = join,
 }
 
 local function body(frame)
@@ -776,6 +802,8 @@ local function is_one_frame(tvb)
     local bytes = u16(tvb, 6)
     if stated ~= header + bytes then
         return false
+    elseif kind == JOIN or kind == ADMISSION then
+        return bytes <= JOIN_TEXT_BYTES and (kind == JOIN) == (u16(tvb, 2) == NO_ID)
     elseif kind == DATA then
         local length = u32(tvb, 32)
         return u32(tvb, 28) + bytes <= length and (bytes > 0 or length == 0)

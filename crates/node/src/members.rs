@@ -16,6 +16,7 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_proto::{Event, NodeId, Pace};
 use tsumuji_wire::{Admission, Join};
 
+use crate::bootstrap::rendezvous::presentable;
 use crate::channel::Way;
 use crate::channel::control;
 use crate::channel::outbox::Outbox;
@@ -143,7 +144,7 @@ impl Members {
                 from,
                 id: join.id,
                 nonce: join.nonce,
-                name: join.name.to_owned(),
+                name: presentable(&String::from_utf8_lossy(join.name)),
             });
             self.is_due = true;
         }
@@ -203,7 +204,7 @@ impl Members {
                 let admission = Admission {
                     source: self.me(),
                     nonce: asked.nonce,
-                    answer: answer.as_ref().copied().map_err(String::as_str),
+                    answer: answer.as_ref().copied().map_err(String::as_bytes),
                 };
                 let mut frame = [0; tsumuji_wire::join::JOIN_HEADER_BYTES + NAME_BYTES];
                 if let Some(bytes) = admission.write(&mut frame) {

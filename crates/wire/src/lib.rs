@@ -1,9 +1,8 @@
 //! Frame formats: conversion between bytes and frames (docs/protocol.md).
 //!
-//! There are two levels: `raw` is the layout on the wire, `frame` is the meaning of a legal frame; `id` has the names that frames carry,
-//! and `join` is how a process becomes a member. Any bytes
-//! may be parsed: the result is a frame or the reason why they are none, never a panic. The engine parses and writes frames; other crates use the
-//! names of nodes and channels. Knows neither links nor time.
+//! There are two levels: `raw` is the layout on the wire, `frame` is the meaning of a legal frame; `id` has the names that frames carry, and `join`
+//! the frames by which a process becomes a member. Any bytes may be parsed: the result is a frame or the reason why they are none, never a panic. The
+//! engine parses and writes frames; other crates use the names of nodes and channels. Knows neither links nor time.
 #![no_std]
 
 pub mod bundle;

@@ -9,6 +9,7 @@ use tsumuji_proto::NodeId;
 use tsumuji_wire::{Admission, Join, join};
 
 use super::{Core, Endpoint};
+use crate::bootstrap::rendezvous::presentable;
 use crate::error::{OpenError, SendError};
 use crate::members::NAME_BYTES;
 use crate::membership::{Member, Membership};
@@ -126,7 +127,7 @@ fn ask<L: Link>(
     let join = Join {
         id: request.id,
         nonce,
-        name,
+        name: name.as_bytes(),
     };
     let mut frame = [0; join::JOIN_HEADER_BYTES + NAME_BYTES];
     let bytes = join.write(&mut frame).unwrap_or(0); // it fits
@@ -154,7 +155,7 @@ fn ask<L: Link>(
                 }) => admitted = Some((source, id)),
                 Some(Admission {
                     answer: Err(why), ..
-                }) => reason = crate::bootstrap::rendezvous::presentable(why),
+                }) => reason = presentable(&String::from_utf8_lossy(why)),
                 None => {}
             }
         });

@@ -187,6 +187,19 @@ fn fields_read_as_written() {
                 );
                 check(&layer["tsumuji"], &[("kind", 1), ("channel.id", 9)]);
             }
+            Err(_) if kind == 12 || kind == 13 => {
+                let ends = [2, 4].map(|at| u16::from_le_bytes([frame[at], frame[at + 1]]));
+                let [source, destination] = ends.map(u64::from);
+                check(
+                    layer,
+                    &[
+                        ("source", source),
+                        ("destination", destination),
+                        ("text_bytes", frame.len() as u64 - 16),
+                        ("join_nonce", 1 << 60),
+                    ],
+                );
+            }
             Err(_) if kind == 7 => {
                 check(
                     layer,
@@ -255,8 +268,8 @@ fn info_column_reads_well() {
         "datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]",
-        "hello 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
-        "welcome 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
+        "hello 3→5 incarnation 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
+        "welcome 3→5 incarnation 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
         "reset 3→5 session deadbeef",
         "close 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]",
         "sealed key 00000bad counter 1099511627776, 50 bytes [GROUP]",
@@ -275,6 +288,10 @@ fn info_column_reads_well() {
         "data 3→5 #21 msg 5 [0..30)/30 dgram prio0 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
         "data 3→5 #22 msg 6 [0..10)/10 ord prio1 ack 12 credit 40 [BUNDLE, 3 messages]",
         "datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes",
+        "join \"pc3 4711\"",
+        "join as 5",
+        "admission by 3 as 5",
+        "admission refused by 3 \"it is not dead\"",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

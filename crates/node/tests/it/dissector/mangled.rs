@@ -1,7 +1,7 @@
 //! Frames with wrong bytes and wrong lengths.
 
 use fastrand::Rng;
-use tsumuji_wire::{DropReason, Frame, parse};
+use tsumuji_wire::{Admission, DropReason, Frame, Join, parse};
 
 use super::bench::Bench;
 use super::samples::{every_kind, is_legal_seal};
@@ -49,6 +49,13 @@ fn mangled_frames_are_told() {
             let shows_inner = legal && frame[0] == 0x17 && frame[1] & 1 == 1;
             assert!(told != legal || shows_inner, "{line} for {frame:x?}");
             sealed += usize::from(!legal);
+            continue;
+        }
+        if frame[0] == 0x1c || frame[0] == 0x1d {
+            // Nor frames that no engine takes.
+            let sound = Join::parse(frame).is_some() || Admission::parse(frame).is_some();
+            assert_eq!(told, !sound, "{line} for {frame:x?}");
+            refused += usize::from(!sound);
             continue;
         }
         let expected = match parse(frame) {

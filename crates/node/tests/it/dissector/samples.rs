@@ -2,7 +2,7 @@
 
 use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{Channel, DeliveryClass, NodeId, Priority};
-use tsumuji_wire::{Ack, Control, Data, Datagram, Hello, Permit, flags};
+use tsumuji_wire::{Ack, Admission, Control, Data, Datagram, Hello, Join, Permit, flags};
 
 pub(crate) const SOURCE: NodeId = NodeId(3);
 
@@ -81,6 +81,14 @@ pub(crate) const PERMIT: Permit = Permit {
     number: 77,
     frames: 0,
 };
+
+fn admission(answer: Result<NodeId, &[u8]>) -> Admission<'_> {
+    Admission {
+        source: SOURCE,
+        nonce: 1 << 60,
+        answer,
+    }
+}
 
 pub(crate) fn written(write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Vec<u8> {
     let mut slot = vec![0; 2048];
@@ -223,5 +231,23 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             data.write(slot)
         }),
         checked(&written(|slot| datagram(&[6; 8]).write(slot))),
+        written(|slot| {
+            let join = Join {
+                id: None,
+                nonce: 1 << 60,
+                name: b"pc3 4711",
+            };
+            join.write(slot)
+        }),
+        written(|slot| {
+            let join = Join {
+                id: Some(DESTINATION),
+                nonce: 1 << 60,
+                name: b"",
+            };
+            join.write(slot)
+        }),
+        written(|slot| admission(Ok(DESTINATION)).write(slot)),
+        written(|slot| admission(Err(b"it is not dead")).write(slot)),
     ]
 }

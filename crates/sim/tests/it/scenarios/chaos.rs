@@ -27,7 +27,7 @@ fn odd_configurations_work() {
             .map(|_| {
                 let node = net.node(Config {
                     frame_bytes: [64, 100, 576, 1_500, 9_000, 65_000][chance.below(6)],
-                    // R-21 holds for rings of at least one frame for each peer.
+                    // Some are smaller than the number of peers: then credit comes by probes.
                     receive_frames: [8, 32, 256, 4_096][chance.below(4)],
                     // A node that cannot hold one frame's content crawls; that is no use case.
                     budget_bytes: [70_000, 300_000, 16 << 20][chance.below(3)],
