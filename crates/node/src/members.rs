@@ -232,7 +232,7 @@ impl Members {
             id: member.id,
             version: before.map_or(1, |version| version.saturating_add(1)),
             addr: member.addr,
-            name: member.name,
+            name: cut(&member.name).to_owned(),
         };
         if self.learn(&entry, way, peers, outbox) {
             self.tell_all(&entry, None, peers, outbox);
@@ -388,6 +388,15 @@ impl Members {
             }
         }
     }
+}
+
+/// As much of a name as is told.
+pub(crate) fn cut(name: &str) -> &str {
+    let mut end = name.len().min(NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
 }
 
 fn put(news: News, to: NodeId, outbox: &mut Outbox) {

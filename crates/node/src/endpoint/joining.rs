@@ -11,7 +11,7 @@ use tsumuji_wire::{Admission, Join, join};
 use super::{Core, Endpoint};
 use crate::bootstrap::rendezvous::presentable;
 use crate::error::{OpenError, SendError};
-use crate::members::NAME_BYTES;
+use crate::members::{NAME_BYTES, cut};
 use crate::membership::{Member, Membership};
 use crate::options::Options;
 use crate::random::random_u64;
@@ -50,7 +50,7 @@ impl<L: Link> Endpoint<L> {
     {
         let deadline = Instant::now() + timeout;
         let mut link = Checked::new(link);
-        let name = request.name[..request.name.floor_char_boundary(NAME_BYTES)].to_owned();
+        let name = cut(&request.name).to_owned();
         let (admitting, me) = ask(&mut link, &request, &name, deadline)?;
         let member = |id| Member {
             id: NodeId(id),
