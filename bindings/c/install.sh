@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the C library: shared and static, headers, pkg-config file, manual pages, and the program if it is given.
+# Installs the C library: shared and static, headers, pkg-config file and manual pages; and the program if it is given, with its manual pages and
+# completions of shells.
 #
 #   LIBS=target/release [PROGRAM=target/release/tsumuji] [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] bindings/c/install.sh
 #
@@ -23,10 +24,23 @@ ln -sfn "libtsumuji.so.$version" "$root$libdir/$soname"
 ln -sfn "$soname" "$root$libdir/libtsumuji.so"
 install -m 644 "$LIBS/libtsumuji.a" "$root$libdir/libtsumuji.a"
 install -m 644 "$here/include/tsumuji.h" "$here/include/suci.h" "$root$prefix/include/"
-install -m 644 "$here/man/tsumuji.3" "$here/man/suci.3" "$root$prefix/share/man/man3/"
+man3=$root$prefix/share/man/man3
+install -m 644 "$here/man/tsumuji.3" "$here/man/suci.3" "$man3/"
+# A page for each function, which leads to that of its header.
+for header in tsumuji suci; do
+    sed -n "s/^[a-z].*[ *]\(${header}_[a-z0-9_]*\)(.*/\1/p" "$here/include/$header.h" | sort -u | while read -r name; do
+        echo ".so man3/$header.3" >"$man3/$name.3"
+    done
+done
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$here/tsumuji.pc.in" >"$root$libdir/pkgconfig/tsumuji.pc"
 chmod 644 "$root$libdir/pkgconfig/tsumuji.pc"
 if [ -n "${PROGRAM:-}" ]; then
     install -d "$root$prefix/bin"
     install -m 755 "$PROGRAM" "$root$prefix/bin/tsumuji"
+    share=$root$prefix/share
+    install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
+    "$PROGRAM" man "$share/man/man1"
+    "$PROGRAM" completion bash >"$share/bash-completion/completions/tsumuji"
+    "$PROGRAM" completion zsh >"$share/zsh/site-functions/_tsumuji"
+    "$PROGRAM" completion fish >"$share/fish/vendor_completions.d/tsumuji.fish"
 fi

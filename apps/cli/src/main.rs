@@ -16,6 +16,7 @@ mod key;
 mod launch;
 mod metrics;
 mod output;
+mod pages;
 mod paper;
 mod security;
 mod solve;
@@ -58,6 +59,9 @@ enum Command {
     Key(key::Args),
     Top(top::Args),
     Tune(tune::Args),
+    Completion(pages::CompletionArgs),
+    #[command(hide = true)]
+    Man(pages::ManArgs),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
@@ -115,6 +119,8 @@ fn main() -> ExitCode {
         Command::Key(args) => key::run(args),
         Command::Top(args) => top::run(args),
         Command::Tune(args) => tune::run(args),
+        Command::Completion(args) => pages::completion(args),
+        Command::Man(args) => pages::man(args),
         Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
