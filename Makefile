@@ -16,7 +16,7 @@ MINUTES ?= 10
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help setup build lib headers install demo test quick lint fmt doc bench fuzz soak clean
+.PHONY: help setup build lib headers install deb demo test quick lint fmt doc bench fuzz soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,11 +38,15 @@ headers: ## Write the C headers anew from the sources of bindings/c
 install: build lib ## Install program, C library, headers and manual pages: PREFIX=/usr/local DESTDIR=
 	LIBS=$(TARGET)/release PROGRAM=$(PROGRAM) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) bindings/c/install.sh
 
+deb: build lib ## Build a Debian package with all that: target/tsumuji_VERSION_ARCHITECTURE.deb
+	@bash scripts/setup.sh deb
+	LIBS=$(TARGET)/release PROGRAM=$(PROGRAM) bash scripts/deb.sh $(TARGET)
+
 demo: build ## Solve a real circuit, a real power grid and a dense system over shared memory and UDP
 	@bash scripts/demo.sh $(PROGRAM)
 
 test: ## Lint, all tests, the checks against SciPy, a short fuzz run
-	@bash scripts/setup.sh build test fuzz dpdk
+	@bash scripts/setup.sh build test fuzz deb dpdk
 	@bash scripts/test.sh
 
 quick: ## Unit tests only, no lint

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tsumuji needs on Debian 12, and says what it installs. Quick and silent when all is there.
 #
-#   scripts/setup.sh [build] [lint] [test] [fuzz] [bench] [dpdk]      (default: build)
+#   scripts/setup.sh [build] [lint] [test] [fuzz] [bench] [deb] [dpdk]      (default: build)
 #
 # Packages come by apt-get (with sudo if not root). Rust: the toolchain that is there is used if it is new enough
 # (rust-version in Cargo.toml); where none is, rustup is fetched by its official way, and one that is there already gets
@@ -14,6 +14,8 @@ LINT=(git)
 TEST=(g++ groff-base mandoc mount mpich openmpi-bin procps python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
+
+DEB=(dpkg-dev)
 
 # For the DPDK link, built where it is: headers, libraries and drivers.
 DPDK=(libdpdk-dev)
@@ -115,6 +117,13 @@ install_fuzz() {
     quietly cargo install cargo-fuzz --locked || say "cargo-fuzz could not be built; the parsers are not fuzzed"
 }
 
+install_deb() {
+    install_packages "${DEB[@]}"
+    cargo deb --version >/dev/null 2>&1 && return 0
+    say "building cargo-deb into $cargo_bin: cargo install cargo-deb --locked"
+    quietly cargo install cargo-deb --locked || die "cargo-deb could not be built; see above"
+}
+
 [ $# -eq 0 ] && set -- build
 for group in "$@"; do
     case $group in
@@ -123,7 +132,8 @@ for group in "$@"; do
     test) install_packages "${LINT[@]}" "${TEST[@]}"; install_lints ;;
     fuzz) install_fuzz ;;
     bench) install_packages "${BENCH[@]}" ;;
+    deb) install_deb ;;
     dpdk) install_packages "${DPDK[@]}" ;;
-    *) die "unknown group '$group'; known: build lint test fuzz bench dpdk" ;;
+    *) die "unknown group '$group'; known: build lint test fuzz bench deb dpdk" ;;
     esac
 done

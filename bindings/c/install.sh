@@ -28,7 +28,7 @@ man3=$root$prefix/share/man/man3
 install -m 644 "$here/man/tsumuji.3" "$here/man/suci.3" "$man3/"
 # A page for each function, which leads to that of its header.
 for header in tsumuji suci; do
-    sed -n "s/^[a-z].*[ *]\(${header}_[a-z0-9_]*\)(.*/\1/p" "$here/include/$header.h" | sort -u | while read -r name; do
+    sed -n 's/^[a-z][a-z0-9_ *]*[ *]\([a-z0-9_]*\)(.*/\1/p' "$here/include/$header.h" | sort -u | while read -r name; do
         echo ".so man3/$header.3" >"$man3/$name.3"
     done
 done

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{has, here, installed, run, skip_without, text};
+use common::{has, here, installed, libraries, run, skip_without, text};
 
 /// The shared library shows the headers' functions and nothing else, and bears a name that programs can rely on.
 #[test]
@@ -60,6 +60,8 @@ fn tree_is_complete() {
         "include/suci.h",
         "share/man/man3/tsumuji.3",
         "share/man/man3/suci.3",
+        "share/man/man3/tsumuji_send.3",
+        "share/man/man3/datagram_addrdb_new.3",
     ] {
         assert!(tree.file(file).is_file(), "{file}");
     }
@@ -71,6 +73,45 @@ fn tree_is_complete() {
     assert_eq!(tree.pkg_config(&["--modversion"]), [version]);
     let outside = std::fs::read_dir(tree.root()).expect("root").count();
     assert_eq!(outside, 1, "something was installed beside PREFIX");
+}
+
+/// The Debian package holds program, library, headers and pages, and Debian has what it depends on.
+#[test]
+fn debian_package_can_be_installed() {
+    let test = "debian_package_can_be_installed";
+    let program = libraries().join("../tsumuji");
+    if !program.is_file() {
+        return skip_without("deb", test, "the program is not built");
+    }
+    if !has("cargo-deb") {
+        return skip_without("deb", test, "cargo-deb is not installed");
+    }
+    let folder = installed().root();
+    let made = run(Command::new("bash")
+        .arg(here("../../scripts/deb.sh"))
+        .arg(&folder)
+        .env("LIBS", libraries())
+        .env("PROGRAM", program));
+    let package = text(&made.stdout).trim().to_owned();
+    let content = text(&run(Command::new("dpkg-deb").args(["--contents", &package])).stdout);
+    for file in [
+        "/usr/bin/tsumuji",
+        "/usr/lib/libtsumuji.so -> libtsumuji.so.0",
+        "/usr/include/tsumuji.h",
+        "/usr/share/man/man1/tsumuji-launch.1.gz",
+        "/usr/share/man/man3/tsumuji_send.3",
+        "/usr/share/bash-completion/completions/tsumuji",
+    ] {
+        assert!(content.contains(file), "no {file} in {content}");
+    }
+    let unpacked = folder.join("unpacked");
+    run(Command::new("dpkg-deb")
+        .args(["--extract", &package])
+        .arg(&unpacked));
+    let version = run(Command::new(unpacked.join("usr/bin/tsumuji")).arg("--version"));
+    assert!(text(&version.stdout).starts_with("tsumuji "));
+    std::fs::remove_dir_all(unpacked).expect("removed");
+    std::fs::remove_file(package).expect("removed");
 }
 
 /// The headers are C99 without any other header before them, and C++; a program is built without a warning.
