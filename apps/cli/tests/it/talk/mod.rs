@@ -32,7 +32,7 @@ const HEAD_BYTES: usize = 12;
 /// Between two rounds of talk.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
-const PATIENCE: Duration = Duration::from_secs(45);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A started process runs the congestion control that its environment names.
 pub(crate) fn options() -> Options {
@@ -41,7 +41,7 @@ pub(crate) fn options() -> Options {
         congestion: named.map_or_else(Congestion::default, |name| name.parse().expect("a name")),
         keep_alive: Duration::from_millis(100),
         // Nobody that lives is given up, however busy the machine: so nothing between those that live on may be missing.
-        dead_after: Duration::from_secs(120),
+        dead_after: Duration::from_secs(300),
         ..Options::default()
     }
 }
@@ -278,6 +278,19 @@ impl Workers {
         child.wait().expect("reap");
     }
 
+    /// What each process does, as the kernel tells: whether it runs at all, and where it waits.
+    fn states(&self) -> String {
+        let of = |(node, (child, _)): (&u16, &(Child, u32))| {
+            let told = |name: &str| {
+                let text = std::fs::read_to_string(format!("/proc/{}/{name}", child.id()));
+                text.unwrap_or_else(|error| error.to_string()).replace('\n', " ")
+            };
+            let names = ["stat", "wchan", "stack", "io"].map(told);
+            format!("node {node}: {}\n", names.join(" | "))
+        };
+        self.0.iter().map(of).collect()
+    }
+
     /// Those that live, node 0 too, with their lives.
     fn sessions(&self) -> Vec<(u16, u32)> {
         let workers = self.0.iter().map(|(node, (_, session))| (*node, *session));
@@ -312,7 +325,8 @@ fn until_heard(talker: &mut Talker, workers: &mut Workers, before: &Counts, what
         }
         assert!(
             begun.elapsed() < PATIENCE,
-            "{what}: these (node, heard by it, its life) were not heard: {missing:?}"
+            "{what}: these (node, heard by it, its life) were not heard: {missing:?}\n{}",
+            workers.states()
         );
         talker.turn();
     }
