@@ -1,6 +1,6 @@
 //! The `tsumuji` program: parses the command line and calls one module per command.
 //!
-//! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there). With `--json`
+//! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there); 130 interrupted. With `--json`
 //! one object goes to standard output, also when a command fails; everything else goes to standard error.
 
 mod agent;
@@ -24,6 +24,7 @@ mod top;
 mod tune;
 mod worker;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -80,13 +81,16 @@ const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
-    let cli = match Cli::try_parse() {
+    let words = words();
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(error)
             if error.use_stderr()
                 && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
-            return output::close(fail(&one_line(&error.to_string()), wants_json));
+            let hint = launch::hint(&error, &words);
+            let message = one_line(&error.to_string()) + &hint.unwrap_or_default();
+            return output::close(fail(&message, BAD_INPUT, wants_json));
         }
         // Help and version.
         Err(error) => {
@@ -118,16 +122,38 @@ fn main() -> ExitCode {
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
     };
-    output::close(outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json)))
+    output::close(outcome.unwrap_or_else(|error| {
+        let is_interrupted = error.is::<interrupt::Interrupted>();
+        let code = if is_interrupted {
+            interrupt::INTERRUPTED
+        } else {
+            BAD_INPUT
+        };
+        fail(&sentence(&error), code, wants_json)
+    }))
+}
+
+/// The command line, with `-n` for the `-np` of other launchers.
+fn words() -> Vec<OsString> {
+    let mut is_ours = true;
+    let words = std::env::args_os().map(|word| {
+        is_ours &= word != "--";
+        if is_ours && word == "-np" {
+            "-n".into()
+        } else {
+            word
+        }
+    });
+    words.collect()
 }
 
 /// Prints an error in one line.
-fn fail(message: &str, wants_json: bool) -> ExitCode {
+fn fail(message: &str, code: u8, wants_json: bool) -> ExitCode {
     eprintln!("tsumuji: {message}");
     if wants_json {
         output::print_json(&serde_json::json!({ "error": message }));
     }
-    ExitCode::from(BAD_INPUT)
+    ExitCode::from(code)
 }
 
 /// An error with those of its causes that it does not mention itself, in one line.

@@ -20,8 +20,8 @@ use tsumuji_bench::table::aligned;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
-use crate::bench::INTERRUPTED;
 use crate::bench::compare::{object, pending, testbed};
+use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             ));
         }
         let comparison = measure(&plan, peers, args, machine.clone(), &mut talk)?;
-        ensure!(!stop::is_wanted(), INTERRUPTED);
+        ensure!(!stop::is_wanted(), Interrupted);
         beside.extend(statements(figure, &comparison));
         comparisons.push(comparison);
     }

@@ -22,14 +22,14 @@ use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, System};
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b by relaxation with several processes.
 ///
 /// The residual that is reported is computed from A, b and x, never taken from the iteration. Without --rhs, b = A·1. Exit code
-/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included.
+/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included; 130 if interrupted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tsumuji solve A.mtx --rhs b.mtx --output x.npy --workers 4
@@ -314,10 +314,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else if !outcome.laps.is_empty() {
         output::print_text(&show::table(&run, &outcome, &traffic));
     }
-    Ok(if outcome.converged {
-        DONE
-    } else {
-        ExitCode::from(NOT_REACHED)
+    Ok(match outcome.reason {
+        Reason::Interrupted => ExitCode::from(INTERRUPTED),
+        _ if outcome.converged => DONE,
+        _ => ExitCode::from(NOT_REACHED),
     })
 }
 

@@ -12,9 +12,11 @@ use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tsumuji_testbed::{Fraction, Host, Impairment, Name, Rate, Spec, Status, Stream, Testbed};
+use tsumuji_testbed::{
+    Fraction, Host, Impairment, Name, Rate, Spec, Status, Stream, Testbed, UpError,
+};
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
 /// Fewer hosts are built in a moment, without showing progress.
@@ -205,6 +207,9 @@ fn up(args: UpArgs) -> Outcome {
         }
     });
     bar.finish_and_clear();
+    if let Err(UpError::Interrupted) = testbed {
+        bail!(Interrupted);
+    }
     let testbed = testbed?.keep()?;
     let status = testbed.status()?;
     if args.json {
@@ -312,7 +317,11 @@ fn run_all(args: &RunArgs) -> Outcome {
             );
         }
     }
-    Ok(ExitCode::from(worst))
+    Ok(ExitCode::from(if interrupt.is_set() {
+        INTERRUPTED
+    } else {
+        worst
+    }))
 }
 
 fn impair(args: &ImpairArgs) -> Outcome {

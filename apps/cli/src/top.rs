@@ -8,12 +8,13 @@ mod table;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, Outcome, output};
 use nodes::Look;
 
@@ -79,7 +80,12 @@ pub(crate) fn run(args: Args) -> Outcome {
             return Ok(DONE);
         }
         if !wait(interval, &interrupt, keys.is_some()) {
-            return Ok(DONE);
+            let interrupted = interrupt.is_set();
+            return Ok(if interrupted {
+                ExitCode::from(INTERRUPTED)
+            } else {
+                DONE
+            });
         }
         before = Look::now(Some(&before))?;
     }

@@ -12,6 +12,7 @@ use tsumuji_node::{
     report_error,
 };
 
+use crate::interrupt::Interrupt;
 use crate::output::{self, PendingFile};
 use crate::{DONE, Outcome, hosts};
 
@@ -182,6 +183,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let text = table.to_toml();
     if let Some(pending) = pending {
+        let _interrupt = Interrupt::listen()?; // so that none comes between
         pending.finish(|file| file.write_all(text.as_bytes()))?;
     } else if !args.json {
         output::print_text(&text);

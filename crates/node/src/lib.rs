@@ -58,8 +58,9 @@ pub use bytes::Bytes;
 
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use bootstrap::{
-    Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
-    endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
+    Binding, Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, UserSignal, WorkerExit,
+    WorkerFailure, endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster,
+    report_error,
 };
 pub use channel::{
     Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram,

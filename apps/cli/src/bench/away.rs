@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     ];
     for assistant in [true, false] {
         if stop::is_wanted() {
-            bail!(super::INTERRUPTED);
+            bail!(crate::interrupt::Interrupted);
         }
         let away = pair.measure_away(&Plan {
             laps: args.laps,

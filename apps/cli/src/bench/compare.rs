@@ -15,9 +15,9 @@ use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{ClusterFile, LinkSpec};
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
-use super::INTERRUPTED;
 use super::between::Between;
 use super::sizes::Sizes;
+use crate::interrupt::Interrupted;
 use crate::output::{self, PendingFile};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
@@ -227,7 +227,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
     drop(talk);
-    ensure!(!stop::is_wanted(), INTERRUPTED);
+    ensure!(!stop::is_wanted(), Interrupted);
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
     if !comparison.results.iter().any(ours) {
         let reason = comparison

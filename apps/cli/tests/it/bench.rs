@@ -373,7 +373,7 @@ fn interrupt_leaves_nothing() {
     let output = finish(child);
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{rest}");
+    assert_eq!(output.status.code(), Some(130), "{rest}");
     let last = rest.lines().last().unwrap();
     assert_eq!(last, "tsumuji: interrupted; nothing was left behind");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -156,7 +156,7 @@ fn interrupt_reaches_all() {
     assert!(bed.run("up", &["-n", "2"]).status.success());
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "trap 'exit 42' INT; touch {}/$$; while :; do sleep 0.01; done",
+        "trap 'exit 0' INT; touch {}/$$; while :; do sleep 0.01; done",
         folder.path().display()
     );
     let child = start(&bed.args("run", &["--", "sh", "-c", &script]));
@@ -173,7 +173,7 @@ fn interrupt_reaches_all() {
             .unwrap()
             .success()
     );
-    assert_eq!(finish(child).status.code(), Some(42));
+    assert_eq!(finish(child).status.code(), Some(130));
     for id in ["0", "1"] {
         let pids = Command::new("ip")
             .args(["netns", "pids", &format!("{}-{id}", bed.0)])
@@ -204,7 +204,7 @@ fn interrupted_up_leaves_nothing() {
     let output = finish(child);
     assert_eq!(
         (output.status.code(), bed.namespaces()),
-        (Some(2), 0),
+        (Some(130), 0),
         "{output:?}"
     );
     assert_eq!(

@@ -7,6 +7,7 @@
 //! own service.
 
 mod agent;
+mod binding;
 mod child;
 mod door;
 mod exit;
@@ -17,6 +18,7 @@ pub mod fuzzing;
 mod hosts;
 mod keeper;
 mod launcher;
+mod leftovers;
 mod lines;
 mod meeting;
 mod neighbours;
@@ -27,7 +29,9 @@ mod shared;
 mod worker;
 
 pub use agent::{AgentError, serve_agent};
+pub use binding::Binding;
 pub use exit::{WorkerExit, WorkerFailure};
+pub use frames::UserSignal;
 pub use hosts::Hosts;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub(crate) use neighbours::{HostMemory, Server as HostServer};
