@@ -90,6 +90,54 @@ fn session_of_a_testbed() {
     assert_eq!(bed.namespaces(), 0);
 }
 
+/// An interface that was left down, here or on another host, is named with the command that sets it up; after that the same run works.
+#[test]
+fn interface_that_is_down_is_told() {
+    let Some(bed) = Bed::new("down") else { return };
+    assert!(bed.run("up", &["-n", "2"]).status.success());
+    let (_, status) = json(&bed.args("status", &[]));
+    let hosts = status["hosts_file"].as_str().unwrap();
+    let set = |id: &str, state: &str| {
+        let words = ["--", "ip", "link", "set", "dev", "eth0", state];
+        assert!(
+            bed.run("exec", &[&[id], &words[..]].concat())
+                .status
+                .success()
+        );
+    };
+    for link in ["packet", "xdp"] {
+        let solve = [
+            "solve",
+            "--generate",
+            "poisson2d:10",
+            "--hosts",
+            hosts,
+            "--link",
+            link,
+            "--open",
+        ];
+        for id in ["0", "1"] {
+            set(id, "down");
+            let output = tsumuji(&solve);
+            let complaint = text(&output.stderr);
+            let last = complaint.lines().last().unwrap();
+            // A cable whose other end is down has no carrier.
+            let wanted = if id == "1" && last.contains("carrier") {
+                "`eth0` is up but has no carrier after 5 s; connect the cable, or set the other end up"
+            } else {
+                "`eth0` is down; set it up: ip link set dev eth0 up"
+            };
+            assert_ne!(output.status.code(), Some(0));
+            assert!(
+                last.contains(wanted) && last.matches("cannot open").count() == 1,
+                "{complaint}"
+            );
+            set(id, "up");
+        }
+        assert_eq!(tsumuji(&solve).status.code(), Some(0));
+    }
+}
+
 /// `run` shows whose line it is, and ends with the worst exit code of all.
 #[test]
 fn run_tells_hosts_apart() {

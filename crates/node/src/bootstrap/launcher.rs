@@ -203,7 +203,7 @@ pub enum LaunchError {
     #[error("cannot make the shared memory: {0}")]
     Memory(#[from] ShmCreateError),
     /// The parent's own endpoint cannot be opened.
-    #[error("cannot open the link: {0}")]
+    #[error(transparent)]
     Open(Box<OpenError>),
     /// A system call failed.
     #[error("{what}: {source}")]
