@@ -13,6 +13,7 @@ mod interrupt;
 #[cfg(feature = "seal")]
 mod key;
 mod launch;
+mod meeting;
 mod metrics;
 mod output;
 mod paper;

@@ -13,6 +13,7 @@ use tsumuji_node::{
 };
 
 use crate::interrupt::Interrupt;
+use crate::meeting::meet;
 use crate::output::{self, PendingFile};
 use crate::{DONE, Outcome, hosts};
 
@@ -160,7 +161,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         ..Options::default()
     };
     let mut launcher = Launcher::start(spec)?;
-    let endpoint = launcher.endpoint(options, None, None)?;
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    meet(&mut endpoint, &mut || launcher.check().is_some())?;
     let (link, nodes) = (endpoint.link_name(), endpoint.members().len());
     let measured = measure(endpoint, &wishes(max_bytes, time), |one| {
         let name = serde_json::to_value(one.operation).unwrap_or_default();

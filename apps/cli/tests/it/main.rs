@@ -23,3 +23,4 @@ mod talk;
 mod testbed;
 mod top;
 mod tune;
+mod waiting;
