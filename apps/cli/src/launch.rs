@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use tsumuji_node::bootstrap::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
 use tsumuji_node::{
     Binding, Congestion, LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit,
-    WorkerFailure,
+    WorkerFailure, quantity,
 };
 
 use crate::interrupt::{INTERRUPTED, Interrupt, UserSignals};
@@ -51,8 +51,8 @@ pub(crate) struct Args {
     /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Fraction of received frames to drop on purpose, 0 to 1
-    #[arg(long, value_name = "P", value_parser = crate::solve::fraction)]
+    /// Fraction of received frames to drop on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
     loss: Option<f64>,
     /// Seed of random choices
     #[arg(long, value_name = "S")]
@@ -150,6 +150,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
         let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref(), args.slots)?);
+        hosts::check_names(file, path)?;
         link_name = file.link_name();
         spec.nodes = file.hosts().len();
         spec.join_timeout = hosts::ANSWER_WITHIN;
@@ -157,7 +158,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let security = args
         .security
-        .stated(args.link.as_ref(), file_of_hosts.as_ref());
+        .stated(args.link.as_ref(), file_of_hosts.as_ref())?;
     spec.env.extend(security.env());
     let nodes = spec.nodes;
     spec.name_prefix = "node".to_owned();

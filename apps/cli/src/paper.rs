@@ -20,7 +20,7 @@ use tsumuji_bench::table::aligned;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
-use crate::bench::compare::{object, pending, testbed};
+use crate::bench::compare::{object, pending, pending_plot, testbed};
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "list")]
     figure: Option<Figure>,
     /// Say which there are
-    #[arg(long, conflicts_with = "figure")]
+    #[arg(long, conflicts_with_all = ["figure", "nodes", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
     list: bool,
     /// Nodes of fig8 and fig9; several by commas; default: 8 (the paper does not say), and 5,40
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
@@ -188,9 +188,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         args.link != LinkSpec::Shm,
         "--link shm: the paper's nodes are hosts; use udp, packet or xdp"
     );
+    let is_pair = matches!(figure, Figure::SuciFig6 | Figure::SuciFig7);
+    ensure!(
+        args.nodes.is_empty() || !is_pair,
+        "--nodes: {} is between two nodes; suci-fig8 and suci-fig9 take a number of nodes",
+        figure.name()
+    );
     let (csv, svg) = (
         pending(args.csv.as_deref())?,
-        pending(args.plot.as_deref())?,
+        pending_plot(args.plot.as_deref())?,
     );
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();

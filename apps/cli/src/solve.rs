@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt, quantity};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -90,9 +90,9 @@ pub(crate) struct Args {
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
-    /// Drop this fraction of received frames on purpose, 0 to 1
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = fraction)]
-    loss: f64,
+    /// Drop this fraction of received frames on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
+    loss: Option<f64>,
     /// Of everything random: generated systems, the choice of dropped frames
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -143,14 +143,6 @@ impl ModeName {
 
     fn uses_messages(self) -> bool {
         matches!(self, Self::Async | Self::Sync)
-    }
-}
-
-/// A number from 0 to below 1.
-pub(crate) fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
-        _ => Err("accepted are fractions from 0 to below 1, for example 0.2".to_owned()),
     }
 }
 
@@ -207,12 +199,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         && id > 0
     {
         let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
-        let security = args.security.stated(args.link.as_ref(), Some(&file));
+        let security = args.security.stated(args.link.as_ref(), Some(&file))?;
         return crate::worker::serve_host(
             &file,
             hosts,
             id,
-            args.loss,
+            args.loss.unwrap_or(0.0),
             &security,
             distributed::options(&args)?,
         );
@@ -228,6 +220,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
         None => None,
     };
+    let file = cluster.as_ref().map(|cluster| &cluster.file);
+    let security = args.security.stated(args.link.as_ref(), file)?;
     let limits = Limits::new(args.tol, args.max_laps)?;
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
@@ -286,7 +280,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             };
             distributed::solve(
                 &args,
-                cluster.as_ref(),
+                (cluster.as_ref(), security),
                 workers,
                 source.input(),
                 &config,
@@ -341,6 +335,22 @@ fn check(args: &Args) -> anyhow::Result<()> {
             path.display()
         );
         output::check_writable(path)?;
+    }
+    if !args.mode.uses_messages() {
+        for (flag, is_given) in [
+            ("--link", args.link.is_some()),
+            ("--loss", args.loss.is_some()),
+            ("--elements", args.elements != Elements::Auto),
+            ("--congestion", args.congestion.is_some()),
+            ("--metrics", args.metrics.is_some()),
+            ("--key, --seal and --open", args.security.is_given()),
+        ] {
+            ensure!(
+                !is_given,
+                "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode async or sync",
+                args.mode.name()
+            );
+        }
     }
     if args.hosts.is_some() {
         ensure!(

@@ -154,7 +154,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     let security = args
         .security
-        .stated(args.link.as_ref(), file_of_hosts.as_ref());
+        .stated(args.link.as_ref(), file_of_hosts.as_ref())?;
     spec.env.extend(security.env());
     let options = Options {
         security,

@@ -36,6 +36,12 @@ pub enum KeyError {
         /// The system's error.
         source: io::Error,
     },
+    /// There is no such file.
+    #[error("there is no key file {path}; make one: tsumuji key {path}", path = path.display())]
+    Missing {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file's mode lets others read the key.
     #[error("{path} is open to others (mode {mode:03o}); run: chmod 600 {path}", path = path.display())]
     TooOpen {
@@ -231,9 +237,14 @@ impl Keys {
     /// Reads a key file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
-        let failed = |source| KeyError::Read {
-            path: path.to_owned(),
-            source,
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => KeyError::Missing {
+                path: path.to_owned(),
+            },
+            _ => KeyError::Read {
+                path: path.to_owned(),
+                source,
+            },
         };
         let file = File::open(path).map_err(failed)?;
         // Metadata of the opened file: the path may lead to another by now.

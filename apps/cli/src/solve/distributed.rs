@@ -52,19 +52,17 @@ impl Cluster<'_> {
 /// Solves with workers of this host, or with those of the hosts file.
 pub(super) fn solve(
     args: &Args,
-    cluster: Option<&Cluster<'_>>,
+    (cluster, security): (Option<&Cluster<'_>>, Security),
     workers: usize,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let file = cluster.map(|cluster| &cluster.file);
-    let security = args.security.stated(args.link.as_ref(), file);
     match (cluster, args.id) {
         (Some(Cluster { file, path }), Some(id)) => {
             let mut stop = || interrupt.is_set();
-            let (loss, options) = (args.loss, options(args)?);
+            let (loss, options) = (args.loss.unwrap_or(0.0), options(args)?);
             let mut endpoint = join(file, path, id, loss, &security, options, &mut stop)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
@@ -148,10 +146,10 @@ fn launch_spec(
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
     spec.env.extend(security.env());
     spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
-    if args.loss > 0.0 {
-        spec.env
-            .push((bootstrap::ENV_LOSS.into(), args.loss.to_string().into()));
-    }
+    spec.env.extend(
+        args.loss
+            .map(|loss| (bootstrap::ENV_LOSS.into(), loss.to_string().into())),
+    );
     Ok(spec)
 }
 
@@ -173,7 +171,11 @@ fn with_launched(
         security,
         ..options(args)?
     };
-    let mut endpoint = match launcher.endpoint(options, impairment(args.loss, args.seed), None) {
+    let mut endpoint = match launcher.endpoint(
+        options,
+        impairment(args.loss.unwrap_or(0.0), args.seed),
+        None,
+    ) {
         Ok(endpoint) => endpoint,
         Err(_) if interrupt.is_set() => return Ok(ended(Reason::Interrupted)),
         Err(OpenError::Worker(failure)) => return Ok(lost(&failure)),

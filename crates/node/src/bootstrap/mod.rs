@@ -37,7 +37,7 @@ pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub(crate) use neighbours::{HostMemory, Server as HostServer};
 pub use worker::{
     endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
-    was_launched,
+    security_from_env, was_launched,
 };
 
 /// Name of the rendezvous socket. Set by the launcher.
@@ -52,7 +52,7 @@ pub const ENV_LINK: &str = "TSUMUJI_LINK";
 pub const ENV_CLUSTER: &str = "TSUMUJI_CLUSTER";
 /// Seed of random choices (a number); each node mixes in its own.
 pub const ENV_SEED: &str = "TSUMUJI_SEED";
-/// Fraction of received frames to drop on purpose, 0 to 1.
+/// Fraction of received frames to drop on purpose: `0.2` or `20%`.
 pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
 /// Where metrics are published: ADDRESS:PORT (node i: PORT + i), `local` (the default: for `tsumuji top`) or `off`.
 pub const ENV_METRICS: &str = "TSUMUJI_METRICS";
