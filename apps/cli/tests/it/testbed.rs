@@ -90,6 +90,58 @@ fn session_of_a_testbed() {
     assert_eq!(bed.namespaces(), 0);
 }
 
+/// All testbeds are listed. One whose bench was killed is known as abandoned, and the next bench removes it.
+#[test]
+fn testbeds_are_listed_and_abandoned_ones_removed() {
+    let Some(bed) = Bed::new("list") else { return };
+    assert!(bed.run("up", &["-n", "2"]).status.success());
+    let find = |name: &str| {
+        let (code, list) = json(&["testbed", "list"]);
+        assert_eq!(code, 0);
+        let mut all = list["testbeds"].as_array().unwrap().iter();
+        all.find(|testbed| testbed["name"] == name).cloned()
+    };
+    let found = find(&bed.0).unwrap();
+    assert_eq!((&found["hosts"], &found["holder"]), (&2.into(), &().into()));
+    let file = format!("{}.hosts.toml", bed.0);
+    assert!(found["hosts_file"].as_str().unwrap().ends_with(&file));
+    let shown = text(&tsumuji(&["testbed", "list"]).stdout);
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.contains(&bed.0) && line.contains(&file)),
+        "{shown}"
+    );
+
+    let bench = |rounds| {
+        [
+            "bench",
+            "pingpong",
+            "--testbed",
+            "--link",
+            "udp",
+            "--sizes",
+            "4..8",
+            "--rounds",
+            rounds,
+        ]
+    };
+    let mut child = start(&bench("1000"));
+    let name = format!("bench{}", child.id());
+    let begun = std::time::Instant::now();
+    while find(&name).is_none_or(|testbed| testbed["holder"]["lives"] != true) {
+        assert!(begun.elapsed() < PATIENCE, "no testbed");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Another test's `up` may have removed it already.
+    let holder = find(&name).map(|testbed| testbed["holder"]["lives"].clone());
+    assert!(holder.is_none_or(|lives| lives == false));
+    assert_eq!(tsumuji(&bench("1")).status.code(), Some(0));
+    assert_eq!(find(&name), None);
+}
+
 /// An interface that was left down, here or on another host, is named with the command that sets it up; after that the same run works.
 #[test]
 fn interface_that_is_down_is_told() {
