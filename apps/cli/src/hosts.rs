@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{ClusterFile, HostNode, LinkSpec};
+use tsumuji_node::{ClusterFile, HostNode, LaunchError, LinkSpec};
 
 use crate::agent;
 
@@ -71,6 +71,17 @@ pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
     Hosts {
         nodes: file.hosts().to_vec(),
         agent: vec![program, agent::WORDS.to_owned()],
+    }
+}
+
+/// Refuses a link that joins hosts where all processes are of one.
+pub(crate) fn check_one_host(link: Option<&LinkSpec>) -> anyhow::Result<()> {
+    match link {
+        Some(link @ (LinkSpec::Packet(_) | LinkSpec::Xdp(_))) => {
+            let link = Box::new(*link);
+            Err(LaunchError::OneHost { link }.into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,6 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
-use tsumuji_bench::table::aligned;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
@@ -498,28 +497,15 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     }
 }
 
+/// Six lines for each statement, of at most 80 characters.
 fn table(rows: &[Beside]) -> String {
-    let head = [
-        "",
-        "paper: Suci",
-        "paper: MPICH",
-        "ours: credit",
-        "ours: suci",
-        "MPICH here",
-    ]
-    .map(str::to_owned);
-    let rows = rows.iter().map(|row| {
-        [
-            row.what.clone(),
-            row.paper.to_owned(),
-            row.paper_mpich.to_owned(),
-            row.ours.clone(),
-            row.suci.clone(),
-            row.mpich.clone(),
-        ]
+    let lines = rows.iter().map(|row| {
+        format!(
+            "{}\n  paper, Suci: {}\n  paper, MPICH: {}\n  here, credit: {}\n  here, suci: {}\n  here, MPICH: {}\n",
+            row.what, row.paper, row.paper_mpich, row.ours, row.suci, row.mpich
+        )
     });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    format!("\n{}", aligned(&rows))
+    format!("\n{}", lines.collect::<String>())
 }
 
 #[cfg(test)]
@@ -563,7 +549,11 @@ mod tests {
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);
             assert!(text.contains("3.00x") || text.contains("MB/s"), "{text}");
-            assert_eq!(text.trim().lines().count(), 1 + all.len());
+            assert_eq!(text.trim().lines().count(), 6 * all.len());
+            assert!(
+                text.lines().all(|line| line.chars().count() <= 80),
+                "{text}"
+            );
         }
     }
 

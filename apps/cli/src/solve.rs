@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt, quantity};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -199,6 +199,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         && id > 0
     {
         let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
+        file.membership(NodeId(id), hosts)?;
         let security = args.security.stated(args.link.as_ref(), Some(&file))?;
         return crate::worker::serve_host(
             &file,
@@ -352,7 +353,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
-    if args.hosts.is_some() {
+    if args.hosts.is_none() {
+        hosts::check_one_host(args.link.as_ref())?;
+    } else {
         ensure!(
             args.mode.uses_messages(),
             "--mode {} runs on one host; with --hosts use async or sync",

@@ -96,6 +96,12 @@ pub enum KeyError {
         /// The system's error.
         source: io::Error,
     },
+    /// There is a file of that name, which may hold a key that is in use.
+    #[error("{path} is there already and is left as it is; give another name, or remove it first", path = path.display())]
+    Exists {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The kernel gave no random bytes.
     #[error("the kernel has no random bytes: {0}")]
     Random(getrandom::Error),
@@ -171,9 +177,14 @@ impl ClusterKey {
                 }
                 written
             })
-            .map_err(|source| KeyError::Write {
-                path: path.to_owned(),
-                source,
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => KeyError::Exists {
+                    path: path.to_owned(),
+                },
+                _ => KeyError::Write {
+                    path: path.to_owned(),
+                    source,
+                },
             })
     }
 

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let mut rows = vec![
         [
             "progress by",
-            "of a lap (us)",
+            "lap (us)",
             "p50",
             "p99",
             "longest",

@@ -56,6 +56,7 @@ impl Pair {
         );
         let congestion = between.congestion.first().copied();
         let Some(path) = &between.hosts else {
+            hosts::check_one_host(between.link.as_ref())?;
             return Ok(Self {
                 link: between.link.unwrap_or(LinkSpec::Shm),
                 hosts: None,

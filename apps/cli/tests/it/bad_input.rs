@@ -390,3 +390,78 @@ fn plots() {
         }
     }
 }
+
+/// Numbers, ranges, missing words and unknown commands are told in plain words.
+#[test]
+fn mistyped_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = file(folder.path(), "there", "x");
+    for (words, wanted) in [
+        (
+            &["solve", "--generate", "dense:4", "--workers", "x"][..],
+            "'x' for '--workers <N>': accepted are whole numbers\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--workers", "-1"],
+            "'-1' for '--workers <N>': accepted are whole numbers\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--omega", "x"],
+            "'x' for '--omega <W>': accepted are numbers, for example",
+        ),
+        (
+            &[
+                "solve",
+                "--generate",
+                "dense:4",
+                "--seed",
+                "99999999999999999999",
+            ],
+            "the number is too large\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--slots", "3"],
+            "provided: --hosts <FILE>\n",
+        ),
+        (
+            &["bench", "pingpong", "--rounds", "0"],
+            "'0' for '--rounds <R>': accepted are 1 to 1000\n",
+        ),
+        (
+            &["bench", "pingpong", "--iterations", "0"],
+            "accepted are numbers from 1\n",
+        ),
+        (
+            &["bench", "pingpong", "--link", "packet"],
+            "link `packet` joins hosts, one process each; say which by --hosts FILE",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--link", "xdp:eth9"],
+            "link `xdp:eth9` joins hosts",
+        ),
+        (
+            &["solve", "--hosts", "/no/such", "A.mtx"],
+            "/no/such: No such file or directory\n",
+        ),
+        (
+            &["testbed", "up", "-n", "2", "--mtu", "x"],
+            "'x' for '--mtu <BYTES>': accepted are whole numbers\n",
+        ),
+        (
+            &["testbed", "foo"],
+            "'foo'; `tsumuji testbed --help` lists the commands\n",
+        ),
+        (&["frob"], "'frob'; `tsumuji --help` lists the commands\n"),
+        (
+            &["key", &there],
+            "is there already and is left as it is; give another name",
+        ),
+        (
+            &["launch", "--frob", "-n", "2", "--", "x"],
+            "unexpected argument '--frob' found\n",
+        ),
+    ] {
+        assert_refused(words, &[wanted]);
+    }
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "x");
+}

@@ -215,7 +215,7 @@ fn refusals_are_one_line() {
             &["burst", "--sizes", "8", "--testbed", "--link", "shm"],
             "--link shm",
         ),
-        (&["gather", "--nodes", "1"], "2..=253"),
+        (&["gather", "--nodes", "1"], "2 to 253"),
         (&["idle", "--congestion", "credit,suci"], "give one here"),
         (&["gather", "--link", "packet"], "--testbed"),
         (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),

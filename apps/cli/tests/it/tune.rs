@@ -82,7 +82,7 @@ fn interrupted_tune_leaves_no_file() {
     let words = [
         "tune",
         "-n",
-        "2",
+        "3",
         "--time",
         "60000",
         "--output",
@@ -90,7 +90,7 @@ fn interrupted_tune_leaves_no_file() {
     ];
     for how in ["-INT", "-KILL"] {
         let child = crate::common::start(&words);
-        let members = crate::common::wait_for_children(child.id(), 1);
+        let members = crate::common::wait_for_children(child.id(), 2);
         crate::common::wait_until_at_work(&members);
         crate::common::signal(how, child.id());
         let output = crate::common::finish(child);
