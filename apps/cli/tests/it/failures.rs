@@ -82,6 +82,8 @@ fn interrupt_ends_threads_and_single() {
         let at = args.iter().position(|arg| *arg == "--workers").unwrap();
         args[at + 1] = workers;
         args.extend(["--mode", mode, "--output", &output]);
+        let at = args.iter().position(|arg| *arg == "--link").unwrap();
+        args.drain(at..at + 2);
         let mut child = start(&args);
         // Signals are caught from when the outlook was told; said so on standard error.
         let mut told = BufReader::new(child.stderr.take().unwrap());
