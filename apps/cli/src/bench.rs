@@ -19,7 +19,7 @@ use tsumuji_bench::group;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stop;
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::{DONE, Outcome};
 
 /// Measure messages between processes or hosts, beside their peers, or print all figures the project promises.
@@ -117,15 +117,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-/// Message of a command that was interrupted.
-pub(crate) const INTERRUPTED: &str = "interrupted; nothing was left behind";
-
 /// Runs a measurement so that Ctrl-C ends it cleanly: other processes are ended, testbeds and temporary files removed.
 pub(crate) fn interruptible(measure: impl FnOnce() -> Outcome) -> Outcome {
     Interrupt::listen_for(&stop::flag())?;
     let outcome = measure();
     if stop::is_wanted() {
-        bail!(INTERRUPTED);
+        bail!(Interrupted);
     }
     outcome
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{ClusterFile, LinkSpec};
+use tsumuji_node::{ClusterFile, HostNode, LaunchError, LinkSpec};
 
 use crate::agent;
 
@@ -44,7 +44,10 @@ pub(crate) fn read(
     };
     Ok(match link {
         Some(link) => file.over(link, path)?,
-        None => file,
+        None => {
+            file.check_links(path)?;
+            file
+        }
     })
 }
 
@@ -71,8 +74,35 @@ pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
     }
 }
 
+/// Refuses a link that joins hosts where all processes are of one.
+pub(crate) fn check_one_host(link: Option<&LinkSpec>) -> anyhow::Result<()> {
+    match link {
+        Some(link @ (LinkSpec::Packet(_) | LinkSpec::Xdp(_))) => {
+            let link = Box::new(*link);
+            Err(LaunchError::OneHost { link }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Nodes that are reached by their host's name have one.
+pub(crate) fn check_names(file: &ClusterFile, path: &Path) -> anyhow::Result<()> {
+    // Without a name the file calls them `node 2`, which no host is called.
+    let nameless =
+        |node: &&HostNode| node.host.contains(' ') && node.via.is_none() && !node.is_this_host();
+    match file.hosts().iter().find(nameless) {
+        None => Ok(()),
+        Some(node) => bail!(
+            "{}: {} has no field `host`; state by which name ssh reaches it, or a command in `via`",
+            path.display(),
+            node.host
+        ),
+    }
+}
+
 /// Node 0 is this process. If it runs behind a command, this process becomes that command, which runs the same program again.
 pub(crate) fn enter_node_0(file: &ClusterFile, path: &Path) -> anyhow::Result<()> {
+    check_names(file, path)?;
     let node = &file.hosts()[0];
     match &node.via {
         Some(via) if via.is_empty() => Ok(()),

@@ -44,7 +44,7 @@ pub(crate) struct Args {
 
 /// Runs the command. It returns only if the program cannot be started.
 pub(crate) fn run(args: Args) -> Outcome {
-    let security = args.security.stated(args.link.as_ref(), None);
+    let security = args.security.stated(args.link.as_ref(), None)?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env(ENV_JOIN, args.to);
     let id = args.id.map(|id| id.to_string());

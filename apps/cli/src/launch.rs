@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
+use tsumuji_node::bootstrap::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
 use tsumuji_node::{
-    Congestion, LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit,
-    WorkerFailure,
+    Binding, Congestion, LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit,
+    WorkerFailure, quantity,
 };
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt, UserSignals};
 use crate::{BAD_INPUT, DONE, Outcome, hosts, metrics, output};
 
 /// Grace time of the remaining processes when one has failed, or the user wants to stop.
@@ -49,8 +51,8 @@ pub(crate) struct Args {
     /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Fraction of received frames to drop on purpose, 0 to 1
-    #[arg(long, value_name = "P", value_parser = crate::solve::fraction)]
+    /// Fraction of received frames to drop on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
     loss: Option<f64>,
     /// Seed of random choices
     #[arg(long, value_name = "S")]
@@ -66,6 +68,12 @@ pub(crate) struct Args {
     /// Node 0 admits processes that join later; where they ask is printed to standard error (see `tsumuji join`)
     #[arg(long)]
     admit: bool,
+    /// Pass this variable of the environment on to the programs, also on other hosts; TSUMUJI_* are always passed on
+    #[arg(short = 'x', value_name = "VAR[=VALUE]", value_parser = variable)]
+    variables: Vec<(OsString, OsString)>,
+    /// core: each program runs on a core of its own, where its host has as many; none: the kernel chooses
+    #[arg(long, value_name = "WHAT", default_value = "none")]
+    bind: Binding,
     /// Put `node I: ` before each line that the programs print
     #[arg(long)]
     tag: bool,
@@ -78,6 +86,44 @@ pub(crate) struct Args {
 }
 
 const SIGPIPE: i32 = 13;
+
+/// A variable that is set here, or that is given with its value.
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.into())),
+        None => (text, std::env::var_os(text)),
+    };
+    if name.is_empty() || name.contains('\0') || text.contains('\0') {
+        return Err("accepted are VAR and VAR=VALUE".to_owned());
+    }
+    if [ENV_RENDEZVOUS, ENV_NODE, ENV_NODES, ENV_LINK].contains(&name) {
+        return Err(format!("the launch itself sets {name}"));
+    }
+    let value = value.ok_or_else(|| format!("it is not set here; write {name}=VALUE"))?;
+    Ok((name.into(), value))
+}
+
+/// For a command line without `--`, the one that is meant: `complaint` is about the program, or about that there is none.
+pub(crate) fn hint(complaint: &clap::Error, words: &[OsString]) -> Option<String> {
+    let is_launch = words.get(1).is_some_and(|word| word == "launch");
+    let Some(ContextValue::String(program)) = complaint.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_unknown = complaint.kind() == ErrorKind::UnknownArgument && !program.starts_with('-');
+    if !is_launch || !is_unknown || words.iter().any(|word| word == "--") {
+        return None;
+    }
+    let at = words.iter().position(|word| word == program.as_str())?;
+    let mut meant: Vec<_> = words[1..]
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .collect();
+    meant.insert(at - 1, "--".into());
+    Some(format!(
+        "; write `--` before the program: tsumuji {}",
+        meant.join(" ")
+    ))
+}
 
 /// Exit code of a shell: its own, or 128 + signal.
 fn code_of(exit: &WorkerExit) -> i32 {
@@ -97,14 +143,18 @@ fn code_of_failure(failure: &WorkerFailure) -> u8 {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     let interrupt = Interrupt::listen()?;
+    let signals = UserSignals::take()?;
     let mut spec = LaunchSpec::new(args.nodes.unwrap_or(0), args.command);
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
     spec.congestion = args.congestion;
     spec.admits = args.admit;
+    spec.binding = args.bind;
+    spec.env = args.variables; // what follows wins
     let mut link_name = spec.link.to_string();
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
         let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref(), args.slots)?);
+        hosts::check_names(file, path)?;
         link_name = file.link_name();
         spec.nodes = file.hosts().len();
         spec.join_timeout = hosts::ANSWER_WITHIN;
@@ -112,7 +162,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let security = args
         .security
-        .stated(args.link.as_ref(), file_of_hosts.as_ref());
+        .stated(args.link.as_ref(), file_of_hosts.as_ref())?;
     spec.env.extend(security.env());
     let nodes = spec.nodes;
     spec.name_prefix = "node".to_owned();
@@ -151,7 +201,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                     Progress::Failed(failure) => break Some(failure),
                     Progress::Finished => break None,
                     Progress::Running if interrupt.is_set() => break None,
-                    Progress::Running => {}
+                    Progress::Running => signals.come().for_each(|signal| launcher.signal(signal)),
                 }
                 if awaits_join && let Some(address) = launcher.join_address() {
                     eprintln!(
@@ -196,7 +246,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     Ok(match failure {
         Some(failure) => ExitCode::from(code_of_failure(&failure)),
-        None if interrupt.is_set() => ExitCode::from(crate::NOT_REACHED),
+        None if interrupt.is_set() => ExitCode::from(INTERRUPTED),
         None => DONE,
     })
 }

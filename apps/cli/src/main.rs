@@ -1,6 +1,6 @@
 //! The `tsumuji` program: parses the command line and calls one module per command.
 //!
-//! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there). With `--json`
+//! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there); 130 interrupted. With `--json`
 //! one object goes to standard output, also when a command fails; everything else goes to standard error.
 
 mod agent;
@@ -14,6 +14,7 @@ mod join;
 #[cfg(feature = "seal")]
 mod key;
 mod launch;
+mod meeting;
 mod metrics;
 mod output;
 mod pages;
@@ -26,11 +27,12 @@ mod top;
 mod tune;
 mod worker;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// User-level message passing for iterative computing on commodity PCs and plain Ethernet.
 #[derive(Debug, Parser)]
@@ -86,13 +88,17 @@ const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
-    let cli = match Cli::try_parse() {
+    let words = words();
+    let parsed = with_numbers(Cli::command()).try_get_matches_from(&words);
+    let cli = match parsed.and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => cli,
         Err(error)
             if error.use_stderr()
                 && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
-            return output::close(fail(&one_line(&error.to_string()), wants_json));
+            let hint = launch::hint(&error, &words).or_else(|| list_of_commands(&error, &words));
+            let message = one_line(&error.to_string()) + &hint.unwrap_or_default();
+            return output::close(fail(&message, BAD_INPUT, wants_json));
         }
         // Help and version.
         Err(error) => {
@@ -127,16 +133,53 @@ fn main() -> ExitCode {
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
     };
-    output::close(outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json)))
+    output::close(outcome.unwrap_or_else(|error| {
+        let is_interrupted = error.is::<interrupt::Interrupted>();
+        let code = if is_interrupted {
+            interrupt::INTERRUPTED
+        } else {
+            BAD_INPUT
+        };
+        fail(&sentence(&error), code, wants_json)
+    }))
+}
+
+/// The command line, with `-n` for the `-np` of other launchers.
+fn words() -> Vec<OsString> {
+    let mut is_ours = true;
+    let words = std::env::args_os().map(|word| {
+        is_ours &= word != "--";
+        if is_ours && word == "-np" {
+            "-n".into()
+        } else {
+            word
+        }
+    });
+    words.collect()
+}
+
+/// For an unknown command, what lists those there are.
+fn list_of_commands(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let known = words
+        .iter()
+        .skip(1)
+        .take_while(|word| *word != unknown.as_str());
+    let known: String = known
+        .map(|word| format!("{} ", word.to_string_lossy()))
+        .collect();
+    Some(format!("; `tsumuji {known}--help` lists the commands"))
 }
 
 /// Prints an error in one line.
-fn fail(message: &str, wants_json: bool) -> ExitCode {
+fn fail(message: &str, code: u8, wants_json: bool) -> ExitCode {
     eprintln!("tsumuji: {message}");
     if wants_json {
         output::print_json(&serde_json::json!({ "error": message }));
     }
-    ExitCode::from(BAD_INPUT)
+    ExitCode::from(code)
 }
 
 /// An error with those of its causes that it does not mention itself, in one line.
@@ -148,7 +191,13 @@ fn sentence(error: &anyhow::Error) -> String {
             text = format!("{text}{separator}{cause}");
         }
     }
-    text.replace('\n', " ")
+    let mut text = text.replace('\n', " ");
+    // Words of the operating system are enough, its numbers help nobody.
+    while let Some((before, rest)) = text.split_once(" (os error ") {
+        let (_, after) = rest.split_once(')').unwrap_or_default();
+        text = format!("{before}{after}");
+    }
+    text
 }
 
 /// The command line parser's error without its decorations: what is wrong and what is accepted.
@@ -157,17 +206,57 @@ fn one_line(complaint: &str) -> String {
     let lines = lines.take_while(|line| {
         !line.starts_with("Usage:") && !line.starts_with("For more information")
     });
-    let text = lines
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
-    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+    // A value that looks like an option is hardly ever meant.
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass"));
+    let text = lines.collect::<Vec<_>>().join("; ").replace(":;", ":");
+    let mut text = text.strip_prefix("error: ").unwrap_or(&text).to_owned();
+    for (theirs, ours) in [
+        (
+            "invalid digit found in string",
+            "accepted are whole numbers",
+        ),
+        (
+            "cannot parse integer from empty string",
+            "accepted are whole numbers",
+        ),
+        (
+            "number too large to fit in target type",
+            "the number is too large",
+        ),
+        (
+            "number too small to fit in target type",
+            "the number is too small",
+        ),
+        (
+            "invalid float literal",
+            "accepted are numbers, for example 0.5 or 1e-10",
+        ),
+    ] {
+        text = text.replace(theirs, ours);
+    }
+    // `0 is not in 1..=100`; a range without an end has the highest of all numbers there.
+    if let Some((before, range)) = text.rsplit_once(" is not in ")
+        && let Some((first, last)) = range.split_once("..")
+    {
+        let (given, _) = before.rsplit_once(' ').unwrap_or((before, ""));
+        text = match last.strip_prefix('=') {
+            Some(last) => format!("{given} accepted are {first} to {last}"),
+            None => format!("{given} accepted are numbers from {first}"),
+        };
+    }
+    text
+}
+
+/// The command and those below it, so that `-1` is taken for a value and refused as such.
+fn with_numbers(command: clap::Command) -> clap::Command {
+    command
+        .allow_negative_numbers(true)
+        .mut_subcommands(with_numbers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// The parser's own checks of names, conflicts and defaults.
     #[test]
@@ -208,6 +297,38 @@ mod tests {
             sentence(&anyhow::Error::new(io()).context("A.mtx")),
             "A.mtx: no such file"
         );
+    }
+
+    /// What is accepted is told in words, and of the operating system's errors only the words.
+    #[test]
+    fn ranges_and_numbers_become_words() {
+        for (complaint, wanted) in [
+            (
+                "error: invalid value '0' for '--rounds <R>': 0 is not in 1..=1000",
+                "invalid value '0' for '--rounds <R>': accepted are 1 to 1000",
+            ),
+            (
+                "error: invalid value '0' for '-n <N>': 0 is not in 1..18446744073709551615",
+                "invalid value '0' for '-n <N>': accepted are numbers from 1",
+            ),
+            (
+                "error: invalid value 'x' for '-n <N>': invalid digit found in string",
+                "invalid value 'x' for '-n <N>': accepted are whole numbers",
+            ),
+            (
+                "error: the following required arguments were not provided:\n  --hosts <FILE>\n\nUsage: x",
+                "the following required arguments were not provided: --hosts <FILE>",
+            ),
+            (
+                "error: unexpected argument '--frob' found\n\n  tip: to pass '--frob' as a value, use '-- --frob'\n",
+                "unexpected argument '--frob' found",
+            ),
+        ] {
+            assert_eq!(one_line(complaint), wanted);
+        }
+        let missing = std::io::Error::from_raw_os_error(2);
+        let error = anyhow::Error::new(missing).context("A.mtx");
+        assert_eq!(sentence(&error), "A.mtx: No such file or directory");
     }
 
     /// Decorations go, the accepted values stay.

@@ -86,11 +86,10 @@ pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// A file that appears under its name only when it is complete; until then it is a temporary file in the same folder.
+/// A file that appears under its name only when it is complete. Until then there is nothing, so that a program that is killed leaves nothing.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     path: PathBuf,
-    temporary: tempfile::NamedTempFile,
 }
 
 impl PendingFile {
@@ -102,30 +101,23 @@ impl PendingFile {
                 path.display()
             );
         }
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let temporary = tempfile::Builder::new()
-            .prefix(".tsumuji-")
-            .tempfile_in(folder)
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => anyhow::anyhow!(
-                    "{}: the folder {} does not exist",
-                    path.display(),
-                    folder.display()
-                ),
-                _ => anyhow::anyhow!("{}: cannot write there: {}", path.display(), plain(&error)),
-            })?;
+        let folder = folder_of(path);
+        tempfile::tempfile_in(folder).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => anyhow::anyhow!(
+                "{}: the folder {} does not exist",
+                path.display(),
+                folder.display()
+            ),
+            _ => anyhow::anyhow!("{}: cannot write there: {}", path.display(), plain(&error)),
+        })?;
         Ok(Self {
             path: path.to_owned(),
-            temporary,
         })
     }
 
     /// Writes the content and gives it its name.
     pub(crate) fn finish(
-        mut self,
+        self,
         write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| {
@@ -135,21 +127,32 @@ impl PendingFile {
                 plain(&error)
             )
         };
-        let mut buffered = std::io::BufWriter::new(self.temporary.as_file_mut());
+        let mut temporary = tempfile::Builder::new()
+            .prefix(".tsumuji-")
+            .tempfile_in(folder_of(&self.path))
+            .map_err(failed)?;
+        let mut buffered = std::io::BufWriter::new(temporary.as_file_mut());
         write(&mut buffered).map_err(failed)?;
         buffered.flush().map_err(failed)?;
         drop(buffered);
-        self.temporary.as_file().sync_all().map_err(failed)?;
+        temporary.as_file().sync_all().map_err(failed)?;
         // Temporary files are private; a result gets the permissions of any new file.
         let mode = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(mode);
         let wanted = rustix::fs::Mode::from_raw_mode(0o666) - mode;
-        let _ = rustix::fs::fchmod(self.temporary.as_file(), wanted);
-        self.temporary
+        let _ = rustix::fs::fchmod(temporary.as_file(), wanted);
+        temporary
             .persist(&self.path)
             .map_err(|error| error.error)
             .with_context(|| format!("{}: cannot rename", self.path.display()))?;
         Ok(())
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 

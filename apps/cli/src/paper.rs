@@ -16,12 +16,11 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
-use tsumuji_bench::table::aligned;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
-use crate::bench::INTERRUPTED;
-use crate::bench::compare::{object, pending, testbed};
+use crate::bench::compare::{object, pending, pending_plot, testbed};
+use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
@@ -50,7 +49,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "list")]
     figure: Option<Figure>,
     /// Say which there are
-    #[arg(long, conflicts_with = "figure")]
+    #[arg(long, conflicts_with_all = ["figure", "nodes", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
     list: bool,
     /// Nodes of fig8 and fig9; several by commas; default: 8 (the paper does not say), and 5,40
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
@@ -188,9 +187,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         args.link != LinkSpec::Shm,
         "--link shm: the paper's nodes are hosts; use udp, packet or xdp"
     );
+    let is_pair = matches!(figure, Figure::SuciFig6 | Figure::SuciFig7);
+    ensure!(
+        args.nodes.is_empty() || !is_pair,
+        "--nodes: {} is between two nodes; suci-fig8 and suci-fig9 take a number of nodes",
+        figure.name()
+    );
     let (csv, svg) = (
         pending(args.csv.as_deref())?,
-        pending(args.plot.as_deref())?,
+        pending_plot(args.plot.as_deref())?,
     );
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
@@ -218,7 +223,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             ));
         }
         let comparison = measure(&plan, peers, args, machine.clone(), &mut talk)?;
-        ensure!(!stop::is_wanted(), INTERRUPTED);
+        ensure!(!stop::is_wanted(), Interrupted);
         beside.extend(statements(figure, &comparison));
         comparisons.push(comparison);
     }
@@ -492,28 +497,15 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     }
 }
 
+/// Six lines for each statement, of at most 80 characters.
 fn table(rows: &[Beside]) -> String {
-    let head = [
-        "",
-        "paper: Suci",
-        "paper: MPICH",
-        "ours: credit",
-        "ours: suci",
-        "MPICH here",
-    ]
-    .map(str::to_owned);
-    let rows = rows.iter().map(|row| {
-        [
-            row.what.clone(),
-            row.paper.to_owned(),
-            row.paper_mpich.to_owned(),
-            row.ours.clone(),
-            row.suci.clone(),
-            row.mpich.clone(),
-        ]
+    let lines = rows.iter().map(|row| {
+        format!(
+            "{}\n  paper, Suci: {}\n  paper, MPICH: {}\n  here, credit: {}\n  here, suci: {}\n  here, MPICH: {}\n",
+            row.what, row.paper, row.paper_mpich, row.ours, row.suci, row.mpich
+        )
     });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    format!("\n{}", aligned(&rows))
+    format!("\n{}", lines.collect::<String>())
 }
 
 #[cfg(test)]
@@ -557,7 +549,11 @@ mod tests {
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);
             assert!(text.contains("3.00x") || text.contains("MB/s"), "{text}");
-            assert_eq!(text.trim().lines().count(), 1 + all.len());
+            assert_eq!(text.trim().lines().count(), 6 * all.len());
+            assert!(
+                text.lines().all(|line| line.chars().count() <= 80),
+                "{text}"
+            );
         }
     }
 

@@ -1,49 +1,64 @@
 //! `--key`, `--seal` and `--open`: security options of commands that send over a network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use tsumuji_node::{ClusterFile, LinkSpec, SealMode, Security, security};
+use anyhow::bail;
+use tsumuji_node::{ClusterFile, LinkSpec, SealMode, Security, bootstrap, security};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Flags {
     /// Seal every frame with the first key of this file (`tsumuji key FILE` makes one); all nodes have the same file
     #[arg(long, value_name = "FILE", conflicts_with = "open")]
     key: Option<PathBuf>,
-    /// How: encrypt, or auth (nobody can forge a frame, all can read it)
-    #[arg(long, value_name = "MODE", default_value = "encrypt")]
-    seal: SealMode,
+    /// How: encrypt (default), or auth (nobody can forge a frame, all can read it)
+    #[arg(long, value_name = "MODE")]
+    seal: Option<SealMode>,
     /// Trust everybody who can reach this network: frames that leave the host need no key
     #[arg(long)]
     open: bool,
 }
 
 impl Flags {
-    /// The security of this run; the hosts file may name a key, too. Warns once if frames will leave the host unsealed.
-    pub(crate) fn stated(&self, link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> Security {
+    /// Whether one of them is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.key.is_some() || self.seal.is_some() || self.open
+    }
+
+    /// The security of this run; hosts file and environment may name a key, too, which is then read to be sure of it. Warns once if frames will leave
+    /// the host unsealed.
+    pub(crate) fn stated(
+        &self,
+        link: Option<&LinkSpec>,
+        file: Option<&ClusterFile>,
+    ) -> anyhow::Result<Security> {
         let of_file = || file.and_then(ClusterFile::key).map(PathBuf::from);
-        if self.open {
-            let leaves = match (file, link) {
-                (Some(file), _) => file
-                    .members()
-                    .iter()
-                    .any(|member| security::leaves_host(member.addr)),
-                (None, link) => link.is_some_and(LinkSpec::leaves_host),
-            };
-            if leaves {
-                eprintln!(
-                    "warning: frames leave this host neither authenticated nor encrypted (--open); whoever reaches the network can change the result"
-                );
-            }
-            return Security::Open;
-        }
-        match self.key.clone().or_else(of_file) {
-            Some(key_file) => Security::Sealed {
-                // Workers may start elsewhere.
-                key_file: std::path::absolute(&key_file).unwrap_or(key_file),
-                mode: self.seal,
+        let sealed = |key_file: PathBuf, mode| Security::Sealed {
+            // Workers may start elsewhere.
+            key_file: std::path::absolute(&key_file).unwrap_or(key_file),
+            mode,
+        };
+        let mode = self.seal.unwrap_or(SealMode::Encrypt);
+        let security = match self.key.clone().or_else(of_file) {
+            _ if self.open => Security::Open,
+            Some(key_file) => sealed(key_file, mode),
+            None => match bootstrap::security_from_env()? {
+                Some(Security::Sealed { key_file, mode }) => {
+                    sealed(key_file, self.seal.unwrap_or(mode))
+                }
+                stated => stated.unwrap_or_default(),
             },
-            None => Security::Unstated,
+        };
+        match (&security, self.seal) {
+            (Security::Sealed { key_file, .. }, _) => check(key_file)?,
+            (_, Some(mode)) => bail!(
+                "--seal {mode} has no effect without a key: give --key FILE (`tsumuji key FILE` makes one)"
+            ),
+            (Security::Open, None) if leaves_host(link, file) => eprintln!(
+                "warning: frames leave this host neither authenticated nor encrypted (--open); whoever reaches the network can change the result"
+            ),
+            _ => {}
         }
+        Ok(security)
     }
 }
 
@@ -60,4 +75,26 @@ pub(crate) fn as_flags(security: &Security) -> String {
             format!(" --key {}{mode}", key_file.display())
         }
     }
+}
+
+fn leaves_host(link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> bool {
+    match file {
+        Some(file) => {
+            let mut members = file.members().iter();
+            members.any(|member| security::leaves_host(member.addr))
+        }
+        None => link.is_some_and(LinkSpec::leaves_host),
+    }
+}
+
+/// Reads the key file, so that a mistake is found before anything starts.
+#[cfg(feature = "seal")]
+fn check(key_file: &Path) -> anyhow::Result<()> {
+    tsumuji_seal::Keys::read(key_file)?;
+    Ok(())
+}
+
+#[cfg(not(feature = "seal"))]
+fn check(_: &Path) -> anyhow::Result<()> {
+    bail!("--key: this program was built without sealing; build it with the feature `seal`")
 }

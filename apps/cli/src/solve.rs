@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -22,14 +22,14 @@ use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, System};
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b by relaxation with several processes.
 ///
 /// The residual that is reported is computed from A, b and x, never taken from the iteration. Without --rhs, b = A·1. Exit code
-/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included.
+/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included; 130 if interrupted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tsumuji solve A.mtx --rhs b.mtx --output x.npy --workers 4
@@ -90,9 +90,9 @@ pub(crate) struct Args {
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
-    /// Drop this fraction of received frames on purpose, 0 to 1
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = fraction)]
-    loss: f64,
+    /// Drop this fraction of received frames on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
+    loss: Option<f64>,
     /// Of everything random: generated systems, the choice of dropped frames
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -143,14 +143,6 @@ impl ModeName {
 
     fn uses_messages(self) -> bool {
         matches!(self, Self::Async | Self::Sync)
-    }
-}
-
-/// A number from 0 to below 1.
-pub(crate) fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
-        _ => Err("accepted are fractions from 0 to below 1, for example 0.2".to_owned()),
     }
 }
 
@@ -207,12 +199,13 @@ pub(crate) fn run(args: Args) -> Outcome {
         && id > 0
     {
         let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
-        let security = args.security.stated(args.link.as_ref(), Some(&file));
+        file.membership(NodeId(id), hosts)?;
+        let security = args.security.stated(args.link.as_ref(), Some(&file))?;
         return crate::worker::serve_host(
             &file,
             hosts,
             id,
-            args.loss,
+            args.loss.unwrap_or(0.0),
             &security,
             distributed::options(&args)?,
         );
@@ -228,6 +221,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
         None => None,
     };
+    let file = cluster.as_ref().map(|cluster| &cluster.file);
+    let security = args.security.stated(args.link.as_ref(), file)?;
     let limits = Limits::new(args.tol, args.max_laps)?;
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
@@ -286,7 +281,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             };
             distributed::solve(
                 &args,
-                cluster.as_ref(),
+                (cluster.as_ref(), security),
                 workers,
                 source.input(),
                 &config,
@@ -314,10 +309,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else if !outcome.laps.is_empty() {
         output::print_text(&show::table(&run, &outcome, &traffic));
     }
-    Ok(if outcome.converged {
-        DONE
-    } else {
-        ExitCode::from(NOT_REACHED)
+    Ok(match outcome.reason {
+        Reason::Interrupted => ExitCode::from(INTERRUPTED),
+        _ if outcome.converged => DONE,
+        _ => ExitCode::from(NOT_REACHED),
     })
 }
 
@@ -342,7 +337,25 @@ fn check(args: &Args) -> anyhow::Result<()> {
         );
         output::check_writable(path)?;
     }
-    if args.hosts.is_some() {
+    if !args.mode.uses_messages() {
+        for (flag, is_given) in [
+            ("--link", args.link.is_some()),
+            ("--loss", args.loss.is_some()),
+            ("--elements", args.elements != Elements::Auto),
+            ("--congestion", args.congestion.is_some()),
+            ("--metrics", args.metrics.is_some()),
+            ("--key, --seal and --open", args.security.is_given()),
+        ] {
+            ensure!(
+                !is_given,
+                "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode async or sync",
+                args.mode.name()
+            );
+        }
+    }
+    if args.hosts.is_none() {
+        hosts::check_one_host(args.link.as_ref())?;
+    } else {
         ensure!(
             args.mode.uses_messages(),
             "--mode {} runs on one host; with --hosts use async or sync",

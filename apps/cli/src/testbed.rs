@@ -12,9 +12,12 @@ use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tsumuji_testbed::{Fraction, Host, Impairment, Name, Rate, Spec, Status, Stream, Testbed};
+use tsumuji_bench::table::aligned;
+use tsumuji_testbed::{
+    Fraction, Host, Impairment, Name, Rate, Spec, Status, Stream, Testbed, UpError,
+};
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
 /// Fewer hosts are built in a moment, without showing progress.
@@ -39,6 +42,7 @@ enum Command {
     Run(RunArgs),
     Impair(ImpairArgs),
     Status(ShowArgs),
+    List(ListArgs),
     Down(DownArgs),
 }
 
@@ -143,6 +147,15 @@ struct ShowArgs {
     json: bool,
 }
 
+/// Show all testbeds of this machine: their names, hosts and hosts files, and which processes remove them at their end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  tsumuji testbed list --json")]
+struct ListArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
 /// Remove a testbed and all that runs in it, whatever state it is in.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  tsumuji testbed down")]
@@ -183,6 +196,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         Command::Run(args) => run_all(&args),
         Command::Impair(args) => impair(&args),
         Command::Status(args) => show(&args),
+        Command::List(args) => list(&args),
         Command::Down(args) => down(&args),
     }
 }
@@ -205,6 +219,9 @@ fn up(args: UpArgs) -> Outcome {
         }
     });
     bar.finish_and_clear();
+    if let Err(UpError::Interrupted) = testbed {
+        bail!(Interrupted);
+    }
     let testbed = testbed?.keep()?;
     let status = testbed.status()?;
     if args.json {
@@ -312,7 +329,11 @@ fn run_all(args: &RunArgs) -> Outcome {
             );
         }
     }
-    Ok(ExitCode::from(worst))
+    Ok(ExitCode::from(if interrupt.is_set() {
+        INTERRUPTED
+    } else {
+        worst
+    }))
 }
 
 fn impair(args: &ImpairArgs) -> Outcome {
@@ -352,6 +373,46 @@ fn show(args: &ShowArgs) -> Outcome {
     } else {
         output::print_text(&(summary(&status, &testbed) + &table(&status)));
     }
+    Ok(DONE)
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    tsumuji_testbed::check_rights()?;
+    let testbeds = Testbed::list();
+    if args.json {
+        let testbeds: Vec<_> = testbeds
+            .iter()
+            .map(|(testbed, holder)| {
+                json!({
+                    "name": testbed.name(),
+                    "hosts": testbed.hosts().len(),
+                    "hosts_file": testbed.hosts_file(),
+                    "holder": holder.map(|(pid, lives)| json!({ "pid": pid, "lives": lives })),
+                })
+            })
+            .collect();
+        output::print_json(&json!({ "testbeds": testbeds }));
+        return Ok(DONE);
+    }
+    let mut rows = vec![["name", "hosts", "hosts file", "until"].map(str::to_owned)];
+    for (testbed, holder) in &testbeds {
+        let until = match holder {
+            None => "testbed down".to_owned(),
+            Some((pid, true)) => format!("process {pid} ends"),
+            Some((pid, false)) => format!("the next testbed (process {pid} is dead)"),
+        };
+        rows.push([
+            testbed.name().to_string(),
+            testbed.hosts().len().to_string(),
+            testbed.hosts_file().display().to_string(),
+            until,
+        ]);
+    }
+    output::print_text(&if testbeds.is_empty() {
+        "there are no testbeds\n".to_owned()
+    } else {
+        aligned(&rows)
+    });
     Ok(DONE)
 }
 

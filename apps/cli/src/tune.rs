@@ -12,6 +12,8 @@ use tsumuji_node::{
     report_error,
 };
 
+use crate::interrupt::Interrupt;
+use crate::meeting::meet;
 use crate::output::{self, PendingFile};
 use crate::{DONE, Outcome, hosts};
 
@@ -152,14 +154,15 @@ pub(crate) fn run(args: Args) -> Outcome {
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     let security = args
         .security
-        .stated(args.link.as_ref(), file_of_hosts.as_ref());
+        .stated(args.link.as_ref(), file_of_hosts.as_ref())?;
     spec.env.extend(security.env());
     let options = Options {
         security,
         ..Options::default()
     };
     let mut launcher = Launcher::start(spec)?;
-    let endpoint = launcher.endpoint(options, None, None)?;
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    meet(&mut endpoint, &mut || launcher.check().is_some())?;
     let (link, nodes) = (endpoint.link_name(), endpoint.members().len());
     let measured = measure(endpoint, &wishes(max_bytes, time), |one| {
         let name = serde_json::to_value(one.operation).unwrap_or_default();
@@ -182,6 +185,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let text = table.to_toml();
     if let Some(pending) = pending {
+        let _interrupt = Interrupt::listen()?; // so that none comes between
         pending.finish(|file| file.write_all(text.as_bytes()))?;
     } else if !args.json {
         output::print_text(&text);

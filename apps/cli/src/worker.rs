@@ -47,7 +47,15 @@ pub(crate) fn serve_host(
     security: &Security,
     options: Options,
 ) -> Outcome {
-    match serve(solve::join(file, path, id, loss, security, options)?) {
+    match serve(solve::join(
+        file,
+        path,
+        id,
+        loss,
+        security,
+        options,
+        &mut || false,
+    )?) {
         Ok(()) => Ok(DONE),
         Err(error) => {
             eprintln!("tsumuji: {error}");

@@ -337,7 +337,7 @@ impl Row {
 
 fn head(op: Op, width: usize) -> String {
     format!(
-        "{:>9}  {:width$}  {:>12}  {:>5}  {:>9}  {:>9}  {:>9}  {}",
+        "{:>7} {:width$} {:>8} {:>4} {:>8} {:>6} {:>7} {:>7}",
         "size",
         "who",
         op.unit(),
@@ -348,7 +348,7 @@ fn head(op: Op, width: usize) -> String {
             "MB/s"
         },
         "CPU us",
-        "CPU us/KB",
+        "us/KB",
         "ours is"
     )
 }
@@ -365,7 +365,7 @@ fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
         } else {
             String::new()
         };
-        let _ = write!(text, "{size:>9}  {:width$}  ", cell.name);
+        let _ = write!(text, "{size:>7} {:width$} ", cell.name);
         match (&cell.numbers, &cell.failure) {
             (Some(numbers), failure) => {
                 let other = match row.job.op.better() {
@@ -379,20 +379,20 @@ fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
                 let per_kb = numbers.cpu_us_per_kb.map_or_else(|| "-".to_owned(), number);
                 let _ = write!(
                     text,
-                    "{:>12}  {:>5}  {:>9}  {:>9}  {per_kb:>9}",
+                    "{:>8} {:>4} {:>8} {:>6} {per_kb:>7}",
                     number(numbers.headline.median),
                     numbers.headline.half_spread(),
                     number(other),
                     number(numbers.cpu_us_per_message),
                 );
                 if index > 0 && numbers.times_better.is_finite() {
-                    let _ = write!(text, "  {}x", times(numbers.times_better));
+                    let _ = write!(text, " {:>6}x", times(numbers.times_better));
                 }
                 if let Some(drops) = numbers.receive_drops.filter(|&drops| drops > 0) {
-                    let _ = write!(text, "  ({drops} dropped where they arrived)");
+                    let _ = write!(text, "\n{:9}({drops} dropped where they arrived)", "");
                 }
                 if let Some(reason) = failure {
-                    let _ = write!(text, "  (then: {reason})");
+                    let _ = write!(text, "\n{:9}(then: {reason})", "");
                 }
             }
             (None, reason) => {
@@ -604,6 +604,8 @@ mod tests {
             let theirs = comparison.results[0].contenders[1].numbers.unwrap();
             assert!((theirs.times_better - 3.0).abs() < 1e-9, "{op}");
             assert!(said.contains("3.00x"), "{said}");
+            let width = |line: &str| line.chars().count();
+            assert!(said.lines().all(|line| width(line) <= 80), "{said}");
         }
     }
 

@@ -290,7 +290,7 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
             let by_memory = is_here && link == LinkSpec::Shm;
             match Mpi::build(library) {
                 Ok(mpi) => {
-                    let by = if by_memory { "shared memory" } else { "TCP" };
+                    let by = if by_memory { "shm" } else { "TCP" };
                     let name = format!("{} by {by}", mpi.version());
                     Contender::new(name, move |job| {
                         let transport = match (is_here, by_memory) {

@@ -143,6 +143,20 @@ pub enum ClusterFileError {
         /// What is missing.
         problem: String,
     },
+    /// Nodes of it cannot meet.
+    #[error("{}: node {node} (`{host}`): `{kind}` among nodes of `{first}`; state links of one kind in `addr`, or choose one for all by --link", path.display())]
+    Mixed {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the node.
+        node: usize,
+        /// Its host.
+        host: String,
+        /// Kind of its link.
+        kind: &'static str,
+        /// Kind of the first node's link.
+        first: &'static str,
+    },
     /// The given node is not in it.
     #[error("{}: there is no {node}; the file has nodes 0 to {last}", path.display())]
     NoSuchNode {
@@ -397,6 +411,23 @@ impl ClusterFile {
         Ok(file)
     }
 
+    /// Whether all nodes can meet: all by IP, or all by Ethernet addresses. `path` is for the error.
+    pub fn check_links(&self, path: &Path) -> Result<(), ClusterFileError> {
+        let by_ip = |node: &HostNode| matches!(node.addr, LinkAddr::Inet(_));
+        let first = &self.hosts[0];
+        let mut nodes = self.hosts.iter().enumerate();
+        match nodes.find(|(_, node)| by_ip(node) != by_ip(first)) {
+            None => Ok(()),
+            Some((node, other)) => Err(ClusterFileError::Mixed {
+                path: path.to_owned(),
+                node,
+                host: other.host.clone(),
+                kind: other.link.kind(),
+                first: first.link.kind(),
+            }),
+        }
+    }
+
     /// The key file (`key = "lab.key"`, beside the cluster file) with which all frames are sealed.
     pub fn key(&self) -> Option<&Path> {
         self.key.as_deref()
@@ -436,6 +467,7 @@ impl ClusterFile {
                 last,
             });
         }
+        self.check_links(path)?;
         Ok(Membership {
             hosts: self.shared_hosts(),
             ..Membership::of(me, self.members.clone())

@@ -26,6 +26,7 @@
 //! between spinning, yielding and sleeping, with `runqueue`; `table` maps ids to addresses; [`metrics`] publishes counters; [`bootstrap`] starts
 //! processes and lets them meet; `cluster` reads the cluster file. The protocol is in `tsumuji_proto`, links in `tsumuji_link`.
 
+mod absence;
 pub mod any_link;
 mod assistant;
 pub mod bootstrap;
@@ -57,10 +58,12 @@ pub mod text_file;
 
 pub use bytes::Bytes;
 
+pub use absence::{Absence, AbsenceCause, Absent};
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use bootstrap::{
-    Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
-    endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
+    Binding, Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, UserSignal, WorkerExit,
+    WorkerFailure, endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster,
+    report_error,
 };
 pub use channel::{
     Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram,

@@ -18,9 +18,34 @@ pub fn bytes(text: &str) -> Option<usize> {
         .and_then(|number| number.checked_mul(unit))
 }
 
+/// Parses `0.2` or `20%`: a loss, from 0 to below 1. The error says what is accepted.
+pub fn loss(text: &str) -> Result<f64, String> {
+    let (number, whole) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    match number.parse::<f64>().map(|number| number / whole) {
+        Ok(loss) if (0.0..1.0).contains(&loss) => Ok(loss),
+        _ => Err("accepted are fractions from 0 to below 1, for example 0.2 or 20%".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fractions and percentages are read alike, and nothing that is no loss.
+    #[test]
+    fn losses_are_read() {
+        for (text, wanted) in [("0", 0.0), ("0.2", 0.2), ("20%", 0.2), ("99.5%", 0.995)] {
+            assert_eq!(loss(text), Ok(wanted), "{text}");
+        }
+        for text in [
+            "", "%", "1", "100%", "-1%", "20", "0.2.1", "nan", "inf%", "20 %%",
+        ] {
+            assert!(loss(text).is_err(), "{text}");
+        }
+    }
 
     /// All usual spellings are read, and nothing else; sizes that do not fit `usize` are refused.
     #[test]

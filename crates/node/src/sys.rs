@@ -15,13 +15,19 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Has the kernel kill the command's process when the thread that spawns it ends.
+/// Has the kernel kill the command's process when the thread that spawns it ends, and run it on `core` only, if one is given.
 ///
 /// The kernel refers to the *thread*: the caller must keep the spawning thread alive as long as the child shall live. If the parent dies between
 /// `fork` and the request, the child does not start.
-pub(crate) fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command, core: Option<usize>) {
     let parent = getpid();
+    let cores = core.map(|core| {
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        cores
+    });
     let in_child = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // If the parent died before the line above, no signal comes; then this process already has another parent.
@@ -30,12 +36,15 @@ pub(crate) fn die_with_parent(command: &mut Command) {
                 rustix::io::Errno::SRCH.raw_os_error(),
             ));
         }
+        if let Some(cores) = &cores {
+            sched_setaffinity(None, cores)?;
+        }
         Ok(())
     };
     // SAFETY: between `fork` and `exec` only async-signal-safe work is allowed, because other threads of the parent may
-    // have held locks (the allocator's among them) when it forked. `in_child` makes two bare system calls (`prctl`,
-    // `getppid`; rustix's Linux backend issues them without libc and without locks), copies one integer captured by
-    // value, and builds `io::Error`s from raw codes only, which neither allocates nor locks. It opens no file and touches
+    // have held locks (the allocator's among them) when it forked. `in_child` makes three bare system calls (`prctl`,
+    // `getppid`, `sched_setaffinity`; rustix's Linux backend issues them without libc and without locks), reads an integer
+    // and a set of bits captured by value, and builds `io::Error`s from raw codes only, which neither allocates nor locks. It opens no file and touches
     // no memory shared with the parent.
     unsafe {
         command.pre_exec(in_child);

@@ -36,6 +36,12 @@ pub enum KeyError {
         /// The system's error.
         source: io::Error,
     },
+    /// There is no such file.
+    #[error("there is no key file {path}; make one: tsumuji key {path}", path = path.display())]
+    Missing {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file's mode lets others read the key.
     #[error("{path} is open to others (mode {mode:03o}); run: chmod 600 {path}", path = path.display())]
     TooOpen {
@@ -89,6 +95,12 @@ pub enum KeyError {
         path: PathBuf,
         /// The system's error.
         source: io::Error,
+    },
+    /// There is a file of that name, which may hold a key that is in use.
+    #[error("{path} is there already and is left as it is; give another name, or remove it first", path = path.display())]
+    Exists {
+        /// Path of the file.
+        path: PathBuf,
     },
     /// The kernel gave no random bytes.
     #[error("the kernel has no random bytes: {0}")]
@@ -165,9 +177,14 @@ impl ClusterKey {
                 }
                 written
             })
-            .map_err(|source| KeyError::Write {
-                path: path.to_owned(),
-                source,
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => KeyError::Exists {
+                    path: path.to_owned(),
+                },
+                _ => KeyError::Write {
+                    path: path.to_owned(),
+                    source,
+                },
             })
     }
 
@@ -231,9 +248,14 @@ impl Keys {
     /// Reads a key file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
-        let failed = |source| KeyError::Read {
-            path: path.to_owned(),
-            source,
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => KeyError::Missing {
+                path: path.to_owned(),
+            },
+            _ => KeyError::Read {
+                path: path.to_owned(),
+                source,
+            },
         };
         let file = File::open(path).map_err(failed)?;
         // Metadata of the opened file: the path may lead to another by now.

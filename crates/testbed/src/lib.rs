@@ -140,6 +140,22 @@ impl Testbed {
         }))
     }
 
+    /// All testbeds of this machine, by name, each with the process that removes it at its end: `None` if it was kept, `Some((pid, false))` if that
+    /// process is dead, and the next `up` removes it.
+    pub fn list() -> Vec<(Self, Option<(u32, bool)>)> {
+        let found = mark::all().into_iter();
+        let listed = found.map(|(name, switch)| {
+            let testbed = Self {
+                hosts: (0..switch.hosts).map(|id| Host::new(&name, id)).collect(),
+                name,
+                is_kept: true,
+            };
+            let holder = switch.holder.map(|holder| (holder.pid, holder.lives()));
+            (testbed, holder)
+        });
+        listed.collect()
+    }
+
     /// Removes the testbed of that name in any state, and ends all processes in its hosts. Does nothing if there is none.
     pub fn remove(name: &Name) -> Result<Removed, DownError> {
         rights::check()?;

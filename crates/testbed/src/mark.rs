@@ -194,27 +194,26 @@ pub(crate) fn switch_mark(name: &Name) -> Result<Option<SwitchMark>, CommandErro
     })
 }
 
-/// Testbeds whose holders died before they had finished or removed them.
-pub(crate) fn abandoned() -> Vec<Name> {
-    let mut found = Vec::new();
-    for namespace in names() {
-        let Some(name) = namespace
-            .strip_suffix("-switch")
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        // One that vanishes meanwhile is no longer abandoned.
-        if let Ok(Some(SwitchMark {
-            holder: Some(holder),
-            ..
-        })) = switch_mark(&name)
-            && !holder.lives()
-        {
-            found.push(name);
-        }
-    }
+/// All testbeds, by name. One that vanishes meanwhile is left out.
+pub(crate) fn all() -> Vec<(Name, SwitchMark)> {
+    let mut found: Vec<_> = names()
+        .iter()
+        .filter_map(|namespace| {
+            let name: Name = namespace.strip_suffix("-switch")?.parse().ok()?;
+            let mark = switch_mark(&name).ok()??;
+            Some((name, mark))
+        })
+        .collect();
+    found.sort_unstable_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
     found
+}
+
+/// Testbeds whose holders died before they had finished or removed them.
+pub(crate) fn abandoned() -> impl Iterator<Item = Name> {
+    let is_abandoned = |mark: &SwitchMark| mark.holder.is_some_and(|holder| !holder.lives());
+    all()
+        .into_iter()
+        .filter_map(move |(name, mark)| is_abandoned(&mark).then_some(name))
 }
 
 /// The file that is a namespace's name.

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let mut rows = vec![
         [
             "progress by",
-            "of a lap (us)",
+            "lap (us)",
             "p50",
             "p99",
             "longest",
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     ];
     for assistant in [true, false] {
         if stop::is_wanted() {
-            bail!(super::INTERRUPTED);
+            bail!(crate::interrupt::Interrupted);
         }
         let away = pair.measure_away(&Plan {
             laps: args.laps,

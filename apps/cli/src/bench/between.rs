@@ -56,11 +56,12 @@ impl Pair {
         );
         let congestion = between.congestion.first().copied();
         let Some(path) = &between.hosts else {
+            hosts::check_one_host(between.link.as_ref())?;
             return Ok(Self {
                 link: between.link.unwrap_or(LinkSpec::Shm),
                 hosts: None,
                 command: serve_command()?,
-                security: between.security.stated(between.link.as_ref(), None),
+                security: between.security.stated(between.link.as_ref(), None)?,
                 congestion,
                 to: None,
             });
@@ -74,7 +75,9 @@ impl Pair {
         if !inside {
             hosts::enter_node_0(&file, path)?;
         }
-        let security = between.security.stated(between.link.as_ref(), Some(&file));
+        let security = between
+            .security
+            .stated(between.link.as_ref(), Some(&file))?;
         let program = hosts::program(between.program.as_ref())?;
         let command = vec![program.clone().into(), "bench-serve".into()];
         let mut both = hosts::of(&file, program);

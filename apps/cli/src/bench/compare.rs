@@ -15,9 +15,9 @@ use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{ClusterFile, LinkSpec};
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
-use super::INTERRUPTED;
 use super::between::Between;
 use super::sizes::Sizes;
+use crate::interrupt::Interrupted;
 use crate::output::{self, PendingFile};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
@@ -173,7 +173,7 @@ struct Stage {
 pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
     let mut csv = pending(beside.csv.as_deref())?;
-    let mut plot = pending(beside.plot.as_deref())?;
+    let mut plot = pending_plot(beside.plot.as_deref())?;
     let stage = stage(asked, inside)?;
     let ours: Vec<Ours> = match &asked.between.congestion[..] {
         [] => vec![stage.ours.clone()],
@@ -227,7 +227,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
     drop(talk);
-    ensure!(!stop::is_wanted(), INTERRUPTED);
+    ensure!(!stop::is_wanted(), Interrupted);
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
     if !comparison.results.iter().any(ours) {
         let reason = comparison
@@ -260,6 +260,21 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
 /// The file to be written, if one is wanted.
 pub(crate) fn pending(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
     path.map(PendingFile::create).transpose()
+}
+
+/// The same for a plot, which is drawn as SVG only.
+pub(crate) fn pending_plot(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
+    if let Some(path) = path {
+        let is_svg = path
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+        ensure!(
+            is_svg,
+            "--plot {}: plots are written as SVG; give a name that ends in .svg",
+            path.display()
+        );
+    }
+    pending(path)
 }
 
 /// The comparison as a plot.
@@ -327,7 +342,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
             matches!(link, LinkSpec::Shm | LinkSpec::Udp(_)),
             "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
         );
-        let stated = between.security.stated(between.link.as_ref(), None);
+        let stated = between.security.stated(between.link.as_ref(), None)?;
         let mut ours = Ours::here(link, program);
         ours.security = stated;
         return Ok(Stage {
@@ -354,7 +369,9 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     if asked.beside.vs.is_none() && !inside {
         hosts::enter_node_0(&file, path)?;
     }
-    let stated = between.security.stated(between.link.as_ref(), Some(&file));
+    let stated = between
+        .security
+        .stated(between.link.as_ref(), Some(&file))?;
     let link = file.hosts()[0].link;
     let mut ours = Ours::here(link, program);
     ours.security = stated;

@@ -8,7 +8,8 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::figures::{self, Part, Setting};
 use tsumuji_bench::stop;
 
-use super::{INTERRUPTED, serve_command};
+use super::serve_command;
+use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
@@ -90,7 +91,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     let mut talk = Talk::new(args.json);
     let report = figures::run(&setting, &mut |line| talk.say(line));
-    anyhow::ensure!(!stop::is_wanted(), INTERRUPTED);
+    anyhow::ensure!(!stop::is_wanted(), Interrupted);
     let value = serde_json::to_value(&report)?;
     if let Some(pending) = pending {
         pending.finish(|out| Ok(serde_json::to_writer_pretty(out, &value)?))?;

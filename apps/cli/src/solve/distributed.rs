@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use tsumuji_node::{
     AnyLink, ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
-    NodeId, OpenError, Options, Printing, Security, SendError, WorkerFailure, bootstrap,
-    open_in_cluster,
+    NodeId, OpenError, Options, Printing, Security, WorkerFailure, bootstrap, open_in_cluster,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -16,12 +15,11 @@ use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 use super::Args;
 use super::show::Traffic;
 use crate::interrupt::Interrupt;
+use crate::meeting::meet;
 use crate::{hosts, metrics, output};
 
 /// Grace time of the remaining workers when a run has failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// Hosts of a cluster are started by hand, one after the other.
-const HOSTS_JOIN_WITHIN: Duration = Duration::from_secs(120);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
 const PARTING: Duration = Duration::from_secs(5);
@@ -54,18 +52,18 @@ impl Cluster<'_> {
 /// Solves with workers of this host, or with those of the hosts file.
 pub(super) fn solve(
     args: &Args,
-    cluster: Option<&Cluster<'_>>,
+    (cluster, security): (Option<&Cluster<'_>>, Security),
     workers: usize,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let file = cluster.map(|cluster| &cluster.file);
-    let security = args.security.stated(args.link.as_ref(), file);
     match (cluster, args.id) {
         (Some(Cluster { file, path }), Some(id)) => {
-            let mut endpoint = join(file, path, id, args.loss, &security, options(args)?)?;
+            let mut stop = || interrupt.is_set();
+            let (loss, options) = (args.loss.unwrap_or(0.0), options(args)?);
+            let mut endpoint = join(file, path, id, loss, &security, options, &mut stop)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
@@ -95,7 +93,7 @@ fn impairment(loss: f64, seed: u64) -> Option<ImpairConfig> {
     })
 }
 
-/// Opens this node of the cluster file and waits for all others.
+/// Opens this node of the cluster file and waits for all others, or until `stop` says so.
 pub(crate) fn join(
     file: &ClusterFile,
     path: &Path,
@@ -103,36 +101,15 @@ pub(crate) fn join(
     loss: f64,
     security: &Security,
     options: Options,
+    stop: &mut dyn FnMut() -> bool,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
     let impair = impairment(loss, options.seed.wrapping_add(u64::from(id)));
-    let ours = options.congestion;
     let options = Options {
         security: security.clone(),
         ..options
     };
     let mut endpoint = open_in_cluster(file, path, NodeId(id), options, impair)?;
-    let missing = match endpoint.wait_up(HOSTS_JOIN_WITHIN) {
-        Err(SendError::PeerDead { peer }) => bail!(
-            "{} died or left before all had joined",
-            endpoint.name_of(peer)
-        ),
-        missing => missing?,
-    };
-    for &node in &missing {
-        if let Some(theirs) = endpoint.other_congestion(node) {
-            bail!(
-                "{} runs the congestion control `{theirs}`, this node `{ours}`: start all with the same --congestion",
-                endpoint.name_of(node)
-            );
-        }
-    }
-    let names: Vec<_> = missing.iter().map(|&node| endpoint.name_of(node)).collect();
-    ensure!(
-        names.is_empty(),
-        "{} did not answer within {} s; is it started there, with the same cluster file?",
-        names.join(", "),
-        HOSTS_JOIN_WITHIN.as_secs()
-    );
+    meet(&mut endpoint, stop)?;
     Ok(endpoint)
 }
 
@@ -169,10 +146,10 @@ fn launch_spec(
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
     spec.env.extend(security.env());
     spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
-    if args.loss > 0.0 {
-        spec.env
-            .push((bootstrap::ENV_LOSS.into(), args.loss.to_string().into()));
-    }
+    spec.env.extend(
+        args.loss
+            .map(|loss| (bootstrap::ENV_LOSS.into(), loss.to_string().into())),
+    );
     Ok(spec)
 }
 
@@ -194,7 +171,11 @@ fn with_launched(
         security,
         ..options(args)?
     };
-    let mut endpoint = match launcher.endpoint(options, impairment(args.loss, args.seed), None) {
+    let mut endpoint = match launcher.endpoint(
+        options,
+        impairment(args.loss.unwrap_or(0.0), args.seed),
+        None,
+    ) {
         Ok(endpoint) => endpoint,
         Err(_) if interrupt.is_set() => return Ok(ended(Reason::Interrupted)),
         Err(OpenError::Worker(failure)) => return Ok(lost(&failure)),
@@ -205,6 +186,10 @@ fn with_launched(
         seen = seen.take().or_else(|| launcher.check());
         seen.as_ref().map(ToString::to_string)
     };
+    // A worker that fails meanwhile ends the wait, and then the run.
+    meet(&mut endpoint, &mut || {
+        interrupt.is_set() || failure().is_some()
+    })?;
     let result = judge(
         &mut endpoint,
         input,

@@ -29,7 +29,7 @@ impl Bar {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(STEPS), target);
-        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40} {msg}")
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {wide_bar} {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         Self {

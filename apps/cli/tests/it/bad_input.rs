@@ -147,7 +147,7 @@ fn options() {
         (&["--omega", "zero"], &["zero"]),
         (&["--tol", "0"], &["0"]),
         (&["--tol", "-1e-3"], &["-0.001"]),
-        (&["--loss", "1.5"], &["1.5"]),
+        (&["--loss", "1.5"], &["1.5", "20%"]),
         (&["--max-laps", "0"], &["0"]),
         (&["--generate", "dense:5"], &["--generate"]),
         (&["--id", "1"], &["--hosts"]),
@@ -237,4 +237,231 @@ fn tolerance_out_of_reach() {
                 .is_some_and(|error| error.contains("tol")),
         "{run}"
     );
+}
+
+/// Options without effect are refused, with the one that would give them one.
+#[test]
+fn options_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("lab.key").to_str().unwrap().to_owned();
+    assert!(tsumuji(&["key", &key]).status.success());
+    let solve = ["solve", "--generate", "poisson2d:4"];
+    for more in [
+        &["--seal", "auth"][..],
+        &["--seal", "encrypt", "--link", "udp"],
+        &["--seal", "auth", "--open"],
+    ] {
+        assert_refused(&[&solve, more].concat(), &["--seal", "--key FILE"]);
+    }
+    assert_refused(
+        &["launch", "-n", "1", "--seal", "auth", "--", "true"],
+        &["--seal auth"],
+    );
+    for mode in ["threads", "single"] {
+        for more in [
+            &["--link", "udp"][..],
+            &["--loss", "0.1"],
+            &["--elements", "8"],
+            &["--congestion", "suci"],
+            &["--metrics", "local"],
+            &["--key", &key],
+            &["--open"],
+        ] {
+            let words = [more[0], "no effect with --mode", mode, "async"];
+            assert_refused(&[&solve[..], &["--mode", mode], more].concat(), &words);
+        }
+    }
+    for figure in ["suci-fig6", "suci-fig7"] {
+        let words = ["--nodes", figure, "suci-fig8"];
+        assert_refused(&["paper", figure, "--nodes", "4"], &words);
+    }
+    assert_refused(&["paper", "--list", "--csv", "x.csv"], &["--list", "--csv"]);
+}
+
+/// Key files that cannot be used are found before anything starts; where there is no key the line says what makes one.
+#[test]
+fn key_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let secret = |name: &str, content: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = file(folder.path(), name, content);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let (missing, empty, noise) = (
+        inside("missing"),
+        secret("empty", ""),
+        secret("noise", "x\n"),
+    );
+    let makes = |path: &str| format!("tsumuji key {path}");
+    for (key, words) in [
+        (&missing, [missing.as_str(), &makes(&missing)]),
+        (&empty, [empty.as_str(), &makes(&empty)]),
+        (&noise, [noise.as_str(), "64 hex digits"]),
+    ] {
+        for command in [
+            &["solve", "--generate", "dense:4", "--key", key][..],
+            &[
+                "launch",
+                "-n",
+                "1",
+                "--key",
+                key,
+                "--",
+                "touch",
+                &inside("started"),
+            ],
+            &["tune", "-n", "2", "--key", key],
+            &["bench", "pingpong", "--link", "udp", "--key", key],
+            &["bench", "gather", "--link", "udp", "--key", key],
+        ] {
+            assert_refused(command, &words);
+        }
+    }
+    // One that the environment or the hosts file names, too.
+    let mut command = common::command(&["launch", "-n", "1", "--", "true"]);
+    command
+        .env("TSUMUJI_KEY", &empty)
+        .stderr(std::process::Stdio::piped());
+    let output = common::finish(command.spawn().unwrap());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(common::text(&output.stderr).contains(&makes(&empty)));
+    let entry =
+        "key = \"empty\"\n[[node]]\nid = 0\nhost = \"localhost\"\naddr = \"udp:127.0.0.1:7000\"\n";
+    let hosts = file(folder.path(), "hosts.toml", entry);
+    assert_refused(
+        &["launch", "--hosts", &hosts, "--", "true"],
+        &[&makes(&empty)],
+    );
+    assert!(!Path::new(&inside("started")).exists());
+}
+
+/// Entries of a hosts file without a name where one is needed, and links that cannot meet.
+#[test]
+fn hosts_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |id: u32, more: &str| format!("[[node]]\nid = {id}\n{more}\n");
+    let near = "host = \"localhost\"\naddr = \"udp:127.0.0.1:7000\"";
+    let hosts = file(
+        folder.path(),
+        "nameless.toml",
+        entry(0, near) + &entry(1, "addr = \"udp:192.0.2.1:7000\""),
+    );
+    for command in [
+        &["launch", "--hosts", &hosts, "--open", "--", "true"][..],
+        &[
+            "solve",
+            "--generate",
+            "dense:4",
+            "--hosts",
+            &hosts,
+            "--open",
+        ],
+        &["tune", "--hosts", &hosts, "--open"],
+        &["bench", "pingpong", "--hosts", &hosts, "--open"],
+    ] {
+        assert_refused(command, &["nameless.toml", "node 1", "`host`", "`via`"]);
+    }
+    let raw = "host = \"b\"\naddr = \"packet:eth1\"\nmac = \"02:00:00:00:00:01\"";
+    let hosts = file(folder.path(), "mixed.toml", entry(0, near) + &entry(1, raw));
+    let words = [
+        "mixed.toml: node 1 (`b`)",
+        "`addr`",
+        "`packet`",
+        "`udp`",
+        "--link",
+    ];
+    assert_refused(
+        &["launch", "--hosts", &hosts, "--open", "--", "true"],
+        &words,
+    );
+}
+
+/// Plots are SVG; another name is refused before anything is measured.
+#[test]
+fn plots() {
+    for path in ["x.png", "x", "svg"] {
+        for command in [
+            &["bench", "pingpong", "--sizes", "4..8", "--plot", path][..],
+            &["paper", "suci-fig6", "--plot", path],
+        ] {
+            assert_refused(command, &["--plot", path, "SVG", ".svg"]);
+        }
+    }
+}
+
+/// Numbers, ranges, missing words and unknown commands are told in plain words.
+#[test]
+fn mistyped_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = file(folder.path(), "there", "x");
+    for (words, wanted) in [
+        (
+            &["solve", "--generate", "dense:4", "--workers", "x"][..],
+            "'x' for '--workers <N>': accepted are whole numbers\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--workers", "-1"],
+            "'-1' for '--workers <N>': accepted are whole numbers\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--omega", "x"],
+            "'x' for '--omega <W>': accepted are numbers, for example",
+        ),
+        (
+            &[
+                "solve",
+                "--generate",
+                "dense:4",
+                "--seed",
+                "99999999999999999999",
+            ],
+            "the number is too large\n",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--slots", "3"],
+            "provided: --hosts <FILE>\n",
+        ),
+        (
+            &["bench", "pingpong", "--rounds", "0"],
+            "'0' for '--rounds <R>': accepted are 1 to 1000\n",
+        ),
+        (
+            &["bench", "pingpong", "--iterations", "0"],
+            "accepted are numbers from 1\n",
+        ),
+        (
+            &["bench", "pingpong", "--link", "packet"],
+            "link `packet` joins hosts, one process each; say which by --hosts FILE",
+        ),
+        (
+            &["solve", "--generate", "dense:4", "--link", "xdp:eth9"],
+            "link `xdp:eth9` joins hosts",
+        ),
+        (
+            &["solve", "--hosts", "/no/such", "A.mtx"],
+            "/no/such: No such file or directory\n",
+        ),
+        (
+            &["testbed", "up", "-n", "2", "--mtu", "x"],
+            "'x' for '--mtu <BYTES>': accepted are whole numbers\n",
+        ),
+        (
+            &["testbed", "foo"],
+            "'foo'; `tsumuji testbed --help` lists the commands\n",
+        ),
+        (&["frob"], "'frob'; `tsumuji --help` lists the commands\n"),
+        (
+            &["key", &there],
+            "is there already and is left as it is; give another name",
+        ),
+        (
+            &["launch", "--frob", "-n", "2", "--", "x"],
+            "unexpected argument '--frob' found\n",
+        ),
+    ] {
+        assert_refused(words, &[wanted]);
+    }
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "x");
 }

@@ -65,7 +65,7 @@ fn interrupt_ends_in_good_order() {
         wait_until_at_work(&workers);
         signal(name, child.id());
         let output = finish(child);
-        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
         let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(run["reason"], "interrupted", "{run}");
         assert_nothing_left(&workers);
@@ -82,6 +82,8 @@ fn interrupt_ends_threads_and_single() {
         let at = args.iter().position(|arg| *arg == "--workers").unwrap();
         args[at + 1] = workers;
         args.extend(["--mode", mode, "--output", &output]);
+        let at = args.iter().position(|arg| *arg == "--link").unwrap();
+        args.drain(at..at + 2);
         let mut child = start(&args);
         // Signals are caught from when the outlook was told; said so on standard error.
         let mut told = BufReader::new(child.stderr.take().unwrap());
@@ -95,7 +97,7 @@ fn interrupt_ends_threads_and_single() {
         let run = finish(child);
         let mut complaint = String::new();
         told.read_to_string(&mut complaint).unwrap();
-        assert_eq!(run.status.code(), Some(1), "{complaint}");
+        assert_eq!(run.status.code(), Some(130), "{complaint}");
         assert!(complaint.contains("interrupted"), "{complaint}");
         let run: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         assert_eq!(run["reason"], "interrupted", "{run}");

@@ -102,7 +102,7 @@ fn blocked_output_can_be_interrupted() {
     let programs = wait_for_children(child.id(), 2);
     wait_until_stuck(child.id());
     signal("-INT", child.id());
-    assert_eq!(finish(child).status.code(), Some(1));
+    assert_eq!(finish(child).status.code(), Some(130));
     drop(unread);
     for program in programs {
         assert!(!std::path::Path::new(&format!("/proc/{program}")).exists());

@@ -31,18 +31,11 @@ fn all_modes_and_links_solve() {
     let matrix = file(folder.path(), "A.mtx", tridiagonal(120));
     for (link, mode, workers) in WAYS {
         let output = folder.path().join(format!("{link}-{mode}.npy"));
-        let (code, run) = json(&[
-            "solve",
-            &matrix,
-            "--link",
-            link,
-            "--mode",
-            mode,
-            "--workers",
-            workers,
-            "--output",
-            output.to_str().unwrap(),
-        ]);
+        let mut words = vec!["solve", &matrix, "--mode", mode, "--workers", workers];
+        if mode == "async" || mode == "sync" {
+            words.extend(["--link", link]);
+        }
+        let (code, run) = json(&[&words[..], &["--output", output.to_str().unwrap()]].concat());
         assert_converged(code, &run);
         assert!(
             distance(&read_npy(&output), &[1.0; 120]) < 1e-8,
@@ -362,5 +355,42 @@ fn answers_agree_with_scipy() {
             .fold(1.0_f64, |scale, value| scale.max(value.abs()));
         let found = distance(&read_npy(&output), &wanted) / scale;
         assert!(found < 1e-6, "{name} over {link}: off by {found:e}");
+    }
+}
+
+/// A loss is a fraction or a percentage, as an option and in the environment.
+#[test]
+fn losses_are_fractions_or_percentages() {
+    let base = [
+        "solve",
+        "--generate",
+        "poisson2d:12",
+        "--workers",
+        "2",
+        "--link",
+        "udp",
+        "--loss",
+    ];
+    for loss in ["0.2", "20%"] {
+        let (code, run) = common::json(&[&base[..], &[loss]].concat());
+        assert_eq!((code, &run["converged"]), (0, &true.into()), "{run}");
+        assert!(
+            run["traffic"]["frames_lost"].as_u64().unwrap_or(1) > 0,
+            "{run}"
+        );
+    }
+    for (loss, code) in [("20%", 0), ("0.2", 0), ("200%", 2)] {
+        let mut command = common::command(&["launch", "-n", "2", "--link", "udp", "--"]);
+        command.args([env!("CARGO_BIN_EXE_tsumuji"), "tune-member", "64", "1"]);
+        command
+            .env("TSUMUJI_LOSS", loss)
+            .stderr(std::process::Stdio::piped());
+        let output = common::finish(command.spawn().unwrap());
+        let complaint = common::text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{loss}: {complaint}");
+        assert!(
+            code == 0 || complaint.contains("TSUMUJI_LOSS=`200%`: accepted are fractions"),
+            "{complaint}"
+        );
     }
 }

@@ -90,6 +90,106 @@ fn session_of_a_testbed() {
     assert_eq!(bed.namespaces(), 0);
 }
 
+/// All testbeds are listed. One whose bench was killed is known as abandoned, and the next bench removes it.
+#[test]
+fn testbeds_are_listed_and_abandoned_ones_removed() {
+    let Some(bed) = Bed::new("list") else { return };
+    assert!(bed.run("up", &["-n", "2"]).status.success());
+    let find = |name: &str| {
+        let (code, list) = json(&["testbed", "list"]);
+        assert_eq!(code, 0);
+        let mut all = list["testbeds"].as_array().unwrap().iter();
+        all.find(|testbed| testbed["name"] == name).cloned()
+    };
+    let found = find(&bed.0).unwrap();
+    assert_eq!((&found["hosts"], &found["holder"]), (&2.into(), &().into()));
+    let file = format!("{}.hosts.toml", bed.0);
+    assert!(found["hosts_file"].as_str().unwrap().ends_with(&file));
+    let shown = text(&tsumuji(&["testbed", "list"]).stdout);
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.contains(&bed.0) && line.contains(&file)),
+        "{shown}"
+    );
+
+    let bench = |rounds| {
+        [
+            "bench",
+            "pingpong",
+            "--testbed",
+            "--link",
+            "udp",
+            "--sizes",
+            "4..8",
+            "--rounds",
+            rounds,
+        ]
+    };
+    let mut child = start(&bench("1000"));
+    let name = format!("bench{}", child.id());
+    let begun = std::time::Instant::now();
+    while find(&name).is_none_or(|testbed| testbed["holder"]["lives"] != true) {
+        assert!(begun.elapsed() < PATIENCE, "no testbed");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Another test's `up` may have removed it already.
+    let holder = find(&name).map(|testbed| testbed["holder"]["lives"].clone());
+    assert!(holder.is_none_or(|lives| lives == false));
+    assert_eq!(tsumuji(&bench("1")).status.code(), Some(0));
+    assert_eq!(find(&name), None);
+}
+
+/// An interface that was left down, here or on another host, is named with the command that sets it up; after that the same run works.
+#[test]
+fn interface_that_is_down_is_told() {
+    let Some(bed) = Bed::new("down") else { return };
+    assert!(bed.run("up", &["-n", "2"]).status.success());
+    let (_, status) = json(&bed.args("status", &[]));
+    let hosts = status["hosts_file"].as_str().unwrap();
+    let set = |id: &str, state: &str| {
+        let words = ["--", "ip", "link", "set", "dev", "eth0", state];
+        assert!(
+            bed.run("exec", &[&[id], &words[..]].concat())
+                .status
+                .success()
+        );
+    };
+    for link in ["packet", "xdp"] {
+        let solve = [
+            "solve",
+            "--generate",
+            "poisson2d:10",
+            "--hosts",
+            hosts,
+            "--link",
+            link,
+            "--open",
+        ];
+        for id in ["0", "1"] {
+            set(id, "down");
+            let output = tsumuji(&solve);
+            let complaint = text(&output.stderr);
+            let last = complaint.lines().last().unwrap();
+            // A cable whose other end is down has no carrier.
+            let wanted = if id == "1" && last.contains("carrier") {
+                "`eth0` is up but has no carrier after 5 s; connect the cable, or set the other end up"
+            } else {
+                "`eth0` is down; set it up: ip link set dev eth0 up"
+            };
+            assert_ne!(output.status.code(), Some(0));
+            assert!(
+                last.contains(wanted) && last.matches("cannot open").count() == 1,
+                "{complaint}"
+            );
+            set(id, "up");
+        }
+        assert_eq!(tsumuji(&solve).status.code(), Some(0));
+    }
+}
+
 /// `run` shows whose line it is, and ends with the worst exit code of all.
 #[test]
 fn run_tells_hosts_apart() {
@@ -156,7 +256,7 @@ fn interrupt_reaches_all() {
     assert!(bed.run("up", &["-n", "2"]).status.success());
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "trap 'exit 42' INT; touch {}/$$; while :; do sleep 0.01; done",
+        "trap 'exit 0' INT; touch {}/$$; while :; do sleep 0.01; done",
         folder.path().display()
     );
     let child = start(&bed.args("run", &["--", "sh", "-c", &script]));
@@ -173,7 +273,7 @@ fn interrupt_reaches_all() {
             .unwrap()
             .success()
     );
-    assert_eq!(finish(child).status.code(), Some(42));
+    assert_eq!(finish(child).status.code(), Some(130));
     for id in ["0", "1"] {
         let pids = Command::new("ip")
             .args(["netns", "pids", &format!("{}-{id}", bed.0)])
@@ -204,7 +304,7 @@ fn interrupted_up_leaves_nothing() {
     let output = finish(child);
     assert_eq!(
         (output.status.code(), bed.namespaces()),
-        (Some(2), 0),
+        (Some(130), 0),
         "{output:?}"
     );
     assert_eq!(

@@ -212,3 +212,19 @@ fn metrics_can_be_off() {
         "{said}"
     );
 }
+
+/// `--job` shows the nodes of one job only, and says so if there are none.
+#[test]
+fn one_job_is_shown() {
+    let mut run = Running::start(&[]);
+    run.nodes_when(|nodes| nodes.len() == 3);
+    let mut other = Running::start(&[]);
+    other.nodes_when(|nodes| nodes.len() == 3);
+    let job = run.0.id().to_string();
+    let (code, shown) = json(&["top", "--interval", "0.1", "--job", &job]);
+    let nodes = shown["nodes"].as_array().expect("nodes");
+    assert_eq!((code, nodes.len()), (0, 3), "{shown}");
+    assert!(nodes.iter().all(|node| node["job"] == run.0.id()));
+    let none = tsumuji(&["top", "--once", "--interval", "0.1", "--job", "1"]);
+    assert_eq!(none.stdout, b"no nodes of job 1 run here\n");
+}

@@ -1,5 +1,6 @@
 //! `tsumuji tune`: the table it writes is one that programs load, and bad wishes are refused in one line.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 fn tune(arguments: &[&str]) -> Output {
@@ -71,4 +72,34 @@ fn bad_wishes_are_refused() {
         assert_eq!(text.trim_end().lines().count(), 1, "{text}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
+}
+
+/// A run that is interrupted leaves no file, neither under the name nor a temporary one.
+#[test]
+fn interrupted_tune_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tune.toml");
+    let words = [
+        "tune",
+        "-n",
+        "3",
+        "--time",
+        "60000",
+        "--output",
+        path.to_str().unwrap(),
+    ];
+    for how in ["-INT", "-KILL"] {
+        let child = crate::common::start(&words);
+        let members = crate::common::wait_for_children(child.id(), 2);
+        crate::common::wait_until_at_work(&members);
+        crate::common::signal(how, child.id());
+        let output = crate::common::finish(child);
+        let ended = (output.status.code(), output.status.signal());
+        assert!(
+            how == "-KILL" || ended == (Some(130), None) || ended == (None, Some(2)),
+            "{ended:?}"
+        );
+        crate::common::wait_until_gone(&members);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

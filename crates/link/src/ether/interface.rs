@@ -97,14 +97,14 @@ pub enum InterfaceError {
         hardware: u16,
     },
     /// It is set down.
-    #[error("`{name}` is down; `ip link set {name} up`")]
+    #[error("`{name}` is down; set it up: ip link set dev {name} up")]
     Down {
         /// The name.
         name: String,
     },
     /// It has no carrier.
     #[error(
-        "`{name}` is up but has no carrier after {waited:?}; connect the cable, or set the other end up"
+        "`{name}` is up but has no carrier after {} s; connect the cable, or set the other end up: ip link set dev INTERFACE up", waited.as_secs()
     )]
     NoCarrier {
         /// The name.

@@ -18,8 +18,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::binding::Seat;
 use super::door::Door;
 use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
+use super::leftovers::Leftovers;
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
 use super::{ENV_NODE, ENV_RENDEZVOUS};
 
@@ -185,6 +187,10 @@ impl Line<'_> {
             return Ok(());
         }
         while let Some(message) = self.next_message()? {
+            // Users may signal at any rate; as in the kernel, one of a kind waits.
+            if matches!(message, ToAgent::Signal { .. }) && self.pending.contains(&message) {
+                continue;
+            }
             if self.pending.len() == PENDING_MAX {
                 return Err(AgentError::Garbage);
             }
@@ -295,6 +301,7 @@ struct Agent {
     connections: Vec<OwnedFd>,
     /// The connection on which the program said hello; the launcher's answers go there.
     joined: Option<OwnedFd>,
+    leftovers: Option<Leftovers>,
 }
 
 impl Agent {
@@ -306,6 +313,7 @@ impl Agent {
             env,
             directory,
             silence_ms,
+            seat,
         } = start
         else {
             return Err(AgentError::Garbage);
@@ -317,7 +325,7 @@ impl Agent {
         let mut run = Command::new(program);
         run.args(arguments)
             .envs(env)
-            .env(ENV_RENDEZVOUS, name)
+            .env(ENV_RENDEZVOUS, &name)
             .env(ENV_NODE, node.to_string())
             .process_group(0)
             .stdin(Stdio::null())
@@ -326,7 +334,20 @@ impl Agent {
         if let Some(directory) = directory.filter(|path| std::path::Path::new(path).is_dir()) {
             run.current_dir(directory);
         }
-        crate::sys::die_with_parent(&mut run);
+        let core = match seat.map(Seat::core).transpose() {
+            Ok(core) => core,
+            Err(reason) => {
+                // Said once for the host.
+                if seat.is_some_and(|seat| seat.index == 0) {
+                    let mut frame = Vec::new();
+                    frames::put(&mut frame, Kind::Stderr, format!("{reason}\n").as_bytes());
+                    line.write(&frame)?;
+                }
+                None
+            }
+        };
+        crate::sys::die_with_parent(&mut run, core);
+        let leftovers = Leftovers::watch(&name).ok(); // a host without a shell has the process group only
         let mut child = match run.spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -352,6 +373,7 @@ impl Agent {
             door: Door::new(listener),
             connections: Vec::new(),
             joined: None,
+            leftovers,
         }))
     }
 
@@ -360,6 +382,7 @@ impl Agent {
         // Processes that it left running are killed with it; the process group still is its own, as it is not reaped yet.
         self.signal(Signal::KILL);
         let status = self.child.wait().map_err(failed("wait for the program"))?;
+        self.leftovers = None;
         match over? {
             Over::Abandoned => Ok(()),
             Over::Ended => line.tell(&FromAgent::Ended {
@@ -424,6 +447,7 @@ impl Agent {
         match message {
             ToAgent::Start { .. } => return Err(AgentError::Garbage),
             ToAgent::Stop => self.signal(Signal::TERM),
+            ToAgent::Signal { signal } => self.signal(signal.into()),
             ToAgent::CloseStdout => self.pipes[0].fd = None,
             ToAgent::Forward { message } => {
                 if let Some(program) = &self.joined {

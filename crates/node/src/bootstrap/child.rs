@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tsumuji_proto::NodeId;
 
+use super::binding::Seat;
 use super::exit::WorkerFailure;
-use super::frames::{FromAgent, Kind, ToAgent};
+use super::frames::{FromAgent, Kind, ToAgent, UserSignal};
 use super::lines::Lines;
 use super::output::{Output, Target};
 use super::remote::{Remote, Said};
@@ -33,6 +34,8 @@ pub(super) struct Order {
     /// The host that it shares with other nodes, as in `TableEntry`.
     pub(super) host: Option<u16>,
     pub(super) command: Command,
+    /// It runs on a core of its own. An agent learns of that by its start message.
+    pub(super) seat: Option<Seat>,
     /// For a command that reaches an agent: its start message, and the limit of its silence.
     pub(super) start: Option<(ToAgent, Duration)>,
     /// Where its standard output and standard error go; `None`: not piped.
@@ -149,6 +152,7 @@ impl Worker {
             name,
             host,
             mut command,
+            seat,
             start,
             stdout,
             stderr,
@@ -157,7 +161,8 @@ impl Worker {
             // No death signal: when its input ends, the agent also ends what its program started, which a signal would not.
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         } else {
-            crate::sys::die_with_parent(&mut command);
+            let core = seat.and_then(|seat| seat.core().ok()); // `Launcher` has said why there is none
+            crate::sys::die_with_parent(&mut command, core);
             command.stdin(Stdio::null());
             if stdout.is_some() {
                 command.stdout(Stdio::piped());
@@ -254,6 +259,18 @@ impl Worker {
         }
         // Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    /// Passes on a signal of the user's to the worker and what it started.
+    pub(super) fn pass_on(&mut self, signal: UserSignal) {
+        // Errors are ignored: who cannot be signalled is ending.
+        match &mut self.remote {
+            Some(remote) => drop(remote.tell(&ToAgent::Signal { signal })),
+            None => drop(rustix::process::kill_process_group(
+                Pid::from_child(&self.child),
+                signal.into(),
+            )),
+        }
     }
 
     fn pipes(&self) -> impl Iterator<Item = &Pipe> {

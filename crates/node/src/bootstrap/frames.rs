@@ -6,16 +6,18 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::binding::Seat;
 use super::rendezvous::{FromLauncher, FromWorker};
 
 /// The agent's first line. Its number is that of the rendezvous (`rendezvous::VERSION`).
-pub(super) const GREETING: &[u8] = b"tsumuji agent 4\n";
+pub(super) const GREETING: &[u8] = b"tsumuji agent 5\n";
 /// Limit of bytes before the greeting, such as a shell's welcome.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// The largest frame: a table of all nodes (see `rendezvous`), with room to spare.
-const FRAME_BYTES_MAX: usize = 256 << 10;
+pub(super) const FRAME_BYTES_MAX: usize = 256 << 10;
 const HEAD_BYTES: usize = 5;
 
 /// Content of a frame.
@@ -102,6 +104,8 @@ pub(super) enum ToAgent {
         directory: Option<String>,
         /// Each side takes the other for dead after this much silence.
         silence_ms: u64,
+        /// Run the program on a core of its own.
+        seat: Option<Seat>,
     },
     /// A message for the program that said hello.
     Forward { message: FromLauncher },
@@ -109,6 +113,27 @@ pub(super) enum ToAgent {
     CloseStdout,
     /// Send TERM to the program.
     Stop,
+    /// Send it a signal of the user's.
+    Signal { signal: UserSignal },
+}
+
+/// A signal without a meaning of its own, which a launcher passes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserSignal {
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
+}
+
+impl From<UserSignal> for Signal {
+    fn from(signal: UserSignal) -> Self {
+        match signal {
+            UserSignal::Usr1 => Self::USR1,
+            UserSignal::Usr2 => Self::USR2,
+        }
+    }
 }
 
 /// Message from an agent to its launcher.
@@ -254,6 +279,16 @@ mod tests {
             ];
             assert_eq!(got, wanted, "in pieces of {piece}");
         }
+    }
+
+    /// The seeds of the fuzz target are valid to their last message.
+    #[test]
+    fn fuzz_seeds_are_of_this_version() {
+        use super::super::fuzzing::stream;
+        let start = include_bytes!("../../../../fuzz/seeds/agent/start");
+        let started = include_bytes!("../../../../fuzz/seeds/agent/started");
+        assert_eq!(stream(&start[1..], 7, false), 3);
+        assert_eq!(stream(&started[1..], 7, true), 2);
     }
 
     /// Impossible lengths and kinds, and endless noise, are refused before they cost memory.

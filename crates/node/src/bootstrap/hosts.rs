@@ -2,6 +2,7 @@
 //!
 //! Called by `launcher` and by programs that run themselves on another host.
 
+use std::ffi::OsStr;
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -9,10 +10,11 @@ use std::process::Command;
 
 use tsumuji_proto::NodeId;
 
+use super::binding::{Binding, Seat};
 use super::child::Order;
-use super::frames::ToAgent;
+use super::frames::{FRAME_BYTES_MAX, ToAgent};
 use super::launcher::{LaunchError, LaunchSpec};
-use super::{ENV_LINK, ENV_NODES};
+use super::{ENV_CLUSTER, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
 use crate::any_link::LinkSpec;
 use crate::cluster::HostNode;
 
@@ -59,6 +61,22 @@ impl HostNode {
     }
 }
 
+/// Variables of this process that programs on other hosts get, too: ours, but those that say which node this is.
+fn is_passed_on(name: &OsStr) -> bool {
+    let own = [ENV_RENDEZVOUS, ENV_NODE, ENV_CLUSTER];
+    name.as_encoded_bytes().starts_with(b"TSUMUJI_") && !own.iter().any(|own| name == *own)
+}
+
+/// The place of node `index` among the nodes of its host.
+fn seat(hosts: &Hosts, index: u16) -> Seat {
+    let host = &hosts.nodes[usize::from(index)].host;
+    let same = |nodes: &[HostNode]| nodes.iter().filter(|node| node.host == *host).count() as u16; // `MAX_NODES` is far below
+    Seat {
+        index: same(&hosts.nodes[..usize::from(index)]),
+        of: same(&hosts.nodes),
+    }
+}
+
 /// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -77,19 +95,21 @@ pub(super) fn order(
     shared: Option<u16>,
 ) -> Result<Order, LaunchError> {
     let host = &hosts.nodes[usize::from(index)];
-    let text = |word: &std::ffi::OsStr| {
+    let text = |word: &OsStr| {
         let found = word.to_str().map(str::to_owned);
         found.ok_or_else(|| LaunchError::NotText {
             word: word.to_string_lossy().into_owned(),
         })
     };
-    let mut env = vec![
-        (ENV_NODES.to_owned(), hosts.nodes.len().to_string()),
-        (ENV_LINK.to_owned(), host.link.to_string()),
-    ];
-    for (name, value) in &spec.env {
-        env.push((text(name)?, text(value)?));
+    // As on this host: what the environment says, unless the launcher says something else.
+    let inherited =
+        std::env::vars_os().filter(|(name, _)| is_passed_on(name) && !spec.overrules(name));
+    let mut env = Vec::new();
+    for (name, value) in inherited.chain(spec.env.iter().cloned()) {
+        env.push((text(&name)?, text(&value)?));
     }
+    env.push((ENV_NODES.to_owned(), hosts.nodes.len().to_string()));
+    env.push((ENV_LINK.to_owned(), host.link.to_string()));
     let command: Result<_, _> = spec.command.iter().map(|word| text(word)).collect();
     let start = ToAgent::Start {
         node: index,
@@ -99,7 +119,15 @@ pub(super) fn order(
             .ok()
             .and_then(|path| path.to_str().map(str::to_owned)),
         silence_ms: u64::try_from(spec.silence.as_millis()).unwrap_or(u64::MAX),
+        seat: (spec.binding == Binding::Core).then(|| seat(hosts, index)),
     };
+    let bytes = serde_json::to_vec(&start).map_or(usize::MAX, |message| message.len());
+    if bytes >= FRAME_BYTES_MAX {
+        return Err(LaunchError::TooLong {
+            bytes,
+            limit: FRAME_BYTES_MAX,
+        });
+    }
     let words = host.command_there(&hosts.agent);
     let (program, arguments) = words.split_first().ok_or(LaunchError::NoCommand)?;
     let mut command = Command::new(program);
@@ -110,6 +138,7 @@ pub(super) fn order(
         name: format!("{} {index} on {}", spec.name_prefix, host.host),
         host: shared,
         command,
+        seat: None,
         start: Some((start, spec.silence)),
         stdout: Some(spec.print_stdout()),
         stderr: Some(spec.print_stderr()),

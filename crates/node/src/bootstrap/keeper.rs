@@ -17,6 +17,7 @@ use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worke
 use super::door::Door;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::{FromAgent, ToAgent};
+use super::leftovers::Leftovers;
 use super::output::Output;
 use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
@@ -47,6 +48,7 @@ pub(super) struct Keeper {
     own: Option<TableEntry>,
     join_timeout: Duration,
     output: Output,
+    leftovers: Option<Leftovers>,
     workers: Vec<Worker>,
     connections: Vec<Connection>,
     /// When the workers were started.
@@ -72,6 +74,7 @@ impl Keeper {
         own: Option<TableEntry>,
         join_timeout: Duration,
         output: Output,
+        leftovers: Option<Leftovers>,
     ) -> Self {
         Self {
             door: Door::new(listener),
@@ -79,6 +82,7 @@ impl Keeper {
             own,
             join_timeout,
             output,
+            leftovers,
             workers: Vec::new(),
             connections: Vec::new(),
             spawned: Instant::now(),
@@ -102,7 +106,15 @@ impl Keeper {
         });
         let mut kill_at = failed.then(Instant::now);
         while self.workers.iter().any(|worker| worker.pidfd.is_some()) {
-            let stop = shared.lock().stop;
+            let (stop, signals) = {
+                let mut state = shared.lock();
+                (state.stop, std::mem::take(&mut state.signals))
+            };
+            let running = |worker: &&mut Worker| worker.pidfd.is_some();
+            for signal in signals {
+                let workers = self.workers.iter_mut().filter(running);
+                workers.for_each(|worker| worker.pass_on(signal));
+            }
             if let (Some(grace), None) = (stop, kill_at) {
                 self.signal_all(Signal::TERM);
                 kill_at = Some(Instant::now() + grace);
@@ -121,6 +133,7 @@ impl Keeper {
             }
             self.bury(kill_at.is_some(), shared);
         }
+        self.leftovers = None;
         // A slow reader gets all output, unless the launcher wants to stop.
         let mut stop_at = None;
         while !self.output.flush(FLUSH_LOOK) {

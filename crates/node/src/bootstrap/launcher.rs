@@ -3,7 +3,7 @@
 //! Used by programs that distribute their work (`solve`) and by `tsumuji launch`. The caller handles signals to the parent (Ctrl-C): workers run in
 //! process groups of their own, so the terminal's interrupt reaches only the parent, which then calls [`Launcher::shutdown`].
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,17 +17,20 @@ use tsumuji_link::dpdk::DpdkMeetError;
 use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
 use tsumuji_proto::{Congestion, NodeId};
 
+use super::binding::{Binding, Seat};
 use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
+use super::frames::UserSignal;
 use super::hosts::{self, Hosts};
 use super::keeper::Keeper;
+use super::leftovers::Leftovers;
 use super::meeting::Meeting;
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{
-    ENV_ADMIT, ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, HostServer, joining,
-    worker,
+    ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
+    ENV_SEAL, HostServer, joining, worker,
 };
 use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
 use crate::endpoint::Endpoint;
@@ -39,6 +42,9 @@ use tsumuji_link::impair::ImpairConfig;
 
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
+
+/// Variables about security: those that a launch sets replace all that its children would inherit.
+const SECURITY: [&str; 3] = [ENV_KEY, ENV_SEAL, ENV_OPEN];
 
 /// Default of `LaunchSpec::silence`: longer than delays of a busy host or a relearning switch, shorter than people wait.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -62,6 +68,8 @@ pub struct LaunchSpec {
     pub self_name: String,
     /// Environment of every child, beside the variables of the rendezvous.
     pub env: Vec<(OsString, OsString)>,
+    /// Whether each child runs on a core of its own.
+    pub binding: Binding,
     /// Congestion control of all nodes, including the parent. `None`: as `TSUMUJI_CONGESTION` says, or each node's own choice.
     pub congestion: Option<Congestion>,
     /// Node 0 admits processes that join later (`TSUMUJI_JOIN`, [`Launcher::join_address`]).
@@ -90,6 +98,7 @@ impl LaunchSpec {
             name_prefix: "worker".to_owned(),
             self_name: "launcher".to_owned(),
             env: Vec::new(),
+            binding: Binding::None,
             congestion: None,
             admits: false,
             stdout: Printing::Inherit,
@@ -98,6 +107,15 @@ impl LaunchSpec {
             join_timeout: Duration::from_secs(10),
             silence: SILENCE,
         }
+    }
+
+    /// Whether a variable that children would inherit says something else about security than `env`.
+    pub(super) fn overrules(&self, inherited: &OsStr) -> bool {
+        let is_stated = self
+            .env
+            .iter()
+            .any(|(name, _)| name == ENV_KEY || name == ENV_OPEN);
+        is_stated && SECURITY.iter().any(|name| inherited == *name)
     }
 
     /// Where standard output goes when this process passes it on.
@@ -152,6 +170,16 @@ pub enum LaunchError {
         /// The argument, as far as it can be shown.
         word: String,
     },
+    /// More environment and arguments than can be told to another host.
+    #[error(
+        "program, arguments and environment take {bytes} bytes; {limit} at most can be told to another host"
+    )]
+    TooLong {
+        /// Their length.
+        bytes: usize,
+        /// The longest that is accepted.
+        limit: usize,
+    },
     /// The ports counted up from the given one do not exist.
     #[error("link `{link}` leaves no room for {nodes} ports (the highest is 65535)")]
     Ports {
@@ -178,7 +206,7 @@ pub enum LaunchError {
     #[error("cannot make the shared memory: {0}")]
     Memory(#[from] ShmCreateError),
     /// The parent's own endpoint cannot be opened.
-    #[error("cannot open the link: {0}")]
+    #[error(transparent)]
     Open(Box<OpenError>),
     /// A system call failed.
     #[error("{what}: {source}")]
@@ -315,7 +343,16 @@ impl Launcher {
         };
         let orders = orders?;
         let output = Output::start(Arc::clone(&wake)).map_err(io("start a thread"))?;
-        let keeper = Keeper::new(listener, memory, own_entry, spec.join_timeout, output);
+        if let Some(Err(reason)) = seat(&spec, 0).map(Seat::core) {
+            output.push(Target::Stderr, format!("{reason}\n").into_bytes());
+        }
+        // Those of other hosts are their agents' business. A host without a shell has the process groups only.
+        let leftovers = match &spec.hosts {
+            None => Leftovers::watch(&name).ok(),
+            Some(_) => None,
+        };
+        let timeout = spec.join_timeout;
+        let keeper = Keeper::new(listener, memory, own_entry, timeout, output, leftovers);
         let shared = Arc::new(Shared::default());
         let thread = {
             let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
@@ -441,6 +478,12 @@ impl Launcher {
         self.shared.lock().pids.clone()
     }
 
+    /// Passes on a signal to every running worker and what it started, also on other hosts.
+    pub fn signal(&self, signal: UserSignal) {
+        self.shared.lock().signals.insert(signal);
+        self.wake_keeper();
+    }
+
     /// Sends TERM to every running worker, and KILL after `grace`; returns when all are reaped. May be repeated.
     pub fn shutdown(&mut self, grace: Duration) {
         self.shared.lock().stop.get_or_insert(grace);
@@ -482,9 +525,24 @@ fn link_of(
     })
 }
 
+/// The place of the `index`-th child among those of this host, if they are bound to cores here.
+fn seat(spec: &LaunchSpec, index: usize) -> Option<Seat> {
+    let here = spec.hosts.is_none() && spec.binding == Binding::Core;
+    here.then_some(Seat {
+        index: index as u16, // `MAX_NODES` is far below
+        of: spec.nodes as u16,
+    })
+}
+
 fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &LinkSpec) -> Order {
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
+    for name in SECURITY
+        .iter()
+        .filter(|name| spec.overrules(OsStr::new(name)))
+    {
+        command.env_remove(name);
+    }
     command.envs(spec.env.iter().map(|(key, value)| (key, value)));
     command.env(ENV_RENDEZVOUS, rendezvous);
     command.env(ENV_NODE, node.to_string());
@@ -498,6 +556,7 @@ fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &Li
         name: format!("{} {node}", spec.name_prefix),
         host: None,
         command,
+        seat: seat(spec, usize::from(node) - usize::from(spec.with_self)),
         start: None,
         stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),
         stderr: (!inherits(spec.stderr)).then(|| spec.print_stderr()),

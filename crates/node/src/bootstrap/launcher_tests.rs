@@ -175,7 +175,7 @@ fn reported_errors_are_told() {
         Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd")),
     );
     let output = Output::start(Arc::clone(&wake)).expect("thread");
-    let keeper = Keeper::new(listener, None, None, LONG, output);
+    let keeper = Keeper::new(listener, None, None, LONG, output, None);
     let orders = (0..2)
         .map(|node| order(&spec, node, 2, &name, &spec.link))
         .collect();
@@ -287,9 +287,9 @@ fn silent_host_is_named() {
 #[test]
 fn garbled_agents_are_named() {
     for script in [
-        "printf 'tsumuji agent 4\\nnonsense'; sleep 1000",
+        "printf 'tsumuji agent 5\\nnonsense'; sleep 1000",
         "yes 'a shell that never stops talking'",
-        "printf 'tsumuji agent 4\\n\\005\\0\\0\\0\\0null'; sleep 1000",
+        "printf 'tsumuji agent 5\\n\\005\\0\\0\\0\\0null'; sleep 1000",
     ] {
         let mut launcher = Launcher::start(far("[]", &["sh", "-c", script])).expect("start");
         let Progress::Failed(failure) = launcher.wait(LONG) else {

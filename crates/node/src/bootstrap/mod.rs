@@ -7,6 +7,7 @@
 //! own service.
 
 mod agent;
+mod binding;
 mod child;
 mod door;
 mod exit;
@@ -18,6 +19,7 @@ mod hosts;
 mod joining;
 mod keeper;
 mod launcher;
+mod leftovers;
 mod lines;
 mod meeting;
 mod neighbours;
@@ -28,13 +30,15 @@ mod shared;
 mod worker;
 
 pub use agent::{AgentError, serve_agent};
+pub use binding::Binding;
 pub use exit::{WorkerExit, WorkerFailure};
+pub use frames::UserSignal;
 pub use hosts::Hosts;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub(crate) use neighbours::{HostMemory, Server as HostServer};
 pub use worker::{
     endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
-    was_launched,
+    security_from_env, was_launched,
 };
 
 /// Name of the rendezvous socket. Set by the launcher.
@@ -53,7 +57,7 @@ pub const ENV_JOIN: &str = "TSUMUJI_JOIN";
 pub const ENV_ADMIT: &str = "TSUMUJI_ADMIT";
 /// Seed of random choices (a number); each node mixes in its own.
 pub const ENV_SEED: &str = "TSUMUJI_SEED";
-/// Fraction of received frames to drop on purpose, 0 to 1.
+/// Fraction of received frames to drop on purpose: `0.2` or `20%`.
 pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
 /// Where metrics are published: ADDRESS:PORT (node i: PORT + i), `local` (the default: for `tsumuji top`) or `off`.
 pub const ENV_METRICS: &str = "TSUMUJI_METRICS";

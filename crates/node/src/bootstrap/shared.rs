@@ -3,12 +3,14 @@
 //! Written by `keeper` (and `launcher`: its requests). Invariant: each field is written in one step, so the state is valid even if a thread panicked
 //! while it held the lock.
 
+use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tsumuji_proto::NodeId;
 
 use super::exit::{WorkerExit, WorkerFailure};
+use super::frames::UserSignal;
 use super::rendezvous::TableEntry;
 
 /// State shared by the launcher and its keeper.
@@ -36,6 +38,8 @@ pub(super) struct State {
     pub(super) finished: bool,
     /// The launcher wants to stop: TERM now, KILL after this grace.
     pub(super) stop: Option<Duration>,
+    /// Signals to pass on; as in the kernel, one of a kind waits.
+    pub(super) signals: BTreeSet<UserSignal>,
     /// The launcher itself waits for the table.
     pub(super) waiting: bool,
 }

@@ -191,7 +191,7 @@ fn settings(
     let impair = impairment(options.seed)?;
     let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
     let capture = capture.map(|path| numbered(&path, name));
-    if let Some(security) = security()? {
+    if let Some(security) = security_from_env()? {
         options.security = security;
     }
     options.admits |= flag(ENV_ADMIT)?;
@@ -300,7 +300,7 @@ pub(super) fn congestion() -> Result<Option<Congestion>, OpenError> {
 }
 
 /// Security of the link as the environment sets it, if it does.
-fn security() -> Result<Option<Security>, OpenError> {
+pub fn security_from_env() -> Result<Option<Security>, OpenError> {
     if let Some(key_file) = std::env::var_os(ENV_KEY) {
         let mode = match text(ENV_SEAL)? {
             None => SealMode::Encrypt,
@@ -323,17 +323,10 @@ fn flag(name: &'static str) -> Result<bool, OpenError> {
 }
 
 fn impairment(seed: u64) -> Result<Option<ImpairConfig>, OpenError> {
-    let accepted = "a fraction from 0 to below 1";
-    let Some(loss) = number::<f64>(ENV_LOSS, accepted)? else {
+    let Some(text) = text(ENV_LOSS)? else {
         return Ok(None);
     };
-    if !(0.0..1.0).contains(&loss) {
-        return Err(bad(
-            ENV_LOSS,
-            &loss.to_string(),
-            format!("accepted is {accepted}"),
-        ));
-    }
+    let loss = crate::quantity::loss(&text).map_err(|accepted| bad(ENV_LOSS, &text, accepted))?;
     Ok((loss > 0.0).then(|| ImpairConfig {
         loss,
         seed,

@@ -6,6 +6,7 @@ use tsumuji_link::Link;
 use tsumuji_proto::{Congestion, NodeId};
 
 use super::{Core, Endpoint};
+use crate::absence::{Absence, AbsenceCause, Absent};
 use crate::error::SendError;
 use crate::peers::Peers;
 
@@ -37,6 +38,34 @@ impl<L: Link> Endpoint<L> {
             .into_iter()
             .filter(|peer| !core.peers.is_up(*peer))
             .collect())
+    }
+
+    /// Which members are not met now, and what is known of the causes; `None`: all are. Asks the kernel about them, which takes up to a tenth of a
+    /// second for each of the first eight.
+    pub fn absence(&self) -> Option<Absence> {
+        let missing: Vec<Absent> = {
+            let peers = &self.core.read().peers;
+            let absent = self
+                .members()
+                .iter()
+                .filter(|member| member.id != self.me() && !peers.is_up(member.id));
+            absent
+                .map(|member| Absent {
+                    peer: member.id,
+                    name: format!("{} at {}", member.name, member.addr),
+                    cause: match peers.other_congestion(member.id) {
+                        Some(theirs) => AbsenceCause::OtherCongestion(theirs),
+                        None => AbsenceCause::NoAnswer,
+                    },
+                })
+                .collect()
+        };
+        if missing.is_empty() {
+            return None;
+        }
+        let mut absence = Absence::of(missing, &self.counters());
+        absence.ask(|peer| Some(self.members().get(usize::from(peer.0))?.addr));
+        Some(absence)
     }
 
     /// Congestion control of a peer that is not met because this node uses another one.

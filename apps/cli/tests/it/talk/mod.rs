@@ -283,7 +283,8 @@ impl Workers {
         let of = |(node, (child, _)): (&u16, &(Child, u32))| {
             let told = |name: &str| {
                 let text = std::fs::read_to_string(format!("/proc/{}/{name}", child.id()));
-                text.unwrap_or_else(|error| error.to_string()).replace('\n', " ")
+                text.unwrap_or_else(|error| error.to_string())
+                    .replace('\n', " ")
             };
             let names = ["stat", "wchan", "stack", "io"].map(told);
             format!("node {node}: {}\n", names.join(" | "))

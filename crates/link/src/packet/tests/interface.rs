@@ -349,7 +349,7 @@ fn impossible_wishes_are_refused() {
         ..PacketConfig::default()
     };
     ip("link set n0 mtu 1500 down\n").expect("down");
-    assert!(refusal("n0", at_once).contains("`ip link set n0 up`"));
+    assert!(refusal("n0", at_once).contains("ip link set dev n0 up"));
     let begun = Instant::now();
     loop {
         // The kernel notices a missing carrier a little later.

@@ -1,0 +1,177 @@
+//! Nodes that wait for others say for whom, and why they may be missing.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use crate::common::{command, file, json, signal, skipped, text, tsumuji};
+use crate::hosts::loopback;
+
+/// A solve as node `id`, which is ended with the test.
+struct Node(Child, Lines<BufReader<ChildStderr>>);
+
+impl Node {
+    fn start(hosts: &str, more: &[&str]) -> Self {
+        let words = [
+            &["solve", "--generate", "poisson2d:20", "--hosts", hosts],
+            more,
+        ]
+        .concat();
+        let mut command = command(&words);
+        command.stdout(Stdio::piped());
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self(child, said)
+    }
+
+    /// What it says of whom it waits for, `count` times.
+    fn waits(&mut self, count: usize) -> Vec<String> {
+        let waits = self
+            .1
+            .by_ref()
+            .map(Result::unwrap)
+            .filter_map(|line| Some(line.strip_prefix("waiting for ")?.to_owned()));
+        let waits: Vec<_> = waits.take(count).collect();
+        assert_eq!(waits.len(), count, "it ended: {waits:?}");
+        waits
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Of a node that was not started, of one with another key, one without and one with the other seal, it is told who and why, again and again, by both
+/// sides; the judge can be interrupted meanwhile, and a node that comes later is met.
+#[test]
+fn missing_nodes_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = ["a", "b"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    for key in &keys {
+        assert!(tsumuji(&["key", key]).status.success());
+    }
+    let key = |index: usize| vec!["--key", keys[index].as_str()];
+    for (ours, theirs, wanted) in [
+        (key(0), None, "nothing runs at that port"),
+        (
+            key(0),
+            Some(key(1)),
+            "frames came with another key: all nodes need the same key file",
+        ),
+        (
+            key(0),
+            Some(Vec::new()),
+            "frames came without a seal: that node has no key",
+        ),
+        (
+            Vec::new(),
+            Some(key(0)),
+            "frames came sealed or damaged: this node has no key",
+        ),
+        (
+            key(0),
+            Some([&key(0)[..], &["--seal", "auth"]].concat()),
+            "frames came sealed in the other mode",
+        ),
+    ] {
+        let hosts = loopback(folder.path(), 2, "[]");
+        let theirs = theirs.map(|more| Node::start(&hosts, &[&["--id", "1"], &more[..]].concat()));
+        let mut judge = Node::start(&hosts, &[&["--id", "0"], &ours[..]].concat());
+        let line = judge.waits(1).remove(0);
+        assert!(
+            line.starts_with("pc1 at 127.0.0.1:") && line.contains(wanted),
+            "{line}"
+        );
+        if let Some(mut theirs) = theirs {
+            let line = theirs.waits(1).remove(0);
+            assert!(line.starts_with("pc0 at 127.0.0.1:"), "{line}");
+        }
+        signal("-INT", judge.0.id());
+        assert_eq!(judge.0.wait().unwrap().code(), Some(130));
+    }
+    let hosts = loopback(folder.path(), 2, "[]");
+    let mut worker = Node::start(&hosts, &["--id", "1"]);
+    assert_eq!(worker.waits(2).len(), 2);
+    let output = tsumuji(&[
+        "solve",
+        "--generate",
+        "poisson2d:20",
+        "--hosts",
+        &hosts,
+        "--id",
+        "0",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// A testbed that is removed with the test.
+struct Bed(String);
+
+impl Bed {
+    fn up(test: &str) -> Option<Self> {
+        if let Err(error) = tsumuji_testbed::check_rights() {
+            skipped(test, &error.to_string());
+            return None;
+        }
+        let bed = Self(format!("tw{}{}", std::process::id(), &test[..7]));
+        let up = tsumuji(&["testbed", "up", "--name", &bed.0, "-n", "2"]);
+        assert!(up.status.success(), "{}", text(&up.stderr));
+        Some(bed)
+    }
+
+    fn hosts_file(&self) -> String {
+        let (_, status) = json(&["testbed", "status", "--name", &self.0]);
+        status["hosts_file"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        tsumuji(&["testbed", "down", "--name", &self.0]);
+    }
+}
+
+/// A host that does not exist is told apart from one without the program.
+#[test]
+fn missing_hosts_are_told() {
+    let Some(bed) = Bed::up("missing_hosts_are_told") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = std::fs::read_to_string(bed.hosts_file()).unwrap();
+    let hosts = hosts.replace("10.77.0.2", "10.77.0.99");
+    let hosts = file(folder.path(), "hosts.toml", hosts);
+    let program = env!("CARGO_BIN_EXE_tsumuji");
+    let inside = [
+        "testbed", "exec", "--name", &bed.0, "0", "--", program, "solve", "--open",
+    ];
+    let more = ["--generate", "poisson2d:20", "--hosts", &hosts, "--id", "0"];
+    let command = command(&[&inside[..], &more].concat());
+    let mut judge = Node::spawn(command);
+    let line = judge.waits(1).remove(0);
+    assert!(
+        line.contains("10.77.0.99:7000 (there is no such host, or it is off)"),
+        "{line}"
+    );
+}
+
+/// So is a node that the launcher has started and the network does not reach.
+#[test]
+fn silent_networks_are_told() {
+    let Some(bed) = Bed::up("silent_networks_are_told") else {
+        return;
+    };
+    let hosts = bed.hosts_file();
+    let impaired = tsumuji(&["testbed", "impair", "--name", &bed.0, "1", "--loss", "100%"]);
+    assert!(impaired.status.success(), "{}", text(&impaired.stderr));
+    let mut judge = Node::start(&hosts, &["--open"]);
+    let line = judge.waits(1).remove(0);
+    assert!(line.starts_with("worker 1 on "), "{line}");
+    assert!(line.contains(" at 10.77.0.2:7000 ("), "{line}");
+}
