@@ -27,7 +27,7 @@ fn written_key_reads_back() {
     assert_eq!(mode & 0o777, 0o600);
     let keys = Keys::read(&path).expect("read");
     assert_eq!(prints(&keys), [key.print()]);
-    assert!(matches!(key.write_new(&path), Err(KeyError::Write { .. })));
+    assert!(matches!(key.write_new(&path), Err(KeyError::Exists { .. })));
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
