@@ -22,8 +22,13 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(file.hosts().len(), file.members().len());
             for (id, member) in (0..=u16::MAX).zip(file.members()) {
                 assert_eq!(member.id, NodeId(id));
-                let membership = file.membership(member.id, path).expect("it is a member");
-                assert_eq!(membership.members.len(), file.members().len());
+                match file.membership(member.id, path) {
+                    Ok(membership) => assert_eq!(membership.members.len(), file.members().len()),
+                    Err(error) => {
+                        assert!(!error.to_string().contains('\n'));
+                        assert!(file.check_links(path).is_err(), "{error} of a member");
+                    }
+                }
             }
             for link in ["udp", "packet", "xdp"] {
                 let link: LinkSpec = link.parse().expect("a link");

@@ -17,11 +17,14 @@ pub(crate) const INSIDE: &str = "--inside";
 /// Hosts that are asked to join answer within this time, also behind a slow login.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
+/// Options that say which hosts there are.
+pub(crate) const WITH_HOSTS: &str = "with-hosts";
+
 /// Nodes of each host, where a command takes them.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Slots {
-    /// Nodes on each host of the hosts file [default: its `slots`, or 1]; those of one host reach each other over shared memory
-    #[arg(long, value_name = "N", requires = "hosts")]
+    /// Nodes on each host of the hosts file [default: its `slots`, or 1] or testbed; those of one host reach each other over shared memory
+    #[arg(long, value_name = "N", requires = WITH_HOSTS)]
     slots: Option<u16>,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     )]
     nodes: Option<usize>,
     /// Several hosts, one process on each node of this file; started by ssh or the node's own command
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
     hosts: Option<PathBuf>,
     #[command(flatten)]
     slots: hosts::Slots,

@@ -97,7 +97,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Several hosts: the file that says which
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
     hosts: Option<PathBuf>,
     #[command(flatten)]
     slots: hosts::Slots,

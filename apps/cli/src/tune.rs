@@ -41,7 +41,7 @@ pub(crate) struct Args {
     )]
     nodes: Option<u16>,
     /// Several hosts, one process on each node of this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
     hosts: Option<PathBuf>,
     #[command(flatten)]
     slots: hosts::Slots,

@@ -19,7 +19,7 @@ pub(super) struct Between {
     #[arg(long, value_name = "LINK")]
     pub(super) link: Option<LinkSpec>,
     /// Between the nodes of this file (pingpong, burst: its first two), not processes of this host; node 0 is the root, or sends
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
     pub(super) hosts: Option<PathBuf>,
     #[command(flatten)]
     pub(super) slots: hosts::Slots,

@@ -50,7 +50,7 @@ pub(super) struct Beside {
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Between hosts of a testbed that is made for this (root; see `tsumuji testbed`)
-    #[arg(long, conflicts_with_all = ["hosts", "program"])]
+    #[arg(long, conflicts_with_all = ["hosts", "program"], group = hosts::WITH_HOSTS)]
     testbed: bool,
     /// Rate of every cable of the testbed, such as 100mbit or 1gbit
     #[arg(long, value_name = "RATE", requires = "testbed")]
@@ -334,7 +334,8 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     if asked.beside.testbed {
         let link = between.link.unwrap_or(LinkSpec::Udp(None));
         let nodes = asked.nodes.unwrap_or(usual);
-        return staged_in_testbed(link, nodes, asked.beside.rate, asked.beside.mtu, program);
+        let slots = between.slots.number();
+        return staged_in_testbed(link, (nodes, slots), asked.beside, program);
     }
     let Some(path) = &between.hosts else {
         let link = between.link.unwrap_or(LinkSpec::Shm);
@@ -394,22 +395,32 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     })
 }
 
-/// Makes a testbed of so many hosts, and places our nodes in it.
+/// Makes a testbed for so many nodes, `slots` on each host, and places ours in it.
 fn staged_in_testbed(
     link: LinkSpec,
-    nodes: usize,
-    rate: Option<Rate>,
-    mtu: u32,
+    (nodes, slots): (usize, Option<u16>),
+    beside: &Beside,
     program: PathBuf,
 ) -> anyhow::Result<Stage> {
     ensure!(
         link != LinkSpec::Shm,
         "--link shm: shared memory does not reach from host to host; use udp, packet or xdp with --testbed"
     );
-    let testbed = testbed(nodes, rate, mtu)?;
+    let each = usize::from(slots.unwrap_or(1)).max(1);
+    ensure!(
+        nodes.is_multiple_of(each) && nodes > each,
+        "--slots {each}: {nodes} nodes are not on several hosts of as many each; give --nodes"
+    );
+    let testbed = testbed(nodes / each, beside.rate, beside.mtu)?;
+    let mut ours = Ours::between(link, program, testbed.hosts_file());
+    ours.slots = slots;
+    let ground = match slots {
+        Some(slots) => ground_of(&ClusterFile::read_with_slots(&testbed.hosts_file(), slots)?),
+        None => Ground::of(&testbed),
+    };
     Ok(Stage {
-        ours: Ours::between(link, program, testbed.hosts_file()),
-        ground: Ground::of(&testbed),
+        ours,
+        ground,
         nodes,
         _testbed: Some(testbed),
     })

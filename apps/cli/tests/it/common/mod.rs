@@ -292,10 +292,11 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it is the shell that starts what ends a launch's leftovers, and is gone in a moment.
-fn is_passing(pid: u32) -> bool {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    words.starts_with(b"sh\0-c\0\nexec 3<&0\n")
+/// Whether it is the shell that starts what ends a launch's leftovers, and is gone in a moment; or a child of `parent` that is not yet what it will be.
+fn is_passing(pid: u32, parent: u32) -> bool {
+    let words = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let own = words(pid);
+    own.starts_with(b"sh\0-c\0\nexec 3<&0\n") || own == words(parent)
 }
 
 /// Waits until `pid` has `count` children.
@@ -303,7 +304,7 @@ pub(crate) fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
     let start = Instant::now();
     loop {
         let mut children = children_of(pid);
-        children.retain(|child| !is_passing(*child));
+        children.retain(|child| !is_passing(*child, pid));
         if children.len() >= count {
             return children;
         }
