@@ -39,6 +39,7 @@ impl Talk {
 
 impl Listener for Talk {
     fn say(&mut self, text: &str) {
+        let text = &in_columns(text);
         self.bar.suspend(|| {
             if self.json {
                 eprintln!("{text}");
@@ -57,8 +58,52 @@ impl Listener for Talk {
     }
 }
 
+/// Breaks lines of prose, which begin at the left edge, between words, so that each fits a terminal. Rows of tables are indented, and stay.
+pub(crate) fn in_columns(text: &str) -> String {
+    const COLUMNS: usize = 80;
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with(' ') {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let mut begun = String::new();
+        for word in line.split(' ') {
+            if !begun.trim().is_empty()
+                && begun.chars().count() + 1 + word.chars().count() > COLUMNS
+            {
+                lines.push(std::mem::replace(&mut begun, format!("  {word}")));
+            } else {
+                let space = if begun.is_empty() { "" } else { " " };
+                begun = format!("{begun}{space}{word}");
+            }
+        }
+        lines.push(begun);
+    }
+    lines.join("\n")
+}
+
 impl Drop for Talk {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prose is broken between words, and nothing of it is lost; rows of tables and short lines stay as they are.
+    #[test]
+    fn prose_fits_a_terminal() {
+        let prose = "machine: one processor or another, with so many cores, so much memory, and other facts in one long line";
+        let row = format!("  {}", "x ".repeat(60));
+        let text = in_columns(&format!("{prose}\n{row}\nshort"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[0].len() <= 80 && lines[1].starts_with("  "), "{text}");
+        assert_eq!(format!("{} {}", lines[0], lines[1].trim()), prose);
+        assert_eq!((lines[2], lines[3]), (row.as_str(), "short"));
+        assert_eq!(in_columns(&"y".repeat(90)), "y".repeat(90));
     }
 }

@@ -14,6 +14,7 @@ use tsumuji_node::LinkSpec;
 
 use super::between::{Between, Pair};
 use super::compare;
+use crate::talk::in_columns;
 use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +66,7 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
     let beside_bare = args.beside.is_bare();
     let pair = Pair::of(&args.between, inside)?;
     let machine = machine::describe();
-    eprintln!("machine: {machine}");
+    eprintln!("{}", in_columns(&format!("machine: {machine}")));
     match machine::two_cpus() {
         Some([sender, receiver]) => {
             eprintln!(
