@@ -258,7 +258,9 @@ impl Members {
         if self.len() > 1 && self.opened.elapsed() < LEARNS_FOR {
             return None;
         }
-        let known = |member: &&Member| self.membership.way(member) == asked.from;
+        let known = |member: &&Member| {
+            member.addr == asked.from || self.membership.way(member) == asked.from
+        };
         if let Some(member) = self.membership.members.iter().find(known) {
             // It did not hear the answer, or is a new process in the place of another.
             let id = member.id;
@@ -275,7 +277,7 @@ impl Members {
                     self.len()
                 )));
             }
-            Some(id) if !peers.is_dead(id) => {
+            Some(id) if peers.is_up(id) => {
                 return Some(Err(format!("{id} is not dead, at another address")));
             }
             Some(id) => id,
@@ -315,6 +317,9 @@ impl Members {
         outbox: &mut Outbox,
     ) -> bool {
         let index = usize::from(entry.id.0);
+        if !self.is_plausible(entry) {
+            return false;
+        }
         let Some(before) = self.membership.members.get(index) else {
             return index == self.len() && index < IDS && {
                 self.versions.push(0);
@@ -360,6 +365,15 @@ impl Members {
         true
     }
 
+    /// Whether this node's link may reach the address, and no other member has it.
+    fn is_plausible(&self, entry: &Entry) -> bool {
+        let me = usize::from(self.me().0);
+        let own = self.membership.members.get(me).map(|me| me.addr);
+        let mut others = self.membership.members.iter();
+        own.is_some_and(|own| are_alike(own, entry.addr))
+            && !others.any(|member| member.id != entry.id && member.addr == entry.addr)
+    }
+
     /// Tells a peer what it may have missed: all that changed, and everything if it was admitted.
     fn tell_missed(&mut self, peer: NodeId, outbox: &mut Outbox) {
         let version = |id: NodeId| self.versions[usize::from(id.0)];
@@ -397,6 +411,22 @@ pub(crate) fn cut(name: &str) -> &str {
         end -= 1;
     }
     &name[..end]
+}
+
+/// Whether both are addresses of one kind of link, and frames can be sent to the second.
+fn are_alike(own: LinkAddr, addr: LinkAddr) -> bool {
+    match (own, addr) {
+        (LinkAddr::Local(_), LinkAddr::Local(_)) => true,
+        (LinkAddr::Ether(_), LinkAddr::Ether(mac)) => mac.0[0] & 1 == 0, // of one station
+        (LinkAddr::Inet(own), LinkAddr::Inet(addr)) => {
+            let ip = addr.ip();
+            own.is_ipv4() == addr.is_ipv4()
+                && addr.port() != 0
+                && !ip.is_unspecified()
+                && !ip.is_multicast()
+        }
+        _ => false,
+    }
 }
 
 fn put(news: News, to: NodeId, outbox: &mut Outbox) {
@@ -525,5 +555,33 @@ mod tests {
         ] {
             assert_eq!(News::parse(other), None);
         }
+    }
+
+    /// Addresses that this node's link cannot send to, and those that another member has, are not taken over.
+    #[test]
+    fn implausible_entries_are_ignored() {
+        let addrs = ["127.0.0.1:1", "127.0.0.1:2"].map(|addr| addr.parse().expect(addr));
+        let membership = Arc::new(Membership::inet(NodeId(0), &addrs));
+        let options = (Pace::Free, Duration::from_secs(1));
+        let members = Members::new(membership, true, options);
+        for (addr, id, plausible) in [
+            ("10.0.0.1:7000", 2, true),
+            ("127.0.0.1:2", 1, true),
+            ("127.0.0.1:2", 2, false),
+            ("10.0.0.1:0", 2, false),
+            ("0.0.0.0:7000", 2, false),
+            ("224.0.0.1:7000", 2, false),
+            ("[2001:db8::1]:7000", 2, false),
+            ("02:00:00:00:00:07", 2, false),
+            ("3", 2, false),
+        ] {
+            assert_eq!(
+                members.is_plausible(&entry(id, 1, addr)),
+                plausible,
+                "{addr}"
+            );
+        }
+        let mac = |first| LinkAddr::Ether(MacAddr([first, 0, 0, 0, 0, 1]));
+        assert!(are_alike(mac(2), mac(4)) && !are_alike(mac(2), mac(0xff)));
     }
 }

@@ -322,6 +322,14 @@ fn shared_memory_has_room_for_more() {
     };
     let back = Endpoint::join(attach(1), request, options(1), LONG).expect("admitted");
     endpoints.insert(1, back);
+    // It has the address of the one before it, so only the end of that session tells them apart.
+    let start = Instant::now();
+    for endpoint in endpoints.iter_mut().filter(|it| it.me() != NodeId(1)) {
+        while endpoint.ended_sessions(NodeId(1)) == 0 {
+            endpoint.recv(Duration::from_millis(10)).expect("link");
+            assert!(start.elapsed() < LONG, "{} has not noticed", endpoint.me());
+        }
+    }
     all_meet(&mut endpoints, 5);
     all_talk(&mut endpoints);
 }
