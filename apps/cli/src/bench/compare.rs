@@ -415,7 +415,7 @@ fn staged_in_testbed(
     let mut ours = Ours::between(link, program, testbed.hosts_file());
     ours.slots = slots;
     let ground = match slots {
-        Some(slots) => ground_of(&ClusterFile::read_with_slots(&testbed.hosts_file(), slots)?),
+        Some(slots) => ground_of(&ClusterFile::read_with_slots(testbed.hosts_file(), slots)?),
         None => Ground::of(&testbed),
     };
     Ok(Stage {
