@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::Context;
 use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_LINK, ENV_METRICS, ENV_NODE, ENV_RENDEZVOUS,
+    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_METRICS, ENV_NODE, ENV_OPEN,
+    ENV_RENDEZVOUS, ENV_SEAL,
 };
 use tsumuji_node::{Congestion, LinkSpec, MetricsAt};
 
@@ -63,7 +64,14 @@ pub(crate) fn run(args: Args) -> Outcome {
         };
     }
     command.env_remove(ENV_RENDEZVOUS).env_remove(ENV_CLUSTER);
-    command.envs(security.env());
+    let stated = security.env();
+    if !stated.is_empty() {
+        // What is stated here replaces what is inherited.
+        for name in [ENV_KEY, ENV_SEAL, ENV_OPEN] {
+            command.env_remove(name);
+        }
+    }
+    command.envs(stated);
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run `{}`", args.command[0].display()))
 }

@@ -127,6 +127,8 @@ impl Collectives {
                 Some(true) => return Err(GroupError::Twice { member }),
                 Some(seen) => *seen = true,
             }
+            let session = endpoint.ended_sessions(member);
+            self.core.ledger.meet(member, session);
         }
         let key = key_of(members, tag);
         if self.core.by_key.contains_key(&key) {

@@ -248,6 +248,7 @@ impl Core {
         }
         for member in endpoint.members() {
             let session = endpoint.ended_sessions(member.id);
+            self.ledger.meet(member.id, session);
             // A message of the next session may have shown it before.
             if session > self.ledger.session(member.id) {
                 self.reap(member.id, session);
@@ -325,6 +326,7 @@ impl Dispatcher<'_, '_> {
     fn take(&mut self, delivery: Delivery<'_>) {
         let core = &mut *self.core;
         let (from, session) = (delivery.from, delivery.session);
+        core.ledger.meet(from, session);
         if session > core.ledger.session(from) {
             core.reap(from, session); // it died and came back within the present poll
         }

@@ -212,6 +212,19 @@ impl Ledger {
         }
     }
 
+    /// Keeps state of this peer from now on, which may have joined after this was made, and is in that session.
+    pub(crate) fn meet(&mut self, peer: NodeId, session: u64) {
+        let index = usize::from(peer.0);
+        if index >= self.peers.len() {
+            let far = || PeerState {
+                is_far: true,
+                ..PeerState::default()
+            };
+            self.peers.resize_with(index + 1, far);
+            self.peers[index].session = session;
+        }
+    }
+
     /// Payload of a piece in whole units, for a transfer of `len`; `streams`: members forward bytes as they arrive.
     pub(crate) fn piece_bytes(&self, unit: usize, len: usize, streams: bool) -> usize {
         let bytes = if self.gathers && !streams {

@@ -509,7 +509,11 @@ impl Channels {
         program: Option<&mut dyn Handler>,
     ) {
         peers.note(event);
-        self.members.note(event);
+        if self.members.note(event)
+            && let Event::PeerDead { peer, .. } = event
+        {
+            peers.reconnect(*peer);
+        }
         match event {
             Event::PeerDead {
                 peer,

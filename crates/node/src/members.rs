@@ -82,6 +82,10 @@ pub(crate) struct Members {
     met: Vec<NodeId>,
     /// Those that were admitted, and know no other member before they are told.
     admitted: BTreeSet<NodeId>,
+    /// Members with a new address whose session with the old one has not ended yet.
+    moved: BTreeSet<NodeId>,
+    /// Number of members that there were when this node opened: their ids are theirs.
+    first: usize,
     dead_since: BTreeMap<NodeId, Instant>,
     /// Number of members, as the admitting node stated it.
     stated: Option<u16>,
@@ -106,6 +110,8 @@ impl Members {
             heard: Vec::new(),
             met: Vec::new(),
             admitted: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            first: membership.members.len(),
             dead_since: BTreeMap::new(),
             stated: None,
             is_due: false,
@@ -160,18 +166,21 @@ impl Members {
         true
     }
 
+    /// Returns whether the event is the end of a session with a member that is met at another address already.
     #[cold]
-    pub(crate) fn note(&mut self, event: &Event) {
+    pub(crate) fn note(&mut self, event: &Event) -> bool {
         match event {
             Event::PeerUp { peer, .. } => {
                 self.dead_since.remove(peer);
                 self.met.push(*peer);
                 self.is_due = true;
+                false
             }
             Event::PeerDead { peer, .. } => {
                 self.dead_since.insert(*peer, Instant::now());
+                self.moved.remove(peer)
             }
-            _ => {}
+            _ => false,
         }
     }
 
@@ -219,14 +228,14 @@ impl Members {
         done
     }
 
-    /// A member joins, or has another address or name from now on; tells all others.
+    /// A member joins, or has another address or name from now on; tells all others. `false`: it cannot be.
     pub(crate) fn set(
         &mut self,
         member: Member,
         way: &mut impl Way,
         peers: &mut Peers,
         outbox: &mut Outbox,
-    ) {
+    ) -> bool {
         let before = self.versions.get(usize::from(member.id.0));
         let entry = Entry {
             id: member.id,
@@ -234,9 +243,11 @@ impl Members {
             addr: member.addr,
             name: cut(&member.name).to_owned(),
         };
-        if self.learn(&entry, way, peers, outbox) {
+        let is_new = self.learn(&entry, way, peers, outbox);
+        if is_new {
             self.tell_all(&entry, None, peers, outbox);
         }
+        is_new
     }
 
     /// Decides about a process that asks. `None`: it is not answered, and will ask again.
@@ -292,8 +303,12 @@ impl Members {
             addr: asked.from,
         };
         tracing::info!(node = id.0, name = %member.name, addr = %member.addr, "joins");
-        self.set(member, way, peers, outbox);
-        Some(Ok(id))
+        let is_set = self.set(member, way, peers, outbox);
+        Some(if is_set {
+            Ok(id)
+        } else {
+            Err("no member can have this address".to_owned())
+        })
     }
 
     /// The id of a member that joined and has been dead for long, or a new one.
@@ -305,7 +320,8 @@ impl Members {
         };
         let next = u16::try_from(self.len()).ok()?;
         let fresh = (self.len() < IDS).then_some(NodeId(next));
-        (0..next).map(NodeId).find(is_free).or(fresh)
+        let first = u16::try_from(self.first).ok()?;
+        (first..next).map(NodeId).find(is_free).or(fresh)
     }
 
     /// Takes an entry over; `false`: it is not news.
@@ -346,7 +362,7 @@ impl Members {
             }
             return false;
         }
-        let moves = before.addr != entry.addr;
+        let moves = is_unknown || self.membership.way(before) != entry.addr;
         let member = Member {
             id: entry.id,
             name: entry.name.clone(),
@@ -354,7 +370,13 @@ impl Members {
         };
         self.versions[index] = entry.version;
         let membership = Arc::make_mut(&mut self.membership);
-        if moves && member.id != membership.me {
+        if member.id == membership.me {
+            return true; // its own address it knows better
+        }
+        if moves {
+            if !is_unknown && !peers.is_dead(member.id) {
+                self.moved.insert(member.id);
+            }
             membership.near.remove(&member.id);
             way.meet(&member, member.addr, self.pace);
             if peers.is_lost(member.id) {
@@ -375,16 +397,16 @@ impl Members {
     }
 
     /// Tells a peer what it may have missed: all that changed, and everything if it was admitted.
-    fn tell_missed(&mut self, peer: NodeId, outbox: &mut Outbox) {
+    fn tell_missed(&self, peer: NodeId, outbox: &mut Outbox) {
         let version = |id: NodeId| self.versions[usize::from(id.0)];
-        let joined = self.admitted.remove(&peer);
+        let joined = self.admitted.contains(&peer);
         for member in &self.membership.members {
             if (joined || version(member.id) > 0) && member.addr != LinkAddr::Broadcast {
                 let entry = Entry {
                     id: member.id,
                     version: version(member.id),
                     addr: member.addr,
-                    name: member.name.clone(),
+                    name: cut(&member.name).to_owned(),
                 };
                 put(News::Entry(entry), peer, outbox);
             }

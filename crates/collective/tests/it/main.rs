@@ -4,6 +4,7 @@ mod chaos;
 mod common;
 mod death;
 mod ethernet;
+mod joined;
 mod operations;
 mod processes;
 mod progress;

@@ -6,7 +6,7 @@
 //!
 //! Left out: a process that was started with an environment without the name is not found, unless it is in its program's process group.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
@@ -61,7 +61,9 @@ impl Leftovers {
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
-        self.line = None;
+        if let Some(mut line) = self.line.take() {
+            let _ = line.write_all(b"\n"); // a forked child may still have the line open
+        }
         let _ = self.done.read(&mut [0]); // it writes nothing: this is the end
     }
 }

@@ -80,7 +80,8 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Adds a member, whose id must be the number of members so far; or gives the member of that id another address or name, which ends the session
-    /// with it. All other members learn it from this node. Error: [`SendError::UnknownPeer`] for this node's own id, or one that would leave a gap.
+    /// with it. All other members learn it from this node. Error: [`SendError::UnknownPeer`] for this node's own id, one that would leave a gap, and an
+    /// address that this node's link cannot send to or that another member has.
     ///
     /// Only one node may give ids: two that give the same one to two processes part the cluster.
     pub fn add_member(&mut self, member: Member) -> Result<(), SendError> {
@@ -110,9 +111,9 @@ impl<L: Link> Core<L> {
             return Err(SendError::UnknownPeer { peer });
         }
         let outbox = &mut self.channels.tools.outbox;
-        members.set(member, &mut self.drive, &mut self.peers, outbox);
+        let is_set = members.set(member, &mut self.drive, &mut self.peers, outbox);
         self.drive.mark_pending();
-        Ok(())
+        is_set.then_some(()).ok_or(SendError::UnknownPeer { peer })
     }
 }
 
