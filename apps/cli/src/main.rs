@@ -210,6 +210,12 @@ fn one_line(complaint: &str) -> String {
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass"));
     let text = lines.collect::<Vec<_>>().join("; ").replace(":;", ":");
     let mut text = text.strip_prefix("error: ").unwrap_or(&text).to_owned();
+    // One of several options that would do.
+    if let Some((before, group)) = text.split_once(" <--")
+        && let Some(options) = group.strip_suffix('>')
+    {
+        text = format!("{before} --{}", options.replace("|--", " or --"));
+    }
     for (theirs, ours) in [
         (
             "invalid digit found in string",

@@ -101,6 +101,7 @@ impl Members {
     ) -> Self {
         Self {
             versions: vec![0; membership.members.len()],
+            first: membership.members.len(),
             membership,
             admits,
             pace,
@@ -111,7 +112,6 @@ impl Members {
             met: Vec::new(),
             admitted: BTreeSet::new(),
             moved: BTreeSet::new(),
-            first: membership.members.len(),
             dead_since: BTreeMap::new(),
             stated: None,
             is_due: false,
