@@ -6,12 +6,11 @@ use std::process::Command;
 
 use anyhow::Context;
 use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_METRICS, ENV_NODE, ENV_OPEN,
-    ENV_RENDEZVOUS, ENV_SEAL,
+    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_LINK, ENV_NODE, ENV_RENDEZVOUS,
 };
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt, Security};
 
-use crate::Outcome;
+use crate::{Outcome, metrics};
 
 /// Run a program as a new member of a running cluster whose node 0 admits (`launch --admit`, or TSUMUJI_ADMIT=1).
 ///
@@ -47,31 +46,23 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Outcome {
     let security = args.security.stated(args.link.as_ref(), None)?;
     let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]).env(ENV_JOIN, args.to);
-    let id = args.id.map(|id| id.to_string());
-    let stated = [
-        (ENV_LINK, args.link.map(|link| link.to_string())),
-        (ENV_NODE, id),
-        (ENV_CONGESTION, args.congestion.map(|it| it.to_string())),
-        (ENV_METRICS, args.metrics.map(|at| at.to_string())),
-    ];
-    for (name, value) in stated {
-        match value {
-            Some(value) => command.env(name, value),
-            // That of a launch within which this runs would be wrong.
-            None if name == ENV_LINK || name == ENV_NODE => command.env_remove(name),
-            None => &mut command,
-        };
+    command.args(&args.command[1..]);
+    // Those of a launch within which this runs would be wrong.
+    for name in [ENV_RENDEZVOUS, ENV_CLUSTER, ENV_LINK, ENV_NODE] {
+        command.env_remove(name);
     }
-    command.env_remove(ENV_RENDEZVOUS).env_remove(ENV_CLUSTER);
     let stated = security.env();
     if !stated.is_empty() {
-        // What is stated here replaces what is inherited.
-        for name in [ENV_KEY, ENV_SEAL, ENV_OPEN] {
+        for name in Security::ENV {
             command.env_remove(name);
         }
     }
-    command.envs(stated);
+    command.envs(stated).env(ENV_JOIN, args.to);
+    command.envs(args.link.map(|link| (ENV_LINK, link.to_string())));
+    command.envs(args.id.map(|id| (ENV_NODE, id.to_string())));
+    let congestion = args.congestion.map(|control| control.to_string());
+    command.envs(congestion.map(|control| (ENV_CONGESTION, control)));
+    command.envs([metrics::env(metrics::wanted(args.metrics)?)]);
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run `{}`", args.command[0].display()))
 }

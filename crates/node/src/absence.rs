@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::{Congestion, NodeId};
 
 use crate::endpoint::Counters;
+use crate::route::socket_towards;
 
 /// The kernel's answer comes from the host within a round trip, and takes longer only where none comes.
 const ASK_WITHIN: Duration = Duration::from_millis(100);
@@ -78,13 +79,8 @@ fn ask(addr: SocketAddr) -> AbsenceCause {
     if is_silent(&neighbours, addr.ip()) {
         return AbsenceCause::NoHost;
     }
-    let any: SocketAddr = match addr {
-        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
-    };
     // A datagram without content, which a node of ours counts as malformed and drops.
-    let answer = UdpSocket::bind(any).and_then(|socket| {
-        socket.connect(addr)?;
+    let answer = socket_towards(addr).and_then(|socket| {
         socket.set_read_timeout(Some(ASK_WITHIN))?;
         socket.send(&[])?;
         socket.recv(&mut [0])
@@ -162,6 +158,8 @@ impl fmt::Display for AbsenceCause {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use super::*;
 
     /// The kernel's table says which neighbours do not answer, and nothing of others.

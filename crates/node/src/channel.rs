@@ -6,17 +6,18 @@
 //! queued. A peer that keeps sending is charged to the endpoint's budget, as if nobody had opened the channel.
 //!
 //! Filled by `intake`, emptied by `endpoint`. Submodules: `owned` (one channel), `mailbox` (waiting messages), `ledger` (charges), `kept` (messages
-//! that a program keeps), `outbox` (messages of handlers and other threads), `bell` (how those threads wake the endpoint), `control`, and
-//! `statistics` (flows of other nodes).
+//! that a program keeps), `outbox` (messages of handlers and other threads), `bell` (how those threads wake the endpoint), and what endpoints tell each
+//! other by themselves: `control`, `statistics` (flows of other nodes) and `members` (who joins).
 //!
 //! Invariants: on one channel no message overtakes those in its mailbox; a message is charged to one budget from its arrival until it is released;
 //! for each channel a peer is told alternately to stop and to go on.
 
 pub(crate) mod bell;
-pub(crate) mod control;
+mod control;
 pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod mailbox;
+pub(crate) mod members;
 pub(crate) mod outbox;
 mod owned;
 mod owners;
@@ -37,6 +38,7 @@ use self::kept::Returns;
 use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
+pub(crate) use self::members::Members;
 use self::outbox::Outbox;
 pub(crate) use self::outbox::Way;
 pub use self::outbox::{MessageSender, Waker};
@@ -48,7 +50,6 @@ pub(crate) use self::statistics::Answer;
 pub use self::statistics::RemoteFlow;
 use self::statistics::Statistics;
 use crate::handler::{Context, Handler, notify};
-use crate::members::Members;
 use crate::peers::Peers;
 use crate::random::random_u64;
 

@@ -1,4 +1,4 @@
-//! Errors, one enum per operation. Their texts name peers by number; `Endpoint::name_of` gives names.
+//! Errors, one enum per operation, and how texts of other processes are shown. Their texts name peers by number; `Endpoint::name_of` gives names.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,9 @@ use tsumuji_proto::{Congestion, NodeId};
 
 use crate::bootstrap::WorkerFailure;
 use crate::cluster::ClusterFileError;
+
+/// Limit of a text that another process reports; the rest is cut.
+const MAX_ERROR_BYTES: usize = 4096;
 
 /// Why an endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -366,5 +369,37 @@ impl From<EndpointError> for SendError {
             EndpointError::Link(error) => Self::Link(error),
             EndpointError::Channel(error) => Self::Channel(error),
         }
+    }
+}
+
+/// Makes what another process reports fit to be shown: one line, no control characters, bounded.
+pub(crate) fn presentable(error: &str) -> String {
+    let line = error
+        .split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let mut text: String = line
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let mut end = text.len().min(MAX_ERROR_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a worker reports is one printable line of bounded length.
+    #[test]
+    fn reports_are_presentable() {
+        assert_eq!(presentable("a\x1b[31m\n\n  b\r\n"), "a [31m; b");
+        assert!(presentable(&"é".repeat(10_000)).len() <= MAX_ERROR_BYTES);
     }
 }

@@ -41,13 +41,13 @@ mod handler;
 mod idle;
 mod intake;
 mod lock;
-mod members;
 mod membership;
 pub mod metrics;
 mod options;
 mod peers;
 pub mod quantity;
 mod random;
+mod route;
 mod runqueue;
 pub mod security;
 #[doc(hidden)]

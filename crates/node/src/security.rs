@@ -36,6 +36,9 @@ pub enum Security {
 }
 
 impl Security {
+    /// Variables that state it. Where some are set for a process, they replace all that it would inherit.
+    pub const ENV: [&str; 3] = [ENV_KEY, ENV_SEAL, ENV_OPEN];
+
     /// Seals the link if so stated; refuses one that leaves the host if nothing is stated.
     pub fn apply(&self, link: Unsealed) -> Result<AnyLink, OpenError> {
         match self {

@@ -44,8 +44,8 @@ pub(crate) fn die_with_parent(command: &mut Command, core: Option<usize>) {
     // SAFETY: between `fork` and `exec` only async-signal-safe work is allowed, because other threads of the parent may
     // have held locks (the allocator's among them) when it forked. `in_child` makes three bare system calls (`prctl`,
     // `getppid`, `sched_setaffinity`; rustix's Linux backend issues them without libc and without locks), reads an integer
-    // and a set of bits captured by value, and builds `io::Error`s from raw codes only, which neither allocates nor locks. It opens no file and touches
-    // no memory shared with the parent.
+    // and a set of bits captured by value, and builds `io::Error`s from raw codes only, which neither allocates nor locks. It
+    // opens no file and touches no memory shared with the parent.
     unsafe {
         command.pre_exec(in_child);
     }

@@ -292,8 +292,6 @@ pub(crate) struct Credit {
     refused_peers: usize,
     /// Some peer wanted more than the pool or the memory held.
     pub(crate) hungry: bool,
-    /// Some peer was promised credit.
-    has_promised: bool,
 }
 
 impl Credit {
@@ -308,21 +306,15 @@ impl Credit {
             scheduled: None,
             refused_peers: 0,
             hungry: false,
-            has_promised: false,
             rules,
         }
     }
 
-    /// Adds a peer of which nothing is known. `restate` must follow for each other peer if `has_promised`.
+    /// Adds a peer of which nothing is known. `restate` must follow for each other peer, if any has a claim.
     pub(crate) fn add_peer(&mut self) {
         self.rules.add_peer();
         self.path.set_peers(self.rules.peers());
         self.set_allowance();
-    }
-
-    /// Promises made before a peer was added have to be restated.
-    pub(crate) fn has_promised(&self) -> bool {
-        self.has_promised
     }
 
     /// Lowers what later sessions of the peer begin with to the present allowance. Not while it may have taken a welcome that states more
@@ -403,7 +395,6 @@ impl Credit {
         let stated = self.allowance.min(before + room);
         grant.promised = grant.promised.max(stated);
         self.claimed += grant.claim() - before;
-        self.has_promised = true;
         stated
     }
 

@@ -128,7 +128,7 @@ impl Receiving {
         let Self::Credit(credit) = self else {
             return; // under `suci` nothing is promised
         };
-        if credit.has_promised() {
+        if credit.claimed() > 0 {
             for peer in peers.iter_mut().flatten() {
                 credit.restate(peer.account.grant(), peer.session.is_agreeing());
             }

@@ -406,21 +406,19 @@ fn staged_in_testbed(
         link != LinkSpec::Shm,
         "--link shm: shared memory does not reach from host to host; use udp, packet or xdp with --testbed"
     );
-    let each = usize::from(slots.unwrap_or(1)).max(1);
+    let each = slots.unwrap_or(1);
+    let hosts = nodes.checked_div(each.into()).unwrap_or(0);
     ensure!(
-        nodes.is_multiple_of(each) && nodes > each,
+        hosts > 1 && hosts * usize::from(each) == nodes,
         "--slots {each}: {nodes} nodes are not on several hosts of as many each; give --nodes"
     );
-    let testbed = testbed(nodes / each, beside.rate, beside.mtu)?;
+    let testbed = testbed(hosts, beside.rate, beside.mtu)?;
     let mut ours = Ours::between(link, program, testbed.hosts_file());
     ours.slots = slots;
-    let ground = match slots {
-        Some(slots) => ground_of(&ClusterFile::read_with_slots(testbed.hosts_file(), slots)?),
-        None => Ground::of(&testbed),
-    };
+    let file = ClusterFile::read_with_slots(testbed.hosts_file(), each)?;
     Ok(Stage {
         ours,
-        ground,
+        ground: ground_of(&file),
         nodes,
         _testbed: Some(testbed),
     })

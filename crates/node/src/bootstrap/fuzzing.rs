@@ -3,7 +3,7 @@
 
 pub use super::foreign::is_understood;
 use super::frames::{Frames, FromAgent, Kind, ToAgent};
-pub use crate::members::is_understood as is_news;
+pub use crate::channel::members::is_understood as is_news;
 
 /// Reads a stream in pieces of `piece_bytes` as a launcher (`from_agent`) or an agent does, until it ends or is rejected. Returns the number of valid
 /// messages.

@@ -4,7 +4,7 @@
 //! name made of its process number, and the address is `shm:PROCESS`.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::{ENV_JOIN, ENV_LINK, ENV_NODE};
 use crate::any_link::{Base, LinkSpec};
 use crate::endpoint::JoinRequest;
 use crate::error::OpenError;
+use crate::route::ip_towards;
 
 /// Time to be admitted and to learn who the others are: longer than it takes until a member that comes back elsewhere counts as dead.
 pub(super) const WITHIN: Duration = Duration::from_secs(30);
@@ -90,7 +91,8 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
             (place_in_memory(process)?, LinkAddr::Local(0))
         }
         (Where::Udp(addr), None | Some(LinkSpec::Udp(None))) => {
-            let own = LinkSpec::Udp(Some(SocketAddr::new(ip_towards(addr), 0)));
+            let ip = ip_towards(addr).map_err(|error| wrong(&error.to_string()))?;
+            let own = LinkSpec::Udp(Some(SocketAddr::new(ip, 0)));
             (Base::open(&own)?, LinkAddr::Inet(addr))
         }
         (Where::Udp(addr), Some(link @ LinkSpec::Udp(_))) => {
@@ -147,21 +149,6 @@ fn place_in_memory(process: u32) -> Result<Base, OpenError> {
     Err(failed(io::Error::other("all of its places are taken")))
 }
 
-/// The address of this host from which it sends to `addr`.
-fn ip_towards(addr: SocketAddr) -> IpAddr {
-    let any: SocketAddr = if addr.is_ipv4() {
-        ([0, 0, 0, 0], 0).into()
-    } else {
-        ([0_u16; 8], 0).into()
-    };
-    // To connect a datagram socket chooses a route and sends nothing.
-    let by_route = UdpSocket::bind(any).and_then(|socket| {
-        socket.connect(addr)?;
-        socket.local_addr()
-    });
-    by_route.map_or(any.ip(), |own| own.ip())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,12 +172,5 @@ mod tests {
         ] {
             assert_eq!(Where::parse(text), at, "{text}");
         }
-    }
-
-    /// The own address is one that the other can answer.
-    #[test]
-    fn own_address_is_routed() {
-        let loopback: SocketAddr = "127.0.0.1:9".parse().expect("an address");
-        assert_eq!(ip_towards(loopback), loopback.ip());
     }
 }

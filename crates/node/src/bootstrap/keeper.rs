@@ -22,6 +22,7 @@ use super::output::Output;
 use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 use super::shared::Shared;
+use crate::error::presentable;
 
 /// Connections beyond one per worker: other processes of this user, workers that connect twice.
 const SPARE_CONNECTIONS: usize = 16;
@@ -382,8 +383,8 @@ impl Keeper {
                 let failure = WorkerFailure::CouldNotStart {
                     node: worker.node,
                     name: worker.name.clone(),
-                    program: rendezvous::presentable(&program),
-                    reason: rendezvous::presentable(&reason),
+                    program: presentable(&program),
+                    reason: presentable(&reason),
                 };
                 self.fail(Some(failure), shared);
             }
@@ -469,7 +470,7 @@ impl Keeper {
     }
 
     fn note_report(&mut self, node: u16, error: &str) {
-        let error = rendezvous::presentable(error);
+        let error = presentable(error);
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.node.0 == node) {
             worker.reported.get_or_insert((error, Instant::now()));
         }

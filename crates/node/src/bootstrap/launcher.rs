@@ -30,21 +30,19 @@ use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{
     ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
-    ENV_SEAL, HostServer, joining, worker,
+    HostServer, joining, worker,
 };
 use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::shared_hosts;
 use crate::options::Options;
+use crate::security::Security;
 use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
 
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
-
-/// Variables about security: those that a launch sets replace all that its children would inherit.
-const SECURITY: [&str; 3] = [ENV_KEY, ENV_SEAL, ENV_OPEN];
 
 /// Default of `LaunchSpec::silence`: longer than delays of a busy host or a relearning switch, shorter than people wait.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -115,7 +113,7 @@ impl LaunchSpec {
             .env
             .iter()
             .any(|(name, _)| name == ENV_KEY || name == ENV_OPEN);
-        is_stated && SECURITY.iter().any(|name| inherited == *name)
+        is_stated && Security::ENV.iter().any(|name| inherited == *name)
     }
 
     /// Where standard output goes when this process passes it on.
@@ -537,7 +535,7 @@ fn seat(spec: &LaunchSpec, index: usize) -> Option<Seat> {
 fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &LinkSpec) -> Order {
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
-    for name in SECURITY
+    for name in Security::ENV
         .iter()
         .filter(|name| spec.overrules(OsStr::new(name)))
     {

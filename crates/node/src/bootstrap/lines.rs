@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::rendezvous::presentable;
+use crate::error::presentable;
 
 /// A line longer than this is passed on in pieces, between which those of other workers may come.
 const LINE_BYTES_MAX: usize = 64 << 10;

@@ -3,8 +3,8 @@
 //! On one host a [`Launcher`] starts the processes and passes the table of addresses (and the shared memory) over a UNIX socket; each opens its
 //! endpoint with [`endpoint_from_env`]. For several hosts a cluster file lists the nodes ([`ClusterFile`](crate::ClusterFile)): a `Launcher` starts
 //! an agent on each host with a command such as `ssh`, and the agent starts the process and relays its rendezvous. Processes may also be started by
-//! other means, with `TSUMUJI_CLUSTER` and `TSUMUJI_NODE` set; they may join a cluster that runs already (`TSUMUJI_JOIN`); or they are started by `mpiexec`, `mpirun` and `srun`, whose ranks find each other by these launchers'
-//! own service.
+//! other means, with `TSUMUJI_CLUSTER` and `TSUMUJI_NODE` set; they may join a cluster that runs already (`TSUMUJI_JOIN`); or they are started by
+//! `mpiexec`, `mpirun` and `srun`, whose ranks find each other by these launchers' own service.
 
 mod agent;
 mod binding;
@@ -51,7 +51,8 @@ pub const ENV_NODES: &str = "TSUMUJI_NODES";
 pub const ENV_LINK: &str = "TSUMUJI_LINK";
 /// Path of a cluster file, instead of a launcher.
 pub const ENV_CLUSTER: &str = "TSUMUJI_CLUSTER";
-/// Address of node 0 of a running cluster that this process joins: `udp:ADDRESS:PORT`, an Ethernet address, or `shm:PROCESS` of a launcher on this host.
+/// Address of node 0 of a running cluster that this process joins: `udp:ADDRESS:PORT`, an Ethernet address, or `shm:PROCESS` of a launcher on this
+/// host.
 pub const ENV_JOIN: &str = "TSUMUJI_JOIN";
 /// `1`: node 0 admits processes that join.
 pub const ENV_ADMIT: &str = "TSUMUJI_ADMIT";

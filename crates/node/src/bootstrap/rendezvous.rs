@@ -33,9 +33,6 @@ pub(crate) const MAX_NODES: usize = 1024;
 /// Largest packet either side reads: a table of `MAX_NODES` entries of about 90 bytes.
 const MAX_PACKET_BYTES: usize = 128 * 1024;
 
-/// Limit of an error text that a worker reports; the rest is cut.
-const MAX_ERROR_BYTES: usize = 4096;
-
 /// Connections waiting to be accepted: every worker may call at once.
 const BACKLOG: i32 = MAX_NODES as i32;
 
@@ -260,26 +257,6 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     })
 }
 
-/// Makes a reported error fit to be shown: one line, no control characters, bounded.
-pub(crate) fn presentable(error: &str) -> String {
-    let line = error
-        .split(['\n', '\r'])
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
-    let mut text: String = line
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    let mut end = text.len().min(MAX_ERROR_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,12 +366,5 @@ mod tests {
         assert!(
             matches!(receive::<FromLauncher>(worker.as_fd()), Ok(Received::Message(m, None)) if m == table)
         );
-    }
-
-    /// What a worker reports is one printable line of bounded length.
-    #[test]
-    fn reports_are_presentable() {
-        assert_eq!(presentable("a\x1b[31m\n\n  b\r\n"), "a [31m; b");
-        assert!(presentable(&"é".repeat(10_000)).len() <= MAX_ERROR_BYTES);
     }
 }

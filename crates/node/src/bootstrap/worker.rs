@@ -22,7 +22,7 @@ use super::{foreign, joining};
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
-use crate::error::OpenError;
+use crate::error::{OpenError, presentable};
 use crate::membership::Membership;
 use crate::metrics::MetricsAt;
 use crate::options::Options;
@@ -46,8 +46,9 @@ pub fn was_launched() -> bool {
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts: `TSUMUJI_CLUSTER` (path of a cluster
 /// file) and `TSUMUJI_NODE`. To join a running cluster: `TSUMUJI_JOIN` (address of its node 0, which admits: `TSUMUJI_ADMIT=1`), `TSUMUJI_LINK`, and
-/// `TSUMUJI_NODE` for the place of a member that died. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared memory within a host, UDP between
-/// hosts). In all cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION`.
+/// `TSUMUJI_NODE` for the place of a member that died. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared
+/// memory within a host, UDP between hosts). In all cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and
+/// `TSUMUJI_CONGESTION`.
 /// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
 /// to the launcher.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
@@ -63,7 +64,7 @@ pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
     if let Some((launcher, node)) = LAUNCHER.get() {
         let failed = FromWorker::Failed {
             node: *node,
-            error: rendezvous::presentable(&error.to_string()),
+            error: presentable(&error.to_string()),
         };
         // A launcher that is gone needs no report.
         let _ = rendezvous::send(launcher.as_fd(), &failed, None);
@@ -273,7 +274,7 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
             }
             Received::Message(FromLauncher::Refused { reason }, _) => {
                 return Err(OpenError::Refused {
-                    reason: rendezvous::presentable(&reason),
+                    reason: presentable(&reason),
                 });
             }
             Received::Nothing => {}

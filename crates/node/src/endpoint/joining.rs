@@ -9,9 +9,8 @@ use tsumuji_proto::NodeId;
 use tsumuji_wire::{Admission, Join, join};
 
 use super::{Core, Endpoint};
-use crate::bootstrap::rendezvous::presentable;
-use crate::error::{OpenError, SendError};
-use crate::members::{NAME_BYTES, cut};
+use crate::channel::members::{NAME_BYTES, cut};
+use crate::error::{OpenError, SendError, presentable};
 use crate::membership::{Member, Membership};
 use crate::options::Options;
 use crate::random::random_u64;

@@ -13,7 +13,7 @@ mod pmix;
 mod pmix_sys;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::NodeId;
@@ -27,6 +27,7 @@ use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::{Member, Membership, shared_hosts};
 use crate::options::Options;
+use crate::route::ip_towards;
 
 /// Key under which a rank states its host and address; its number follows.
 const KEY: &str = "tsumuji-";
@@ -166,14 +167,11 @@ fn open_link(
 
 /// An address of this host that other hosts reach, as far as its routes tell.
 fn own_ip() -> IpAddr {
-    // To connect a datagram socket chooses a route and sends nothing; the address is one for documentation (RFC 5737).
-    let by_route = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
+    // The address is one for documentation (RFC 5737): the default route leads there.
+    let by_route = ip_towards(SocketAddr::from(([192, 0, 2, 1], 9)));
     let by_table = || local_ip(&std::fs::read_to_string("/proc/net/fib_trie").ok()?);
-    by_route()
+    by_route
+        .ok()
         .or_else(|| by_table().map(IpAddr::V4))
         .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }

@@ -16,10 +16,9 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_proto::{Event, NodeId, Pace};
 use tsumuji_wire::{Admission, Join};
 
-use crate::bootstrap::rendezvous::presentable;
-use crate::channel::Way;
-use crate::channel::control;
-use crate::channel::outbox::Outbox;
+use super::control;
+use super::outbox::{Outbox, Way};
+use crate::error::presentable;
 use crate::membership::{Member, Membership};
 use crate::peers::Peers;
 
@@ -369,10 +368,10 @@ impl Members {
             addr: entry.addr,
         };
         self.versions[index] = entry.version;
-        let membership = Arc::make_mut(&mut self.membership);
-        if member.id == membership.me {
+        if member.id == self.membership.me {
             return true; // its own address it knows better
         }
+        let membership = Arc::make_mut(&mut self.membership);
         if moves {
             if !is_unknown && !peers.is_dead(member.id) {
                 self.moved.insert(member.id);
