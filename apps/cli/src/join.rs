@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_LINK, ENV_NODE, ENV_RENDEZVOUS,
+    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_LINK, ENV_NODE, ENV_RENDEZVOUS, JoinAddress,
 };
 use tsumuji_node::{Congestion, LinkSpec, MetricsAt, Security};
 
@@ -22,7 +22,7 @@ use crate::{Outcome, metrics};
 pub(crate) struct Args {
     /// Address of node 0: udp:ADDRESS:PORT, an Ethernet address, or shm:PROCESS of a launcher on this host
     #[arg(long, value_name = "ADDRESS")]
-    to: String,
+    to: JoinAddress,
     /// The link of the new member, of the same kind [default for udp: an address on the way to node 0, and a free port]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             command.env_remove(name);
         }
     }
-    command.envs(stated).env(ENV_JOIN, args.to);
+    command.envs(stated).env(ENV_JOIN, args.to.to_string());
     command.envs(args.link.map(|link| (ENV_LINK, link.to_string())));
     command.envs(args.id.map(|id| (ENV_NODE, id.to_string())));
     let congestion = args.congestion.map(|control| control.to_string());

@@ -402,6 +402,10 @@ fn mistyped_words() {
             "'x' for '--workers <N>': accepted are whole numbers\n",
         ),
         (
+            &["join", "--to", "10.0.0.1", "--", "true"],
+            "'10.0.0.1' for '--to <ADDRESS>': accepted are udp:ADDRESS:PORT or an Ethernet address",
+        ),
+        (
             &["solve", "--generate", "dense:4", "--workers", "-1"],
             "'-1' for '--workers <N>': accepted are whole numbers\n",
         ),

@@ -47,7 +47,13 @@ fn name_of(process: u32) -> String {
     format!("tsumuji-join-{user}-{process}")
 }
 
-/// Where the cluster is.
+/// Where a cluster is that a process joins, as users write it: the value of [`ENV_JOIN`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinAddress {
+    text: String,
+    at: Where,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     /// The launcher that has the shared memory.
@@ -56,16 +62,27 @@ enum Where {
     Station(MacAddr),
 }
 
-impl Where {
-    fn parse(text: &str) -> Option<Self> {
-        if let Some(process) = text.strip_prefix("shm:") {
-            return process.parse().ok().map(Self::Memory);
-        }
+impl std::str::FromStr for JoinAddress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         let addr = text.strip_prefix("udp:").unwrap_or(text);
-        addr.parse()
-            .map(Self::Udp)
-            .or_else(|_| text.parse().map(Self::Station))
-            .ok()
+        let at = match text.strip_prefix("shm:") {
+            Some(process) => process.parse().ok().map(Where::Memory),
+            None => (addr.parse().map(Where::Udp))
+                .or_else(|_| text.parse().map(Where::Station))
+                .ok(),
+        };
+        let text = text.to_owned();
+        at.map(|at| Self { text, at }).ok_or(
+            "accepted are udp:ADDRESS:PORT or an Ethernet address, of node 0, and shm:PROCESS",
+        )
+    }
+}
+
+impl std::fmt::Display for JoinAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -75,9 +92,7 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
         return Ok(None);
     };
     let wrong = |problem: &str| bad(ENV_JOIN, &place, problem.to_owned());
-    let at = Where::parse(&place).ok_or_else(|| {
-        wrong("accepted are udp:ADDRESS:PORT or an Ethernet address, of node 0, and shm:PROCESS")
-    })?;
+    let JoinAddress { at, .. } = place.parse().map_err(wrong)?;
     let link =
         match text(ENV_LINK)? {
             Some(link) => Some(link.parse().map_err(|problem: crate::LinkSpecError| {
@@ -170,7 +185,8 @@ mod tests {
             ("udp:10.0.0.1", None),
             ("", None),
         ] {
-            assert_eq!(Where::parse(text), at, "{text}");
+            let read = text.parse().map(|address: JoinAddress| address.at);
+            assert_eq!(read.ok(), at, "{text}");
         }
     }
 }

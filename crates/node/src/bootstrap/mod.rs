@@ -34,6 +34,7 @@ pub use binding::Binding;
 pub use exit::{WorkerExit, WorkerFailure};
 pub use frames::UserSignal;
 pub use hosts::Hosts;
+pub use joining::JoinAddress;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub(crate) use neighbours::{HostMemory, Server as HostServer};
 pub use worker::{
