@@ -15,10 +15,13 @@ use serde_json::Value;
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program under test, not yet started.
+/// The program under test, not yet started. Where the tests run in the background, they ignore what terminals send; the program must not.
 pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
-    command.args(args).stdin(Stdio::null());
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT,QUIT", env!("CARGO_BIN_EXE_tsumuji")])
+        .args(args)
+        .stdin(Stdio::null());
     command
 }
 
