@@ -12,6 +12,7 @@ mod gather;
 pub mod impair;
 pub mod packet;
 mod paired;
+pub mod relay;
 mod rings;
 mod sealing;
 pub mod shm;

@@ -35,6 +35,13 @@ pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> std::io::Result<OwnedFd> {
     Ok(either)
 }
 
+/// Sleeps until it is readable, or `timeout` has passed, or for a shorter time.
+pub(crate) fn sleep_on(fd: &OwnedFd, timeout: Duration) {
+    let timeout = Timespec::try_from(timeout).ok();
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+}
+
 /// Decides when the network is looked at.
 #[derive(Debug, Default)]
 struct NetworkTurn {
@@ -125,6 +132,7 @@ impl<N: Link> Link for Paired<N> {
                 "packet" => "shm+packet",
                 "xdp" => "shm+xdp",
                 "dpdk" => "shm+dpdk",
+                "relay" => "shm+relay",
                 _ => "shm+network",
             },
             frame_bytes: network.frame_bytes.min(shm.frame_bytes),
@@ -205,9 +213,7 @@ impl<N: Link> Link for Paired<N> {
         if self.arm_fd()?
             && let Some(both) = &self.both
         {
-            let timeout = Timespec::try_from(timeout).ok();
-            let mut fds = [PollFd::new(both, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut fds, timeout.as_ref()); // may end early
+            sleep_on(both, timeout);
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ fn set_up(
         _ => 0,
     };
     let rings = port
-        .set_up(mtu, wished)
+        .set_up(mtu, config.promiscuous, wished)
         .map_err(failed("setting up its queues"))?;
     if let Kind::Xdp(interface) = kind
         && let Err(error) = port.hold_xdp_program(interface.index)

@@ -54,7 +54,8 @@ pub use probe::probe;
 pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
+use crate::relay::Ethernet;
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use sys::Port;
 use tx::Tx;
@@ -86,6 +87,8 @@ pub struct DpdkConfig {
     /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a bound socket it
     /// is open before a client connects, and until then drops the frames sent.
     pub up_timeout: Duration,
+    /// Take frames for all stations: for a relay (`relay`). As a link, this one has its own alone.
+    pub promiscuous: bool,
 }
 
 impl Default for DpdkConfig {
@@ -96,6 +99,7 @@ impl Default for DpdkConfig {
             // Enough for several links with jumbo frames.
             memory_bytes: 512 << 20,
             up_timeout: Duration::from_secs(5),
+            promiscuous: false,
         }
     }
 }
@@ -183,7 +187,7 @@ impl Dpdk {
                 opened.frame_bytes,
                 opened.frame_bytes_least,
             ),
-            rx: Rx::new(&opened.port, mac, opened.frame_bytes),
+            rx: Rx::new(&opened.port, opened.frame_bytes),
             port: opened.port,
             spec: *spec,
             mac,
@@ -261,11 +265,51 @@ impl Dpdk {
         self.tx.announce(&self.port, &mut self.counters);
     }
 
+    #[inline]
+    fn take(
+        &mut self,
+        own: Option<MacAddr>,
+        max: usize,
+        receiver: &mut impl Receiver,
+    ) -> Result<usize, LinkError> {
+        let handed = self
+            .rx
+            .receive(&self.port, &mut self.counters, own, max, receiver);
+        if handed > 0 {
+            self.nap = NAP_MIN;
+            self.idle_polls = 0;
+            return Ok(handed);
+        }
+        self.idle_polls += 1;
+        if self.idle_polls >= LOOK_EVERY_POLLS {
+            self.look()?;
+        }
+        Ok(0)
+    }
+
     /// The next nap's length, each longer than the last until a frame comes.
     fn next_nap(&mut self) -> Duration {
         let nap = self.nap;
         self.nap = (nap * 3 / 2).min(NAP_MAX);
         nap
+    }
+}
+
+impl Ethernet for Dpdk {
+    fn receive_ethernet(
+        &mut self,
+        max: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<usize, LinkError> {
+        self.take(None, max, &mut each(|_, frame| take(frame)))
+    }
+
+    fn send_ethernet(&mut self, frame: &[u8]) -> Result<bool, LinkError> {
+        if self.capacity(LinkAddr::Broadcast)?.frames == 0 {
+            return Ok(false);
+        }
+        self.tx.gather_ethernet(&self.port, frame);
+        Ok(true)
     }
 }
 
@@ -335,19 +379,7 @@ impl Link for Dpdk {
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        let handed = self
-            .rx
-            .receive(&self.port, &mut self.counters, max, receiver);
-        if handed > 0 {
-            self.nap = NAP_MIN;
-            self.idle_polls = 0;
-            return Ok(handed);
-        }
-        self.idle_polls += 1;
-        if self.idle_polls >= LOOK_EVERY_POLLS {
-            self.look()?;
-        }
-        Ok(0)
+        self.take(Some(self.mac), max, receiver)
     }
 
     #[inline]

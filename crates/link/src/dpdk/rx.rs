@@ -5,7 +5,7 @@
 
 use super::sys::{Port, Slots};
 use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
-use crate::{LinkCounters, Receiver};
+use crate::{LinkAddr, LinkCounters, Receiver};
 
 /// Bursts of foreign frames that one call skips, beyond the frames it delivers.
 const FOREIGN_BURSTS: usize = 2;
@@ -13,7 +13,6 @@ const FOREIGN_BURSTS: usize = 2;
 /// The last burst, and how much of it was delivered.
 #[derive(Debug)]
 pub(super) struct Rx {
-    me: MacAddr,
     slots: Slots,
     next: usize,
     scratch: Box<[u8]>,
@@ -22,9 +21,8 @@ pub(super) struct Rx {
 }
 
 impl Rx {
-    pub(super) fn new(port: &Port, me: MacAddr, frame_bytes: usize) -> Self {
+    pub(super) fn new(port: &Port, frame_bytes: usize) -> Self {
         Self {
-            me,
             slots: Slots::new(port),
             next: 0,
             scratch: vec![0; HEADER_BYTES + LENGTH_BYTES + frame_bytes].into(),
@@ -47,12 +45,13 @@ impl Rx {
         self.slots.receive(port) > 0
     }
 
-    /// Delivers frames until there are `max`.
+    /// Delivers frames of ours until there are `max`; without `own` Ethernet frames, for whatever station.
     #[inline]
     pub(super) fn receive(
         &mut self,
         port: &Port,
         counters: &mut LinkCounters,
+        own: Option<MacAddr>,
         max: usize,
         receiver: &mut impl Receiver,
     ) -> usize {
@@ -72,7 +71,16 @@ impl Rx {
                     counters.dropped_frames += 1;
                     continue;
                 };
-                match ether::accept(frame, self.me) {
+                let Some(own) = own else {
+                    if frame.len() <= longest {
+                        receiver.frame(LinkAddr::Broadcast, frame);
+                        handed += 1;
+                    } else {
+                        self.foreign_frames += 1;
+                    }
+                    continue;
+                };
+                match ether::accept(frame, own) {
                     Ok((from, payload)) if frame.len() <= longest => {
                         handed += ether::hand_over(from, payload, counters, receiver);
                     }

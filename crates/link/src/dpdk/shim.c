@@ -272,7 +272,7 @@ static void pool_free(void *pool)
 }
 
 /* One queue each way. The frame counts are wishes; the device's answer is written back. */
-static int device_set_up(uint16_t port, uint16_t mtu_bytes, uint16_t *receive_frames, uint16_t *transmit_frames, void *pool)
+static int device_set_up(uint16_t port, uint16_t mtu_bytes, bool promiscuous, uint16_t *receive_frames, uint16_t *transmit_frames, void *pool)
 {
     struct rte_eth_conf conf;
     memset(&conf, 0, sizeof conf);
@@ -285,7 +285,10 @@ static int device_set_up(uint16_t port, uint16_t mtu_bytes, uint16_t *receive_fr
         failed = rte_eth_rx_queue_setup(port, 0, *receive_frames, numa_node, NULL, pool);
     if (failed == 0)
         failed = rte_eth_tx_queue_setup(port, 0, *transmit_frames, numa_node, NULL);
-    return failed;
+    if (failed == 0 && promiscuous)
+        failed = rte_eth_promiscuous_enable(port);
+    /* A driver without such a mode has no filter. */
+    return failed == -ENOTSUP && promiscuous ? 0 : failed;
 }
 
 static int device_start(uint16_t port)
@@ -530,7 +533,7 @@ struct shim {
     void (*thread_end)(void);
     int (*device_make)(const char *, const char *, uint16_t *);
     int (*device_info)(uint16_t, struct device_info *);
-    int (*device_set_up)(uint16_t, uint16_t, uint16_t *, uint16_t *, void *);
+    int (*device_set_up)(uint16_t, uint16_t, bool, uint16_t *, uint16_t *, void *);
     int (*device_start)(uint16_t);
     int (*device_restart)(uint16_t);
     int (*device_is_up)(uint16_t);

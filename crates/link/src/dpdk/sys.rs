@@ -84,7 +84,7 @@ struct Shim {
     thread_end: unsafe extern "C" fn(),
     device_make: unsafe extern "C" fn(*const c_char, *const c_char, *mut u16) -> c_int,
     device_info: unsafe extern "C" fn(u16, *mut RawInfo) -> c_int,
-    device_set_up: unsafe extern "C" fn(u16, u16, *mut u16, *mut u16, *mut c_void) -> c_int,
+    device_set_up: unsafe extern "C" fn(u16, u16, bool, *mut u16, *mut u16, *mut c_void) -> c_int,
     device_start: unsafe extern "C" fn(u16) -> c_int,
     device_restart: unsafe extern "C" fn(u16) -> c_int,
     device_is_up: unsafe extern "C" fn(u16) -> c_int,
@@ -412,10 +412,11 @@ impl Port {
         self.burst_frames
     }
 
-    /// Sets up one queue each way over the pool; returns how many frames they hold. `mtu_bytes` 0: the device's own.
+    /// Sets up one queue each way over the pool; returns how many frames they hold. `mtu_bytes` 0: the device's own. `promiscuous`: frames for all stations are received.
     pub(super) fn set_up(
         &mut self,
         mtu_bytes: u16,
+        promiscuous: bool,
         wanted: (u16, u16),
     ) -> std::io::Result<(u16, u16)> {
         let (mut receive, mut transmit) = wanted;
@@ -426,6 +427,7 @@ impl Port {
             (loaded().device_set_up)(
                 self.number,
                 mtu_bytes,
+                promiscuous,
                 &mut receive,
                 &mut transmit,
                 pool.0.as_ptr(),

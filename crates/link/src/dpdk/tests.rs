@@ -237,7 +237,7 @@ fn chained_mbufs_are_gathered() {
     }
     assert_eq!(b.counters().dropped_frames, 1);
     // As if its frames were long and its mbufs short, as those of some drivers are.
-    b.rx = Rx::new(&b.port, b.mac, 9000);
+    b.rx = Rx::new(&b.port, 9000);
     assert!(offer(&mut a, to, 8999));
     a.flush().expect("flush");
     let mut got = Vec::new();

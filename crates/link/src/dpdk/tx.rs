@@ -122,6 +122,21 @@ impl Tx {
         });
     }
 
+    /// Queues an Ethernet frame. There must be room by `free_frames`.
+    pub(super) fn gather_ethernet(&mut self, port: &Port, frame: &[u8]) {
+        let whole = frame.len().max(self.frame_bytes_least);
+        let slot = self.spare.last_mut(port, whole);
+        slot[..frame.len()].copy_from_slice(frame);
+        slot[frame.len()..].fill(0); // do not send old bytes of the mbuf
+        self.spare.give_last(port, whole, &mut self.queue);
+        self.contents.push_back(Content {
+            to: self.me, // nothing is sent there, so nothing joins it
+            ethernet_bytes: frame.len(),
+            frames: 1,
+            frame_bytes: frame.len() as u64,
+        });
+    }
+
     /// Sends frames, each as an Ethernet frame of its own, whose bodies the driver copies from the caller's memory. Nothing may be queued, and there
     /// must be room for all. Frames that the device does not take now are queued. Returns the number of frames.
     pub(super) fn send_parted<'a>(

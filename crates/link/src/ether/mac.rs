@@ -16,14 +16,14 @@ impl MacAddr {
     /// Processes that can share one interface, each with an address of its own.
     pub const SLOTS: u8 = 64;
 
-    /// The address of process number `slot` of an interface with this address: itself for 0, then with the number in place of its first byte's upper
-    /// six bits, and marked as locally administered. `None`: there is no such slot.
+    /// The address of process number `slot` of an interface with this address: itself for 0, else it differs in the upper six bits of the first byte,
+    /// by exclusive or with the number, and is marked as locally administered. `None`: there is no such slot.
     #[must_use]
     pub fn of_slot(self, slot: u8) -> Option<Self> {
         let mut bytes = self.0;
         match slot {
             0 => {}
-            1..Self::SLOTS => bytes[0] = slot << 2 | 2,
+            1..Self::SLOTS => bytes[0] = (bytes[0] ^ slot << 2) & !3 | 2,
             _ => return None,
         }
         Some(Self(bytes))

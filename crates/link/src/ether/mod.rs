@@ -15,6 +15,7 @@ mod frame;
 mod interface;
 mod mac;
 mod rights;
+mod stations;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_he
 pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list};
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
+pub(crate) use stations::{Stations, hold_addresses};
+pub(crate) use sys::add_address;
 
 /// If a device takes no frame for this long, it is not merely full: waiting frames are dropped, as a link may do. The layers above repeat them, and
 /// have begun to long before.

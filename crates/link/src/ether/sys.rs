@@ -1,5 +1,5 @@
-//! The only access of `ether` to the kernel: interface requests, and the process at the other end of a UNIX socket.
-#![allow(unsafe_code)] // ioctl, if_nameindex, getsockopt: nothing safe offers them.
+//! The only access of `ether` to the kernel: interface requests, further addresses, and the process at the other end of a UNIX socket.
+#![allow(unsafe_code)] // ioctl, if_nameindex, getsockopt, setsockopt: nothing safe offers them.
 
 use std::ffi::CStr;
 use std::io;
@@ -131,6 +131,32 @@ pub(super) fn interface_names() -> io::Result<Vec<String>> {
         libc::if_freenameindex(list);
     }
     Ok(names)
+}
+
+/// Makes the interface `index` receive frames for another address, too, for as long as the packet socket `fd` is open.
+pub(crate) fn add_address(fd: BorrowedFd<'_>, index: u32, mac: MacAddr) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..mac.0.len()].copy_from_slice(&mac.0);
+    let request = libc::packet_mreq {
+        mr_ifindex: index as libc::c_int,
+        mr_type: libc::PACKET_MR_UNICAST as u16,
+        mr_alen: mac.0.len() as u16,
+        mr_address: address,
+    };
+    // SAFETY: the kernel reads a `packet_mreq` of the stated length, which lives here.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast(),
+            size_of::<libc::packet_mreq>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// The process that listens at the other end; `None`: not visible from here.

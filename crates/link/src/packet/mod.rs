@@ -212,7 +212,7 @@ impl Packet {
         }
         sys::enlarge_send_buffer(fd, SEND_BUFFER_BYTES);
         if slot > 0 {
-            sys::add_address(fd, found.index, found.mac)
+            ether::add_address(fd, found.index, found.mac)
                 .map_err(failed("cannot give the interface another address"))?;
         }
         sys::bind(fd, found.index).map_err(failed("cannot bind a packet socket"))?;

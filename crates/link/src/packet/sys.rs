@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::rx::{Cursor, Geometry, Raw};
-use crate::ether::{ETHERTYPE, MacAddr};
+use crate::ether::ETHERTYPE;
 
 fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes from `value`, a plain value of the callers below.
@@ -79,19 +79,6 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
-}
-
-/// Makes the interface `index` receive frames for another address, too, for as long as the socket is open.
-pub(super) fn add_address(fd: BorrowedFd<'_>, index: u32, mac: MacAddr) -> io::Result<()> {
-    let mut address = [0; 8];
-    address[..mac.0.len()].copy_from_slice(&mac.0);
-    let request = libc::packet_mreq {
-        mr_ifindex: index as c_int,
-        mr_type: libc::PACKET_MR_UNICAST as u16,
-        mr_alen: mac.0.len() as u16,
-        mr_address: address,
-    };
-    set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
 /// Frames that the kernel dropped because the ring was full, since the last call.

@@ -44,7 +44,8 @@ pub use errors::XdpOpenError;
 pub use probe::probe;
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
+use crate::relay::Ethernet;
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use tx::Tx;
 use umem::Umem;
@@ -110,6 +111,9 @@ pub struct XdpConfig {
     pub up_timeout: Duration,
     /// Let our system calls poll the device for this long (SO_PREFER_BUSY_POLL); zero: they do not. It pays on cards, not on veth.
     pub busy_poll: Duration,
+    /// How many addresses of the interface are taken: those of its first so many slots (`MacAddr::of_slot`), at most 64. More than one is for a relay
+    /// (`relay`): as a link, this one has the first alone.
+    pub slots: u8,
 }
 
 impl Default for XdpConfig {
@@ -125,6 +129,7 @@ impl Default for XdpConfig {
             // A switch port takes some seconds to come up; spanning tree may take longer.
             up_timeout: Duration::from_secs(5),
             busy_poll: Duration::ZERO,
+            slots: 1,
         }
     }
 }
@@ -153,6 +158,8 @@ pub struct Xdp {
     /// The interface is gone; the kernel reports it only once.
     removed: bool,
     counters: LinkCounters,
+    /// Makes the interface receive frames for further addresses.
+    _addresses: Option<OwnedFd>,
     /// Keeps other processes of ours off the interface.
     _claim: Claim,
 }
@@ -202,6 +209,27 @@ impl Xdp {
         if self.busy_poll || self.zero_copy && self.rx.fill.needs_wakeup() {
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
         }
+    }
+}
+
+impl Ethernet for Xdp {
+    fn receive_ethernet(
+        &mut self,
+        max: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<usize, LinkError> {
+        let receiver = &mut each(|_, frame| take(frame));
+        let frames = self
+            .rx
+            .receive(&mut self.umem, &mut self.counters, None, max, receiver);
+        self.drive_receive();
+        Ok(frames)
+    }
+
+    fn send_ethernet(&mut self, frame: &[u8]) -> Result<bool, LinkError> {
+        let fd = self.socket.as_fd();
+        self.tx
+            .gather_ethernet(fd, &mut self.umem, &mut self.counters, frame)
     }
 }
 
@@ -267,9 +295,13 @@ impl Link for Xdp {
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        let frames = self
-            .rx
-            .receive(&mut self.umem, &mut self.counters, self.mac, max, receiver);
+        let frames = self.rx.receive(
+            &mut self.umem,
+            &mut self.counters,
+            Some(self.mac),
+            max,
+            receiver,
+        );
         self.drive_receive();
         Ok(frames)
     }

@@ -22,7 +22,9 @@ use super::rx::Rx;
 use super::tx::Tx;
 use super::umem::{HEADROOM_BYTES, Layout, Umem};
 use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
-use crate::ether::{self, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Watch};
+use crate::ether::{
+    self, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Stations, Watch,
+};
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -86,6 +88,8 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
     sys::map_socket(map.as_fd(), config.queue, socket.as_fd())
         .map_err(|source| plan.failed("entering the socket into the map", source))?;
     plan.enable_busy_poll(socket.as_fd())?;
+    let addresses = ether::hold_addresses(&interface, config.slots)
+        .map_err(|source| plan.failed("giving the interface further addresses", source))?;
     let tx = Tx::new(
         ring,
         completion,
@@ -113,6 +117,7 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
         watch: Watch::new(&interface),
         removed: false,
         counters: LinkCounters::default(),
+        _addresses: addresses,
         _claim: claim,
     };
     // Some drivers restart the device for a program.
@@ -319,8 +324,11 @@ impl<'a> Plan<'a> {
 
     /// Loads the program and attaches it. Returns program, attachment, and whether it runs in the driver.
     fn attach(&self, map: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd, bool), XdpOpenError> {
-        let mac = self.interface.mac.0;
-        let code = program::assemble(mac, ETHERTYPE, map.as_raw_fd());
+        let stations = Stations {
+            base: self.interface.mac,
+            slots: self.config.slots,
+        };
+        let code = program::assemble(stations, ETHERTYPE, map.as_raw_fd());
         let program =
             sys::load_program(PROGRAM_NAME, &code, self.several_buffers).map_err(|refused| {
                 match refused.source.raw_os_error() {

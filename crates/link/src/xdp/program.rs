@@ -13,6 +13,8 @@
 use tsumuji_bpf::Size::{U16, U32};
 use tsumuji_bpf::{Assembler, If, Op, Reg};
 
+use crate::ether::{MacAddr, Stations};
+
 /// `XDP_PASS`: on to the kernel's own stack.
 pub(super) const PASS: u32 = 2;
 /// `XDP_REDIRECT`: to a socket.
@@ -31,13 +33,13 @@ const CONTEXT_QUEUE: i16 = 16;
 /// `bpf_redirect_map(map, key, result without an entry)`.
 const REDIRECT_MAP: i32 = 51;
 
-/// The program for an interface with address `mac`; `xskmap` is the descriptor of the map from queue to socket.
-pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
+/// The program for an interface with these stations; `xskmap` is the descriptor of the map from queue to socket.
+pub(super) fn assemble(stations: Stations, ethertype: u16, xskmap: i32) -> Vec<u64> {
     // As a load of the machine reads two bytes in network order.
     let ethertype = u32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
-    let [a, b, c, d, e, f] = mac;
-    let mac_front = u32::from_ne_bytes([a, b, c, d]);
-    let mac_rear = u32::from(u16::from_ne_bytes([e, f]));
+    // All stations of an interface differ in the first byte of their addresses.
+    let [_, _, c, d, e, f] = stations.base.0;
+    let rear = u32::from_ne_bytes([c, d, e, f]);
     // R0: the result; R1: the context at the start, then the first argument.
     let [r0, r1, r2, r3, r4, r5] = [0, 1, 2, 3, 4, 5].map(Reg);
     let mut p = Assembler::default();
@@ -53,14 +55,16 @@ pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
     p.load(U16, r5, r2, ETHERTYPE_AT);
     p.jump_if(r5, If::Other, ethertype, kernel);
 
-    p.load(U32, r4, r2, DESTINATION_AT);
-    p.load(U16, r5, r2, DESTINATION_AT + 4);
-    p.jump_if(r4, If::Other, mac_front, broadcast);
-    p.jump_if(r5, If::Equal, mac_rear, ours);
+    p.load(U16, r4, r2, DESTINATION_AT);
+    p.load(U32, r5, r2, DESTINATION_AT + 2);
+    p.jump_if(r5, If::Other, rear, broadcast);
+    for MacAddr([a, b, ..]) in stations.addresses() {
+        p.jump_if(r4, If::Equal, u16::from_ne_bytes([a, b]).into(), ours);
+    }
 
     p.place(broadcast);
-    p.jump_if(r4, If::Other, 0xffff_ffff, kernel);
-    p.jump_if(r5, If::Other, 0xffff, kernel);
+    p.jump_if(r4, If::Other, 0xffff, kernel);
+    p.jump_if(r5, If::Other, 0xffff_ffff, kernel);
 
     p.place(ours);
     p.load(U32, r2, r1, CONTEXT_QUEUE);
@@ -152,20 +156,32 @@ mod tests {
     }
 
     /// The result that the program should return.
-    fn expected(frame: &[u8]) -> u64 {
+    fn expected(frame: &[u8], slots: u8) -> u64 {
+        let is_station = |mac: &[u8]| {
+            let addresses = (0..slots).filter_map(|slot| MacAddr(MAC).of_slot(slot));
+            mac == [0xff; 6] || addresses.into_iter().any(|station| station.0 == mac)
+        };
         let ours = frame.len() >= 14
             && frame[12..14] == ETHERTYPE.to_be_bytes()
-            && (frame[..6] == MAC || frame[..6] == [0xff; 6]);
+            && is_station(&frame[..6]);
         u64::from(if ours { REDIRECT } else { PASS })
     }
 
     /// Frames of every length, right and nearly right, are classified as the head of this module describes.
     #[test]
     fn sorts_frames() {
-        let code = assemble(MAC, ETHERTYPE, MAP);
+        for slots in [1, 3, MacAddr::SLOTS] {
+            sorts_frames_of(slots);
+        }
+    }
+
+    fn sorts_frames_of(slots: u8) {
+        let base = MacAddr(MAC);
+        let code = assemble(Stations { base, slots }, ETHERTYPE, MAP);
+        let last = base.of_slot(slots - 1).expect("a slot").0;
         let mut frames = Vec::new();
         for length in 0..80 {
-            for destination in [MAC, [0xff; 6], [0; 6], [0x33, 0x33, 0, 0, 0, 1]] {
+            for destination in [MAC, last, [0xff; 6], [0; 6], [0x33, 0x33, 0, 0, 0, 1]] {
                 let mut frame = vec![0u8; length.max(14)];
                 frame[..6].copy_from_slice(&destination);
                 frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -183,10 +199,10 @@ mod tests {
         for (queue, frame) in frames.iter().enumerate() {
             assert_eq!(
                 run(&code, frame, queue as u64 % 5),
-                expected(frame),
-                "{frame:x?}"
+                expected(frame, slots),
+                "{slots}: {frame:x?}"
             );
-            taken += usize::from(expected(frame) == u64::from(REDIRECT));
+            taken += usize::from(expected(frame, slots) == u64::from(REDIRECT));
         }
         assert!(taken > 100, "the test tries frames of both kinds");
     }

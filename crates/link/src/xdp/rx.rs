@@ -59,13 +59,13 @@ impl Rx {
         self.ring.available() > 0
     }
 
-    /// Delivers frames until there are `max`.
+    /// Delivers frames of ours until there are `max`; without `own` Ethernet frames, for whatever station.
     #[inline]
     pub(super) fn receive(
         &mut self,
         umem: &mut Umem,
         counters: &mut LinkCounters,
-        own: MacAddr,
+        own: Option<MacAddr>,
         max: usize,
         receiver: &mut impl Receiver,
     ) -> usize {
@@ -108,14 +108,18 @@ impl Rx {
     }
 }
 
-/// Delivers the content of an Ethernet frame; returns the number of our frames.
+/// Delivers the content of an Ethernet frame; returns the number of our frames. Without `own` it delivers the Ethernet frame itself.
 #[inline]
 fn hand_over(
     whole: &[u8],
-    own: MacAddr,
+    own: Option<MacAddr>,
     counters: &mut LinkCounters,
     receiver: &mut impl Receiver,
 ) -> usize {
+    let Some(own) = own else {
+        receiver.frame(LinkAddr::Broadcast, whole);
+        return 1;
+    };
     match ether::accept(whole, own) {
         Ok((from, payload)) => ether::hand_over(from, payload, counters, receiver),
         Err(ignored) => {
@@ -142,9 +146,9 @@ struct Expected {
 
 impl Expected {
     /// The first frame in an Ethernet frame that begins with `chunk` and continues behind it. `None`: the receiver does not expect it.
-    fn find(chunk: &[u8], own: MacAddr, receiver: &mut impl Receiver) -> Option<Self> {
+    fn find(chunk: &[u8], own: Option<MacAddr>, receiver: &mut impl Receiver) -> Option<Self> {
         let head_bytes = receiver.placement(None)?.head_bytes;
-        let (from, payload) = ether::accept(chunk, own).ok()?;
+        let (from, payload) = ether::accept(chunk, own?).ok()?;
         let (length, frame) = payload.split_first_chunk::<LENGTH_BYTES>()?;
         let bytes = usize::from(u16::from_le_bytes(*length));
         let head = frame.get(..head_bytes)?;
@@ -248,7 +252,7 @@ impl Round<'_> {
         &mut self,
         chunks: u32,
         joining: &mut Joining,
-        own: MacAddr,
+        own: Option<MacAddr>,
         counters: &mut LinkCounters,
         receiver: &mut impl Receiver,
     ) -> usize {
@@ -384,7 +388,7 @@ mod tests {
 
         fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
             let Self { rx, umem, .. } = self;
-            let handed = rx.receive(umem, &mut self.counters, ME, max, receiver);
+            let handed = rx.receive(umem, &mut self.counters, Some(ME), max, receiver);
             assert_eq!(umem.accounts().receive_ours, 0, "all chunks are given back");
             handed
         }

@@ -367,7 +367,11 @@ fn foreign_program_is_not_replaced() {
     }
     let index = crate::ether::Interface::open("n0").expect("n0").index;
     let map = sys::create_xskmap(1).expect("map");
-    let code = program::assemble([2; 6], 0x9999, std::os::fd::AsRawFd::as_raw_fd(&map));
+    let stations = ether::Stations {
+        base: MacAddr([2; 6]),
+        slots: 1,
+    };
+    let code = program::assemble(stations, 0x9999, std::os::fd::AsRawFd::as_raw_fd(&map));
     let foreign = sys::load_program("foreign", &code, false).expect("load");
     for flags in [sys::ATTACH_GENERIC, sys::ATTACH_NATIVE] {
         let held = sys::attach(foreign.as_fd(), index, flags).expect("attach");

@@ -151,13 +151,55 @@ impl Tx {
             open.bytes += LENGTH_BYTES + bytes;
             open.frames += 1;
         }
+        self.count(bytes, counters);
+        self.push_out_full(fd, umem, counters)?;
+        Ok(true)
+    }
+
+    /// Writes an Ethernet frame into a slot. `false`: none is free.
+    pub(super) fn gather_ethernet(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+        frame: &[u8],
+    ) -> Result<bool, LinkError> {
+        assert!(
+            frame.len() <= LEAD_BYTES + self.frame_bytes,
+            "it fits a slot"
+        );
+        let Some(slot) = self.find_slot(fd, umem, counters)? else {
+            counters.dropped_frames += u64::from(self.down);
+            return Ok(self.down);
+        };
+        self.close(umem);
+        umem.slot_mut(&slot)[..frame.len()].copy_from_slice(frame);
+        send(umem, slot, frame.len(), 1, &mut self.ring);
+        self.count(frame.len(), counters);
+        self.gathered += 1;
+        self.push_out_full(fd, umem, counters)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn count(&mut self, bytes: usize, counters: &mut LinkCounters) {
         counters.sent_frames += 1;
         counters.sent_bytes += bytes as u64;
         self.gathered_bytes += bytes;
+    }
+
+    /// Kicks the kernel, if there is enough for it.
+    #[inline]
+    fn push_out_full(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+    ) -> Result<(), LinkError> {
         if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
             self.push_out(fd, umem, counters)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Submits the open Ethernet frame; no frame joins it any more.
