@@ -80,7 +80,7 @@ pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
 /// Refuses a link that joins hosts where all processes are of one.
 pub(crate) fn check_one_host(link: Option<&LinkSpec>) -> anyhow::Result<()> {
     match link {
-        Some(link @ (LinkSpec::Packet(_) | LinkSpec::Xdp(_))) => {
+        Some(link @ (LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Relay(_))) => {
             let link = Box::new(*link);
             Err(LaunchError::OneHost { link }.into())
         }

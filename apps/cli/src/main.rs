@@ -19,6 +19,7 @@ mod metrics;
 mod output;
 mod pages;
 mod paper;
+mod relay;
 mod security;
 mod solve;
 mod talk;
@@ -53,6 +54,7 @@ enum Command {
     Solve(Box<solve::Args>),
     Launch(launch::Args),
     Join(join::Args),
+    Relay(relay::Args),
     Bench(bench::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
@@ -117,6 +119,7 @@ fn main() -> ExitCode {
         Command::Solve(args) => solve::run(*args),
         Command::Launch(args) => launch::run(args),
         Command::Join(args) => join::run(args),
+        Command::Relay(args) => relay::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),
@@ -175,7 +178,8 @@ fn list_of_commands(error: &clap::Error, words: &[OsString]) -> Option<String> {
 
 /// Prints an error in one line.
 fn fail(message: &str, code: u8, wants_json: bool) -> ExitCode {
-    eprintln!("tsumuji: {message}");
+    // Whoever would read it may be gone.
+    let _ = writeln!(std::io::stderr(), "tsumuji: {message}");
     if wants_json {
         output::print_json(&serde_json::json!({ "error": message }));
     }

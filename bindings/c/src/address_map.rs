@@ -252,10 +252,12 @@ impl Entry {
                 ip: None,
                 mac: Some(mac),
                 slot: 0,
+                slots: 1,
+                device: None,
                 via: None,
             });
         }
-        let is_raw = ["packet:", "xdp:", "dpdk:"]
+        let is_raw = ["packet:", "xdp:", "dpdk:", "relay:"]
             .iter()
             .any(|kind| self.address.starts_with(kind));
         if is_raw {

@@ -1,18 +1,19 @@
-//! Links by name as users write them, and one type for any of the links.
+//! One type for any of the links; `spec` has their names as users write them.
 //!
 //! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call; wrapped links are boxed, and only they pay for their wrappers.
+
+mod spec;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use tsumuji_link::capture::Capture;
-use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
-use tsumuji_link::ether::MacAddr;
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
+use tsumuji_link::relay::Relayed;
 use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 #[cfg(feature = "xdp")]
@@ -22,204 +23,14 @@ use tsumuji_link::{
     Rings, SealCounters,
 };
 
-use crate::bootstrap::{HostMemory, HostServer};
+pub(crate) use spec::counted_up;
+pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
+
+use crate::bootstrap::{HostMemory, HostServer, relay};
 use crate::error::OpenError;
 #[cfg(feature = "seal")]
 use crate::security::Keyed;
 use crate::security::leaves_host;
-
-/// A link as users name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkSpec {
-    /// `shm`: processes of this host.
-    Shm,
-    /// `udp` (loopback, a port of the kernel's choice) or `udp:ADDRESS:PORT`.
-    Udp(Option<SocketAddr>),
-    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file. `packet:INTERFACE:SLOT`: beside other processes.
-    Packet(Option<Station>),
-    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, for one process.
-    Xdp(Option<InterfaceName>),
-    /// `dpdk:PCI-ADDRESS` or `dpdk:DRIVER,PARAMETERS`: a DPDK device.
-    Dpdk(DpdkSpec),
-}
-
-impl LinkSpec {
-    /// The name before the first colon.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Udp(_) => "udp",
-            Self::Packet(_) => "packet",
-            Self::Xdp(_) => "xdp",
-            Self::Dpdk(_) => "dpdk",
-        }
-    }
-
-    /// The network interface, if the link uses one and names it.
-    pub fn interface(&self) -> Option<InterfaceName> {
-        match self {
-            Self::Packet(station) => station.map(|station| station.interface),
-            Self::Xdp(name) => *name,
-            Self::Dpdk(spec) => spec.interface().and_then(InterfaceName::new),
-            Self::Shm | Self::Udp(_) => None,
-        }
-    }
-
-    /// Whether frames leave this host, as far as the name tells. (`udp` without address is loopback.)
-    pub fn leaves_host(&self) -> bool {
-        match self {
-            Self::Shm | Self::Udp(None) => false,
-            Self::Udp(Some(addr)) => !addr.ip().is_loopback(),
-            Self::Packet(_) | Self::Xdp(_) => true,
-            Self::Dpdk(spec) => !spec.stays_on_host(),
-        }
-    }
-}
-
-/// A place on a network interface that processes share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Station {
-    /// The interface.
-    pub interface: InterfaceName,
-    /// The process's number there, from 0 (`PacketConfig::slot`).
-    pub slot: u8,
-}
-
-impl Station {
-    /// `eth1` or `eth1:2`; `None`: neither.
-    fn read(text: &str) -> Option<Self> {
-        let (interface, slot) = match text.split_once(':') {
-            None => (text, 0),
-            Some((interface, slot)) => (interface, slot.parse().ok().filter(|slot| *slot > 0)?),
-        };
-        let interface = InterfaceName::new(interface)?;
-        (slot < MacAddr::SLOTS).then_some(Self { interface, slot })
-    }
-}
-
-impl std::fmt::Display for Station {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.slot {
-            0 => self.interface.fmt(f),
-            slot => write!(f, "{}:{slot}", self.interface),
-        }
-    }
-}
-
-/// The address of process number `index`, if ports are counted up from that of `addr`; a port of the kernel's choice stays one. `None`: there is no such
-/// port.
-pub(crate) fn counted_up(addr: SocketAddr, index: u16) -> Option<SocketAddr> {
-    let port = match addr.port() {
-        0 => 0,
-        port => port.checked_add(index)?,
-    };
-    Some(SocketAddr::new(addr.ip(), port))
-}
-
-/// Name of a network interface, as Linux accepts it; small and `Copy`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct InterfaceName {
-    bytes: [u8; Self::BYTES_MAX],
-    length: u8,
-}
-
-impl InterfaceName {
-    /// The kernel's limit, IFNAMSIZ without the terminating zero.
-    const BYTES_MAX: usize = 15;
-
-    /// The name; `None` if no interface can have it.
-    pub fn new(name: &str) -> Option<Self> {
-        let sound = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':');
-        let fits = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(sound);
-        if !fits || name == "." || name == ".." {
-            return None;
-        }
-        let mut bytes = [0; Self::BYTES_MAX];
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        Some(Self {
-            bytes,
-            length: name.len() as u8,
-        })
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default() // ASCII: checked by `new`
-    }
-}
-
-impl std::fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::fmt::Debug for InterfaceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.as_str().fmt(f)
-    }
-}
-
-/// Error for a text that names no link.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkSpecError {
-    /// No such link.
-    #[error(
-        "unknown link `{given}`; accepted are `shm`, `udp`, `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`), \
-         `packet:INTERFACE`, `xdp:INTERFACE` (for example `packet:eth1`) and `dpdk:DEVICE`"
-    )]
-    Unknown {
-        /// The text, shortened.
-        given: String,
-    },
-    /// No such DPDK device.
-    #[error(transparent)]
-    Dpdk(#[from] DpdkSpecError),
-}
-
-impl FromStr for LinkSpec {
-    type Err = LinkSpecError;
-
-    fn from_str(text: &str) -> Result<Self, LinkSpecError> {
-        let unknown = || LinkSpecError::Unknown {
-            given: text.chars().filter(|c| !c.is_control()).take(100).collect(),
-        };
-        match text.split_once(':') {
-            None if text == "shm" => Ok(Self::Shm),
-            None if text == "udp" => Ok(Self::Udp(None)),
-            None if text == "packet" => Ok(Self::Packet(None)),
-            None if text == "xdp" => Ok(Self::Xdp(None)),
-            Some(("udp", addr)) => addr
-                .parse()
-                .map(|addr| Self::Udp(Some(addr)))
-                .map_err(|_| unknown()),
-            Some(("packet", name)) => Station::read(name)
-                .map(|station| Self::Packet(Some(station)))
-                .ok_or_else(unknown),
-            Some(("xdp", name)) => InterfaceName::new(name)
-                .map(|name| Self::Xdp(Some(name)))
-                .ok_or_else(unknown),
-            Some(("dpdk", _)) => Ok(Self::Dpdk(text.parse()?)),
-            _ => Err(unknown()),
-        }
-    }
-}
-
-impl std::fmt::Display for LinkSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Udp(Some(addr)) => write!(f, "udp:{addr}"),
-            Self::Dpdk(spec) => spec.fmt(f),
-            Self::Packet(Some(station)) => write!(f, "packet:{station}"),
-            Self::Xdp(Some(interface)) => write!(f, "xdp:{interface}"),
-            Self::Shm | Self::Udp(None) | Self::Packet(None) | Self::Xdp(None) => {
-                f.write_str(self.kind())
-            }
-        }
-    }
-}
 
 /// A link that reaches peers, without wrappers.
 #[derive(Debug)]
@@ -237,6 +48,8 @@ pub enum Base {
     Xdp(Xdp),
     /// One DPDK device.
     Dpdk(Dpdk),
+    /// A device that a relay has.
+    Relay(Relayed),
 }
 
 impl Base {
@@ -270,6 +83,7 @@ impl Base {
                 Self::Xdp(Xdp::open(interface.as_str(), XdpConfig::default())?)
             }
             LinkSpec::Dpdk(spec) => Self::Dpdk(Dpdk::open(spec, DpdkConfig::default())?),
+            LinkSpec::Relay(station) => Self::Relay(relay::attach(station)?),
         })
     }
 }
@@ -365,6 +179,8 @@ pub enum Unsealed {
     Xdp(Xdp),
     /// One DPDK device.
     Dpdk(Dpdk),
+    /// A device that a relay has.
+    Relay(Relayed),
     /// Impaired at random, from a seed.
     Impaired(Box<Impair<Base>>),
     /// Captured to a file.
@@ -407,6 +223,7 @@ impl Unsealed {
             #[cfg(feature = "xdp")]
             (None, None, Base::Xdp(link)) => Self::Xdp(link),
             (None, None, Base::Dpdk(link)) => Self::Dpdk(link),
+            (None, None, Base::Relay(link)) => Self::Relay(link),
             (Some(config), None, base) => Self::Impaired(Box::new(Impair::new(base, config)?)),
             (None, Some(path), base) => {
                 Self::Captured(Box::new(Capture::create(base, path).map_err(failed(path))?))
@@ -584,6 +401,7 @@ impl Base {
             #[cfg(feature = "xdp")]
             Self::Xdp(link) => link.receive(max, receiver),
             Self::Dpdk(link) => link.receive(max, receiver),
+            Self::Relay(link) => link.receive(max, &mut Erased(receiver)),
         }
     }
 }
@@ -598,6 +416,7 @@ impl Unsealed {
             #[cfg(feature = "xdp")]
             Self::Xdp(link) => link.receive(max, receiver),
             Self::Dpdk(link) => link.receive(max, receiver),
+            Self::Relay(link) => link.receive(max, &mut Erased(receiver)),
             Self::Impaired(link) => link.receive(max, &mut Erased(receiver)),
             Self::Captured(link) => link.receive(max, &mut Erased(receiver)),
             Self::CapturedImpaired(link) => link.receive(max, &mut Erased(receiver)),
@@ -617,8 +436,8 @@ impl AnyLink {
     }
 }
 
-delegate!(Base: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk);
-delegate!(Unsealed: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Impaired Captured CapturedImpaired);
+delegate!(Base: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Relay);
+delegate!(Unsealed: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Relay Impaired Captured CapturedImpaired);
 delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed Hosted);
 delegate!(Network: Open #[cfg(feature = "seal")] Sealed);
 

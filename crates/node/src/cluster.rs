@@ -16,12 +16,14 @@
 //! when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
 //! `slots = 8` makes eight nodes of an entry: over `udp` with ports counted up from the stated one, over `packet` with Ethernet addresses made from
-//! that of the interface. Nodes are numbered in the order of the entries, all slots of one before those of the next. Nodes of one host (entries with
+//! that of the interface, as over `xdp` and `dpdk`, whose devices a relay has then (`bootstrap::relay`). Nodes are numbered in the order of the entries, all slots of one before those of the next. Nodes of one host (entries with
 //! one `host` count, too) reach each other over shared memory.
 //!
 //! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet; the address of that interface is
 //! `mac = "02:…"`, or the entry of `host` in `/etc/ethers`. A node may also state `interface`, `ip` and `mac`, so that another link can be chosen for
 //! all (`over`), and `via = ["ssh", "-T", "pc2"]`, a command that runs another command there.
+
+mod place;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -31,21 +33,18 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 use tsumuji_link::LinkAddr;
-use tsumuji_link::dpdk::DpdkSpec;
-use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
+use tsumuji_link::ether::{ETHERS_PATH, MacAddr};
 use tsumuji_proto::NodeId;
 
-use crate::any_link::{InterfaceName, LinkSpec, Station, counted_up};
+use self::place::{Place, in_slots, meet_here, on_link, station};
+use crate::any_link::{InterfaceName, LinkSpec};
+use crate::bootstrap::relay;
 use crate::membership::{Member, Membership, shared_hosts};
 use crate::text_file::{self, line_of};
 
 /// Larger files are refused: 65,536 nodes take less.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
 
-/// Default port of `udp`, if only an address is known; node *i* takes this + *i*.
-const PORT: u16 = 7000;
-/// Most nodes of one entry: more than any host has cores.
-const SLOTS_MAX: u16 = 1024;
 /// Limit of words in a `via` command.
 const VIA_WORDS_MAX: usize = 64;
 
@@ -74,16 +73,32 @@ pub struct HostNode {
     pub mac: Option<MacAddr>,
     /// Number of the node among those of its entry.
     pub slot: u16,
+    /// How many nodes the entry has.
+    pub slots: u16,
+    /// The device behind the relay that `link` leads to, if this cluster's nodes may start that.
+    pub device: Option<LinkSpec>,
     /// The command that runs a command on that host, if stated; empty: none is needed.
     pub via: Option<Vec<String>>,
 }
 
 impl HostNode {
+    fn take(&mut self, place: Place) {
+        (self.link, self.addr, self.device) = (place.link, place.addr, place.device);
+    }
+
+    /// The relay that the node needs, and may start.
+    pub(crate) fn relay(&self) -> Option<relay::Wanted> {
+        self.device.map(|device| relay::Wanted {
+            link: device.to_string(),
+            slots: self.slots,
+        })
+    }
+
     /// A node from a program's arguments: `udp:HOST:PORT`, or `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE` with the Ethernet address `mac`, or
     /// that of `host` in `/etc/ethers`. The error says what is accepted.
     pub fn read(host: &str, addr: &str, mac: Option<MacAddr>) -> Result<Self, String> {
         let (link, addr) = read_addr(addr, mac, host, Path::new(ETHERS_PATH))?;
-        Ok(Self {
+        let mut node = Self {
             host: host.to_owned(),
             link,
             addr,
@@ -94,8 +109,14 @@ impl HostNode {
             },
             mac,
             slot: 0,
+            slots: 1,
+            device: None,
             via: None,
-        })
+        };
+        if let LinkAddr::Ether(mac) = addr {
+            node.take(Place::in_slot(link, mac, (0, 1))?);
+        }
+        Ok(node)
     }
 }
 
@@ -260,6 +281,8 @@ impl RawNode {
             }),
             mac,
             slot: 0,
+            slots: 1,
+            device: None,
             via: self.via.map(Spanned::into_inner),
         })
     }
@@ -391,7 +414,7 @@ impl ClusterFile {
                 _ => on_link(host, node, link),
             };
             let found = found.and_then(|found| {
-                let is_new = addrs.insert(found.1);
+                let is_new = addrs.insert(found.addr);
                 is_new.then_some(found).ok_or_else(|| {
                     "has one process at a time, and another node has its address; take udp or packet, with `slots`"
                         .to_owned()
@@ -404,7 +427,7 @@ impl ClusterFile {
                 link: Box::new(*link),
                 problem,
             })?;
-            (host.link, host.addr) = found;
+            host.take(found);
         }
         let mut file = Self::of(hosts);
         file.key = self.key;
@@ -475,23 +498,6 @@ impl ClusterFile {
     }
 }
 
-/// The link of a node on an interface that it shares with others, and its address.
-fn in_slot(
-    interface: InterfaceName,
-    mac: MacAddr,
-    number: u16,
-) -> Result<(LinkSpec, LinkAddr), String> {
-    let slot = u8::try_from(number).unwrap_or(u8::MAX);
-    let mac = mac.of_slot(slot).ok_or_else(|| {
-        format!(
-            "field `slots`: at most {} nodes share an interface",
-            MacAddr::SLOTS
-        )
-    })?;
-    let link = LinkSpec::Packet(Some(Station { interface, slot }));
-    Ok((link, LinkAddr::Ether(mac)))
-}
-
 fn read_text(path: &Path) -> Result<String, ClusterFileError> {
     let error = |source| ClusterFileError::Read {
         path: path.to_owned(),
@@ -502,124 +508,6 @@ fn read_text(path: &Path) -> Result<String, ClusterFileError> {
         path: path.to_owned(),
         limit: FILE_LIMIT_BYTES,
     })
-}
-
-/// The nodes of one entry.
-fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, String> {
-    if !(1..=SLOTS_MAX).contains(&slots) {
-        return Err(format!(
-            "field `slots`: {slots}: accepted are 1 to {SLOTS_MAX}"
-        ));
-    }
-    let slot = |number: u16| {
-        let mut node = host.clone();
-        node.slot = number;
-        match host.link {
-            _ if number == 0 => {}
-            LinkSpec::Udp(Some(addr)) => {
-                let addr = counted_up(addr, number).ok_or_else(|| {
-                    format!(
-                        "field `addr`: no {slots} ports follow {}; the highest is 65535",
-                        addr.port()
-                    )
-                })?;
-                (node.link, node.addr) = (LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr));
-            }
-            LinkSpec::Packet(Some(station)) => {
-                let LinkAddr::Ether(mac) = host.addr else {
-                    return Err("field `addr`: it has no Ethernet address".to_owned());
-                };
-                (node.link, node.addr) = in_slot(station.interface, mac, number)?;
-            }
-            link => {
-                return Err(format!(
-                    "field `slots`: {slots} nodes cannot share `{link}`: it has one process at a time; take udp or packet"
-                ));
-            }
-        }
-        Ok(node)
-    };
-    (0..slots).map(slot).collect()
-}
-
-/// The link that `host` opens, and its address, for a link of this kind.
-fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, LinkAddr), String> {
-    match link {
-        LinkSpec::Udp(None) => {
-            if matches!(host.link, LinkSpec::Udp(_)) {
-                return Ok((host.link, host.addr));
-            }
-            let ip = host.ip.ok_or("needs the field `ip`")?;
-            let port = u16::try_from(node)
-                .ok()
-                .and_then(|node| PORT.checked_add(node));
-            let addr = SocketAddr::new(ip, port.ok_or("has no port left for this node")?);
-            Ok((LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr)))
-        }
-        LinkSpec::Packet(_) | LinkSpec::Xdp(_) => {
-            let interface = link.interface().or(host.interface);
-            let interface = interface.ok_or("needs the field `interface`")?;
-            let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
-            match link {
-                LinkSpec::Xdp(_) => Ok((LinkSpec::Xdp(Some(interface)), LinkAddr::Ether(mac))),
-                _ => in_slot(interface, mac, host.slot),
-            }
-        }
-        LinkSpec::Dpdk(spec) => {
-            let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
-            let spec = if spec.is_on_interface() && spec.interface().is_none() {
-                let interface = host.interface.ok_or("needs the field `interface`")?;
-                let with = spec.with("iface", interface.as_str());
-                with.ok_or("is too long with its interface: a name has 200 bytes")?
-            } else {
-                *spec
-            };
-            Ok((LinkSpec::Dpdk(spec), LinkAddr::Ether(mac)))
-        }
-        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => Err(
-            "cannot be taken for all hosts: accepted are `udp`, `packet`, `xdp` and `dpdk:DEVICE`"
-                .to_owned(),
-        ),
-    }
-}
-
-/// The end of a memif connection that `host` opens, for two network namespaces of this machine: they share files, so the socket has a path (an
-/// abstract one would belong to one namespace), and memory.
-fn meet_here(
-    host: &HostNode,
-    (node, nodes): (usize, usize),
-    spec: &DpdkSpec,
-    path: &Path,
-) -> Result<(LinkSpec, LinkAddr), String> {
-    let via = host.via.as_deref().unwrap_or_default();
-    let is_here =
-        matches!(via, [ip, netns, exec, _] if ip == "ip" && netns == "netns" && exec == "exec");
-    if !is_here {
-        return Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned());
-    }
-    let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
-    let socket = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let socket = format!("{}.memif", socket.display());
-    let index = u16::try_from(node).unwrap_or(u16::MAX);
-    let long = || "is too long with its socket: a name has 200 bytes".to_owned();
-    let end = spec
-        .for_process(index, nodes, &socket)
-        .map_err(|error| error.to_string())?;
-    let end = match end.parameter("socket-abstract") {
-        Some(_) => end,
-        None => end.with("socket-abstract", "no").ok_or_else(long)?,
-    };
-    let end = end.with("mac", &mac.to_string()).ok_or_else(long)?;
-    Ok((LinkSpec::Dpdk(end), LinkAddr::Ether(mac)))
-}
-
-/// The Ethernet address of a host: as stated, or from `/etc/ethers`.
-fn station(stated: Option<MacAddr>, host: &str, ethers: &Path) -> Result<MacAddr, String> {
-    if let Some(mac) = stated {
-        return Ok(mac);
-    }
-    let found = Ethers::read(ethers).and_then(|ethers| ethers.resolve(host));
-    found.map_err(|error| format!("needs the field `mac`, because {error}"))
 }
 
 /// Whether it is the address of one host: neither unspecified nor multicast.
@@ -647,7 +535,7 @@ fn read_addr(
 }
 
 fn read_inet(text: &str) -> Result<SocketAddr, String> {
-    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\", \"packet:INTERFACE\", \"xdp:INTERFACE\" or \"dpdk:DEVICE\"";
+    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\", \"packet:INTERFACE\", \"xdp:INTERFACE\", \"dpdk:DEVICE\" or \"relay:NAME\"";
     let Some(rest) = text.strip_prefix("udp:") else {
         return Err(format!("field `addr`: `{text}`: {accepted}"));
     };

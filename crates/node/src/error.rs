@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tsumuji_link::{LinkAddr, LinkError};
 use tsumuji_proto::{Congestion, NodeId};
 
+use crate::any_link::InterfaceName;
 use crate::bootstrap::WorkerFailure;
 use crate::cluster::ClusterFileError;
 
@@ -95,6 +96,17 @@ pub enum OpenError {
     /// The DPDK device cannot be used.
     #[error("cannot open the link: {0}")]
     Dpdk(#[from] tsumuji_link::dpdk::DpdkOpenError),
+    /// No slot at the relay of a device.
+    #[error("cannot open the link: the relay has no place: {0}")]
+    Relay(#[from] tsumuji_link::relay::RelayedError),
+    /// No relay has the device.
+    #[error("no relay of this user has `{name}`: {reason}")]
+    NoRelay {
+        /// Name of the relay.
+        name: InterfaceName,
+        /// What was tried, or what to do.
+        reason: String,
+    },
     /// The link needs an interface, and none is named.
     #[error("link `{link}` needs an interface: `{link}:INTERFACE`, for example `{link}:eth1`")]
     NoInterface {

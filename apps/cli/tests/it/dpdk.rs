@@ -274,6 +274,12 @@ fn devices_join_hosts() {
             );
             assert!(run["residual"].as_f64().expect("verified") <= 1e-10);
         }
+        let (code, run) = solve_over(&hosts, link, &["--open", "--slots", "2"]);
+        assert_eq!(
+            (code, &run["link"]),
+            (0, &"shm+relay".into()),
+            "{link}: {run}"
+        );
         let (code, run) = solve_over(&hosts, link, &[]);
         assert_eq!(code, 2, "without a word about safety: {run}");
         let args = [

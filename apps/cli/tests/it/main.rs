@@ -16,6 +16,7 @@ mod keyed;
 mod launching;
 mod paper;
 mod printing;
+mod relays;
 mod schedules;
 #[path = "../../../../crates/link/tests/common/segment.rs"]
 mod segment;

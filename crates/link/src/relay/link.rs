@@ -71,6 +71,19 @@ pub enum RelayedError {
     Contradiction,
 }
 
+impl RelayedError {
+    /// Whether another process has the slot, perhaps one that is just ending.
+    pub fn is_taken(&self) -> bool {
+        matches!(
+            self,
+            Self::Attach {
+                source: ShmAttachError::Taken { .. },
+                ..
+            }
+        )
+    }
+}
+
 /// The Ethernet frame that others may join.
 #[derive(Debug)]
 struct Open {

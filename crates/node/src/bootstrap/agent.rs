@@ -23,7 +23,7 @@ use super::door::Door;
 use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 use super::leftovers::Leftovers;
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
-use super::{ENV_NODE, ENV_RENDEZVOUS};
+use super::{ENV_NODE, ENV_RENDEZVOUS, relay};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -313,6 +313,7 @@ impl Agent {
             env,
             directory,
             silence_ms,
+            relay,
             seat,
         } = start
         else {
@@ -320,6 +321,13 @@ impl Agent {
         };
         line.pulse = Pulse::new(Duration::from_millis(silence_ms));
         let (program, arguments) = command.split_first().ok_or(AgentError::Garbage)?;
+        if let Some(Err(error)) = relay.as_ref().map(relay::ensure) {
+            line.tell(&FromAgent::CouldNotStart {
+                program: program.clone(),
+                reason: error.to_string(),
+            })?;
+            return Ok(None);
+        }
         let name = rendezvous::random_name().map_err(failed("random name"))?;
         let listener = rendezvous::listen(&name).map_err(failed("rendezvous socket"))?;
         let mut run = Command::new(program);

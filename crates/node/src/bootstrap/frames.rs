@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::binding::Seat;
+use super::relay::Wanted;
 use super::rendezvous::{FromLauncher, FromWorker};
 
 /// The agent's first line. Its number is that of the rendezvous (`rendezvous::VERSION`).
@@ -104,6 +105,8 @@ pub(super) enum ToAgent {
         directory: Option<String>,
         /// Each side takes the other for dead after this much silence.
         silence_ms: u64,
+        /// The relay that its link needs.
+        relay: Option<Wanted>,
         /// Run the program on a core of its own.
         seat: Option<Seat>,
     },

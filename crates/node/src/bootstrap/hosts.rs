@@ -119,6 +119,7 @@ pub(super) fn order(
             .ok()
             .and_then(|path| path.to_str().map(str::to_owned)),
         silence_ms: u64::try_from(spec.silence.as_millis()).unwrap_or(u64::MAX),
+        relay: host.relay(),
         seat: (spec.binding == Binding::Core).then(|| seat(hosts, index)),
     };
     let bytes = serde_json::to_vec(&start).map_or(usize::MAX, |message| message.len());

@@ -14,7 +14,7 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_link::shm::{Shm, ShmAttachError};
 use tsumuji_proto::NodeId;
 
-use super::neighbours::{Server, ask};
+use super::offer::{Server, ask};
 use super::rendezvous;
 use super::worker::{bad, number, text};
 use super::{ENV_JOIN, ENV_LINK, ENV_NODE};
@@ -39,7 +39,10 @@ pub(super) fn places(nodes: usize) -> usize {
 pub(super) fn offer(memory: OwnedFd) -> io::Result<(Server, String)> {
     let process = std::process::id();
     let listener = rendezvous::listen(&name_of(process))?;
-    Ok((Server::start(listener, memory)?, format!("shm:{process}")))
+    Ok((
+        Server::start(listener, memory, ())?,
+        format!("shm:{process}"),
+    ))
 }
 
 fn name_of(process: u32) -> String {
@@ -142,7 +145,8 @@ fn place_in_memory(process: u32) -> Result<Base, OpenError> {
         what: "ask the launcher for the shared memory",
         source,
     };
-    let memory = ask(&name_of(process)).map_err(failed)?.ok_or_else(|| {
+    let found = ask::<()>(&name_of(process)).map_err(failed)?;
+    let ((), memory) = found.ok_or_else(|| {
         failed(io::Error::new(
             io::ErrorKind::NotFound,
             format!("process {process} of this user is no launcher with --admit over shm"),

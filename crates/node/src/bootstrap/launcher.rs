@@ -30,7 +30,7 @@ use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{
     ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
-    HostServer, joining, worker,
+    HostServer, joining, relay, worker,
 };
 use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
 use crate::endpoint::Endpoint;
@@ -289,7 +289,7 @@ impl Launcher {
                 };
                 Some(ShmJob::create(places, ShmConfig::for_nodes(total))?)
             }
-            (LinkSpec::Packet(_) | LinkSpec::Xdp(_), None) => {
+            (LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Relay(_), None) => {
                 return Err(LaunchError::OneHost {
                     link: Box::new(spec.link),
                 });
@@ -315,7 +315,7 @@ impl Launcher {
         let own = match (&memory, &spec.hosts, spec.with_self) {
             (_, _, false) => None,
             (Some(memory), _, true) => Some(Base::attach(memory.as_fd(), 0)?),
-            (None, Some(hosts), true) => Some(Base::open(&hosts.nodes[0].link)?),
+            (None, Some(hosts), true) => Some(relay::open(&hosts.nodes[0])?),
             (None, None, true) => Some(Base::open(&link_of(&spec.link, 0, total, socket)?)?),
         };
         let shared = spec.hosts.as_ref().map_or_else(Vec::new, |hosts| {

@@ -23,7 +23,9 @@ mod leftovers;
 mod lines;
 mod meeting;
 mod neighbours;
+mod offer;
 mod output;
+pub(crate) mod relay;
 mod remote;
 pub(crate) mod rendezvous;
 mod shared;
@@ -36,7 +38,9 @@ pub use frames::UserSignal;
 pub use hosts::Hosts;
 pub use joining::JoinAddress;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
-pub(crate) use neighbours::{HostMemory, Server as HostServer};
+pub(crate) use neighbours::HostMemory;
+pub(crate) use offer::Server as HostServer;
+pub use relay::{RelayEnd, RelayPlan, RelayServeError, RelayServes, serve_relay};
 pub use worker::{
     endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
     security_from_env, was_launched,

@@ -7,33 +7,14 @@
 //! Invariant: a node looks for the memory, or makes it, only while it holds the name `…-join`: no two make it. A node that listens has the memory.
 
 use std::fmt::Write;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use serde::{Deserialize, Serialize};
 use tsumuji_link::LinkAddr;
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 
-use super::door::Door;
-use super::rendezvous::{self, Received, VERSION};
+use super::offer::{Server, ask, listen_within};
 use crate::error::OpenError;
 use crate::membership::Membership;
-
-/// How long a node waits for a name that another one holds, and for an answer: longer than the kernel takes to end a killed process.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two attempts.
-const RETRY: Duration = Duration::from_millis(2);
-
-/// What a node that has the memory says to one that asks; the descriptor comes with it.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Offer {
-    version: u32,
-}
 
 /// The nodes of this host, and where they meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,20 +72,21 @@ impl Neighbours {
         let others = (0..self.nodes).filter(|rank| *rank != self.rank);
         let mut found = None;
         for rank in others {
-            found = ask(&self.of(rank)).map_err(failed("ask another node of this host"))?;
+            let asked = ask::<()>(&self.of(rank));
+            found = asked.map_err(failed("ask another node of this host"))?;
             if found.is_some() {
                 break;
             }
         }
         let memory = match found {
-            Some(memory) => memory,
+            Some(((), memory)) => memory,
             None => {
                 let nodes = usize::from(self.nodes);
                 ShmJob::create(nodes, ShmConfig::for_nodes(nodes))?
             }
         };
-        let offer = Server::start(listener, memory.try_clone().map_err(failed("duplicate"))?)
-            .map_err(failed("start a thread"))?;
+        let offered = memory.try_clone().map_err(failed("duplicate"))?;
+        let offer = Server::start(listener, offered, ()).map_err(failed("start a thread"))?;
         drop(join);
         Ok(HostMemory {
             memory,
@@ -138,108 +120,6 @@ fn name_of(membership: &Membership, host: u16) -> String {
     };
     let user = rustix::process::geteuid().as_raw();
     format!("tsumuji-host-{user}-{:016x}{:016x}", hash(0), hash(1))
-}
-
-/// Listens under a name as soon as nobody else does.
-fn listen_within(name: &str) -> io::Result<OwnedFd> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match rendezvous::listen(name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(RETRY);
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Asks the node behind a name for the memory. `None`: there is no such node, it has just ended, or it has none yet.
-pub(super) fn ask(name: &str) -> io::Result<Option<OwnedFd>> {
-    let connection = match rendezvous::connect(name) {
-        Ok(connection) => connection,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match rendezvous::receive(connection.as_fd())? {
-            Received::Message(Offer { version: VERSION }, Some(memory)) => return Ok(Some(memory)),
-            Received::Closed => return Ok(None),
-            Received::Nothing if Instant::now() < deadline => {
-                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
-                let left = deadline.saturating_duration_since(Instant::now());
-                let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
-            }
-            Received::Nothing => {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!(
-                        "it is there, but has not answered for {} s (is it stopped?)",
-                        PATIENCE.as_secs()
-                    ),
-                ));
-            }
-            _ => {
-                return Err(io::Error::other(
-                    "it speaks another language; are both of one version?",
-                ));
-            }
-        }
-    }
-}
-
-/// Gives the memory to whoever asks, on a thread of its own, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Server {
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    pub(super) fn start(listener: OwnedFd, memory: OwnedFd) -> io::Result<Self> {
-        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let stop = Arc::new(stop);
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("tsumuji-host".to_owned())
-            .spawn(move || serve(Door::new(listener), &memory, &stopped))?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()); // fails only when it was written before
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // if it panicked, it has ended, too
-        }
-    }
-}
-
-fn serve(mut door: Door, memory: &OwnedFd, stop: &OwnedFd) {
-    loop {
-        let (watched, pause) = door.watch();
-        let mut fds = [watched, PollFd::new(stop, PollFlags::IN)];
-        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        let polled = rustix::event::poll(&mut fds, pause.as_ref());
-        if !fds[1].revents().is_empty() {
-            return;
-        }
-        if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) {
-            return;
-        }
-        for caller in door.callers().unwrap_or_default() {
-            // One that hangs up meanwhile asks again or not.
-            let _ = rendezvous::send(
-                caller.as_fd(),
-                &Offer { version: VERSION },
-                Some(memory.as_fd()),
-            );
-        }
-    }
 }
 
 #[cfg(test)]

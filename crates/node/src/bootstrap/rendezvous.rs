@@ -25,7 +25,7 @@ use crate::membership::{Member, Membership};
 use crate::random::random_u64;
 
 /// Protocol version; a worker of another version is refused with a message that says so.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
 pub(crate) const MAX_NODES: usize = 1024;

@@ -18,7 +18,7 @@ use super::{
     ENV_ADMIT, ENV_CAPTURE, ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_LOSS,
     ENV_METRICS, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
-use super::{foreign, joining};
+use super::{foreign, joining, relay};
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
@@ -142,7 +142,7 @@ pub fn open_in_cluster(
 fn place_in(file: &ClusterFile, path: &Path, me: NodeId) -> Result<(Membership, Ends), OpenError> {
     let mut membership = file.membership(me, path)?;
     let near = Neighbours::take_over(&mut membership);
-    let base = Base::open(&file.hosts()[usize::from(me.0)].link)?;
+    let base = relay::open(&file.hosts()[usize::from(me.0)])?;
     Ok((membership, (base, near)))
 }
 

@@ -143,6 +143,13 @@ fn open_link(
     rank: u16,
     local_rank: Option<u16>,
 ) -> Result<Option<Base>, OpenError> {
+    let in_slot = |station: Station| {
+        let slot = local_rank.and_then(|rank| u8::try_from(rank).ok());
+        Station {
+            slot: slot.unwrap_or(station.slot),
+            ..station
+        }
+    };
     let link = match asked {
         Some(LinkSpec::Shm) => return Ok(None),
         None | Some(LinkSpec::Udp(None)) => LinkSpec::Udp(Some(SocketAddr::new(own_ip(), 0))),
@@ -153,13 +160,8 @@ fn open_link(
                 bad(ENV_LINK, &format!("udp:{addr}"), problem)
             })?))
         }
-        Some(LinkSpec::Packet(Some(station))) => {
-            let slot = local_rank.and_then(|rank| u8::try_from(rank).ok());
-            LinkSpec::Packet(Some(Station {
-                slot: slot.unwrap_or(station.slot),
-                ..*station
-            }))
-        }
+        Some(LinkSpec::Packet(Some(station))) => LinkSpec::Packet(Some(in_slot(*station))),
+        Some(LinkSpec::Relay(station)) => LinkSpec::Relay(in_slot(*station)),
         Some(other) => *other,
     };
     Base::open(&link).map(Some)

@@ -1,0 +1,125 @@
+//! Shared memory for whoever of this user asks for it, under an abstract name.
+//!
+//! Used by the nodes of one host (`neighbours`), by launches that others may join (`joining`) and by relays (`relay`). What is said with the memory is one
+//! packet: the version, and what the asker needs to know beside.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::door::Door;
+use super::rendezvous::{self, Received, VERSION};
+
+/// How long to wait for a name that another process holds, and for an answer: longer than the kernel takes to end a killed process.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// Listens under a name as soon as nobody else does, or gives up.
+pub(super) fn listen_within(name: &str) -> io::Result<OwnedFd> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rendezvous::listen(name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(RETRY);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Asks whoever listens under a name for its memory, and what it says of it. `None`: nobody is there, it has just ended, or it has none yet.
+pub(super) fn ask<A: DeserializeOwned>(name: &str) -> io::Result<Option<(A, OwnedFd)>> {
+    let connection = match rendezvous::connect(name) {
+        Ok(connection) => connection,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rendezvous::receive(connection.as_fd())? {
+            Received::Message((VERSION, about), Some(memory)) => return Ok(Some((about, memory))),
+            Received::Closed => return Ok(None),
+            Received::Nothing if Instant::now() < deadline => {
+                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
+                let left = deadline.saturating_duration_since(Instant::now());
+                let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            }
+            Received::Nothing => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!(
+                        "it is there, but has not answered for {} s (is it stopped?)",
+                        PATIENCE.as_secs()
+                    ),
+                ));
+            }
+            _ => {
+                return Err(io::Error::other(
+                    "it speaks another language; are both of one version?",
+                ));
+            }
+        }
+    }
+}
+
+/// Gives the memory to whoever asks, on a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Offers `memory`, and says `about` of it.
+    pub(super) fn start(
+        listener: OwnedFd,
+        memory: OwnedFd,
+        about: impl Serialize + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = Arc::new(stop);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("tsumuji-host".to_owned())
+            .spawn(move || serve(Door::new(listener), (&memory, &about), &stopped))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()); // fails only when it was written before
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // if it panicked, it has ended, too
+        }
+    }
+}
+
+fn serve(mut door: Door, (memory, about): (&OwnedFd, &impl Serialize), stop: &OwnedFd) {
+    loop {
+        let (watched, pause) = door.watch();
+        let mut fds = [watched, PollFd::new(stop, PollFlags::IN)];
+        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
+        let polled = rustix::event::poll(&mut fds, pause.as_ref());
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) {
+            return;
+        }
+        for caller in door.callers().unwrap_or_default() {
+            // One that hangs up meanwhile asks again or not.
+            let _ = rendezvous::send(caller.as_fd(), &(VERSION, about), Some(memory.as_fd()));
+        }
+    }
+}

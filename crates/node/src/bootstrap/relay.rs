@@ -1,0 +1,486 @@
+//! Relays: one process of a host serves a device to the others (`tsumuji relay`), and these find it by its name.
+//!
+//! A relay listens under an abstract name of its user and network namespace, and offers its memory to those that ask. One that a node needs and does not find
+//! is started by `ensure`, and ends by itself when nobody uses it any more. Called by `worker`, `launcher` and `agent`; the command only calls
+//! [`serve_relay`].
+
+use std::io::{self, Read};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::{Deserialize, Serialize};
+use tsumuji_link::LinkError;
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError};
+use tsumuji_link::ether::MacAddr;
+use tsumuji_link::relay::{Described, Ethernet, Relay, RelayCounters, RelayError, Relayed};
+#[cfg(feature = "xdp")]
+use tsumuji_link::xdp::{Xdp, XdpConfig, XdpOpenError};
+
+use super::offer::{Server, ask};
+use super::{ENV_RENDEZVOUS, rendezvous};
+use crate::any_link::{Base, InterfaceName, LinkSpec, Station};
+use crate::clock::{Clock, SystemClock};
+use crate::cluster::HostNode;
+use crate::error::{OpenError, presentable};
+use crate::idle::{Idle, Step};
+use crate::options::IdlePolicy;
+use crate::runqueue::Runqueue;
+
+/// How often a relay looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+/// A relay that was started for a node ends if none came for so long; and at once when the last has left.
+const UNUSED_FIRST: Duration = Duration::from_secs(10);
+/// How long it goes on after it has withdrawn its offer: a process that has just taken it attaches meanwhile.
+const LAST_CALL: Duration = Duration::from_millis(100);
+/// How long a node waits for a relay that it has started: interfaces may take some seconds to come up.
+const START_MAX: Duration = Duration::from_secs(15);
+/// How long a slot, or a device, may be taken by a process that is just ending.
+const ENDING_MAX: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
+const RETRY: Duration = Duration::from_millis(20);
+/// Most bytes of a relay's complaint.
+const COMPLAINT_BYTES_MAX: u64 = 4096;
+
+/// The name under which the relay of this user listens.
+fn name_of(name: InterfaceName) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    format!("tsumuji-relay-{user}-{name}")
+}
+
+/// What a relay says of its device.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    mac: [u8; 6],
+    slots: u8,
+    frame_bytes: u32,
+    receive_frames: u32,
+}
+
+impl From<Described> for Device {
+    fn from(device: Described) -> Self {
+        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX); // frames and rings are far smaller
+        Self {
+            mac: device.mac.0,
+            slots: device.slots,
+            frame_bytes: number(device.frame_bytes),
+            receive_frames: number(device.receive_frames),
+        }
+    }
+}
+
+impl From<Device> for Described {
+    fn from(device: Device) -> Self {
+        Self {
+            mac: MacAddr(device.mac),
+            slots: device.slots,
+            frame_bytes: device.frame_bytes as usize,
+            receive_frames: device.receive_frames as usize,
+        }
+    }
+}
+
+/// Takes a slot at the relay of this user that has that name.
+pub(crate) fn attach(station: &Station) -> Result<Relayed, OpenError> {
+    let failed = |source| OpenError::NoRelay {
+        name: station.interface,
+        reason: format!("asking for one: {source}"),
+    };
+    let begun = Instant::now();
+    loop {
+        let Some((device, memory)) = ask::<Device>(&name_of(station.interface)).map_err(failed)?
+        else {
+            let reason = format!(
+                "start one on this host, for example `tsumuji relay --link xdp:{} --slots {}`",
+                station.interface,
+                station.slot + 1
+            );
+            let name = station.interface;
+            return Err(OpenError::NoRelay { name, reason });
+        };
+        match Relayed::attach(memory, station.slot, device.into()) {
+            Err(error) if error.is_taken() && begun.elapsed() < ENDING_MAX => {
+                std::thread::sleep(RETRY);
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// A relay that a node of a cluster needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// The device, as users write it.
+    pub(crate) link: String,
+    /// Nodes of the cluster on this host.
+    pub(crate) slots: u16,
+}
+
+/// Opens the link of a node of this host, and starts the relay that it needs.
+pub(super) fn open(node: &HostNode) -> Result<Base, OpenError> {
+    if let Some(wanted) = node.relay() {
+        ensure(&wanted)?;
+    }
+    Base::open(&node.link)
+}
+
+/// Starts a relay, unless there is one; returns when it serves.
+pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
+    let device: LinkSpec =
+        (wanted.link.parse()).map_err(|_| OpenError::NoInterface { link: "relay" })?;
+    let name = device
+        .relay_name()
+        .ok_or(OpenError::NoInterface { link: "relay" })?;
+    let no_relay = |reason: String| OpenError::NoRelay { name, reason };
+    let is_there = || match ask::<Device>(&name_of(name)) {
+        Ok(found) => Ok(found.is_some()),
+        Err(error) => Err(no_relay(format!("asking for one: {error}"))),
+    };
+    let begun = Instant::now();
+    let mut started: Option<ChildStderr> = None;
+    while begun.elapsed() < START_MAX {
+        // Asked before whether it serves: it may begin between the two.
+        let has_ended = started.as_ref().is_none_or(has_spoken);
+        if is_there()? {
+            return Ok(());
+        }
+        // One that another node has started serves soon, or fails as ours would.
+        let is_starting = || rendezvous::connect(&name_of(name)).is_ok();
+        if has_ended && !is_starting() {
+            let lost = RelayServeError::Taken { name }.to_string();
+            if let Some(complaint) = started.take().map(said)
+                && complaint != lost
+            {
+                return Err(no_relay(format!("it cannot be started: {complaint}")));
+            }
+            let child = start(wanted);
+            started = Some(
+                child.map_err(|error| no_relay(format!("`tsumuji` cannot be started: {error}")))?,
+            );
+        }
+        std::thread::sleep(RETRY);
+    }
+    let seconds = START_MAX.as_secs();
+    Err(no_relay(format!(
+        "it does not begin to serve within {seconds} s"
+    )))
+}
+
+/// The complaint of a relay that has ended.
+fn said(pipe: ChildStderr) -> String {
+    let mut text = String::new();
+    let _ = pipe.take(COMPLAINT_BYTES_MAX).read_to_string(&mut text); // what is not text is left out
+    let text = presentable(text.trim());
+    text.strip_prefix("tsumuji: ").unwrap_or(&text).to_owned()
+}
+
+/// Whether something was written into a pipe, or its other end was closed.
+fn has_spoken(pipe: &ChildStderr) -> bool {
+    let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+    matches!(rustix::event::poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
+}
+
+/// Runs the command in the background, where nobody has it as a child, and where nothing that ends this process or its group reaches it. Returns its
+/// standard error.
+fn start(wanted: &Wanted) -> io::Result<ChildStderr> {
+    let own = std::env::current_exe().ok();
+    let beside = own.map(|path| path.with_file_name("tsumuji"));
+    let mut found = beside.into_iter().chain(in_path());
+    let program = found.find(|path| path.is_file());
+    let program = program.ok_or_else(|| {
+        let reason = "it lies neither beside this program nor in the path";
+        io::Error::new(io::ErrorKind::NotFound, reason)
+    })?;
+    let mut child = Command::new("sh")
+        .args(["-c", "\"$@\" &", "sh"])
+        .arg(program)
+        .args(["relay", "--until-unused", "--link", &wanted.link])
+        .args(["--slots", &wanted.slots.to_string()])
+        // It belongs to no launch: it serves whoever comes.
+        .env_remove(ENV_RENDEZVOUS)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let complaint = child.stderr.take();
+    child.wait()?;
+    complaint.ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+}
+
+fn in_path() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("tsumuji"))
+        .collect()
+}
+
+/// What a relay serves.
+#[derive(Debug, Clone, Copy)]
+pub struct RelayPlan {
+    /// The device: `xdp:INTERFACE` or `dpdk:DEVICE`.
+    pub link: LinkSpec,
+    /// Its name instead of that of the interface.
+    pub name: Option<InterfaceName>,
+    /// How many processes can use it at a time.
+    pub slots: u8,
+    /// End when nobody uses it any more.
+    pub until_unused: bool,
+}
+
+/// Why a relay does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayServeError {
+    /// Another one does.
+    #[error("a relay has `{name}` already")]
+    Taken {
+        /// Its name.
+        name: InterfaceName,
+    },
+    /// Not a link that one process must own.
+    #[error(
+        "`{link}` has no need of a relay, or cannot have one: accepted are `xdp:INTERFACE` and `dpdk:DEVICE`, where the device leaves this host"
+    )]
+    NoDevice {
+        /// The link as given.
+        link: Box<LinkSpec>,
+    },
+    /// The device has no short name.
+    #[error("state a name of at most 15 letters for a relay of `{link}` (--name)")]
+    NoName {
+        /// The device.
+        link: Box<LinkSpec>,
+    },
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no memory for the processes.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] LinkError),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// The step that failed.
+        what: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// A relay that has begun to serve.
+#[derive(Debug, Clone, Copy)]
+pub struct RelayServes {
+    /// Under which processes find it: `relay:NAME`.
+    pub name: InterfaceName,
+    /// Address of slot 0.
+    pub mac: MacAddr,
+    /// Largest frame in bytes.
+    pub frame_bytes: usize,
+}
+
+/// What a relay has done.
+#[derive(Debug, Clone, Copy)]
+pub struct RelayEnd {
+    /// Frames passed on, and not.
+    pub counters: RelayCounters,
+    /// Frames that the device or the kernel dropped.
+    pub dropped_frames: u64,
+}
+
+/// Serves a device to the processes of this host and user until `is_over`.
+pub fn serve_relay(
+    plan: &RelayPlan,
+    is_over: impl Fn() -> bool,
+    serves: impl FnOnce(RelayServes),
+) -> Result<RelayEnd, RelayServeError> {
+    let link = || Box::new(plan.link);
+    if !matches!(plan.link, LinkSpec::Xdp(Some(_)) | LinkSpec::Dpdk(_)) {
+        return Err(RelayServeError::NoDevice { link: link() });
+    }
+    if matches!(plan.link, LinkSpec::Dpdk(device) if device.stays_on_host()) {
+        return Err(RelayServeError::NoDevice { link: link() });
+    }
+    let name = (plan.name.or(plan.link.relay_name()))
+        .ok_or_else(|| RelayServeError::NoName { link: link() })?;
+    // Before the device is opened: who comes second must not disturb it.
+    let listener = rendezvous::listen(&name_of(name)).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => RelayServeError::Taken { name },
+        _ => RelayServeError::Io {
+            what: "listen for processes",
+            source,
+        },
+    })?;
+    match &plan.link {
+        #[cfg(feature = "xdp")]
+        LinkSpec::Xdp(Some(interface)) => {
+            let config = XdpConfig {
+                slots: plan.slots,
+                ..XdpConfig::default()
+            };
+            let device = opened(|| Ok(Xdp::open(interface.as_str(), config)?))?;
+            Service::new(device, plan, name, listener)?.run(is_over, serves)
+        }
+        LinkSpec::Dpdk(device) => {
+            let config = DpdkConfig {
+                promiscuous: plan.slots > 1,
+                ..DpdkConfig::default()
+            };
+            let device = opened(|| Ok(Dpdk::open(device, config)?))?;
+            Service::new(device, plan, name, listener)?.run(is_over, serves)
+        }
+        _ => Err(OpenError::NotBuilt { feature: "xdp" }.into()),
+    }
+}
+
+/// Opens a device, perhaps after waiting for a relay that has it and is just ending.
+fn opened<D>(open: impl Fn() -> Result<D, OpenError>) -> Result<D, OpenError> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if is_claimed(&error) && begun.elapsed() < ENDING_MAX => {
+                std::thread::sleep(RETRY);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_claimed(error: &OpenError) -> bool {
+    match error {
+        #[cfg(feature = "xdp")]
+        OpenError::Xdp(XdpOpenError::Claimed(_)) => true,
+        OpenError::Dpdk(DpdkOpenError::Claim(_)) => true,
+        _ => false,
+    }
+}
+
+/// A relay, and the thread that offers its memory.
+struct Service<D: Ethernet> {
+    relay: Relay<D>,
+    name: InterfaceName,
+    memory: OwnedFd,
+    offer: Option<Server>,
+    until_unused: bool,
+    has_been_used: bool,
+    begun: Instant,
+}
+
+impl<D: Ethernet> Service<D> {
+    fn new(
+        device: D,
+        plan: &RelayPlan,
+        name: InterfaceName,
+        listener: OwnedFd,
+    ) -> Result<Self, RelayServeError> {
+        let relay = Relay::new(device, plan.slots)?;
+        let memory = relay.memory().try_clone_to_owned();
+        let mut service = Self {
+            memory: memory.map_err(failed("duplicate"))?,
+            relay,
+            name,
+            offer: None,
+            until_unused: plan.until_unused,
+            has_been_used: false,
+            begun: Instant::now(),
+        };
+        service.offer(listener)?;
+        Ok(service)
+    }
+
+    fn offer(&mut self, listener: OwnedFd) -> Result<(), RelayServeError> {
+        let memory = self.memory.try_clone().map_err(failed("duplicate"))?;
+        let device = Device::from(self.relay.describe());
+        let offer = Server::start(listener, memory, device);
+        self.offer = Some(offer.map_err(failed("start a thread"))?);
+        Ok(())
+    }
+
+    fn run(
+        mut self,
+        is_over: impl Fn() -> bool,
+        serves: impl FnOnce(RelayServes),
+    ) -> Result<RelayEnd, RelayServeError> {
+        let device = self.relay.describe();
+        serves(RelayServes {
+            name: self.name,
+            mac: device.mac,
+            frame_bytes: device.frame_bytes,
+        });
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        // The processes that it serves poll, too.
+        let mut idle = Idle::new(IdlePolicy::Adaptive, usize::from(device.slots) + 1 > cores);
+        let (clock, mut runqueue) = (SystemClock::new(), Runqueue::default());
+        let mut looked = Instant::now();
+        loop {
+            let frames = self.relay.turn()?;
+            let now = clock.now();
+            if frames > 0 {
+                idle.work(now.as_nanos());
+            } else {
+                match idle.empty(now.as_nanos()) {
+                    Step::Spin => std::hint::spin_loop(),
+                    Step::Yield => rustix::thread::sched_yield(),
+                    Step::Sleep => {
+                        self.relay.wait(LOOK)?;
+                        idle.woke(clock.now().as_nanos());
+                    }
+                }
+                if idle.asks() {
+                    idle.kept_waiting(clock.now().as_nanos(), runqueue.delay_ns());
+                }
+            }
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if is_over() || self.is_unused()? {
+                    return Ok(RelayEnd {
+                        counters: self.relay.counters(),
+                        dropped_frames: self.relay.device().counters().dropped_frames,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether to end, because nobody needs it.
+    fn is_unused(&mut self) -> Result<bool, RelayServeError> {
+        if !self.until_unused {
+            return Ok(false);
+        }
+        if self.relay.processes() > 0 {
+            self.has_been_used = true;
+            return Ok(false);
+        }
+        if !self.has_been_used && self.begun.elapsed() < UNUSED_FIRST {
+            return Ok(false);
+        }
+        self.offer = None;
+        let begun = Instant::now();
+        while begun.elapsed() < LAST_CALL {
+            if self.relay.processes() > 0 {
+                // The name may be another relay's by now: then this one serves those that it has, and then ends.
+                if let Ok(listener) = rendezvous::listen(&name_of(self.name)) {
+                    self.offer(listener)?;
+                }
+                return Ok(false);
+            }
+            if self.relay.turn()? == 0 {
+                std::thread::sleep(RETRY);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RelayServeError {
+    move |source| RelayServeError::Io { what, source }
+}
