@@ -449,7 +449,7 @@ void tsumuji_options_free(struct tsumuji_options *options);
 // Makes a table without members. Free it with tsumuji_members_free.
 struct tsumuji_members *tsumuji_members_new(void);
 
-// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
+// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC", "dpdk:DEVICE MAC" or "relay:NAME MAC" (raw Ethernet).
 // Members are 0, 1, 2 and so on, in any order; all processes add the same ones.
 int tsumuji_members_add(struct tsumuji_members *members,
                         int node,
@@ -467,7 +467,7 @@ int tsumuji_open_env(const struct tsumuji_options *options,
 int tsumuji_open_cluster(const char *path, int node, const struct tsumuji_options *options, struct tsumuji **handle);
 
 // Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
-// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
+// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE", "relay:NAME".
 int tsumuji_open_members(const struct tsumuji_members *members,
                          const char *link,
                          int node,

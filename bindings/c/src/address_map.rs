@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An address is `HOST:PORT`, `udp:HOST:PORT`, `HOST` (with the port given at opening), an Ethernet address, or a link of raw Ethernet:
-//! `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE`. Ids are sparse; every process must have the same set, because nodes are numbered in their
+//! `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE`, `relay:NAME`. Ids are sparse; every process must have the same set, because nodes are numbered in their
 //! order.
 //!
 //! The text may hold anything: its length and its lines are bounded, and errors name their line.

@@ -60,6 +60,10 @@ impl Base {
 
     /// Opens the named link. Shared memory has no name: see `attach`.
     pub fn open(link: &LinkSpec) -> Result<Self, OpenError> {
+        relay::opened(|| Self::open_now(link))
+    }
+
+    fn open_now(link: &LinkSpec) -> Result<Self, OpenError> {
         let unnamed = || OpenError::NoInterface { link: link.kind() };
         Ok(match link {
             LinkSpec::Shm => return Err(OpenError::NotAMember),

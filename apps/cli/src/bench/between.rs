@@ -100,6 +100,12 @@ impl Pair {
         })
     }
 
+    /// Whether there are fewer cores than processes that would spin: both, and a relay beside each.
+    pub(super) fn needs_cores_for_relays(&self) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        matches!(self.link, LinkSpec::Relay(_)) && cores < 4
+    }
+
     pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
         let plan = Plan {
             receiver: self.to.unwrap_or(plan.receiver),

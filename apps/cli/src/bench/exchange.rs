@@ -67,14 +67,15 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
     let pair = Pair::of(&args.between, inside)?;
     let machine = machine::describe();
     eprintln!("{}", in_columns(&format!("machine: {machine}")));
+    let spins = !args.no_spin && !pair.needs_cores_for_relays();
     match machine::two_cpus() {
         Some([sender, receiver]) => {
             eprintln!(
                 "sender bound to core {sender}, receiver to core {receiver}; {}",
-                if args.no_spin {
-                    "adaptive idling"
-                } else {
-                    "both spin"
+                match (spins, args.no_spin) {
+                    (true, _) => "both spin",
+                    (false, true) => "adaptive idling",
+                    (false, false) => "adaptive idling, because the relays need the cores, too",
                 }
             );
         }
@@ -91,7 +92,7 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
     for &size in &args.size {
         let mut plan = Plan::new(kind, size);
         plan.iterations = args.iterations.unwrap_or(plan.iterations);
-        plan.spin &= !args.no_spin;
+        plan.spin &= spins;
         let mut measured: Vec<Measured> = Vec::new();
         let mut failure = None;
         let ours = Contender::new(format!("tsumuji {}", pair.link), || {

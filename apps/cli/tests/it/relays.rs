@@ -2,7 +2,7 @@
 //! test's own; needs root, and is skipped without.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, ENDLESS, PATIENCE, command, finish, json, signal, start, text, tsumuji};
@@ -11,8 +11,29 @@ use crate::talk::{NODES, Over, Place, run};
 use tsumuji_node::Congestion;
 use tsumuji_testbed::{Name, Spec, Testbed};
 
+/// A relay, which ends with the test in any case.
+struct Serving(Option<Child>);
+
+impl Serving {
+    /// Asks it to end.
+    fn end(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        signal("-INT", child.id());
+        finish(child)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
 /// Starts a relay and waits until it serves.
-fn relay(words: &[&str]) -> Child {
+fn relay(words: &[&str]) -> Serving {
     let mut child = command(&[&["relay"], words].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -21,7 +42,7 @@ fn relay(words: &[&str]) -> Child {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let told = lines.next().unwrap().unwrap();
     assert!(told.contains(" as relay:"), "{told}");
-    child
+    Serving(Some(child))
 }
 
 fn mac(host: u16) -> String {
@@ -72,8 +93,7 @@ fn restarts_at_relays() {
         run(&place, cycles, 8, |_, _| {});
     }
     for relay in relays {
-        signal("-INT", relay.id());
-        let output = finish(relay);
+        let output = relay.end();
         assert_eq!(output.status.code(), Some(0));
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let count = |name: &str| told[name].as_u64().unwrap();
@@ -103,16 +123,14 @@ fn the_death_of_a_relay_is_told() {
         .map(|agent| common::wait_for_children(*agent, 1));
     let workers = workers.collect::<Vec<_>>().concat();
     common::wait_until_at_work(&workers);
-    let [mut first, second] = relays;
-    first.kill().unwrap();
-    first.wait().unwrap();
+    let [first, second] = relays;
+    drop(first);
     let output = finish(solve);
     let complaint = text(&output.stderr);
     assert!(!output.status.success());
     assert!(complaint.contains("the relay has ended"), "{complaint}");
     common::wait_until_gone(&workers);
-    signal("-TERM", second.id());
-    assert_eq!(finish(second).status.code(), Some(0));
+    assert_eq!(second.end().status.code(), Some(0));
 }
 
 /// Without a relay, at one that has no such slot, and beside another relay: one line that says what to do.
@@ -150,8 +168,7 @@ fn missing_places_are_told() {
     let told = complaint(&["relay", "--link", "xdp:n0", "--name", "other"], 2);
     assert!(told.contains("`n0` is in use by process"), "{told}");
     for relay in relays {
-        signal("-INT", relay.id());
-        assert_eq!(finish(relay).status.code(), Some(0));
+        assert_eq!(relay.end().status.code(), Some(0));
     }
 }
 

@@ -67,7 +67,7 @@ pub extern "C" fn tsumuji_members_new() -> *mut TsumujiMembers {
     objects::give(TsumujiMembers::default())
 }
 
-/// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
+/// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC", "dpdk:DEVICE MAC" or "relay:NAME MAC" (raw Ethernet).
 /// Members are 0, 1, 2 and so on, in any order; all processes add the same ones.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_members_add(
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn tsumuji_open_cluster(
 }
 
 /// Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
-/// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
+/// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE", "relay:NAME".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_members(
     members: *const TsumujiMembers,

@@ -51,8 +51,8 @@ impl Drop for Name {
 pub enum ClaimError {
     /// Another process has it.
     #[error(
-        "`{interface}` is in use by {holder}. Several processes share it over packet, each with a slot of its own (`slots = N` in the hosts file); \
-         for other links give each an interface of its own, and none `{interface}` itself: \
+        "`{interface}` is in use by {holder}. Several processes share it, each with a slot of its own (`slots = N` in the hosts file; over xdp and dpdk by a relay); \
+         or give each an interface of its own, and none `{interface}` itself: \
          ip link add link {interface} name {own} type macvlan mode bridge && ip link set {own} up"
     )]
     Held {
@@ -78,6 +78,20 @@ pub enum ClaimError {
 pub struct Holder {
     /// Process id and program name.
     process: Option<(u32, String)>,
+}
+
+impl ClaimError {
+    /// Whether a relay has the interface: one that nobody uses any more may be just ending.
+    #[must_use]
+    pub fn is_by_relay(&self) -> bool {
+        match self {
+            Self::Held { holder, .. } => {
+                let process = holder.process.as_ref();
+                process.is_some_and(|(_, program)| program == crate::relay::PROCESS_NAME)
+            }
+            Self::Io { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Holder {

@@ -1,9 +1,9 @@
 //! The common parts of all links over Ethernet: addresses, the frame's header, interfaces, claims, and capabilities.
 //!
-//! Used by `packet`, `xdp` and `dpdk`, and to resolve host names. `sys` is the only `unsafe`.
+//! Used by `packet`, `xdp`, `dpdk` and `relay`, and to resolve host names. `sys` is the only `unsafe`.
 //!
-//! In each network namespace one process has an interface (`claim`): the MAC address is the address of the link, and two processes with one address
-//! could not be told apart. Several processes of a host take macvlan interfaces.
+//! In each network namespace one process has an interface (`claim`), or one slot of it: the MAC address is the address of the link, and two processes with one
+//! address could not be told apart. Processes that share an interface have slots, with addresses made from that of the interface (`stations`).
 //!
 //! An Ethernet frame carries one or several frames of ours, each behind its length (`bundle`); padding behind them is not delivered. An Ethernet
 //! frame without payload, and an announcement, contain no frames for the program.

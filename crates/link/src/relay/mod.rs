@@ -24,6 +24,9 @@ use crate::paired::{either_of, sleep_on};
 use crate::shm::{RING_BYTES_MAX, Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
 use crate::{Frame, Link, LinkAddr, LinkError, Rings, each};
 
+/// Name of a process that is a relay, as the kernel shows it.
+pub const PROCESS_NAME: &str = "tsumuji-relay";
+
 /// Frames taken from one side in a turn.
 const BURST_FRAMES: usize = 64;
 /// Frames of the largest size that a ring between relay and process holds.

@@ -16,7 +16,7 @@ pub enum LinkSpec {
     Udp(Option<SocketAddr>),
     /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file. `packet:INTERFACE:SLOT`: beside other processes.
     Packet(Option<Station>),
-    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, for one process.
+    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, for one process, or for a relay.
     Xdp(Option<InterfaceName>),
     /// `dpdk:PCI-ADDRESS` or `dpdk:DRIVER,PARAMETERS`: a DPDK device.
     Dpdk(DpdkSpec),

@@ -4,6 +4,7 @@
 //! is started by `ensure`, and ends by itself when nobody uses it any more. Called by `worker`, `launcher` and `agent`; the command only calls
 //! [`serve_relay`].
 
+use std::ffi::CString;
 use std::io::{self, Read};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
@@ -13,11 +14,15 @@ use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::thread::{CpuSet, sched_setaffinity, set_name};
 use serde::{Deserialize, Serialize};
 use tsumuji_link::LinkError;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError};
 use tsumuji_link::ether::MacAddr;
-use tsumuji_link::relay::{Described, Ethernet, Relay, RelayCounters, RelayError, Relayed};
+use tsumuji_link::packet::PacketOpenError;
+use tsumuji_link::relay::{
+    Described, Ethernet, PROCESS_NAME, Relay, RelayCounters, RelayError, Relayed,
+};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig, XdpOpenError};
 
@@ -109,6 +114,29 @@ pub(crate) fn attach(station: &Station) -> Result<Relayed, OpenError> {
             }
             done => return Ok(done?),
         }
+    }
+}
+
+/// Opens a link that may need an interface; waits for a relay that has it and is just ending.
+pub(crate) fn opened<D>(open: impl Fn() -> Result<D, OpenError>) -> Result<D, OpenError> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if is_by_relay(&error) && begun.elapsed() < ENDING_MAX => {
+                std::thread::sleep(RETRY);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_by_relay(error: &OpenError) -> bool {
+    match error {
+        OpenError::Packet(PacketOpenError::Claim(claim))
+        | OpenError::Dpdk(DpdkOpenError::Claim(claim)) => claim.is_by_relay(),
+        #[cfg(feature = "xdp")]
+        OpenError::Xdp(XdpOpenError::Claimed(claim)) => claim.is_by_relay(),
+        _ => false,
     }
 }
 
@@ -297,7 +325,8 @@ pub struct RelayEnd {
     pub dropped_frames: u64,
 }
 
-/// Serves a device to the processes of this host and user until `is_over`.
+/// Serves a device to the processes of this host and user until `is_over`. To be called by a process that does nothing else: it gets the name
+/// `tsumuji-relay`.
 pub fn serve_relay(
     plan: &RelayPlan,
     is_over: impl Fn() -> bool,
@@ -312,6 +341,14 @@ pub fn serve_relay(
     }
     let name = (plan.name.or(plan.link.relay_name()))
         .ok_or_else(|| RelayServeError::NoName { link: link() })?;
+    // Others wait for a relay that is just ending; under its own name it is known.
+    let _ = set_name(&CString::new(PROCESS_NAME).unwrap_or_default());
+    if plan.until_unused {
+        // Whoever has started it may be bound to a core.
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+        let _ = sched_setaffinity(None, &all); // it works on one core, too
+    }
     // Before the device is opened: who comes second must not disturb it.
     let listener = rendezvous::listen(&name_of(name)).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => RelayServeError::Taken { name },
@@ -339,28 +376,6 @@ pub fn serve_relay(
             Service::new(device, plan, name, listener)?.run(is_over, serves)
         }
         _ => Err(OpenError::NotBuilt { feature: "xdp" }.into()),
-    }
-}
-
-/// Opens a device, perhaps after waiting for a relay that has it and is just ending.
-fn opened<D>(open: impl Fn() -> Result<D, OpenError>) -> Result<D, OpenError> {
-    let begun = Instant::now();
-    loop {
-        match open() {
-            Err(error) if is_claimed(&error) && begun.elapsed() < ENDING_MAX => {
-                std::thread::sleep(RETRY);
-            }
-            done => return done,
-        }
-    }
-}
-
-fn is_claimed(error: &OpenError) -> bool {
-    match error {
-        #[cfg(feature = "xdp")]
-        OpenError::Xdp(XdpOpenError::Claimed(_)) => true,
-        OpenError::Dpdk(DpdkOpenError::Claim(_)) => true,
-        _ => false,
     }
 }
 
