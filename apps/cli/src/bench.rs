@@ -8,6 +8,7 @@ mod figures;
 mod idle;
 mod loss;
 mod sizes;
+mod sum32;
 
 pub(crate) use sizes::size;
 
@@ -80,6 +81,11 @@ enum What {
         after_help = "Examples:\n  tsumuji bench away --link udp\n  tsumuji bench away --link shm --laps 500 --json"
     )]
     Away(away::Args),
+    /// Sums of 32 values a second: requests that an executor serves, beside TCP (L2RTC, figure 12).
+    #[command(
+        after_help = "Examples:\n  tsumuji bench sum32 --link dpdk:net_memif\n  tsumuji bench sum32 --link shm --loops 1,100 --executor rtc --outstanding 1\n  tsumuji bench sum32 --hosts /run/tsumuji/tsumuji.hosts.toml --link xdp --open"
+    )]
+    Sum32(sum32::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -113,6 +119,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Loss(what) => loss::run(&what),
         What::Idle(what) => idle::run(&what, inside),
         What::Away(what) => away::run(&what, inside),
+        What::Sum32(what) => sum32::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     })
 }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Bytes, Channel, Context, Delivery, Endpoint, EndpointError, Handler, IdlePolicy,
-    LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options, Security, SendError,
-    WorkerFailure, endpoint_from_env,
+    Body, Bytes, Channel, ChannelError, Context, Delivery, Endpoint, EndpointError, Handler,
+    IdlePolicy, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options, Security,
+    SendError, WorkerFailure, endpoint_from_env,
 };
 
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
-use crate::{away, machine, stop};
+use crate::{away, machine, stop, sum32};
 
 /// Channel of the measured messages and of their answers.
 const DATA: Channel = Channel::ordered(0);
@@ -204,6 +204,9 @@ pub enum ExchangeError {
     /// Receiving failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// A channel could not be opened.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
     /// The other process ended.
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
@@ -230,6 +233,12 @@ pub enum ExchangeError {
     /// A collective operation failed.
     #[error(transparent)]
     Collective(#[from] tsumuji_collective::CollectiveError),
+    /// The other side computes wrongly.
+    #[error("{answers} wrong sums came")]
+    Wrong {
+        /// How many.
+        answers: u64,
+    },
     /// The other side's report has a wrong form.
     #[error("the other side's report is not understood: {0}")]
     Report(#[from] serde_json::Error),
@@ -383,7 +392,7 @@ impl<L: Link> Runner<L> {
     }
 }
 
-fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
+pub(crate) fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
     machine::pinned(cpu).map_err(|source| ExchangeError::Pin {
         cpu: cpu.unwrap_or(0),
         source,
@@ -514,10 +523,13 @@ pub fn measure(
     })
 }
 
-/// The other side of [`measure`], or of [`away::measure`], in the process that it starts; `plan` is the last argument of that process.
+/// The other side of [`measure`], of [`away::measure`] or of [`sum32::measure`], in the process that it starts; `plan` is the last argument of that process.
 pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     if let Ok(plan) = serde_json::from_str(plan) {
         return away::serve(&plan);
+    }
+    if let Ok(plan) = serde_json::from_str(plan) {
+        return sum32::serve(&plan);
     }
     let plan: Plan = serde_json::from_str(plan)?;
     let mut runner = Runner::new(endpoint_from_env(plan.options())?, &plan);

@@ -37,6 +37,7 @@ mod cork;
 mod drive;
 mod endpoint;
 mod error;
+mod executor;
 mod handler;
 mod idle;
 mod intake;
@@ -72,6 +73,9 @@ pub use channel::{
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint, JoinRequest, NOW_OR_NEVER, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
+pub use executor::{
+    Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, UnknownExecutor,
+};
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};
 pub use metrics::MetricsAt;

@@ -1,13 +1,16 @@
 //! The nodes of a measurement: processes of this host, or nodes of a hosts file.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::ensure;
 use tsumuji_bench::away::{self, Away};
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
+use tsumuji_bench::limits::place::Place;
+use tsumuji_bench::sum32;
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{Congestion, LaunchSpec, LinkSpec, Security};
+use tsumuji_node::{Congestion, HostNode, LaunchSpec, LinkSpec, Security};
 
 use super::serve_command;
 use crate::hosts;
@@ -116,6 +119,35 @@ impl Pair {
 
     pub(super) fn measure_away(&self, plan: &away::Plan) -> Result<Away, ExchangeError> {
         away::measure(plan, self.spec(), &self.security)
+    }
+
+    pub(super) fn measure_sum32(&self, plan: &sum32::Plan) -> Result<f64, ExchangeError> {
+        sum32::measure(plan, self.spec(), &self.security)
+    }
+
+    /// Where both are, if they are within this machine: this process is where node 0 runs.
+    pub(super) fn places(&self) -> Option<[Place; 2]> {
+        let place = |node: &HostNode, netns: Option<PathBuf>| {
+            let Some(IpAddr::V4(ip)) = node.ip else {
+                return None;
+            };
+            Some(Place {
+                netns,
+                ip,
+                interface: String::new(),
+            })
+        };
+        let Some(hosts) = &self.hosts else {
+            return Some(Place::LOOPBACK);
+        };
+        let [here, there] = hosts.nodes.first_chunk()?;
+        let netns = match there.via.as_deref()? {
+            [ip, netns, exec, name] if ip == "ip" && netns == "netns" && exec == "exec" => {
+                Some(PathBuf::from("/run/netns").join(name))
+            }
+            _ => return None,
+        };
+        Some([place(here, None)?, place(there, netns)?])
     }
 
     fn spec(&self) -> LaunchSpec {

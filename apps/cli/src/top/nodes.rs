@@ -72,10 +72,25 @@ pub(super) struct Node {
     /// Per second since the previous reading. Empty: first reading, or nothing new was published.
     pub(super) rates: HashMap<&'static str, f64>,
     pub(super) peers: Vec<Peer>,
+    pub(super) executors: Vec<Executor>,
     /// When its numbers were published, in seconds since its start.
     taken: f64,
     process: Option<Process>,
     at: Instant,
+}
+
+/// Who serves a channel.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Executor {
+    pub(super) channel: String,
+    pub(super) executor: String,
+    /// `driver` or `workers`.
+    pub(super) place: String,
+    pub(super) reason: String,
+    pub(super) workers: String,
+    pub(super) call_seconds: f64,
+    pub(super) waiting_messages: f64,
+    pub(super) moves: f64,
 }
 
 /// Traffic with one peer.
@@ -192,6 +207,7 @@ impl Node {
             }),
             rates: HashMap::new(),
             peers: peers(samples),
+            executors: executors(samples),
             taken: sum("uptime_seconds") - age,
             process,
             at,
@@ -239,12 +255,41 @@ impl Node {
             "per_second": self.rates,
             "receive": self.gauges,
             "peers": peers,
+            "executors": self.executors,
         })
     }
 }
 
 fn bare(sample: &Sample) -> &str {
     sample.name.strip_prefix("tsumuji_").unwrap_or_default()
+}
+
+/// Executors in the order of their channels.
+fn executors(samples: &[Sample]) -> Vec<Executor> {
+    let infos = samples
+        .iter()
+        .filter(|sample| bare(sample) == "executor_info");
+    let executor = |info: &Sample| {
+        let text = |label| plain(info.label(label).unwrap_or("?"));
+        let value = |name: &str| {
+            let mut all = samples.iter();
+            let found = all.find(|sample| {
+                bare(sample) == name && sample.label("channel") == info.label("channel")
+            });
+            found.map_or(0.0, |sample| sample.value)
+        };
+        Executor {
+            channel: text("channel"),
+            executor: text("executor"),
+            place: text("place"),
+            reason: text("reason"),
+            workers: text("workers"),
+            call_seconds: value("executor_call_seconds"),
+            waiting_messages: value("executor_waiting_messages"),
+            moves: value("executor_moves_total"),
+        }
+    };
+    infos.map(executor).collect()
 }
 
 /// Peers in the order in which the node lists them.

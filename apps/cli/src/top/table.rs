@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::nodes::{Look, Node, Peer};
+use super::nodes::{Executor, Look, Node, Peer};
 
 /// A node that polls publishes ten times a second; one that is silent for longer computes between polls.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -76,6 +76,9 @@ pub(super) fn of(look: &Look, flows: bool, width: usize) -> String {
             }
         }
         let _ = writeln!(text, "{}{}", node.name, remark(node));
+        for executor in &node.executors {
+            served(&mut text, executor);
+        }
         for peer in node.peers.iter().filter(|_| flows) {
             flow(&mut text, peer);
         }
@@ -154,6 +157,24 @@ fn remark(node: &Node) -> String {
         }
         Some(_) => String::new(),
     }
+}
+
+/// An executor in one line: who serves a channel now, and why.
+fn served(text: &mut String, executor: &Executor) {
+    let place = match executor.place.as_str() {
+        "workers" => format!("{} workers", executor.workers),
+        _ => "the driving thread".to_owned(),
+    };
+    let _ = writeln!(
+        text,
+        "   channel {} ({}): {place}, {}; {} a call, {} wait, moved {} times",
+        executor.channel,
+        executor.executor,
+        executor.reason,
+        time(executor.call_seconds),
+        short(executor.waiting_messages),
+        short(executor.moves),
+    );
 }
 
 /// A flow in three lines of at most 80 characters, except for long names: state of the peer, what waits for it, what it may send here.

@@ -21,7 +21,7 @@ pub struct Place {
 
 impl Place {
     /// Both ends here, over the loopback interface.
-    pub(crate) const LOOPBACK: [Self; 2] = [Self::here(), Self::here()];
+    pub const LOOPBACK: [Self; 2] = [Self::here(), Self::here()];
 
     const fn here() -> Self {
         Self {

@@ -294,9 +294,13 @@ impl Outbox {
 
     /// Takes over letters of other threads; returns `true` if a waker was used.
     pub(crate) fn collect(&mut self) -> bool {
-        let mut remote = self.remote.lock();
-        self.fresh.append(&mut remote.letters);
-        std::mem::take(&mut remote.wakes)
+        self.take_over();
+        std::mem::take(&mut self.remote.lock().wakes)
+    }
+
+    /// Takes over letters of other threads: those of handlers come behind them.
+    pub(crate) fn take_over(&mut self) {
+        self.fresh.append(&mut self.remote.lock().letters);
     }
 
     /// Gives the engine the letters that it takes now, except for channels that the peer has stopped; returns how many. Calls `lost` for each letter

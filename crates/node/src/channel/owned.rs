@@ -1,6 +1,7 @@
 //! One channel: its waiting messages, its ledger, and the peers that it has stopped.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tsumuji_proto::{Delivery, NodeId};
 
@@ -9,6 +10,7 @@ use super::control::{self, Control};
 use super::ledger::Ledger;
 use super::mailbox::{Charge, Keeps, Mailbox, Stash, Stored};
 use super::outbox::Outbox;
+use crate::executor::Shared;
 use crate::handler::Handler;
 
 /// Datagrams kept for a library that has not opened its channel, and their bytes: peers can fill at most 256 such channels.
@@ -56,6 +58,8 @@ pub(super) struct OpenChannel {
     /// Peers that were told to stop, and in which session.
     pub(super) stopped: BTreeMap<NodeId, u64>,
     pub(super) handler: Option<Box<dyn Handler + Send>>,
+    /// State of the handler's executor, if it has one.
+    pub(super) executor: Option<Arc<Shared>>,
     /// `false`: it only stores early arrivals, for a library that is still to open it.
     pub(super) is_open: bool,
 }
@@ -78,6 +82,7 @@ impl OpenChannel {
             stash: Stash::new(keeps),
             stopped: BTreeMap::new(),
             handler: None,
+            executor: None,
             is_open: true,
         }
     }

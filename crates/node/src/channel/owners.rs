@@ -2,6 +2,8 @@
 //!
 //! Part of `channel`, called by `endpoint`.
 
+use std::sync::Arc;
+
 use tsumuji_proto::Channel;
 
 use super::Channels;
@@ -9,6 +11,7 @@ use super::ledger::Ledger;
 use super::mailbox::{Charge, Keeps, Stored};
 use super::owned::{ChannelOptions, ChannelState, OpenChannel};
 use crate::error::ChannelError;
+use crate::executor::{ExecutorState, Shared};
 use crate::handler::Handler;
 
 impl Channels {
@@ -65,6 +68,19 @@ impl Channels {
 
     pub(crate) fn is_open(&self, number: u16) -> bool {
         (self.opened.get(&number)).is_some_and(|entry| entry.is_open)
+    }
+
+    /// The handler of the channel is an executor with this state.
+    pub(crate) fn set_executor(&mut self, number: u16, shared: Arc<Shared>) {
+        if let Some(entry) = self.opened.get_mut(&number) {
+            entry.executor = Some(shared);
+        }
+    }
+
+    /// States of all executors.
+    pub(crate) fn executors(&self) -> impl Iterator<Item = (u16, ExecutorState)> {
+        let channels = self.opened.iter();
+        channels.filter_map(|(number, entry)| Some((*number, entry.executor.as_ref()?.state())))
     }
 
     /// Whether messages can be taken from that channel.

@@ -1,11 +1,14 @@
 //! Opening and closing channels, with a handler or a mailbox; senders and wakers for other threads.
 
+use std::sync::Arc;
+
 use tsumuji_link::Link;
-use tsumuji_proto::NodeId;
+use tsumuji_proto::{Channel, NodeId};
 
 use super::Endpoint;
 use crate::channel::{ChannelOptions, ChannelState, MessageSender, Waker};
 use crate::error::ChannelError;
+use crate::executor::{Dispatch, ExecutorOptions, ExecutorState, Service};
 use crate::handler::Handler;
 
 impl<L: Link> Endpoint<L> {
@@ -74,6 +77,57 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
+    /// Opens a channel with a service, which an executor runs: on the driving thread or by workers ([`Executor`](crate::Executor)). The channel has one handler, the
+    /// executor; all that is said of handlers of channels holds for a service on the driving thread. Panics of a service that a worker runs are
+    /// repeated on the driving thread.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    /// # use tsumuji_node::{Answers, Channel, ChannelOptions, Endpoint, ExecutorOptions, Membership, NodeId, Options, Request};
+    /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+    /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+    /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
+    /// # };
+    /// # let (mut a, mut b) = (open(0)?, open(1)?);
+    /// let sum = |request: &Request<'_>, answers: &mut Answers<'_>| {
+    ///     let sum: u32 = request.body.iter().map(|byte| u32::from(*byte)).sum();
+    ///     let _ = answers.reply(&sum.to_le_bytes());
+    /// };
+    /// b.serve(7, ChannelOptions::default(), ExecutorOptions::default(), sum)?;
+    /// a.send(NodeId(1), Channel::ordered(7), b"work")?;
+    /// assert_eq!(a.recv(Duration::from_secs(5))?.ok_or("none")?.body, 451_u32.to_le_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn serve(
+        &mut self,
+        channel_id: u16,
+        options: ChannelOptions,
+        executor: ExecutorOptions,
+        service: impl Service,
+    ) -> Result<(), ChannelError> {
+        if channel_id >= Channel::LIBRARY_IDS {
+            return Err(ChannelError::Reserved { channel_id });
+        }
+        let dispatch = Dispatch::new(Arc::new(service), executor, self.sender());
+        let shared = dispatch.shared();
+        self.open_with(channel_id, options, dispatch)?;
+        let core = &mut *self.core.write();
+        if let Some(publisher) = &core.drive.publisher {
+            publisher.show_executor(channel_id, Some(Arc::clone(&shared)));
+        }
+        core.channels.set_executor(channel_id, shared);
+        Ok(())
+    }
+
+    /// State of the executor of a channel; `None`: it has none.
+    pub fn executor(&self, channel_id: u16) -> Option<ExecutorState> {
+        let core = self.core.read();
+        let mut all = core.channels.executors();
+        all.find(|(number, _)| *number == channel_id)
+            .map(|(_, state)| state)
+    }
+
     /// Closes an opened channel and drops its handler. Messages that were not taken are dropped; returns their number. Posts end. Later messages
     /// arrive as if the channel had never been opened.
     pub fn close_channel(&mut self, channel_id: u16) -> Result<usize, ChannelError> {
@@ -82,6 +136,9 @@ impl<L: Link> Endpoint<L> {
             core.recall(post);
         }
         let left = core.channels.close(channel_id)?;
+        if let Some(publisher) = &core.drive.publisher {
+            publisher.show_executor(channel_id, None);
+        }
         let messages = left.len();
         core.release_all(left);
         core.drive.mark_pending();

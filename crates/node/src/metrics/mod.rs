@@ -24,6 +24,7 @@ use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 use crate::channel::Dropped;
 use crate::endpoint::Counters;
 use crate::error::OpenError;
+use crate::executor::Shared;
 use crate::membership::{Member, Membership};
 use serve::Server;
 
@@ -97,6 +98,8 @@ pub(crate) struct Snapshot {
     counters: Counters,
     window: Window,
     peers: Vec<PeerSnapshot>,
+    /// Executors by channel.
+    executors: Vec<(u16, Arc<Shared>)>,
 }
 
 /// The polling thread's side.
@@ -130,6 +133,7 @@ impl Publisher {
             counters: Counters::default(),
             window: Window::default(),
             peers: Vec::new(),
+            executors: Vec::new(),
         }));
         let server = Server::start(Arc::clone(&shared), tcp, membership.me)?;
         Ok(Some(Self { shared, server }))
@@ -150,6 +154,17 @@ impl Publisher {
                 flow: None,
             },
         );
+    }
+
+    /// Shows the executor of a channel from now on, or no more.
+    pub(crate) fn show_executor(&self, channel_id: u16, executor: Option<Arc<Shared>>) {
+        let mut snapshot = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let executors = &mut snapshot.executors;
+        executors.retain(|(known, _)| *known != channel_id);
+        let at = executors.partition_point(|(known, _)| *known < channel_id);
+        if let Some(executor) = executor {
+            executors.insert(at, (channel_id, executor));
+        }
     }
 
     /// Address of the TCP listener, if there is one.

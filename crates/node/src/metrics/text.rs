@@ -9,6 +9,7 @@ use tsumuji_proto::{Drop, Window};
 
 use super::Snapshot;
 use super::flows::peers;
+use crate::executor::ExecutorState;
 
 /// Approximate bytes of one sample line, to reserve memory.
 const LINE_BYTES: usize = 96;
@@ -104,8 +105,92 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
     if let Some(counters) = &snapshot.counters.seal {
         seal(&mut page, counters);
     }
+    executors(&mut page, snapshot);
     peers(&mut page, &snapshot.peers);
     page.text
+}
+
+/// A metric of each executor: name, kind, help, and value.
+type OfExecutor = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&ExecutorState) -> f64,
+);
+
+const OF_EXECUTORS: [OfExecutor; 6] = [
+    (
+        "executor_call_seconds",
+        "gauge",
+        "Mean time of a call of the channel's service.",
+        |state| state.call_ns as f64 / 1e9,
+    ),
+    (
+        "executor_driver_messages_total",
+        "counter",
+        "Messages served on the driving thread.",
+        |state| state.driver_messages as f64,
+    ),
+    (
+        "executor_worker_messages_total",
+        "counter",
+        "Messages served by workers.",
+        |state| state.worker_messages as f64,
+    ),
+    (
+        "executor_waiting_messages",
+        "gauge",
+        "Messages that wait for workers.",
+        |state| state.waiting_messages as f64,
+    ),
+    (
+        "executor_datagrams_dropped_total",
+        "counter",
+        "Datagrams dropped because too many waited for workers.",
+        |state| state.dropped_datagrams as f64,
+    ),
+    (
+        "executor_moves_total",
+        "counter",
+        "How often the service was moved between driving thread and workers.",
+        |state| state.moves as f64,
+    ),
+];
+
+fn executors(page: &mut Page, snapshot: &Snapshot) {
+    if snapshot.executors.is_empty() {
+        return;
+    }
+    let all = snapshot.executors.iter();
+    let states: Vec<_> = all
+        .map(|(channel, shared)| (channel.to_string(), shared.state()))
+        .collect();
+    page.metric(
+        "executor_info",
+        "gauge",
+        "The executor of a channel, where its service is now, and why; always 1.",
+    );
+    for (channel, state) in &states {
+        let place = if state.with_workers {
+            "workers"
+        } else {
+            "driver"
+        };
+        let labels = [
+            ("channel", channel.as_str()),
+            ("executor", state.executor.name()),
+            ("place", place),
+            ("reason", state.reason.name()),
+            ("workers", &state.workers.to_string()),
+        ];
+        page.sample("executor_info", &labels, 1);
+    }
+    for (name, kind, help, value) in OF_EXECUTORS {
+        page.metric(name, kind, help);
+        for (channel, state) in &states {
+            page.sample(name, &[("channel", channel)], value(state));
+        }
+    }
 }
 
 fn engine(page: &mut Page, snapshot: &Snapshot) {
@@ -411,6 +496,7 @@ mod tests {
         let mut window = Window::default();
         (window.frames, window.policy) = (64, true);
         Snapshot {
+            executors: Vec::new(),
             node: NodeId(2),
             name: name.to_owned(),
             link: "shm",

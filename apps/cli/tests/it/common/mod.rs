@@ -17,7 +17,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program under test, not yet started. Where the tests run in the background, they ignore what terminals send; the program must not.
 pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
-    let mut command = Command::new("env");
+    let mut command = Command::new("/usr/bin/env");
     command
         .args(["--default-signal=INT,QUIT", env!("CARGO_BIN_EXE_tsumuji")])
         .args(args)

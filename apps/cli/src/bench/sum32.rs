@@ -1,0 +1,232 @@
+//! `tsumuji bench sum32`: sums of 32 values a second, by messages of ours that an executor serves, and by TCP.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use serde_json::{Value, json};
+use tsumuji_bench::sum32::{self, Plan, Tcp};
+use tsumuji_bench::versus::{Contender, Standing, alternate};
+use tsumuji_bench::{machine, stop, table};
+use tsumuji_node::{Executor, LinkSpec};
+
+use super::between::{Between, Pair};
+use crate::{DONE, Outcome, output};
+
+/// Time in which the sums of one core are counted, without any communication.
+const COMPUTE_TIME: Duration = Duration::from_millis(200);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    between: Between,
+    /// How often the server adds up the numbers of a request; several by commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,10,100,1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    loops: Vec<u32>,
+    /// Who serves: rtc, pipeline or adaptive; several by commas
+    #[arg(
+        long,
+        value_name = "EXECUTORS",
+        value_delimiter = ',',
+        default_value = "rtc,pipeline,adaptive"
+    )]
+    executor: Vec<Executor>,
+    /// Requests on their way at a time; several by commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,256", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    outstanding: Vec<u64>,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    time: f64,
+    /// Rounds in which all are measured in turn
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Leave TCP out
+    #[arg(long)]
+    no_tcp: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args, inside: bool) -> Outcome {
+    ensure!(
+        args.between.to.is_none(),
+        "--to: this measurement is between the first two nodes; leave it out"
+    );
+    ensure!(
+        (0.01..=60.0).contains(&args.time),
+        "--time {}: accepted are 0.01 to 60 seconds",
+        args.time
+    );
+    let pair = Pair::of(&args.between, inside)?;
+    let places = pair.places();
+    let with_tcp = !args.no_tcp && places.is_some();
+    let machine = machine::describe();
+    eprintln!("machine: {machine}");
+    eprintln!(
+        "sums of {} numbers over {}, {} s each, {} rounds in turn; sums a second{}",
+        sum32::NUMBERS,
+        pair.link,
+        args.time,
+        args.rounds,
+        if with_tcp {
+            ", times those of TCP with NODELAY"
+        } else {
+            ""
+        }
+    );
+    if !args.no_tcp && places.is_none() {
+        eprintln!(
+            "without TCP: it is measured within this host and between namespaces of this machine"
+        );
+    }
+    let spins = pair.has_cores_to_spin();
+    let mut measured = Vec::new();
+    for &outstanding in &args.outstanding {
+        let mut rows = vec![heading(&args.loops)];
+        let mut columns = Vec::new();
+        for &loops in &args.loops {
+            let plan = |executor: Executor| Plan {
+                loops,
+                executor,
+                outstanding,
+                seconds: args.time,
+                // Workers need the cores that spinning threads would take.
+                spin: spins && (executor == Executor::RunToCompletion || machine.cores > 2),
+            };
+            let ours = args.executor.iter().map(|&executor| {
+                let (pair, plan) = (&pair, plan(executor));
+                Contender::new(format!("ours, {executor}"), move || {
+                    pair.measure_sum32(&plan).map_err(|error| error.to_string())
+                })
+            });
+            let tcp = Tcp::ALL.iter().filter(|_| with_tcp).map(|&how| {
+                let (places, plan) = (places.clone(), plan(Executor::RunToCompletion));
+                Contender::new(how.name(), move || {
+                    let places = places.as_ref().ok_or("between other machines")?;
+                    sum32::tcp(&plan, how, places).map_err(|error| error.to_string())
+                })
+            });
+            let mut contenders: Vec<_> = ours.chain(tcp).collect();
+            let standings = alternate(args.rounds as usize, &mut contenders);
+            drop(contenders);
+            if stop::is_wanted() {
+                bail!(crate::interrupt::Interrupted);
+            }
+            eprintln!("{outstanding} on their way, {loops} loops: measured");
+            let compute = sum32::compute_rate(loops, COMPUTE_TIME);
+            measured.push(json!({
+                "outstanding": outstanding, "loops": loops, "compute_per_second": compute,
+                "contenders": standings.iter().map(|standing| entry(standing, &standings)).collect::<Vec<_>>(),
+            }));
+            columns.push((standings, compute));
+        }
+        rows.extend(rows_of(&columns));
+        eprintln!(
+            "\n{}",
+            match outstanding {
+                1 => "one request on its way".to_owned(),
+                many => format!("{many} requests on their way"),
+            }
+        );
+        eprint!("{}", aligned(&rows));
+    }
+    if args.json {
+        output::print_json(&json!({
+            "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time,
+            "rounds": args.rounds, "machine": machine, "results": measured,
+        }));
+    }
+    Ok(DONE)
+}
+
+fn heading(loops: &[u32]) -> Vec<String> {
+    let columns = loops.iter().map(|loops| format!("{loops} loops"));
+    std::iter::once(String::new()).chain(columns).collect()
+}
+
+/// That of TCP with which others are compared.
+fn usual_tcp(standings: &[Standing]) -> Option<&Standing> {
+    let name = Tcp::NoDelay.name();
+    standings.iter().find(|standing| standing.name == name)
+}
+
+fn entry(standing: &Standing, all: &[Standing]) -> Value {
+    let ratio = usual_tcp(all).map(|tcp| standing.ratio_to(tcp));
+    match &standing.result {
+        Ok(rounds) => {
+            json!({ "name": standing.name, "sums_per_second": rounds, "ratio_to_tcp_nodelay": ratio })
+        }
+        Err(reason) => json!({ "name": standing.name, "missing": reason }),
+    }
+}
+
+/// A row for each contender, and one for the limit.
+fn rows_of(columns: &[(Vec<Standing>, f64)]) -> Vec<Vec<String>> {
+    let Some((first, _)) = columns.first() else {
+        return Vec::new();
+    };
+    let cell = |standings: &[Standing], number: usize| match &standings[number].result {
+        Err(reason) => format!("- ({reason})"),
+        Ok(rounds) => {
+            let spread = 100.0 * (rounds.max - rounds.min) / rounds.median / 2.0;
+            let ratio = usual_tcp(standings).map_or(String::new(), |tcp| {
+                format!("  {:.2}x", standings[number].ratio_to(tcp))
+            });
+            format!("{} ±{spread:.0}%{ratio}", short(rounds.median))
+        }
+    };
+    let mut rows: Vec<Vec<String>> = (0..first.len())
+        .map(|number| {
+            let cells = columns.iter().map(|(standings, _)| cell(standings, number));
+            std::iter::once(first[number].name.clone())
+                .chain(cells)
+                .collect()
+        })
+        .collect();
+    let limit = columns.iter().map(|(_, compute)| short(*compute));
+    rows.push(
+        std::iter::once("limit: one core, no messages".to_owned())
+            .chain(limit)
+            .collect(),
+    );
+    rows
+}
+
+/// `1.23M`, `45.6k`.
+fn short(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2}M", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.1}k", rate / 1e3),
+        rate => format!("{rate:.0}"),
+    }
+}
+
+/// As `table::aligned`, for as many columns as there are.
+fn aligned(rows: &[Vec<String>]) -> String {
+    const COLUMNS: usize = 5;
+    let mut text = String::new();
+    let columns = rows.first().map_or(0, Vec::len).saturating_sub(1);
+    // A few columns of numbers at a time, each part with the names.
+    for part in (0..columns).step_by(COLUMNS - 1) {
+        let rows: Vec<[String; COLUMNS]> = rows
+            .iter()
+            .map(|row| {
+                std::array::from_fn(|column| match column {
+                    0 => row[0].clone(),
+                    column => row.get(part + column).cloned().unwrap_or_default(),
+                })
+            })
+            .collect();
+        text += &table::aligned(&rows);
+    }
+    text
+}
+
+impl Pair {
+    /// Whether each process, and each relay beside it, has a core of its own.
+    fn has_cores_to_spin(&self) -> bool {
+        let is_relayed = matches!(self.link, LinkSpec::Relay(_));
+        machine::two_cpus().is_some() && !(is_relayed && self.needs_cores_for_relays())
+    }
+}

@@ -1,0 +1,492 @@
+//! The paper's sum of 32 values (L2RTC, figure 12): a client sends 64 bytes, the server adds up the 32 numbers in them, as often as asked, and
+//! answers with the sum. Messages of ours, served by an executor, and TCP between the same places.
+//!
+//! [`measure`] runs in the parent (node 0, the client) and starts the server, which calls [`serve`]. [`tcp`] runs both ends in this process, each on
+//! its core. Every answer is checked.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tsumuji_node::{
+    Answers, Channel, ChannelOptions, Context, Delivery, Executor, ExecutorOptions, Handler,
+    IdlePolicy, LaunchSpec, NodeId, Options, Request, Security, endpoint_from_env,
+};
+
+use crate::exchange::{self, ExchangeError, watch};
+use crate::limits::place::Place;
+use crate::limits::{pin_to, relax};
+use crate::machine;
+
+/// Numbers of a request, and its bytes.
+pub const NUMBERS: usize = 32;
+const REQUEST_BYTES: usize = 2 * NUMBERS;
+const ANSWER_BYTES: usize = 4;
+const CHANNEL: u16 = 1;
+const SERVER: NodeId = NodeId(1);
+/// Time before anything is counted.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Answers between two looks at the clock at least.
+const ANSWERS_PER_LOOK: u64 = 64;
+/// An answer that takes longer is lost.
+const LOST_AFTER: Duration = Duration::from_secs(20);
+/// Polls between two looks whether the other side still lives.
+const TURNS_PER_LOOK: u32 = 1 << 16;
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// How often the server adds up the numbers.
+    pub loops: u32,
+    /// Who runs the service; by name, `rtc`, `pipeline` or `adaptive`.
+    #[serde(with = "by_name")]
+    pub executor: Executor,
+    /// Requests on their way at a time.
+    pub outstanding: u64,
+    /// Time in which answers are counted.
+    pub seconds: f64,
+    /// Both sides spin, each on a core of its own; else the endpoints' adaptive policy.
+    pub spin: bool,
+}
+
+mod by_name {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use tsumuji_node::Executor;
+
+    pub(super) fn serialize<S: Serializer>(executor: &Executor, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(executor.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Executor, D::Error> {
+        let name = String::deserialize(from)?;
+        name.parse().map_err(D::Error::custom)
+    }
+}
+
+impl Plan {
+    fn options(&self) -> Options {
+        Options {
+            idle: if self.spin {
+                IdlePolicy::Spin
+            } else {
+                IdlePolicy::Adaptive
+            },
+            ..Options::default()
+        }
+    }
+
+    fn cpu_of(&self, side: usize) -> Option<usize> {
+        machine::two_cpus()
+            .filter(|_| self.spin)
+            .map(|cpus| cpus[side])
+    }
+}
+
+/// Adds up the numbers of a request, as often as asked: sums are 32 bits long and wrap.
+#[inline]
+pub fn sum(request: &[u8], loops: u32) -> u32 {
+    let mut total = 0_u32;
+    for _ in 0..loops {
+        // Each loop reads them again.
+        let numbers = std::hint::black_box(request).chunks_exact(2);
+        total = numbers.fold(total, |total, bytes| {
+            total.wrapping_add(u16::from_le_bytes([bytes[0], bytes[1]]).into())
+        });
+    }
+    total
+}
+
+/// Sums a second that one core computes, without any communication: the limit.
+pub fn compute_rate(loops: u32, time: Duration) -> f64 {
+    let request = request();
+    let begun = Instant::now();
+    let mut sums = 0_u64;
+    while begun.elapsed() < time {
+        for _ in 0..(1_000 / loops.max(1)).max(1) {
+            std::hint::black_box(sum(std::hint::black_box(&request), loops));
+            sums += 1;
+        }
+    }
+    sums as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn request() -> [u8; REQUEST_BYTES] {
+    let mut bytes = [0; REQUEST_BYTES];
+    for (number, place) in (0_u16..).zip(bytes.chunks_exact_mut(2)) {
+        place.copy_from_slice(&(number.wrapping_mul(2_741) ^ 0x5a5a).to_le_bytes());
+    }
+    bytes
+}
+
+/// Counts answers in the time of the measurement.
+struct Count {
+    expected: [u8; ANSWER_BYTES],
+    wrong: u64,
+    answers: u64,
+    begun: Instant,
+    /// Answers and time when counting began.
+    from: Option<(u64, Instant)>,
+    time: Duration,
+}
+
+impl Count {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            expected: sum(&request(), plan.loops).to_le_bytes(),
+            wrong: 0,
+            answers: 0,
+            begun: Instant::now(),
+            from: None,
+            time: Duration::from_secs_f64(plan.seconds),
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, answer: &[u8]) {
+        self.wrong += u64::from(answer != self.expected);
+        self.answers += 1;
+    }
+
+    /// Answers a second, once the time is over.
+    fn rate(&mut self) -> Option<f64> {
+        let now = Instant::now();
+        let Some((answers, since)) = self.from else {
+            if now - self.begun >= WARM_UP {
+                self.from = Some((self.answers, now));
+            }
+            return None;
+        };
+        let span = now - since;
+        (span >= self.time).then(|| (self.answers - answers) as f64 / span.as_secs_f64())
+    }
+}
+
+impl Handler for Count {
+    #[inline]
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.answer(delivery.body.bytes());
+    }
+}
+
+/// Measures sums a second by messages; `spec` is made by [`exchange::spec`].
+pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64, ExchangeError> {
+    let mut launcher = exchange::start(spec, plan, security)?;
+    let _pinned = exchange::pin(plan.cpu_of(0))?;
+    let options = Options {
+        security: security.clone(),
+        ..plan.options()
+    };
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    let (request, channel) = (request(), Channel::ordered(CHANNEL));
+    if !endpoint.wait_up(LOST_AFTER)?.is_empty() {
+        return Err(ExchangeError::Stalled);
+    }
+    let mut count = Count::new(plan);
+    let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
+    let (mut seen, mut moved) = (0, Instant::now());
+    let rate = loop {
+        if sent - count.answers < plan.outstanding {
+            let mut batch = endpoint.batch();
+            while sent - count.answers < plan.outstanding {
+                batch.send(SERVER, channel, &request)?;
+                sent += 1;
+            }
+        }
+        if plan.spin {
+            endpoint.poll(&mut count)?;
+        } else {
+            endpoint.poll_wait(&mut count, Duration::from_millis(100))?;
+            turns += TURNS_PER_LOOK / 64;
+        }
+        turns += 1;
+        if count.answers >= looked + ANSWERS_PER_LOOK || turns >= TURNS_PER_LOOK {
+            looked = count.answers;
+            if let Some(rate) = count.rate() {
+                break rate;
+            }
+        }
+        if turns >= TURNS_PER_LOOK {
+            turns = 0;
+            watch(&mut launcher)?;
+            if count.answers > seen {
+                (seen, moved) = (count.answers, Instant::now());
+            } else if moved.elapsed() > LOST_AFTER {
+                return Err(ExchangeError::Stalled);
+            }
+        }
+    };
+    if count.wrong > 0 {
+        return Err(ExchangeError::Wrong {
+            answers: count.wrong,
+        });
+    }
+    let _ = endpoint.close(Duration::from_millis(100));
+    Ok(rate)
+}
+
+/// The server, in the process that [`measure`] starts: until the client leaves.
+pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+    let mut endpoint = endpoint_from_env(plan.options())?;
+    let loops = plan.loops;
+    let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
+        // The client has no more on its way than a queue holds, so there is room.
+        let _ = answers.reply(&sum(request.body, loops).to_le_bytes());
+    };
+    let executor = ExecutorOptions {
+        executor: plan.executor,
+        ..ExecutorOptions::default()
+    };
+    endpoint.serve(CHANNEL, ChannelOptions::default(), executor, service)?;
+    // After the executor: its workers take the other cores.
+    let _pinned = exchange::pin(plan.cpu_of(1))?;
+    let client = NodeId(0);
+    struct Nothing;
+    impl Handler for Nothing {
+        fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
+    }
+    let mut turns = 0_u32;
+    while endpoint.ended_sessions(client) == 0 {
+        if plan.spin {
+            endpoint.poll(&mut Nothing)?;
+            turns = turns.wrapping_add(1);
+        } else {
+            endpoint.poll_wait(&mut Nothing, Duration::from_millis(100))?;
+        }
+    }
+    Ok(())
+}
+
+/// How a program uses TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tcp {
+    /// One call for each message; the kernel joins small ones (Nagle).
+    Plain,
+    /// One call for each message, TCP_NODELAY.
+    NoDelay,
+    /// TCP_NODELAY, and one call for all messages that are there: the best that a program can do.
+    Batched,
+}
+
+impl Tcp {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::NoDelay, Self::Batched];
+
+    /// Name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "TCP",
+            Self::NoDelay => "TCP, NODELAY",
+            Self::Batched => "TCP, NODELAY, batched calls",
+        }
+    }
+}
+
+/// Sums a second by TCP between two places; both ends spin.
+pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
+    let (client, server) = connection(places, how)?;
+    let cpus = machine::two_cpus();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            pin_to(cpus, 1);
+            let mut end = End::new(server, how, REQUEST_BYTES, cpus);
+            while !stop.load(Ordering::Relaxed) {
+                let mut answers = Vec::new();
+                end.take(|request| {
+                    answers.push(sum(request, plan.loops).to_le_bytes());
+                })?;
+                for answer in answers {
+                    end.put(&answer, &stop)?;
+                }
+                end.push(&stop)?;
+            }
+            Ok(())
+        });
+        let asking = scope.spawn(|| {
+            pin_to(cpus, 0);
+            let asked = ask(plan, End::new(client, how, ANSWER_BYTES, cpus), &stop);
+            stop.store(true, Ordering::Relaxed);
+            asked
+        });
+        let rate = asking.join().expect("asking does not panic");
+        let served: io::Result<()> = serving.join().expect("serving does not panic");
+        rate.and_then(|rate| served.map(|()| rate))
+    })
+}
+
+fn ask(plan: &Plan, mut end: End, stop: &AtomicBool) -> io::Result<f64> {
+    let (request, mut count) = (request(), Count::new(plan));
+    let (mut sent, mut looked) = (0, 0);
+    let (mut seen, mut moved) = (0, Instant::now());
+    loop {
+        while sent - count.answers < plan.outstanding {
+            end.put(&request, stop)?;
+            sent += 1;
+        }
+        end.push(stop)?;
+        end.take(|answer| count.answer(answer))?;
+        if count.answers > seen {
+            (seen, moved) = (count.answers, Instant::now());
+        } else if moved.elapsed() > LOST_AFTER {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        if count.answers >= looked + ANSWERS_PER_LOOK {
+            looked = count.answers;
+            if let Some(rate) = count.rate() {
+                return if count.wrong == 0 {
+                    Ok(rate)
+                } else {
+                    Err(io::Error::other("wrong sums"))
+                };
+            }
+        }
+    }
+}
+
+fn connection(
+    [client, server]: &[Place; 2],
+    how: Tcp,
+) -> io::Result<(std::net::TcpStream, std::net::TcpStream)> {
+    let ip = server.ip;
+    let listener = server.enter(move || std::net::TcpListener::bind((ip, 0)))?;
+    let addr = listener.local_addr()?;
+    let client = client.enter(move || std::net::TcpStream::connect(addr))?;
+    let (server, _) = listener.accept()?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(how != Tcp::Plain)?;
+        stream.set_nonblocking(true)?;
+    }
+    Ok((client, server))
+}
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// One end of a TCP connection with messages of one length.
+struct End {
+    stream: std::net::TcpStream,
+    is_batched: bool,
+    message_bytes: usize,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    cpus: Option<[usize; 2]>,
+}
+
+impl End {
+    fn new(
+        stream: std::net::TcpStream,
+        how: Tcp,
+        message_bytes: usize,
+        cpus: Option<[usize; 2]>,
+    ) -> Self {
+        Self {
+            stream,
+            is_batched: how == Tcp::Batched,
+            message_bytes,
+            input: Vec::with_capacity(2 * READ_BYTES),
+            output: Vec::with_capacity(READ_BYTES),
+            cpus,
+        }
+    }
+
+    /// Hands over whole messages that are there.
+    fn take(&mut self, mut message: impl FnMut(&[u8])) -> io::Result<()> {
+        let at = self.input.len();
+        self.input.resize(at + READ_BYTES, 0);
+        let read = match self.stream.read(&mut self.input[at..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                relax(self.cpus);
+                0
+            }
+            Err(error) => return Err(error),
+        };
+        self.input.truncate(at + read);
+        let whole = self.input.len() / self.message_bytes * self.message_bytes;
+        self.input[..whole]
+            .chunks_exact(self.message_bytes)
+            .for_each(&mut message);
+        self.input.drain(..whole);
+        Ok(())
+    }
+
+    /// Sends a message, or keeps it for the next `push`.
+    fn put(&mut self, message: &[u8], stop: &AtomicBool) -> io::Result<()> {
+        self.output.extend_from_slice(message);
+        if self.is_batched && self.output.len() < READ_BYTES {
+            return Ok(());
+        }
+        self.push(stop)
+    }
+
+    fn push(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < self.output.len() && !stop.load(Ordering::Relaxed) {
+            match self.stream.write(&self.output[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => relax(self.cpus),
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sum of several loops is as many times that of one.
+    #[test]
+    fn sums_are_sums() {
+        let request = request();
+        let once = sum(&request, 1);
+        let numbers = request
+            .chunks_exact(2)
+            .map(|bytes| u32::from(u16::from_le_bytes([bytes[0], bytes[1]])));
+        assert_eq!(once, numbers.sum::<u32>());
+        assert_eq!(sum(&request, 1000), once.wrapping_mul(1000));
+        assert_eq!(sum(&request, 0), 0);
+        let time = Duration::from_millis(5);
+        let (light, heavy) = (compute_rate(1, time), compute_rate(1000, time));
+        assert!(light > 20.0 * heavy, "{light} and {heavy}");
+    }
+
+    /// TCP answers in all three ways, with one request on its way and with many.
+    #[test]
+    fn tcp_answers() {
+        for how in Tcp::ALL {
+            for outstanding in [1, 200] {
+                let plan = Plan {
+                    loops: 10,
+                    executor: Executor::Adaptive,
+                    outstanding,
+                    seconds: 0.05,
+                    spin: false,
+                };
+                let rate = tcp(&plan, how, &Place::LOOPBACK).unwrap();
+                assert!(rate > 100.0, "{how:?} {outstanding}: {rate}");
+            }
+        }
+    }
+
+    /// A plan is read as it was written, and not taken for another measurement's.
+    #[test]
+    fn plans_are_read_back() {
+        let plan = Plan {
+            loops: 100,
+            executor: Executor::Pipeline,
+            outstanding: 64,
+            seconds: 0.5,
+            spin: true,
+        };
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        assert!(serde_json::from_str::<crate::away::Plan>(&text).is_err());
+    }
+}

@@ -1,0 +1,315 @@
+//! The handler of a served channel: runs the service, or gives messages to the workers.
+//!
+//! Called by the driving thread for each message. A move to the workers takes effect at once. A move back waits until no message is with a worker, and
+//! then takes over the answers that workers have left for the driving thread: so no answer overtakes an earlier one.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use tsumuji_proto::{Channel, Datagram, Delivery, DeliveryClass, Instant};
+
+use super::policy::{self, Measured, PERIOD_NS};
+use super::workers::{Job, TIMED_EVERY, Workers};
+use super::{Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service};
+use crate::channel::MessageSender;
+use crate::clock::{Clock, SystemClock};
+use crate::handler::{Context, Handler};
+
+/// Datagrams that wait for workers; more are dropped, as a datagram that waits that long is old.
+const DATAGRAMS_MAX: usize = 1024;
+/// A call of this length is timed each time: by the next it may be as long again.
+const LONG_TIMED_NS: u64 = 2_000;
+/// The mean moves by 1/2³ of each difference.
+const MEAN_SHIFT: u32 = 3;
+
+const REASONS: [Reason; 6] = [
+    Reason::Fixed,
+    Reason::Unmeasured,
+    Reason::Light,
+    Reason::Heavy,
+    Reason::Long,
+    Reason::NoCore,
+];
+
+/// What the driving thread, the workers and readers of counters share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    executor: Executor,
+    workers: AtomicUsize,
+    with_workers: AtomicBool,
+    /// Index into `REASONS`.
+    reason: AtomicU8,
+    driver_messages: AtomicU64,
+    pub(super) worker_messages: AtomicU64,
+    /// Messages given to workers and not served.
+    pub(super) waiting: AtomicUsize,
+    dropped_datagrams: AtomicU64,
+    call_ns: AtomicU64,
+    moves: AtomicU64,
+    /// The channel was closed.
+    pub(super) is_over: AtomicBool,
+    /// A service has panicked in a worker.
+    pub(super) has_panicked: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Whether the call of that number is timed.
+    #[inline]
+    pub(super) fn is_timed(&self, number: u32) -> bool {
+        number.is_multiple_of(TIMED_EVERY) || self.call_ns.load(Ordering::Relaxed) >= LONG_TIMED_NS
+    }
+
+    /// A call took so long. Threads that report at the same moment may overwrite each other: a mean bears that.
+    #[inline]
+    pub(super) fn took(&self, call_ns: u64) {
+        let mean = self.call_ns.load(Ordering::Relaxed);
+        let moved = match mean {
+            0 => call_ns,
+            mean => mean - (mean >> MEAN_SHIFT) + (call_ns >> MEAN_SHIFT),
+        };
+        self.call_ns.store(moved, Ordering::Relaxed);
+    }
+
+    pub(crate) fn state(&self) -> ExecutorState {
+        let reason = usize::from(self.reason.load(Ordering::Relaxed));
+        ExecutorState {
+            executor: self.executor,
+            with_workers: self.with_workers.load(Ordering::Relaxed),
+            reason: REASONS.get(reason).copied().unwrap_or_default(),
+            workers: self.workers.load(Ordering::Relaxed),
+            driver_messages: self.driver_messages.load(Ordering::Relaxed),
+            worker_messages: self.worker_messages.load(Ordering::Relaxed),
+            waiting_messages: self.waiting.load(Ordering::Relaxed),
+            dropped_datagrams: self.dropped_datagrams.load(Ordering::Relaxed),
+            call_ns: self.call_ns.load(Ordering::Relaxed),
+            moves: self.moves.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// See the head of this module.
+pub(crate) struct Dispatch {
+    service: Arc<dyn Service>,
+    sender: MessageSender,
+    options: ExecutorOptions,
+    shared: Arc<Shared>,
+    /// Started when they are first needed.
+    workers: Option<Workers>,
+    /// The service is to be with the workers.
+    wants_workers: bool,
+    /// Messages go to the workers.
+    with_workers: bool,
+    clock: SystemClock,
+    /// Calls on this thread, and all messages since the period began.
+    calls: u32,
+    messages: u64,
+    begun: Instant,
+    served: u64,
+}
+
+impl Dispatch {
+    pub(crate) fn new(
+        service: Arc<dyn Service>,
+        options: ExecutorOptions,
+        sender: MessageSender,
+    ) -> Self {
+        let clock = SystemClock::new();
+        let wants_workers = options.executor == Executor::Pipeline;
+        let mut dispatch = Self {
+            shared: Arc::new(Shared {
+                executor: options.executor,
+                ..Shared::default()
+            }),
+            begun: clock.now(),
+            service,
+            sender,
+            options,
+            workers: None,
+            wants_workers,
+            with_workers: false,
+            clock,
+            calls: 0,
+            messages: 0,
+            served: 0,
+        };
+        if dispatch.options.executor == Executor::Adaptive {
+            dispatch.tell(Reason::Unmeasured);
+        }
+        dispatch.arrange(None);
+        dispatch
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    fn tell(&self, reason: Reason) {
+        let index = REASONS.iter().position(|known| *known == reason);
+        (self.shared.reason).store(index.unwrap_or(0) as u8, Ordering::Relaxed);
+    }
+
+    /// Number of workers: no more than there are cores beside this thread's, and at least one.
+    fn worker_count(&self) -> usize {
+        let spare = spare_cores();
+        let wanted = match self.options.workers {
+            0 => spare,
+            asked => asked.min(spare),
+        };
+        wanted.max(1)
+    }
+
+    /// Turns to where the service is wanted, as far as that is possible now.
+    fn arrange(&mut self, context: Option<&mut Context<'_>>) {
+        if self.wants_workers == self.with_workers {
+            return;
+        }
+        if self.wants_workers {
+            if self.workers.is_none() {
+                let (count, cores) = (self.worker_count(), &self.options.cores);
+                let started =
+                    Workers::start(count, cores, &self.service, &self.sender, &self.shared);
+                let Some(workers) = started else {
+                    self.wants_workers = false;
+                    return self.tell(Reason::NoCore);
+                };
+                self.shared
+                    .workers
+                    .store(workers.count(), Ordering::Relaxed);
+                self.workers = Some(workers);
+            }
+        } else {
+            // Acquire: the answers of all that was served are there.
+            if self.shared.waiting.load(Ordering::Acquire) > 0 {
+                return;
+            }
+            if let Some(context) = context {
+                context.outbox.take_over();
+            }
+        }
+        self.with_workers = self.wants_workers;
+        self.shared
+            .with_workers
+            .store(self.with_workers, Ordering::Relaxed);
+        self.shared.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Decides anew, once a period.
+    #[inline]
+    fn review(&mut self) {
+        if self.options.executor != Executor::Adaptive || !self.shared.is_timed(self.calls) {
+            return;
+        }
+        let now = self.clock.now();
+        let span_ns = now.since(self.begun).as_nanos();
+        if span_ns < PERIOD_NS {
+            return;
+        }
+        let served = self.shared.worker_messages.load(Ordering::Relaxed);
+        let calls = if self.with_workers {
+            served - self.served
+        } else {
+            self.messages
+        };
+        let measured = Measured {
+            call_ns: self.shared.call_ns.load(Ordering::Relaxed),
+            calls,
+            span_ns,
+        };
+        let has_core = spare_cores() > 0;
+        let (wants, reason) = policy::decide(self.wants_workers, has_core, measured);
+        if wants != self.wants_workers {
+            tracing::debug!(?measured, ?reason, wants, "an executor moves its service");
+        }
+        self.wants_workers = wants;
+        self.tell(reason);
+        (self.begun, self.messages, self.served) = (now, 0, served);
+    }
+
+    /// Begins a message: decides who serves it. `true`: a worker.
+    #[inline]
+    fn goes_to_workers(&mut self, context: &mut Context<'_>) -> bool {
+        assert!(
+            !self.shared.has_panicked.load(Ordering::Relaxed),
+            "a service panicked in a worker"
+        );
+        self.calls = self.calls.wrapping_add(1);
+        self.messages += 1;
+        self.review();
+        self.arrange(Some(context));
+        self.with_workers
+    }
+
+    #[inline]
+    fn serve_here(&mut self, request: &Request<'_>, context: &mut Context<'_>) {
+        (self.shared.driver_messages).store(
+            self.shared.driver_messages.load(Ordering::Relaxed) + 1, // this thread alone writes it
+            Ordering::Relaxed,
+        );
+        let mut answers = Answers::of_driver(context);
+        if !self.shared.is_timed(self.calls) {
+            return self.service.serve(request, &mut answers);
+        }
+        let begun = self.clock.now();
+        self.service.serve(request, &mut answers);
+        self.shared.took(self.clock.now().since(begun).as_nanos());
+    }
+}
+
+/// Cores beside that of the driving thread.
+fn spare_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get) - 1
+}
+
+impl Handler for Dispatch {
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+        let (from, channel, session) = (delivery.from, delivery.channel, delivery.session);
+        if self.goes_to_workers(context)
+            && let Some(workers) = &mut self.workers
+        {
+            let is_ordered = channel.class() == DeliveryClass::Ordered;
+            let kept = context.keep(delivery);
+            return workers.give(from, is_ordered, Job::Message { kept, session });
+        }
+        let request = Request {
+            from,
+            channel,
+            session,
+            body: delivery.body.bytes(),
+        };
+        self.serve_here(&request, context);
+    }
+
+    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+        let (from, session) = (datagram.source, context.session());
+        let channel = Channel::ordered(datagram.channel_id);
+        if self.goes_to_workers(context)
+            && let Some(workers) = &mut self.workers
+        {
+            if self.shared.waiting.load(Ordering::Relaxed) >= DATAGRAMS_MAX {
+                self.shared
+                    .dropped_datagrams
+                    .fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            let job = Job::Datagram {
+                from,
+                channel,
+                session,
+                body: datagram.payload.to_vec(),
+            };
+            return workers.give(from, true, job);
+        }
+        let request = Request {
+            from,
+            channel,
+            session,
+            body: datagram.payload,
+        };
+        self.serve_here(&request, context);
+    }
+}

@@ -1,0 +1,108 @@
+//! When an adaptive executor moves a service to the workers, and back.
+//!
+//! A pure decision on measurements; called by `dispatch` every `PERIOD`. A service is moved if it takes half of the driving thread's time or more: then
+//! arrivals wait in the link's buffers until these overflow (the knee of L2RTC's figure 10). It is also moved if a single call takes so long that
+//! peers would wait for acknowledgements. But a call that costs no more than handing a message over and its answer back stays, however often it is
+//! made: the workers would gain nothing.
+
+use super::Reason;
+
+/// Measured before each decision, in nanoseconds: some thousand light calls, or a few heavy ones.
+pub(super) const PERIOD_NS: u64 = 2_000_000;
+/// A shorter call costs less than handing its message to a worker and the answer back (about 0.5 µs each on the machines measured).
+const HEAVY_CALL_NS: u64 = 1_500;
+/// Half of that: what is shorter goes back. Between the two nothing moves.
+const LIGHT_CALL_NS: u64 = 700;
+/// A call of this length holds up acknowledgements as long as a sleeping peer would.
+const LONG_CALL_NS: u64 = 200_000;
+/// Share of the driving thread's time, in percent, above which a service is heavy, and of one worker's below which it is light again.
+const HEAVY_PERCENT: u64 = 50;
+const LIGHT_PERCENT: u64 = 10;
+
+/// What was measured in a period.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Measured {
+    /// Mean time of a call.
+    pub(super) call_ns: u64,
+    /// Calls.
+    pub(super) calls: u64,
+    /// Length of the period.
+    pub(super) span_ns: u64,
+}
+
+impl Measured {
+    fn percent(&self) -> u64 {
+        (self.call_ns.saturating_mul(self.calls)).saturating_mul(100) / self.span_ns.max(1)
+    }
+}
+
+/// Whether the service is to be with the workers, and why.
+pub(super) fn decide(with_workers: bool, has_core: bool, measured: Measured) -> (bool, Reason) {
+    let Measured { call_ns, calls, .. } = measured;
+    if calls == 0 {
+        return (with_workers, Reason::Unmeasured);
+    }
+    let reason = if call_ns >= LONG_CALL_NS {
+        Reason::Long
+    } else if with_workers {
+        let is_light = call_ns < LIGHT_CALL_NS || measured.percent() < LIGHT_PERCENT;
+        if is_light {
+            Reason::Light
+        } else {
+            Reason::Heavy
+        }
+    } else if call_ns >= HEAVY_CALL_NS && measured.percent() >= HEAVY_PERCENT {
+        Reason::Heavy
+    } else {
+        Reason::Light
+    };
+    match reason {
+        Reason::Light => (false, reason),
+        _ if !has_core => (false, Reason::NoCore),
+        _ => (true, reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(call_ns: u64, percent: u64) -> Measured {
+        let span_ns = PERIOD_NS;
+        Measured {
+            call_ns,
+            calls: (span_ns * percent / 100).div_ceil(call_ns.max(1)),
+            span_ns,
+        }
+    }
+
+    /// Light calls stay, whatever their number; heavy ones move when they take the thread's time, long ones always, and come back when they are light.
+    #[test]
+    fn services_move_by_what_they_cost() {
+        for (call_ns, percent, with_workers, wanted) in [
+            (50, 90, false, (false, Reason::Light)),
+            (1_400, 99, false, (false, Reason::Light)),
+            (1_600, 49, false, (false, Reason::Light)),
+            (1_600, 51, false, (true, Reason::Heavy)),
+            (250_000, 1, false, (true, Reason::Long)),
+            (250_000, 1, true, (true, Reason::Long)),
+            (1_000, 60, true, (true, Reason::Heavy)),
+            (1_000, 5, true, (false, Reason::Light)),
+            (600, 60, true, (false, Reason::Light)),
+        ] {
+            let found = decide(with_workers, true, measured(call_ns, percent));
+            assert_eq!(found, wanted, "{call_ns} ns, {percent} %, {with_workers}");
+        }
+    }
+
+    /// Without a core for workers nothing moves, and nothing is decided without a call.
+    #[test]
+    fn moves_need_a_core_and_a_measurement() {
+        let heavy = measured(10_000, 80);
+        assert_eq!(decide(false, false, heavy), (false, Reason::NoCore));
+        for with_workers in [false, true] {
+            let nothing = decide(with_workers, true, Measured::default());
+            assert_eq!(nothing, (with_workers, Reason::Unmeasured));
+        }
+    }
+}
