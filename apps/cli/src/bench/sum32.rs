@@ -91,8 +91,8 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 executor,
                 outstanding,
                 seconds: args.time,
-                // Workers need the cores that spinning threads would take.
-                spin: spins && (executor == Executor::RunToCompletion || machine.cores > 2),
+                // Workers need a core that spinning threads would take.
+                spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
             };
             let ours = args.executor.iter().map(|&executor| {
                 let (pair, plan) = (&pair, plan(executor));

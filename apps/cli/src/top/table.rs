@@ -302,6 +302,34 @@ mod tests {
         assert!(!flows.contains('\u{1b}'));
     }
 
+    /// An executor has a line below its node: where its service is, and why.
+    #[test]
+    fn executors_are_shown() {
+        let info = |place: &str, reason: &str| {
+            format!(
+                "{}tsumuji_executor_info{{channel=\"7\",executor=\"adaptive\",place=\"{place}\",reason=\"{reason}\",workers=\"3\"}} 1\n\
+                 tsumuji_executor_call_seconds{{channel=\"7\"}} 1.2e-5\ntsumuji_executor_waiting_messages{{channel=\"7\"}} 34\n\
+                 tsumuji_executor_waiting_messages{{channel=\"8\"}} 99\ntsumuji_executor_moves_total{{channel=\"7\"}} 2\n",
+                text(10.0, 1000)
+            )
+        };
+        for (place, reason, wanted) in [
+            ("workers", "heavy", "3 workers, heavy"),
+            ("driver", "light", "the driving thread, light"),
+        ] {
+            let look = look(vec![node(11, 1, &info(place, reason))]);
+            let shown = of(&look, false, 80);
+            let line = shown.lines().nth(2).unwrap();
+            let line = line.trim_start();
+            let wanted =
+                format!("channel 7 (adaptive): {wanted}; 12us a call, 34 wait, moved 2 times");
+            assert_eq!(line, wanted);
+            let executors = &look.json()["nodes"][0]["executors"];
+            assert_eq!(executors[0]["reason"], reason);
+            assert_eq!(executors[0]["waiting_messages"], 34.0);
+        }
+    }
+
     /// At a width of 80 the table is no wider, whatever the numbers are, and jobs can still be told apart.
     #[test]
     fn table_fits_a_small_terminal() {

@@ -343,6 +343,49 @@ fn ethernet_and_sealing_can_be_tried() {
     }
 }
 
+/// Sums are served by every executor and by TCP, beside the limit; options that make no sense are refused.
+#[test]
+fn sums_are_served() {
+    let words = [
+        "bench", "sum32", "--time", "0.05", "--rounds", "1", "--loops", "1,1000",
+    ];
+    for link in ["shm", "udp"] {
+        let (code, run) = json(&[&words[..], &["--link", link, "--outstanding", "1,64"]].concat());
+        assert_eq!((code, &run["link"]), (0, &link.into()), "{run}");
+        let results = run["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4);
+        for result in results {
+            let limit = result["compute_per_second"].as_f64().unwrap();
+            let contenders = result["contenders"].as_array().unwrap();
+            let names: Vec<_> = contenders.iter().map(|one| &one["name"]).collect();
+            assert_eq!(
+                names[..4],
+                ["ours, rtc", "ours, pipeline", "ours, adaptive", "TCP"]
+            );
+            for contender in contenders {
+                let rate = contender["sums_per_second"]["median"].as_f64();
+                let rate = rate.unwrap_or_else(|| panic!("{contender}"));
+                assert!(
+                    rate > 10.0 && rate < 1.5 * limit,
+                    "{contender}, limit {limit}"
+                );
+            }
+        }
+    }
+    for (more, problem) in [
+        (&["--executor", "threads"][..], "accepted are rtc"),
+        (&["--loops", "0"], "accepted are 1 to 1000000"),
+        (&["--time", "0"], "accepted are 0.01 to 60 seconds"),
+        (&["--outstanding", "5000"], "accepted are 1 to 4096"),
+        (&["--link", "xdp"], "joins hosts"),
+    ] {
+        let output = tsumuji(&[&["bench", "sum32"], more].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {told}");
+        assert!(told.contains(problem), "{more:?}: {told}");
+    }
+}
+
 /// Ctrl-C in the middle of a comparison leaves no host, no process and no file, and says so in one line.
 #[test]
 fn interrupt_leaves_nothing() {

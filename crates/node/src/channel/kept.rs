@@ -65,6 +65,20 @@ impl Kept {
         self.message.channel
     }
 
+    /// Drops messages of one endpoint together, cheaper than each by itself.
+    pub(crate) fn release_together(messages: impl Iterator<Item = Self>) {
+        let (mut back, mut owner) = (Vec::new(), None);
+        for mut kept in messages {
+            if !std::mem::replace(&mut kept.is_back, true) {
+                back.push(kept.as_return());
+                owner.get_or_insert_with(|| Arc::clone(&kept.returns));
+            }
+        }
+        if let Some(owner) = owner {
+            owner.put(back);
+        }
+    }
+
     /// A message that is not charged.
     pub(crate) fn free(message: Message, returns: &Arc<Returns>) -> Self {
         let mut kept = Self::new(message, (Charge::Channel, 0), 0, returns);
@@ -112,7 +126,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         if !self.is_back {
             let back = self.as_return();
-            self.returns.put(back);
+            self.returns.put([back]);
         }
     }
 }
@@ -147,12 +161,12 @@ impl Returns {
         }
     }
 
-    fn put(&self, back: Return) {
+    fn put(&self, back: impl IntoIterator<Item = Return>) {
         if self.forks != sys::forks() {
             return; // another thread may have held the lock at the `fork`
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push(back);
+        waiting.extend(back);
         drop(waiting);
         self.bell.ring();
     }

@@ -78,6 +78,17 @@ impl Way for Engine {
     fn send_frame(&mut self, _: LinkAddr, _: &[u8]) {}
 }
 
+/// A message of a thread that sends several together.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) to: NodeId,
+    pub(crate) channel: Channel,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A thread that waits for room looks so often whether it is to end.
+const ROOM_LOOK: Duration = Duration::from_millis(10);
+
 /// The bound that a letter counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
@@ -432,6 +443,47 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
+    /// Checks what can be known of a message before it is sent.
+    pub(crate) fn check(&self, to: NodeId, channel: Channel) -> Result<(), SendError> {
+        if channel.is_library() {
+            let channel_id = channel.id();
+            return Err(SendError::ReservedChannel { channel_id });
+        }
+        self.remote.takes(to, channel)
+    }
+
+    /// Sends checked messages in order; waits for room until `is_over`. Those that the endpoint takes no more are dropped.
+    pub(crate) fn send_together(&self, messages: &mut Vec<Outgoing>, is_over: impl Fn() -> bool) {
+        let mut state = self.remote.lock();
+        for Outgoing { to, channel, body } in messages.drain(..) {
+            let letter = Letter {
+                to,
+                channel,
+                body,
+                whose: Whose::Threads,
+            };
+            let (weight, key) = (letter.weight(), letter.key());
+            let limit = self.remote.limit_bytes;
+            while !state.is_closed && !state.weights.admits(key, weight, limit) {
+                if is_over() {
+                    return;
+                }
+                self.remote.bell.ring(); // what was given so far is to leave
+                state.awaited += 1;
+                let waited = self.remote.room.wait_timeout(state, ROOM_LOOK);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state.awaited -= 1;
+            }
+            if state.is_closed {
+                return;
+            }
+            state.weights.add(key, weight);
+            state.letters.push_back(letter);
+        }
+        drop(state);
+        self.remote.bell.ring();
+    }
+
     /// Sends `message`. If threads' messages of `Options::send_queue_bytes` wait for that peer and channel, it waits for room up to `timeout`, and
     /// then returns [`SendError::WouldBlock`]. Do not call it in handlers or the driving thread: only driving makes room. [`SendError::Closed`]: the
     /// endpoint was closed, or this is a child of `fork`.
@@ -445,11 +497,7 @@ impl MessageSender {
         if self.remote.forks != sys::forks() {
             return Err(SendError::Closed);
         }
-        if channel.is_library() {
-            let channel_id = channel.id();
-            return Err(SendError::ReservedChannel { channel_id });
-        }
-        self.remote.takes(to, channel)?;
+        self.check(to, channel)?;
         let until = Instant::now().checked_add(timeout);
         let letter = Letter {
             to,

@@ -7,10 +7,11 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use rustix::thread::{CpuSet, sched_getaffinity};
 use tsumuji_proto::{Channel, Datagram, Delivery, DeliveryClass, Instant};
 
-use super::policy::{self, Measured, PERIOD_NS};
-use super::workers::{Job, TIMED_EVERY, Workers};
+use super::policy::{self, Measured, PERIOD_NS, Trial};
+use super::workers::{Cores, Job, TIMED_EVERY, Workers};
 use super::{Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service};
 use crate::channel::MessageSender;
 use crate::clock::{Clock, SystemClock};
@@ -110,6 +111,9 @@ pub(crate) struct Dispatch {
     messages: u64,
     begun: Instant,
     served: u64,
+    trial: Trial,
+    /// Cores of the thread that opened the channel.
+    affinity: Option<CpuSet>,
 }
 
 impl Dispatch {
@@ -136,6 +140,8 @@ impl Dispatch {
             calls: 0,
             messages: 0,
             served: 0,
+            trial: Trial::default(),
+            affinity: sched_getaffinity(None).ok(),
         };
         if dispatch.options.executor == Executor::Adaptive {
             dispatch.tell(Reason::Unmeasured);
@@ -171,8 +177,12 @@ impl Dispatch {
         if self.wants_workers {
             if self.workers.is_none() {
                 let (count, cores) = (self.worker_count(), &self.options.cores);
+                let cores = Cores {
+                    each: cores,
+                    all: self.affinity,
+                };
                 let started =
-                    Workers::start(count, cores, &self.service, &self.sender, &self.shared);
+                    Workers::start(count, &cores, &self.service, &self.sender, &self.shared);
                 let Some(workers) = started else {
                     self.wants_workers = false;
                     return self.tell(Reason::NoCore);
@@ -220,8 +230,18 @@ impl Dispatch {
             calls,
             span_ns,
         };
-        let has_core = spare_cores() > 0;
-        let (wants, reason) = policy::decide(self.wants_workers, has_core, measured);
+        let now_ns = now.as_nanos();
+        let has_core = spare_cores() > 0 && self.trial.is_allowed(now_ns);
+        let (mut wants, mut reason) = policy::decide(self.wants_workers, has_core, measured);
+        let is_moved = wants && !self.wants_workers;
+        if is_moved && reason == Reason::Heavy {
+            self.trial.begin(measured);
+        } else if wants && reason == Reason::Heavy {
+            let waited = self.shared.waiting.load(Ordering::Relaxed) > 0;
+            if self.trial.has_failed(measured, waited, now_ns) {
+                (wants, reason) = (false, Reason::NoCore);
+            }
+        }
         if wants != self.wants_workers {
             tracing::debug!(?measured, ?reason, wants, "an executor moves its service");
         }

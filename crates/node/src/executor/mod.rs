@@ -20,12 +20,11 @@ mod workers;
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use tsumuji_proto::{Channel, NodeId};
 
 pub(crate) use self::dispatch::{Dispatch, Shared};
-use crate::channel::MessageSender;
+use crate::channel::{MessageSender, Outgoing};
 use crate::error::SendError;
 use crate::handler::Context;
 
@@ -64,11 +63,11 @@ pub struct Answers<'a>(Via<'a>);
 enum Via<'a> {
     /// Messages leave when the present turn ends.
     Driver(&'a mut dyn Outlet),
-    /// The driving thread collects them.
+    /// The worker sends them when it has served some.
     Worker {
         sender: &'a MessageSender,
         source: (NodeId, Channel),
-        shared: &'a Shared,
+        outgoing: &'a mut Vec<Outgoing>,
     },
 }
 
@@ -88,20 +87,19 @@ impl Outlet for Context<'_> {
     }
 }
 
-/// A worker that waits for room looks so often whether its channel was closed.
-const ROOM_LOOK: Duration = Duration::from_millis(10);
-
 impl<'a> Answers<'a> {
     fn of_driver(context: &'a mut Context<'_>) -> Self {
         Self(Via::Driver(context))
     }
 
     /// Sends a copy of `message`. On the driving thread [`SendError::WouldBlock`] says that too many answers wait, as in [`Context::send`]; a worker waits
-    /// for room instead.
+    /// for room, after the call.
     pub fn send(&mut self, to: NodeId, channel: Channel, message: &[u8]) -> Result<(), SendError> {
         match &mut self.0 {
             Via::Driver(outlet) => outlet.send(to, channel, message),
-            Via::Worker { sender, shared, .. } => post(sender, shared, (to, channel), message),
+            Via::Worker {
+                sender, outgoing, ..
+            } => post(sender, outgoing, (to, channel), message),
         }
     }
 
@@ -112,24 +110,22 @@ impl<'a> Answers<'a> {
             Via::Worker {
                 sender,
                 source,
-                shared,
-            } => post(sender, shared, *source, message),
+                outgoing,
+            } => post(sender, outgoing, *source, message),
         }
     }
 }
 
 fn post(
     sender: &MessageSender,
-    shared: &Shared,
+    outgoing: &mut Vec<Outgoing>,
     (to, channel): (NodeId, Channel),
     message: &[u8],
 ) -> Result<(), SendError> {
-    loop {
-        match sender.send(to, channel, message.to_vec(), ROOM_LOOK) {
-            Err(SendError::WouldBlock { .. }) if !shared.is_over() => {}
-            done => return done,
-        }
-    }
+    sender.check(to, channel)?;
+    let body = message.to_vec();
+    outgoing.push(Outgoing { to, channel, body });
+    Ok(())
 }
 
 /// Who runs a service.

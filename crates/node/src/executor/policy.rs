@@ -19,6 +19,65 @@ const LONG_CALL_NS: u64 = 200_000;
 const HEAVY_PERCENT: u64 = 50;
 const LIGHT_PERCENT: u64 = 10;
 
+/// A move is on trial for so many periods in which messages wait for workers.
+const TRIAL_PERIODS: u32 = 5;
+/// After a trial that failed there is no other for this time, doubled each time up to the most.
+const PAUSE_LEAST_NS: u64 = 1_000_000_000;
+const PAUSE_MOST_NS: u64 = 32_000_000_000;
+
+/// Whether workers do better: the rate of calls before a move and after it. They do not where others take the cores that they would need.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    /// Calls in 2³⁰ ns before the move; `None`: nothing is on trial.
+    before: Option<u64>,
+    periods: u32,
+    calls: u64,
+    span_ns: u64,
+    pause_ns: u64,
+    paused_until_ns: u64,
+}
+
+impl Trial {
+    fn rate(calls: u64, span_ns: u64) -> u64 {
+        (calls << 30) / span_ns.max(1)
+    }
+
+    /// The service is about to be moved, by what was measured.
+    pub(super) fn begin(&mut self, measured: Measured) {
+        self.before = Some(Self::rate(measured.calls, measured.span_ns));
+        (self.periods, self.calls, self.span_ns) = (0, 0, 0);
+    }
+
+    /// Whether a move may be tried at this time.
+    pub(super) fn is_allowed(&self, now_ns: u64) -> bool {
+        now_ns >= self.paused_until_ns
+    }
+
+    /// Takes a period with workers; `true`: they do worse. A period in which nothing waited tells nothing.
+    pub(super) fn has_failed(&mut self, measured: Measured, waited: bool, now_ns: u64) -> bool {
+        let Some(before) = self.before.filter(|_| waited) else {
+            return false;
+        };
+        self.periods += 1;
+        if self.periods > 1 {
+            // The first has the start of the workers in it.
+            self.calls += measured.calls;
+            self.span_ns += measured.span_ns;
+        }
+        if self.periods < TRIAL_PERIODS {
+            return false;
+        }
+        self.before = None;
+        if Self::rate(self.calls, self.span_ns) >= before {
+            self.pause_ns = 0;
+            return false;
+        }
+        self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
+        self.paused_until_ns = now_ns + self.pause_ns;
+        true
+    }
+}
+
 /// What was measured in a period.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Measured {
@@ -93,6 +152,31 @@ mod tests {
             let found = decide(with_workers, true, measured(call_ns, percent));
             assert_eq!(found, wanted, "{call_ns} ns, {percent} %, {with_workers}");
         }
+    }
+
+    /// Workers that do worse than the driving thread did lose the service, for longer each time; those that do better keep it.
+    #[test]
+    fn moves_are_on_trial() {
+        let mut trial = Trial::default();
+        let (before, worse) = (measured(5_000, 100), measured(5_000, 60));
+        let mut now_ns = 0;
+        for pause_ns in [PAUSE_LEAST_NS, 2 * PAUSE_LEAST_NS] {
+            assert!(trial.is_allowed(now_ns));
+            trial.begin(before);
+            assert!(!trial.has_failed(worse, false, now_ns), "nothing waited");
+            for _ in 1..TRIAL_PERIODS {
+                assert!(!trial.has_failed(worse, true, now_ns));
+            }
+            assert!(trial.has_failed(worse, true, now_ns));
+            assert!(!trial.is_allowed(now_ns + pause_ns - 1));
+            now_ns += pause_ns;
+        }
+        trial.begin(before);
+        for _ in 0..3 * TRIAL_PERIODS {
+            assert!(!trial.has_failed(measured(5_000, 180), true, now_ns));
+        }
+        assert!(trial.is_allowed(now_ns));
+        assert!(!trial.has_failed(worse, true, now_ns), "it was decided");
     }
 
     /// Without a core for workers nothing moves, and nothing is decided without a call.

@@ -14,13 +14,17 @@ use tsumuji_proto::{Channel, NodeId};
 
 use super::dispatch::Shared;
 use super::{Answers, Request, Service, Via};
-use crate::channel::{Kept, MessageSender};
+use crate::channel::{Kept, MessageSender, Outgoing};
 use crate::clock::{Clock, SystemClock};
 
 /// One call in so many is timed: reading the clock twice costs a fifth of handing a message over. Long calls are timed each.
 pub(super) const TIMED_EVERY: u32 = 16;
 /// A worker looks into its empty queue so often before it sleeps: about as long as waking it takes.
 const EMPTY_LOOKS: u32 = 2_000;
+
+/// A worker serves so many messages before it gives up their answers and memory, and for so long at most: each time takes two locks.
+const TOGETHER: usize = 32;
+const TOGETHER_NS: u64 = 20_000;
 
 /// A message that waits for a worker.
 #[derive(Debug)]
@@ -38,6 +42,13 @@ pub(super) enum Job {
 }
 
 impl Job {
+    fn into_kept(self) -> Option<Kept> {
+        match self {
+            Self::Message { kept, .. } => Some(kept),
+            Self::Datagram { .. } => None,
+        }
+    }
+
     fn request(&self) -> Request<'_> {
         match self {
             Self::Message { kept, session } => Request {
@@ -61,6 +72,26 @@ impl Job {
     }
 }
 
+/// Where workers run.
+pub(super) struct Cores<'a> {
+    /// One for each, in turn; empty: the scheduler chooses.
+    pub(super) each: &'a [usize],
+    /// Among these: the thread that starts the workers may be bound to one.
+    pub(super) all: Option<CpuSet>,
+}
+
+impl Cores<'_> {
+    fn of(&self, number: usize) -> Option<CpuSet> {
+        if self.each.is_empty() {
+            return self.all;
+        }
+        let core = self.each[number % self.each.len()];
+        let mut one = CpuSet::new();
+        (core < CpuSet::MAX_CPU).then(|| one.set(core))?;
+        Some(one)
+    }
+}
+
 /// All workers of a channel.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -75,7 +106,7 @@ impl Workers {
     /// Starts so many workers, on these cores in turn; `None`: the kernel gives no thread.
     pub(super) fn start(
         count: usize,
-        cores: &[usize],
+        cores: &Cores<'_>,
         service: &Arc<dyn Service>,
         sender: &MessageSender,
         shared: &Arc<Shared>,
@@ -88,10 +119,7 @@ impl Workers {
         };
         for number in 0..count {
             let (queue, jobs) = mpsc::channel();
-            let core = cores
-                .get(number % cores.len().max(1))
-                .copied()
-                .filter(|_| !cores.is_empty());
+            let core = cores.of(number);
             let worker = Worker {
                 jobs,
                 service: Arc::clone(service),
@@ -145,16 +173,6 @@ impl Drop for Workers {
     }
 }
 
-/// Binds the calling thread.
-fn bind(core: usize) -> std::io::Result<()> {
-    if core >= CpuSet::MAX_CPU {
-        return Err(std::io::ErrorKind::InvalidInput.into());
-    }
-    let mut cores = CpuSet::new();
-    cores.set(core);
-    Ok(sched_setaffinity(None, &cores)?)
-}
-
 /// One thread.
 struct Worker {
     jobs: Receiver<Job>,
@@ -165,25 +183,41 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(mut self, core: Option<usize>) {
-        if let Some(core) = core
-            && let Err(error) = bind(core)
+    fn run(mut self, cores: Option<CpuSet>) {
+        if let Some(cores) = cores
+            && let Err(error) = sched_setaffinity(None, &cores)
         {
-            tracing::warn!(core, %error, "a worker is not bound");
+            tracing::warn!(%error, "a worker is not bound to its core");
         }
         let clock = SystemClock::new();
+        let (mut jobs, mut outgoing) = (Vec::with_capacity(TOGETHER), Vec::new());
         while let Some(job) = self.next() {
-            if self.shared.is_over() {
-                return;
-            }
-            let serve = AssertUnwindSafe(|| self.serve(&job, &clock));
-            if std::panic::catch_unwind(serve).is_err() {
+            jobs.push(job);
+            let call_ns = self.shared.state().call_ns.max(1);
+            let together = (TOGETHER_NS / call_ns).clamp(1, TOGETHER as u64) as usize;
+            jobs.extend(self.jobs.try_iter().take(together - 1));
+            let serve_all = AssertUnwindSafe(|| {
+                for job in &jobs {
+                    if self.shared.is_over() {
+                        break;
+                    }
+                    self.serve(job, &mut outgoing, &clock);
+                }
+            });
+            if std::panic::catch_unwind(serve_all).is_err() {
                 self.shared.has_panicked.store(true, Ordering::Release);
                 return;
             }
-            drop(job); // counts against the budget until now
-            // The answers are with the driving thread: what it serves next by itself comes behind them.
-            self.shared.waiting.fetch_sub(1, Ordering::Release);
+            self.sender
+                .send_together(&mut outgoing, || self.shared.is_over());
+            let served = jobs.len();
+            // They count against the budget until now.
+            Kept::release_together(jobs.drain(..).filter_map(Job::into_kept));
+            // Release: what the driving thread serves next by itself comes behind the answers, which it has.
+            self.shared.waiting.fetch_sub(served, Ordering::Release);
+            if self.shared.is_over() {
+                return;
+            }
         }
     }
 
@@ -198,12 +232,12 @@ impl Worker {
         self.jobs.recv().ok()
     }
 
-    fn serve(&mut self, job: &Job, clock: &SystemClock) {
+    fn serve(&mut self, job: &Job, outgoing: &mut Vec<Outgoing>, clock: &SystemClock) {
         let request = job.request();
         let mut answers = Answers(Via::Worker {
             sender: &self.sender,
             source: (request.from, request.channel),
-            shared: &self.shared,
+            outgoing,
         });
         self.calls = self.calls.wrapping_add(1);
         self.shared.worker_messages.fetch_add(1, Ordering::Relaxed);
