@@ -2,6 +2,7 @@
 
 #[path = "../../bindings/c/tests/common/mod.rs"]
 mod c_library;
+mod slurm;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
