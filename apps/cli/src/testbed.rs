@@ -425,26 +425,27 @@ fn table(status: &Status) -> String {
         .unwrap_or(0)
         .max(4);
     let mut text = format!(
-        "\n{:<width$}  {:<12} {:<17}  {:<4} {:>12} {:>12} {:>9} {:>9}  {}\n",
-        "host", "ip", "mac", "link", "sent", "received", "overflow", "lost", "impairment"
+        "\n{:<width$}  {:<12} {:<4} {:>10} {:>10} {:>8} {:>8}\n",
+        "host", "ip", "link", "sent", "received", "overflow", "lost"
     );
     for host in &status.hosts {
         let counters = host.counters;
         let _ = writeln!(
             text,
-            "{:<width$}  {:<12} {:<17}  {:<4} {:>12} {:>12} {:>9} {:>9}  {}",
+            "{:<width$}  {:<12} {:<4} {:>10} {:>10} {:>8} {:>8}",
             host.host,
             host.ip.to_string(),
-            host.mac.to_string(),
             if host.up { "up" } else { "down" },
             counters.sent_frames,
             counters.received_frames,
             counters.queue_overflows,
             counters.lost_on_purpose,
-            host.impairment,
         );
+        if host.impairment != Impairment::NONE {
+            let _ = writeln!(text, "{:<width$}  impaired: {}", "", host.impairment);
+        }
     }
-    text.push_str("Sent, received: frames. Overflow: frames that found the switch's queue full. Lost: on purpose.\n");
+    text.push_str("Sent, received: frames. Overflow: frames that found the switch's queue full.\nLost: on purpose. The hosts file has the Ethernet addresses.\n");
     text
 }
 

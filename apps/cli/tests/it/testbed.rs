@@ -80,7 +80,9 @@ fn session_of_a_testbed() {
     assert!(impaired.status.success());
     let (_, status) = json(&bed.args("status", &[]));
     assert_eq!(status["hosts"][1]["impairment"]["loss"], 0.05);
-    assert!(text(&bed.run("status", &[]).stdout).contains("loss 5%, duplicate 1%"));
+    let shown = text(&bed.run("status", &[]).stdout);
+    assert!(shown.contains("impaired: loss 5%, duplicate 1%"), "{shown}");
+    assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
     assert!(bed.run("impair", &["all", "--clear"]).status.success());
     let (_, status) = json(&bed.args("status", &[]));
     assert_eq!(status["hosts"][1]["impairment"]["loss"], 0.0);
