@@ -254,7 +254,7 @@ fn summary(status: &Status, testbed: &Testbed) -> String {
         .rate
         .map_or(String::new(), |rate| format!(", {rate} each way"));
     format!(
-        "{} ({}), MTU {}{rate}\nhosts file: {}\n",
+        "hosts: {} ({})\ncables: MTU {}{rate}\nhosts file: {}\n",
         range(&|host| host.name().to_owned()),
         range(&|host| host.ip().to_string()),
         status.mtu,
