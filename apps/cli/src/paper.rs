@@ -3,6 +3,8 @@
 //! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. The paper's statements, in
 //! words or numbers, are printed next to the results; values that the paper does not state are left out.
 
+mod l2rtc;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
@@ -42,7 +44,7 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40"
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12"
 )]
 pub(crate) struct Args {
     /// Which
@@ -54,12 +56,12 @@ pub(crate) struct Args {
     /// Nodes of fig8 and fig9; several by commas; default: 8 (the paper does not say), and 5,40
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
     nodes: Vec<u16>,
-    /// The link: udp (as in the paper), packet or xdp
-    #[arg(long, value_name = "LINK", default_value = "udp")]
-    link: LinkSpec,
-    /// Rate of every cable, or none: no limit
-    #[arg(long, value_name = "RATE", default_value = CABLE, value_parser = rate)]
-    rate: Limit,
+    /// The link: udp (as in the paper; the default), packet or xdp
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
+    /// Rate of every cable, or none: no limit [default: 100mbit, as in the paper]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<Limit>,
     /// Largest message; default: the paper's
     #[arg(long, value_name = "BYTES", value_parser = crate::bench::size)]
     largest: Option<usize>,
@@ -83,6 +85,20 @@ pub(crate) struct Args {
     json: bool,
 }
 
+impl Args {
+    fn link(&self) -> LinkSpec {
+        self.link.unwrap_or(LinkSpec::Udp(None))
+    }
+
+    /// Rate of the cables; `None`: no limit.
+    fn limit(&self) -> Option<Rate> {
+        match self.rate {
+            Some(limit) => limit.0,
+            None => CABLE.parse().ok(),
+        }
+    }
+}
+
 /// A rate, or none.
 #[derive(Debug, Clone, Copy)]
 struct Limit(Option<Rate>);
@@ -101,14 +117,16 @@ enum Figure {
     SuciFig7,
     SuciFig8,
     SuciFig9,
+    L2rtcFig12,
 }
 
 impl Figure {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::SuciFig6,
         Self::SuciFig7,
         Self::SuciFig8,
         Self::SuciFig9,
+        Self::L2rtcFig12,
     ];
 
     fn name(self) -> &'static str {
@@ -117,6 +135,7 @@ impl Figure {
             Self::SuciFig7 => "suci-fig7",
             Self::SuciFig8 => "suci-fig8",
             Self::SuciFig9 => "suci-fig9",
+            Self::L2rtcFig12 => "l2rtc-fig12",
         }
     }
 
@@ -126,12 +145,13 @@ impl Figure {
             Self::SuciFig7 => "burst from one node to another, 4 B to 512 KiB",
             Self::SuciFig8 => "gather: all nodes send to one, 4 B to 64 KiB",
             Self::SuciFig9 => "broadcast from one node to all, 4 B to 512 KiB",
+            Self::L2rtcFig12 => "sums of 32 values, by links and executors, beside TCP",
         }
     }
 
     fn op(self) -> Op {
         match self {
-            Self::SuciFig6 => Op::Pingpong,
+            Self::SuciFig6 | Self::L2rtcFig12 => Op::Pingpong,
             Self::SuciFig7 => Op::Burst,
             Self::SuciFig8 => Op::Gather,
             Self::SuciFig9 => Op::Bcast,
@@ -148,7 +168,7 @@ impl Figure {
 
     fn nodes(self, asked: &[u16]) -> Vec<usize> {
         match self {
-            Self::SuciFig6 | Self::SuciFig7 => vec![2],
+            Self::SuciFig6 | Self::SuciFig7 | Self::L2rtcFig12 => vec![2],
             _ if !asked.is_empty() => asked.iter().copied().map(usize::from).collect(),
             Self::SuciFig8 => vec![8], // the paper does not say how many
             Self::SuciFig9 => vec![5, 40],
@@ -183,8 +203,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         return Ok(DONE);
     };
+    if figure == Figure::L2rtcFig12 {
+        return l2rtc::run(args);
+    }
     ensure!(
-        args.link != LinkSpec::Shm,
+        args.link() != LinkSpec::Shm,
         "--link shm: the paper's nodes are hosts; use udp, packet or xdp"
     );
     let is_pair = matches!(figure, Figure::SuciFig6 | Figure::SuciFig7);
@@ -205,7 +228,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (mut comparisons, mut beside) = (Vec::new(), Vec::new());
     for nodes in figure.nodes(&args.nodes) {
         let plan = plan(figure, nodes, args)?;
-        let cables = args.rate.0.map_or_else(
+        let cables = args.limit().map_or_else(
             || "cables as fast as the machine".to_owned(),
             |rate| format!("cables of {rate}"),
         );
@@ -247,7 +270,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         file.finish(|out| out.write_all(drawn.as_bytes()))?;
     }
     if args.json {
-        let link = args.link.to_string();
+        let link = args.link().to_string();
         let comparisons: anyhow::Result<Vec<_>> =
             comparisons.iter().map(|one| object(one, &link)).collect();
         output::print_json(
@@ -277,7 +300,7 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
         nodes,
         sizes,
         iterations: args.iterations,
-        bits_per_second: args.rate.0.map(Rate::bits_per_second),
+        bits_per_second: args.limit().map(Rate::bits_per_second),
         rounds: rounds as usize,
     })
 }
@@ -309,8 +332,8 @@ fn measure(
     talk: &mut Talk,
 ) -> anyhow::Result<Comparison> {
     let program = std::env::current_exe().context("this program's own file")?;
-    let testbed = testbed(plan.nodes, args.rate.0, MTU_BYTES)?;
-    let usual = Ours::between(args.link, program, testbed.hosts_file());
+    let testbed = testbed(plan.nodes, args.limit(), MTU_BYTES)?;
+    let usual = Ours::between(args.link(), program, testbed.hosts_file());
     let ours = [Congestion::Credit, Congestion::Suci].map(|congestion| Ours {
         congestion: Some(congestion),
         ..usual.clone()
@@ -444,6 +467,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     let peak_of = |who| told(peak(found, who));
     let kept_of = |who| kept(found, who);
     match figure {
+        Figure::L2rtcFig12 => Vec::new(), // see `l2rtc`
         Figure::SuciFig6 => vec![
             beside(
                 "up to 1 KiB",
