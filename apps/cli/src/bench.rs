@@ -3,6 +3,7 @@
 mod away;
 mod between;
 pub(crate) mod compare;
+mod delay;
 mod exchange;
 mod figures;
 mod idle;
@@ -86,6 +87,11 @@ enum What {
         after_help = "Examples:\n  tsumuji bench sum32 --link dpdk:net_memif\n  tsumuji bench sum32 --link shm --loops 1,100 --executor rtc --outstanding 1\n  tsumuji bench sum32 --hosts /run/tsumuji/tsumuji.hosts.toml --link xdp --open"
     )]
     Sum32(sum32::Args),
+    /// How much time a service may take before it cannot keep pace with a line, by executors (L2RTC, figure 10).
+    #[command(
+        after_help = "Examples:\n  tsumuji bench delay --link shm\n  tsumuji bench delay --link dpdk:net_memif --per frame --delay 0,200,400,600 --rate 1gbit\n  tsumuji bench delay --size 64 --executor rtc --count 100000000 --rate 10gbit"
+    )]
+    Delay(delay::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -120,6 +126,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Idle(what) => idle::run(&what, inside),
         What::Away(what) => away::run(&what, inside),
         What::Sum32(what) => sum32::run(&what, inside),
+        What::Delay(what) => delay::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     })
 }

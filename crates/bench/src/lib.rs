@@ -1,6 +1,6 @@
 //! Benchmarks of tsumuji compared with the limits of the machine and with its peers, always within one run.
 //!
-//! [`exchange`] is our own ping-pong and burst between two processes, [`sum32`] the sums of the paper L2RTC, [`group`] our operations among several; [`limits`] are the same exchanges
+//! [`exchange`] is our own ping-pong and burst between two processes, [`sum32`] and [`delay`] are L2RTC's experiments, [`group`] our operations among several; [`limits`] are the same exchanges
 //! without any protocol; [`peers`] are other libraries' programs. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over
 //! many sizes, [`plot`] draws the results; [`figures`] prints the table of all figures with targets. Called by `tsumuji bench` and `tsumuji paper`.
 //!
@@ -10,6 +10,7 @@ mod alone;
 pub mod away;
 pub mod compare;
 pub mod contest;
+pub mod delay;
 pub mod exchange;
 pub mod figures;
 pub mod group;

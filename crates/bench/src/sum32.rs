@@ -51,16 +51,16 @@ pub struct Plan {
     pub spin: bool,
 }
 
-mod by_name {
+pub(crate) mod by_name {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
     use tsumuji_node::Executor;
 
-    pub(super) fn serialize<S: Serializer>(executor: &Executor, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(executor: &Executor, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(executor.name())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Executor, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Executor, D::Error> {
         let name = String::deserialize(from)?;
         name.parse().map_err(D::Error::custom)
     }

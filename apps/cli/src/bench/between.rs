@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use tsumuji_bench::away::{self, Away};
+use tsumuji_bench::delay::{self, Delayed};
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_bench::limits::place::Place;
-use tsumuji_bench::sum32;
+use tsumuji_bench::{machine, sum32};
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{Congestion, HostNode, LaunchSpec, LinkSpec, Security};
 
@@ -103,6 +104,11 @@ impl Pair {
         })
     }
 
+    /// Whether each process, and each relay beside it, has a core of its own.
+    pub(super) fn has_cores_to_spin(&self) -> bool {
+        machine::two_cpus().is_some() && !self.needs_cores_for_relays()
+    }
+
     /// Whether there are fewer cores than processes that would spin: both, and a relay beside each.
     pub(super) fn needs_cores_for_relays(&self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -123,6 +129,10 @@ impl Pair {
 
     pub(super) fn measure_sum32(&self, plan: &sum32::Plan) -> Result<f64, ExchangeError> {
         sum32::measure(plan, self.spec(), &self.security)
+    }
+
+    pub(super) fn measure_delay(&self, plan: &delay::Plan) -> Result<Delayed, ExchangeError> {
+        delay::measure(plan, self.spec(), &self.security)
     }
 
     /// Where both are, if they are within this machine: this process is where node 0 runs.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tsumuji_bench::sum32::{self, Plan, Tcp};
 use tsumuji_bench::versus::{Contender, Standing, alternate};
 use tsumuji_bench::{machine, stop, table};
-use tsumuji_node::{Executor, LinkSpec};
+use tsumuji_node::Executor;
 
 use super::between::{Between, Pair};
 use crate::{DONE, Outcome, output};
@@ -221,12 +221,4 @@ fn aligned(rows: &[Vec<String>]) -> String {
         text += &table::aligned(&rows);
     }
     text
-}
-
-impl Pair {
-    /// Whether each process, and each relay beside it, has a core of its own.
-    fn has_cores_to_spin(&self) -> bool {
-        let is_relayed = matches!(self.link, LinkSpec::Relay(_));
-        machine::two_cpus().is_some() && !(is_relayed && self.needs_cores_for_relays())
-    }
 }

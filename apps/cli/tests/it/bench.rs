@@ -386,6 +386,35 @@ fn sums_are_served() {
     }
 }
 
+/// A service that takes longer than the line gives it falls behind by as much; what finds no room is counted, and nothing is lost.
+#[test]
+fn delays_are_measured() {
+    let words = [
+        "bench", "delay", "--link", "shm", "--size", "64", "--rate", "50mbit", "--count", "10000",
+    ];
+    let (code, run) = json(&[&words[..], &["--delay", "0,1000000", "--per", "burst"]].concat());
+    assert_eq!(code, 0, "{run}");
+    let results = run["results"].as_array().unwrap();
+    assert_eq!(
+        results.len(),
+        7,
+        "three executors, two times, and the knees"
+    );
+    let predicted = results[6]["predicted_knee_ns"].as_f64().unwrap();
+    assert!((predicted - 84.0 * 8.0 * 32.0 / 0.05).abs() < 1.0, "{run}");
+    for result in &results[..6] {
+        let measured = &result["measured"];
+        assert_eq!(measured["lost"], 0, "{result}");
+        let [offered, refused, returned] =
+            ["offered", "refused", "returned"].map(|name| measured[name].as_u64().unwrap());
+        assert_eq!(offered, refused + returned, "{result}");
+        assert!(measured["per_second"].as_f64().unwrap() > 0.0);
+    }
+    let output = tsumuji(&["bench", "delay", "--per", "second"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("frame, burst"));
+}
+
 /// Ctrl-C in the middle of a comparison leaves no host, no process and no file, and says so in one line.
 #[test]
 fn interrupt_leaves_nothing() {

@@ -1,0 +1,294 @@
+//! L2RTC's figure 10: how heavy a service may be. A generator sends at the pace of a line, the server spends some time on each message, or once on each
+//! 32, and sends it back; up to which time does it keep pace?
+//!
+//! [`measure`] runs in the parent (node 0, the generator) and starts the server, which calls [`serve`]. A message that finds no room at the moment when
+//! the line would carry it is not sent, and counted: nothing is lost unseen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tsumuji_node::{
+    Answers, Channel, ChannelOptions, Context, Delivery, Executor, ExecutorOptions, ExecutorState,
+    Handler, IdlePolicy, LaunchSpec, NodeId, Options, Request, Security, SendError,
+    endpoint_from_env,
+};
+
+use crate::exchange::{self, ExchangeError, watch};
+use crate::machine;
+use crate::sum32::by_name;
+
+/// Messages of a burst: as many as the paper's server receives at once.
+pub const BURST: u64 = 32;
+/// Bytes of an Ethernet frame on the wire beside itself: preamble and gap.
+const GAP_BYTES: u64 = 20;
+const CHANNEL: Channel = Channel::ordered(1);
+const STATE: Channel = Channel::ordered(2);
+const SERVER: NodeId = NodeId(1);
+const GENERATOR: NodeId = NodeId(0);
+/// What is on its way must come back within this time.
+const DRAIN: Duration = Duration::from_secs(20);
+/// Bursts between two looks whether the other side lives.
+const BURSTS_PER_LOOK: u64 = 1 << 12;
+
+/// What the time is spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Per {
+    /// On each message.
+    Frame,
+    /// Once on each burst of 32, with which the paper's knees fit.
+    Burst,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Bytes of a message: of the paper's frame.
+    pub size: usize,
+    /// Pace of the line in bits per second.
+    pub bits_per_second: u64,
+    /// Messages that the line carries.
+    pub count: u64,
+    /// Time that the server spends, in nanoseconds.
+    pub delay_ns: u64,
+    /// On what.
+    pub per: Per,
+    /// Who runs the service.
+    #[serde(with = "by_name")]
+    pub executor: Executor,
+    /// Both sides spin, each on a core of its own.
+    pub spin: bool,
+}
+
+impl Plan {
+    /// Time of a message on the line, in nanoseconds.
+    pub fn frame_ns(&self) -> f64 {
+        (self.size as u64 + GAP_BYTES) as f64 * 8e9 / self.bits_per_second as f64
+    }
+
+    /// The longest time that a server without any other work could spend.
+    pub fn predicted_knee_ns(&self) -> f64 {
+        match self.per {
+            Per::Frame => self.frame_ns(),
+            Per::Burst => self.frame_ns() * BURST as f64,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            idle: if self.spin {
+                IdlePolicy::Spin
+            } else {
+                IdlePolicy::Adaptive
+            },
+            // What waits at the generator is soon refused.
+            send_queue_bytes: 256 << 10,
+            ..Options::default()
+        }
+    }
+
+    fn cpu_of(&self, side: usize) -> Option<usize> {
+        machine::two_cpus()
+            .filter(|_| self.spin)
+            .map(|cpus| cpus[side])
+    }
+}
+
+/// Result of one measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Delayed {
+    /// Messages that the line could carry.
+    pub offered: u64,
+    /// Messages that there was no room for.
+    pub refused: u64,
+    /// Messages that came back.
+    pub returned: u64,
+    /// Messages that were sent and did not come back.
+    pub lost: u64,
+    /// Those that came back, a second, while the line carried messages.
+    pub per_second: f64,
+    /// The service was with workers at the end.
+    pub with_workers: bool,
+    /// How often it was moved.
+    pub moves: u64,
+}
+
+impl Delayed {
+    /// Part of the line's pace that came back while it carried messages.
+    pub fn part(&self, plan: &Plan) -> f64 {
+        self.per_second * plan.frame_ns() / 1e9
+    }
+}
+
+/// The server's report.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    with_workers: bool,
+    moves: u64,
+}
+
+#[derive(Default)]
+struct Returns {
+    messages: u64,
+    state: Option<Vec<u8>>,
+}
+
+impl Handler for Returns {
+    #[inline]
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        if delivery.channel == STATE {
+            self.state = Some(delivery.body.bytes().to_vec());
+        } else {
+            self.messages += 1;
+        }
+    }
+}
+
+/// Measures once; `spec` is made by [`exchange::spec`].
+pub fn measure(
+    plan: &Plan,
+    spec: LaunchSpec,
+    security: &Security,
+) -> Result<Delayed, ExchangeError> {
+    let mut launcher = exchange::start(spec, plan, security)?;
+    let _pinned = exchange::pin(plan.cpu_of(0))?;
+    let options = Options {
+        security: security.clone(),
+        ..plan.options()
+    };
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    if !endpoint.wait_up(DRAIN)?.is_empty() {
+        return Err(ExchangeError::Stalled);
+    }
+    let message = vec![0x5a; plan.size];
+    let mut returns = Returns::default();
+    let (mut offered, mut refused, mut bursts) = (0, 0, 0_u64);
+    let burst_ns = plan.frame_ns() * BURST as f64;
+    let begun = Instant::now();
+    while offered < plan.count {
+        bursts += 1;
+        let due = Duration::from_nanos((bursts as f64 * burst_ns) as u64);
+        // A line waits for nobody: what was not sent in its time is not sent later.
+        while begun.elapsed() < due {
+            endpoint.poll(&mut returns)?;
+        }
+        endpoint.cork();
+        for _ in 0..BURST {
+            offered += 1;
+            match endpoint.try_send(SERVER, CHANNEL, &message) {
+                Ok(()) => {}
+                Err(SendError::WouldBlock { .. }) => refused += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        endpoint.uncork()?;
+        if bursts.is_multiple_of(BURSTS_PER_LOOK) {
+            watch(&mut launcher)?;
+        }
+    }
+    let (seconds, in_time) = (begun.elapsed().as_secs_f64(), returns.messages);
+    let sent = offered - refused;
+    let drained = Instant::now();
+    while returns.messages < sent && drained.elapsed() < DRAIN {
+        endpoint.poll_wait(&mut returns, Duration::from_millis(10))?;
+    }
+    endpoint.send(SERVER, STATE, &[])?;
+    while returns.state.is_none() && drained.elapsed() < 2 * DRAIN {
+        endpoint.poll_wait(&mut returns, Duration::from_millis(10))?;
+        watch(&mut launcher)?;
+    }
+    let state: State = serde_json::from_slice(returns.state.as_deref().unwrap_or_default())?;
+    let _ = endpoint.close(Duration::from_millis(100));
+    Ok(Delayed {
+        offered,
+        refused,
+        returned: returns.messages,
+        lost: sent - returns.messages,
+        per_second: in_time as f64 / seconds,
+        with_workers: state.with_workers,
+        moves: state.moves,
+    })
+}
+
+fn spend(time_ns: u64) {
+    let (begun, time) = (Instant::now(), Duration::from_nanos(time_ns));
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// The server, in the process that [`measure`] starts: until the generator leaves.
+pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+    let mut endpoint = endpoint_from_env(plan.options())?;
+    let (delay_ns, per, count) = (plan.delay_ns, plan.per, AtomicU64::new(0));
+    let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
+        let is_burst = || count.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1;
+        if delay_ns > 0 && (per == Per::Frame || is_burst()) {
+            spend(delay_ns);
+        }
+        // The generator's window bounds what is on its way to less than a queue of answers holds.
+        let _ = answers.reply(request.body);
+    };
+    let executor = ExecutorOptions {
+        executor: plan.executor,
+        ..ExecutorOptions::default()
+    };
+    endpoint.serve(CHANNEL.id(), ChannelOptions::default(), executor, service)?;
+    // After the executor: its workers take the other cores.
+    let _pinned = exchange::pin(plan.cpu_of(1))?;
+    struct Asked(bool);
+    impl Handler for Asked {
+        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+            self.0 |= delivery.channel == STATE;
+        }
+    }
+    let mut asked = Asked(false);
+    while endpoint.ended_sessions(GENERATOR) == 0 {
+        if plan.spin {
+            endpoint.poll(&mut asked)?;
+        } else {
+            endpoint.poll_wait(&mut asked, Duration::from_millis(100))?;
+        }
+        if std::mem::take(&mut asked.0) {
+            let ExecutorState {
+                with_workers,
+                moves,
+                ..
+            } = endpoint.executor(CHANNEL.id()).unwrap_or_default();
+            let state = State {
+                with_workers,
+                moves,
+            };
+            endpoint.send(GENERATOR, STATE, &serde_json::to_vec(&state)?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The paper's knees are those of bursts of 32 at 10 Gbit/s.
+    #[test]
+    fn knees_follow_the_line() {
+        let plan = |size, per| Plan {
+            size,
+            bits_per_second: 10_000_000_000,
+            count: 1,
+            delay_ns: 0,
+            per,
+            executor: Executor::RunToCompletion,
+            spin: true,
+        };
+        assert!((plan(64, Per::Frame).predicted_knee_ns() - 67.2).abs() < 0.01);
+        assert!((plan(64, Per::Burst).predicted_knee_ns() - 2150.4).abs() < 0.1);
+        assert!((plan(128, Per::Burst).predicted_knee_ns() - 3788.8).abs() < 0.1);
+        let text = serde_json::to_string(&plan(64, Per::Burst)).unwrap();
+        let read: Plan = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, plan(64, Per::Burst));
+        assert!(serde_json::from_str::<crate::sum32::Plan>(&text).is_err());
+    }
+}
