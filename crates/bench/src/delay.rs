@@ -83,8 +83,6 @@ impl Plan {
             } else {
                 IdlePolicy::Adaptive
             },
-            // What waits at the generator is soon refused.
-            send_queue_bytes: 256 << 10,
             ..Options::default()
         }
     }
@@ -156,6 +154,8 @@ pub fn measure(
     let _pinned = exchange::pin(plan.cpu_of(0))?;
     let options = Options {
         security: security.clone(),
+        // What waits here is soon refused; the server's queue takes the answers to all that this one holds.
+        send_queue_bytes: 256 << 10,
         ..plan.options()
     };
     let mut endpoint = launcher.endpoint(options, None, None)?;
@@ -228,7 +228,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         if delay_ns > 0 && (per == Per::Frame || is_burst()) {
             spend(delay_ns);
         }
-        // The generator's window bounds what is on its way to less than a queue of answers holds.
+        // The generator holds less than this queue, so there is room.
         let _ = answers.reply(request.body);
     };
     let executor = ExecutorOptions {
