@@ -14,11 +14,13 @@ mod join;
 #[cfg(feature = "seal")]
 mod key;
 mod launch;
+mod learn;
 mod meeting;
 mod metrics;
 mod output;
 mod pages;
 mod paper;
+mod predict;
 mod relay;
 mod security;
 mod solve;
@@ -52,6 +54,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Solve(Box<solve::Args>),
+    Learn(Box<learn::Args>),
+    Predict(predict::Args),
     Launch(launch::Args),
     Join(join::Args),
     Relay(relay::Args),
@@ -117,6 +121,8 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Solve(args) => solve::run(*args),
+        Command::Learn(args) => learn::run(*args),
+        Command::Predict(args) => predict::run(args),
         Command::Launch(args) => launch::run(args),
         Command::Join(args) => join::run(args),
         Command::Relay(args) => relay::run(args),

@@ -1,0 +1,126 @@
+//! Display of a run: a table for people, one object for scripts.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tsumuji_learn::report::{Outcome, Reason};
+use tsumuji_learn::{Model, Score};
+
+/// Most coefficients that are printed; a model of more is in its file.
+const PRINTED_MAX: usize = 4096;
+
+/// What the report tells beside the outcome.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) model: &'static str,
+    pub(super) data: String,
+    pub(super) mode: &'static str,
+    pub(super) method: &'static str,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) load_seconds: f64,
+    pub(super) tol: f64,
+    /// From the learned objective to one in the target's unit.
+    pub(super) loss_factor: f64,
+    pub(super) train_score: Option<Score>,
+    pub(super) test_score: Option<Score>,
+    /// Where the model was written.
+    pub(super) written: Option<String>,
+}
+
+/// The one object of `--json`.
+pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Value {
+    let mut value = json!({
+        "converged": outcome.reason == Reason::Converged,
+        "reason": outcome.reason,
+        "explanation": outcome.reason.to_string(),
+        "model": run.model,
+        "data": run.data,
+        "mode": run.mode,
+        "method": run.method,
+        "rows": run.rows,
+        "columns": run.columns,
+        "loss": outcome.loss * run.loss_factor,
+        "gradient_norm": outcome.gradient_norm,
+        "iterations": outcome.iterations,
+        "exchanges": outcome.exchanges,
+        "rejected": outcome.rejected,
+        "bytes_sent": outcome.bytes_sent,
+        "disagreement": outcome.disagreement,
+        "rows_used": outcome.rows,
+        "dropped": outcome.dropped,
+        "seconds": { "load": run.load_seconds, "learn": outcome.seconds },
+    });
+    if let Some(score) = run.train_score {
+        value[score.name()] = score.value().into();
+    }
+    if let Some(score) = run.test_score {
+        value[format!("test_{}", score.name())] = score.value().into();
+    }
+    if let Some(path) = &run.written {
+        value["written"] = path.as_str().into();
+    }
+    if let Some(model) = model {
+        if let Some(classes) = &model.classes {
+            value["classes"] = json!(classes);
+        }
+        if model.columns * model.intercepts.len() <= PRINTED_MAX {
+            value["coefficients"] = json!(model.coefficients);
+            value["intercepts"] = json!(model.intercepts);
+        }
+    }
+    value
+}
+
+/// The table for people.
+pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
+    let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
+    let mut rows = vec![
+        ("result", outcome.reason.to_string()),
+        (
+            "model",
+            format!(
+                "{} of {} rows × {} columns in {}",
+                run.model, run.rows, run.columns, run.data
+            ),
+        ),
+        (
+            "loss",
+            format!(
+                "{:.6e}, gradient {:.1e} of {:.0e}",
+                outcome.loss * run.loss_factor,
+                outcome.gradient_norm,
+                run.tol
+            ),
+        ),
+    ];
+    if let Some(score) = run.train_score {
+        rows.push((score.name(), format!("{:.6}", score.value())));
+    }
+    if let Some(score) = run.test_score {
+        rows.push(("test", format!("{} {:.6}", score.name(), score.value())));
+    }
+    let what = if run.method == "newton" {
+        "steps"
+    } else {
+        "epochs"
+    };
+    rows.push((
+        "work",
+        format!("{} {what}, {} {}", outcome.iterations, run.mode, run.method),
+    ));
+    rows.push((
+        "time",
+        format!(
+            "load {}, learn {}",
+            seconds(run.load_seconds),
+            seconds(outcome.seconds)
+        ),
+    ));
+    if let Some(path) = &run.written {
+        rows.push(("written", path.clone()));
+    }
+    rows.iter()
+        .map(|(name, text)| format!("{name:<10}{text}\n"))
+        .collect()
+}
