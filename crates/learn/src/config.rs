@@ -81,7 +81,7 @@ pub struct SgdConfig {
     pub epochs: u64,
     /// Steps between two exchanges of a node.
     pub period: u64,
-    /// Whether the result is the mean of all parameters after the first epoch, not the last ones.
+    /// Whether the result is a mean of the parameters after the first epoch, recent ones weighing more, instead of the last ones.
     pub average: bool,
 }
 
@@ -93,7 +93,7 @@ impl Default for SgdConfig {
             batch: 32,
             epochs: 64,
             period: 8,
-            average: false,
+            average: true,
         }
     }
 }

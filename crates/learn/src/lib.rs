@@ -5,6 +5,7 @@
 
 mod config;
 pub mod data;
+pub mod gossip;
 mod model;
 mod newton;
 mod objective;

@@ -8,7 +8,7 @@ use crate::objective::Share;
 use crate::scaling::Scaling;
 
 /// Most parameters of a model: a vector of them is one message.
-pub const PARAMETERS_MAX: usize = 1 << 22;
+pub(crate) const PARAMETERS_MAX: usize = 1 << 22;
 
 /// How data are made ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,9 @@ use crate::objective::Share;
 /// Part of the inverse curvature that a step takes where the user states no rate.
 const RATE_PART: f64 = 0.5;
 
+/// How much more recent parameters weigh in the average: the last quarter has about two thirds of the weight (polynomial-decay averaging).
+const RECENT: f64 = 3.0;
+
 /// The rate for data with this mean of ‖x‖² + 1, where the user states none.
 pub(crate) fn rate_of(curvature: f64, mean_square: f64) -> f64 {
     RATE_PART / (curvature * mean_square).max(f64::MIN_POSITIVE)
@@ -22,7 +25,7 @@ pub(crate) struct Sgd {
     l2: f64,
     theta: Vec<f64>,
     gradient: Vec<f64>,
-    /// Mean of the parameters after the first epoch, and how many there are.
+    /// Weighted mean of the parameters after the first epoch, and how many there are.
     average: Vec<f64>,
     averaged: u64,
     /// Steps done.
@@ -129,7 +132,7 @@ impl Sgd {
         self.steps += 1;
         if self.config.average && self.steps > per_epoch {
             self.averaged += 1;
-            let part = 1.0 / self.averaged as f64;
+            let part = (RECENT + 1.0) / (RECENT + self.averaged as f64);
             for (average, theta) in self.average.iter_mut().zip(&self.theta) {
                 *average += part * (theta - *average);
             }

@@ -4,7 +4,7 @@
 pub const COLUMNS_MAX: usize = 1 << 24;
 
 /// A matrix with a row for each sample.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Features {
     /// All values, row after row.
     Dense {
