@@ -75,6 +75,8 @@ enum Command {
     #[command(hide = true)]
     Worker(worker::Args),
     #[command(hide = true)]
+    LearnWorker(learn::WorkerArgs),
+    #[command(hide = true)]
     TuneMember(tune::MemberArgs),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
@@ -139,6 +141,7 @@ fn main() -> ExitCode {
         Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::LearnWorker(args) => learn::work(args),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
     };

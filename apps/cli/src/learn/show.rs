@@ -1,10 +1,15 @@
 //! Display of a run: a table for people, one object for scripts.
 
+use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tsumuji_learn::report::{Outcome, Reason};
+use tsumuji_bench::plot;
+use tsumuji_learn::report::{Moment, Outcome, Reason};
 use tsumuji_learn::{Model, Score};
+
+use crate::output;
 
 /// Most coefficients that are printed; a model of more is in its file.
 const PRINTED_MAX: usize = 4096;
@@ -18,6 +23,9 @@ pub(super) struct Run {
     pub(super) method: &'static str,
     pub(super) rows: usize,
     pub(super) columns: usize,
+    pub(super) workers: usize,
+    /// `None`: nothing is sent.
+    pub(super) link: Option<String>,
     pub(super) load_seconds: f64,
     pub(super) tol: f64,
     /// From the learned objective to one in the target's unit.
@@ -38,6 +46,8 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Va
         "data": run.data,
         "mode": run.mode,
         "method": run.method,
+        "workers": run.workers,
+        "link": run.link,
         "rows": run.rows,
         "columns": run.columns,
         "loss": outcome.loss * run.loss_factor,
@@ -105,10 +115,31 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
     } else {
         "epochs"
     };
+    let by = match &run.link {
+        None => String::new(),
+        Some(link) => format!(" by {} workers over {link}", run.workers),
+    };
     rows.push((
         "work",
-        format!("{} {what}, {} {}", outcome.iterations, run.mode, run.method),
+        format!(
+            "{} {what}{by}, {} {}",
+            outcome.iterations, run.mode, run.method
+        ),
     ));
+    if run.link.is_some() {
+        let kilobytes = outcome.bytes_sent as f64 / 1e3;
+        rows.push((
+            "traffic",
+            format!(
+                "{} exchanges, {kilobytes:.1} kB; {} refused; nodes differ by {:.1e}",
+                outcome.exchanges, outcome.rejected, outcome.disagreement
+            ),
+        ));
+    }
+    for dropped in &outcome.dropped {
+        let text = format!("{} with {} rows", dropped.worker, dropped.rows);
+        rows.push(("missing", text));
+    }
     rows.push((
         "time",
         format!(
@@ -123,4 +154,44 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
     rows.iter()
         .map(|(name, text)| format!("{name:<10}{text}\n"))
         .collect()
+}
+
+/// Writes what happened when, as CSV.
+pub(super) fn write_history(path: Option<&Path>, outcome: &Outcome) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = String::from("seconds,iteration,loss,gradient_norm\n");
+    for moment in &outcome.history {
+        let Moment {
+            seconds,
+            iteration,
+            loss,
+            gradient_norm,
+        } = moment;
+        let _ = writeln!(text, "{seconds:.6},{iteration},{loss},{gradient_norm}"); // into memory
+    }
+    output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))
+}
+
+/// Draws the gradient's norm over time.
+pub(super) fn draw(path: Option<&Path>, run: &Run, outcome: &Outcome) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let points = |value: fn(&Moment) -> f64| {
+        let moments = outcome.history.iter();
+        moments
+            .map(|moment| (moment.seconds, value(moment)))
+            .collect()
+    };
+    let lines = [
+        plot::Line {
+            name: "loss".to_owned(),
+            points: points(|moment| moment.loss),
+        },
+        plot::Line {
+            name: "gradient".to_owned(),
+            points: points(|moment| moment.gradient_norm),
+        },
+    ];
+    let title = format!("{} of {}, {} {}", run.model, run.data, run.mode, run.method);
+    let svg = plot::over_time(&title, "loss, norm of the gradient (scaled data)", &lines)?;
+    output::PendingFile::create(path)?.finish(|out| out.write_all(svg.as_bytes()))
 }

@@ -20,6 +20,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const WAIT: Duration = Duration::from_millis(2);
 /// Time between two looks whether a worker's process is alive.
 const CHECK: Duration = Duration::from_millis(20);
+/// The cause of a loss where nobody knows more.
+const SILENT: &str = "nothing is heard from it any more";
 /// How long the last orders may take to be acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -118,9 +120,10 @@ pub fn run<L: Link>(
         judge: Judge::new(*config, mode, plausible),
         began: Instant::now(),
         history: Vec::new(),
+        looked: Instant::now(),
     };
     let result = driver
-        .hand_out(endpoint, problem, &setup)
+        .hand_out(endpoint, problem, &setup, watch)
         .and_then(|()| driver.drive(endpoint, watch));
     if let Err(error) = result {
         driver.abort(endpoint, &error);
@@ -171,6 +174,7 @@ struct Driver {
     judge: Judge,
     began: Instant,
     history: Vec<Moment>,
+    looked: Instant,
 }
 
 impl Driver {
@@ -180,11 +184,12 @@ impl Driver {
         endpoint: &mut Endpoint<L>,
         problem: &Problem,
         setup: &Setup,
+        watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
         let mut left = problem.ranges(setup.rows.len());
         let order = encode(&Order::Setup(Box::new(setup.clone())));
         for worker in 0..left.len() {
-            self.give(endpoint, worker, &order)?;
+            self.give(endpoint, worker, &order, watch)?;
         }
         let stored = problem.share.features.stored() / problem.share.rows().max(1);
         let rows_per_chunk = (CHUNK_BYTES / (16 * (stored + 1))).max(1);
@@ -196,27 +201,53 @@ impl Driver {
                 let end = (rows.start + rows_per_chunk).min(rows.end);
                 let (features, targets) = problem.part(rows.start..end);
                 rows.start = end;
-                self.give(endpoint, worker, &encode(&Order::Rows(features, targets)))?;
+                let chunk = encode(&Order::Rows(features, targets));
+                self.give(endpoint, worker, &chunk, watch)?;
             }
         }
         Ok(())
     }
 
-    /// Sends rows; waits while the worker's queue is full.
+    /// Sends rows; waits while the worker's queue is full, unless it ends.
     fn give<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
         worker: usize,
         bytes: &[u8],
+        watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
-        match endpoint.send(node(worker), BULK, bytes) {
-            Ok(()) => Ok(()),
-            Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
-                self.judge
-                    .drop_worker(worker, "nothing is heard from it any more".to_owned());
-                Ok(())
+        while self.judge.is_alive(worker) {
+            match endpoint.try_send(node(worker), BULK, bytes) {
+                Ok(()) => break,
+                Err(SendError::WouldBlock { .. }) => drop(endpoint.poll_wait(self, WAIT)?),
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
+                    self.judge.drop_worker(worker, SILENT.to_owned());
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
+            self.look(endpoint, watch)?;
+        }
+        Ok(())
+    }
+
+    /// Looks, now and then, whether processes have ended and whether the user wants to stop.
+    fn look<L: Link>(
+        &mut self,
+        endpoint: &Endpoint<L>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        if self.looked.elapsed() >= CHECK {
+            self.looked = Instant::now();
+            if watch.stops() {
+                return Err(RunError::Interrupted);
+            }
+            for (worker, cause) in watch.ended() {
+                self.judge.drop_worker(worker, cause);
+            }
+        }
+        match self.judge.take_fault() {
+            Some(fault) => Err(explain(endpoint, fault)),
+            None => Ok(()),
         }
     }
 
@@ -225,7 +256,6 @@ impl Driver {
         endpoint: &mut Endpoint<L>,
         watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
-        let mut checked = Instant::now();
         let mut is_begun = false;
         loop {
             endpoint.poll_wait(self, WAIT)?;
@@ -234,20 +264,9 @@ impl Driver {
             }
             self.note();
             self.send(endpoint)?;
-            if let Some(fault) = self.judge.take_fault() {
-                return Err(explain(endpoint, fault));
-            }
+            self.look(endpoint, watch)?;
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
                 return Ok(());
-            }
-            if checked.elapsed() >= CHECK {
-                checked = Instant::now();
-                if watch.stops() {
-                    return Err(RunError::Interrupted);
-                }
-                for (worker, cause) in watch.ended() {
-                    self.judge.drop_worker(worker, cause);
-                }
             }
         }
     }
@@ -273,8 +292,7 @@ impl Driver {
                 Err(SendError::WouldBlock { .. }) => break,
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
                     self.judge.out().pop_front();
-                    self.judge
-                        .drop_worker(worker, "nothing is heard from it any more".to_owned());
+                    self.judge.drop_worker(worker, SILENT.to_owned());
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -343,7 +361,6 @@ impl Handler for Driver {
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         let worker = usize::from(peer.0).wrapping_sub(1);
-        self.judge
-            .drop_worker(worker, "nothing is heard from it any more".to_owned());
+        self.judge.drop_worker(worker, SILENT.to_owned());
     }
 }
