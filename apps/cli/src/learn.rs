@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, bail, ensure};
 use tsumuji_learn::data::{self, Reading};
+use tsumuji_learn::gossip::RunError;
 use tsumuji_learn::report::{Outcome as Learned, Reason};
 use tsumuji_learn::{
     Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score, SgdConfig,
@@ -35,7 +36,9 @@ const TOL_SGD: f64 = 1e-3;
 ///
 /// DATA is svmlight (.svm, .svmlight, .libsvm, .txt), CSV with a header (the last column is the target, or --target), .npy (likewise) or .npz (arrays X
 /// and y); text also with .gz. More than two classes are learned one versus the rest. Minimised is the mean loss of a row plus L2/2 times the square of
-/// the coefficients, of scaled data. Exit code 1 if the gradient's norm did not get below --tol; 130 if interrupted.
+/// the coefficients, of scaled data. A worker that
+/// is lost drops out with its rows, and the result says so. Exit code 1 if the gradient's norm did not get below --tol, or no worker is left; 130 if
+/// interrupted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tsumuji learn logistic iris.csv --target species --model iris.json
@@ -247,7 +250,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         cluster: cluster.as_ref(),
         security,
     };
-    let learned = learn(&args, &job, &interrupt)?;
+    let learned = match learn(&args, &job, &interrupt) {
+        Err(error) if is_loss(&error) => {
+            return Ok(crate::fail(&error.to_string(), NOT_REACHED, args.json));
+        }
+        learned => learned?,
+    };
 
     let is_usable = learned.theta.iter().all(|x| x.is_finite())
         && !matches!(learned.reason, Reason::Interrupted | Reason::Diverged);
@@ -272,7 +280,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         train_score,
         test_score,
         written: (model.as_ref())
-            .and_then(|_| args.model.as_ref())
+            .and(args.model.as_ref())
             .map(|path| path.display().to_string()),
     };
     report(&args, &run, &learned, model.as_ref())?;
@@ -288,6 +296,15 @@ fn learn(args: &Args, job: &Job<'_>, interrupt: &Interrupt) -> anyhow::Result<Le
             Ok(single::learn(&job.problem.share, job.config, &mut stop))
         }
     }
+}
+
+/// Whether a run ended because of lost workers: that is no bad input.
+fn is_loss(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(
+        error,
+        Some(RunError::AllLost { .. } | RunError::WorkerLost { .. })
+    )
 }
 
 /// Name of the link; `None`: nothing is sent.

@@ -370,6 +370,11 @@ fn sklearn() -> Option<PathBuf> {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success());
+    assert!(
+        works || std::env::var("TSUMUJI_REQUIRE").is_err(),
+        "{} has no scikit-learn: apt-get install python3-sklearn",
+        python.display()
+    );
     works.then_some(python)
 }
 

@@ -68,8 +68,7 @@ pub(super) fn read(
         ..Rows::default()
     };
     let mut targets = Builder::new(want);
-    loop {
-        let Some(line) = lines.next()? else { break };
+    while let Some(line) = lines.next()? {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace();
         let Some(target) = words.next() else { continue };

@@ -270,9 +270,8 @@ impl Judge {
                 }
                 // Only where parameters are about to overflow can honest sums do so.
                 let is_far = self.theta.iter().any(|theta| theta.abs() > OVERFLOW);
-                if !(is_far && sums.len() == self.plausible.shape.statistic(false))
-                    && !self.plausible.statistic(worker, &sums, false)
-                {
+                let may_overflow = is_far && sums.len() == self.plausible.shape.statistic(false);
+                if !may_overflow && !self.plausible.statistic(worker, &sums, false) {
                     self.totals.rejected += 1;
                     return self.drop_worker(worker, "its gradient is implausible".to_owned());
                 }
