@@ -232,7 +232,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     let unscaled = train.clone();
     let how = Preparation {
         scales: args.scale == ScaleName::Standard,
-        shuffles: args.order != Some(OrderName::File),
+        // Sums over all rows are the same in any order.
+        shuffles: args.order != Some(OrderName::File)
+            && !(args.mode == ModeName::Single && args.method == MethodName::Newton),
     };
     let columns = train.features.columns();
     let problem = Problem::new(train, &config, how)

@@ -21,8 +21,10 @@ const JUDGE: NodeId = NodeId(0);
 const POLLS_PER_STEP_MAX: usize = 64;
 /// Longest wait for messages, which end it.
 const WAIT: Duration = Duration::from_millis(5);
-/// Wait for a statistic before it is asked for again: long compared with a round trip, short compared with a step over many rows.
+/// Wait for a statistic before it is asked for again: long compared with a round trip. Each time it doubles, for who makes it may take long.
 const REPEAT: Duration = Duration::from_millis(2);
+/// The longest such wait: the delay that the loss of a late statistic costs.
+const REPEAT_MAX: Duration = Duration::from_millis(64);
 /// The same while messages of our own wait for room.
 const CONTENDED: Duration = Duration::from_micros(200);
 /// How long to wait for the acknowledgement of the last messages.
@@ -74,6 +76,7 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         began_at: None,
         sent_bytes: 0,
         tcp: None,
+        repeat: REPEAT,
     };
     let result = driver.run(endpoint);
     if let Err(error) = &result
@@ -101,6 +104,8 @@ struct Driver {
     /// Bytes that the link has sent now.
     sent_bytes: u64,
     tcp: Option<Tcp>,
+    /// Wait until the next repeat.
+    repeat: Duration,
 }
 
 impl Driver {
@@ -112,14 +117,20 @@ impl Driver {
             let wait = if sent { WAIT } else { CONTENDED };
             match self.worker.step() {
                 // A core is shared: the peers' next messages come from whoever waits for it.
-                Step::Again if is_contended => std::thread::yield_now(),
-                Step::Again => {}
+                Step::Again => {
+                    self.repeat = REPEAT;
+                    if is_contended {
+                        // A core is shared: the peers' next messages come from whoever waits for it.
+                        std::thread::yield_now();
+                    }
+                }
                 Step::Wait => drop(endpoint.poll_wait(self, self.patience(wait))?),
                 Step::WaitForPeers => {
-                    let wait = self.patience(if sent { REPEAT } else { CONTENDED });
+                    let wait = self.patience(if sent { self.repeat } else { CONTENDED });
                     let done = endpoint.poll_wait(self, wait)?;
                     if done == 0 && sent && !self.has_tcp() {
                         self.worker.repeat();
+                        self.repeat = (2 * self.repeat).min(REPEAT_MAX);
                     }
                 }
                 Step::Reduce => self.reduce(endpoint)?,
