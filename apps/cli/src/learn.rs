@@ -35,7 +35,7 @@ const TOL_SGD: f64 = 1e-3;
 /// Learn a linear model: linear, ridge, logistic (regression) or svm (squared hinge).
 ///
 /// DATA is svmlight (.svm, .svmlight, .libsvm, .txt), CSV with a header (the last column is the target, or --target), .npy (likewise) or .npz (arrays X
-/// and y); text also with .gz. More than two classes are learned one versus the rest. Minimised is the mean loss of a row plus L2/2 times the square of
+/// and y), also with .gz. More than two classes are learned one versus the rest. Minimised is the mean loss of a row plus L2/2 times the square of
 /// the coefficients, of scaled data. A worker that
 /// is lost drops out with its rows, and the result says so. Exit code 1 if the gradient's norm did not get below --tol, or no worker is left; 130 if
 /// interrupted.

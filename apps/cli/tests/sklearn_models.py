@@ -26,7 +26,7 @@ def one_versus_rest(fit, rows, targets):
 
 
 def logistic(rows, signs):
-    model = LogisticRegression(C=1 / (L2 * len(rows)), tol=1e-10, max_iter=10_000).fit(rows, signs)
+    model = LogisticRegression(C=1 / (L2 * len(rows)), solver="newton-cholesky", tol=1e-10, max_iter=10_000).fit(rows, signs)
     return model.coef_[0], model.intercept_[0]
 
 

@@ -29,7 +29,7 @@ pub enum DataError {
     /// The name does not tell the format.
     #[error(
         "{file}: the format is unknown; accepted are svmlight (.svm, .svmlight, .libsvm, .txt), CSV (.csv), NumPy (.npy, .npz), \
-         the first two also with .gz"
+         also with .gz"
     )]
     UnknownFormat {
         /// The file.
