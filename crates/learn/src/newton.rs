@@ -12,6 +12,8 @@ use crate::objective::Shape;
 
 /// Largest width of Hessians: 32 MB each.
 pub const NEWTON_WIDTH_MAX: usize = 2_048;
+/// Most numbers of a statistic, 32 MB: it is one message, and a receiver has room for several.
+pub(crate) const STATISTIC_MAX: usize = 1 << 22;
 /// Steps after which the method gives up; it needs about ten.
 pub(crate) const STEPS_MAX: u64 = 200;
 /// Part of the promised decrease that a step must keep (Armijo's rule).

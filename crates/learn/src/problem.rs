@@ -3,8 +3,8 @@
 use crate::config::{Kind, LearnConfig, Method};
 use crate::data::{Data, Features, Targets};
 use crate::model::Model;
-use crate::newton::NEWTON_WIDTH_MAX;
-use crate::objective::Share;
+use crate::newton::{NEWTON_WIDTH_MAX, STATISTIC_MAX};
+use crate::objective::{Shape, Share};
 use crate::scaling::Scaling;
 
 /// Most parameters of a model: a vector of them is one message.
@@ -26,14 +26,17 @@ pub enum ProblemError {
     /// Targets are missing or of the other kind.
     #[error("the targets do not fit the model")]
     Targets,
-    /// The Hessian would be too large.
+    /// The Hessians would be too large.
     #[error(
-        "{columns} columns are too many for --method newton, which takes up to {}; use --method sgd",
+        "{columns} columns and {outputs} outputs are too many for --method newton, which takes up to {} columns and {STATISTIC_MAX} second derivatives; \
+         use --method sgd",
         NEWTON_WIDTH_MAX - 1
     )]
     TooWide {
         /// Columns of the data.
         columns: usize,
+        /// Outputs.
+        outputs: usize,
     },
     /// There are too many parameters.
     #[error(
@@ -77,8 +80,14 @@ impl Problem {
             1,
             |classes| if classes.len() > 2 { classes.len() } else { 1 },
         );
-        if config.method == Method::Newton && columns >= NEWTON_WIDTH_MAX {
-            return Err(ProblemError::TooWide { columns });
+        let shape = Shape {
+            width: columns + 1,
+            outputs,
+        };
+        if config.method == Method::Newton
+            && (columns >= NEWTON_WIDTH_MAX || shape.statistic(true) > STATISTIC_MAX)
+        {
+            return Err(ProblemError::TooWide { columns, outputs });
         }
         if (columns + 1).saturating_mul(outputs) > PARAMETERS_MAX {
             return Err(ProblemError::TooMany { columns, outputs });
@@ -176,4 +185,78 @@ fn standardise(numbers: &mut [f64]) -> (f64, f64) {
     };
     numbers.iter_mut().for_each(|y| *y = (*y - mean) / factor);
     (mean, factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SgdConfig;
+
+    fn config(kind: Kind, method: Method) -> LearnConfig {
+        LearnConfig {
+            kind,
+            method,
+            sgd: SgdConfig::default(),
+            l2: 0.1,
+            tol: 1e-9,
+            seed: 1,
+        }
+    }
+
+    fn data(columns: usize, classes: usize) -> Data {
+        let rows = classes.max(3);
+        Data {
+            features: Features::Dense {
+                columns,
+                values: (0..rows * columns)
+                    .map(|place| (place % 7) as f64)
+                    .collect(),
+            },
+            names: None,
+            target_name: None,
+            targets: Some(match classes {
+                0 => Targets::Numbers((0..rows).map(|row| 3.0 * row as f64 + 1.0).collect()),
+                _ => Targets::Labels {
+                    classes: (0..classes).map(|class| class.to_string()).collect(),
+                    ids: (0..rows as u32).map(|row| row % classes as u32).collect(),
+                },
+            }),
+        }
+    }
+
+    const HOW: Preparation = Preparation {
+        scales: true,
+        shuffles: false,
+    };
+
+    /// Hessians and parameters that would be too large are refused before any is made.
+    #[test]
+    fn sizes_are_bounded() {
+        let newton = |columns, classes| {
+            let kind = if classes == 0 { Kind::Ridge } else { Kind::Svm };
+            Problem::new(data(columns, classes), &config(kind, Method::Newton), HOW)
+        };
+        assert!(newton(40, 200).is_ok());
+        for (columns, classes) in [(NEWTON_WIDTH_MAX, 0), (300, 200)] {
+            let refused = newton(columns, classes);
+            assert!(
+                matches!(refused, Err(ProblemError::TooWide { .. })),
+                "{columns} {classes}"
+            );
+        }
+        let sgd = config(Kind::Ridge, Method::Sgd);
+        assert!(Problem::new(data(NEWTON_WIDTH_MAX, 0), &sgd, HOW).is_ok());
+        let refused = Problem::new(data(3, 2), &sgd, HOW);
+        assert!(matches!(refused, Err(ProblemError::Targets)));
+    }
+
+    /// A model of scaled targets predicts in their own unit, and shares cover all rows once.
+    #[test]
+    fn units_come_back() {
+        let problem = Problem::new(data(2, 0), &config(Kind::Ridge, Method::Newton), HOW).unwrap();
+        let model = problem.model(&[0.0, 0.0, 0.0]);
+        assert!((model.intercepts[0] - 4.0).abs() < 1e-12); // the mean of 1, 4 and 7
+        assert!((problem.loss_factor() - 6.0).abs() < 1e-12); // their variance
+        assert_eq!(problem.ranges(2), [0..1, 1..3]);
+    }
 }
