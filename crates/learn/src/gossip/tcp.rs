@@ -158,6 +158,13 @@ impl Tcp {
     }
 
     fn accept(&mut self) -> Result<(), TcpError> {
+        let known = self
+            .incoming
+            .iter()
+            .filter(|incoming| incoming.from.is_some());
+        if known.count() + 1 >= self.workers {
+            return Ok(()); // all are here; asking the kernel each time would only cost
+        }
         while self.incoming.len() < self.workers + STRANGERS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
