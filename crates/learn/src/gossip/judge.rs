@@ -14,6 +14,9 @@ use super::exchange::is_plausible;
 use super::message::{Answer, End, Order, finite};
 use super::table::Plausible;
 
+/// The cause of a loss where nobody knows more.
+pub(super) const SILENT: &str = "nothing is heard from it any more";
+
 /// Parameters beyond this may overflow where they are squared.
 const OVERFLOW: f64 = 1e100;
 
@@ -178,6 +181,15 @@ impl Judge {
         let alive: Vec<usize> = self.alive().map(|(worker, _)| worker).collect();
         self.out
             .extend(alive.into_iter().map(|worker| (worker, order.clone())));
+    }
+
+    /// A better cause for a worker that was dropped because of its silence.
+    pub(super) fn explain(&mut self, worker: usize, why: String) {
+        if let Some(Some(cause)) = self.members.get_mut(worker).map(|member| &mut member.cause)
+            && cause == SILENT
+        {
+            *cause = why;
+        }
     }
 
     /// A worker is lost or not to be trusted: its share drops out.

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 use crate::report::{Dropped, Moment, Outcome};
 use crate::sgd::rate_of;
 
-use super::judge::{Fault, Judge, Stage};
+use super::judge::{Fault, Judge, SILENT, Stage};
 use super::message::{BULK, CONTROL, Order, Setup, encode};
 use super::serve::node;
 use super::table::Plausible;
@@ -20,8 +20,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const WAIT: Duration = Duration::from_millis(2);
 /// Time between two looks whether a worker's process is alive.
 const CHECK: Duration = Duration::from_millis(20);
-/// The cause of a loss where nobody knows more.
-const SILENT: &str = "nothing is heard from it any more";
+/// After a worker fell silent: how long its cause is asked for, once all else is done.
+const CAUSE: Duration = Duration::from_secs(1);
 /// How long the last orders may take to be acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -129,12 +129,14 @@ pub fn run<L: Link>(
         driver.abort(endpoint, &error);
         return Err(error);
     }
+    let seconds = driver.began.elapsed().as_secs_f64();
     match endpoint.flush(FAREWELL) {
         // A worker that has left had its order to leave: only its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(driver.outcome(endpoint, &setup))
+    driver.ask_causes(watch);
+    Ok(driver.outcome(endpoint, &setup, seconds))
 }
 
 fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers: usize) -> Setup {
@@ -241,13 +243,28 @@ impl Driver {
             if watch.stops() {
                 return Err(RunError::Interrupted);
             }
-            for (worker, cause) in watch.ended() {
-                self.judge.drop_worker(worker, cause);
-            }
+            self.hear(watch);
         }
         match self.judge.take_fault() {
             Some(fault) => Err(explain(endpoint, fault)),
             None => Ok(()),
+        }
+    }
+
+    /// Takes note of processes that have ended.
+    fn hear(&mut self, watch: &mut dyn Watch) {
+        for (worker, cause) in watch.ended() {
+            self.judge.explain(worker, cause.clone());
+            self.judge.drop_worker(worker, cause);
+        }
+    }
+
+    /// Asks for the causes of silence: a link may notice a death before the launcher does.
+    fn ask_causes(&mut self, watch: &mut dyn Watch) {
+        let began = Instant::now();
+        while began.elapsed() < CAUSE && self.judge.dropped().any(|(_, cause)| cause == SILENT) {
+            self.hear(watch);
+            std::thread::sleep(CHECK);
         }
     }
 
@@ -313,7 +330,7 @@ impl Driver {
         let _ = endpoint.flush(FAREWELL);
     }
 
-    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, setup: &Setup) -> Outcome {
+    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, setup: &Setup, seconds: f64) -> Outcome {
         let certified = self.judge.certified().expect("the run is done").clone();
         let totals = self.judge.totals();
         let dropped = self.judge.dropped().map(|(worker, cause)| Dropped {
@@ -331,7 +348,7 @@ impl Driver {
             rejected: totals.rejected,
             bytes_sent: totals.bytes_sent,
             disagreement: certified.disagreement,
-            seconds: self.began.elapsed().as_secs_f64(),
+            seconds,
             rows: certified.rows,
             dropped: dropped.collect(),
             history: self.history,
