@@ -14,11 +14,13 @@ mod join;
 #[cfg(feature = "seal")]
 mod key;
 mod launch;
+mod learn;
 mod meeting;
 mod metrics;
 mod output;
 mod pages;
 mod paper;
+mod predict;
 mod relay;
 mod security;
 mod solve;
@@ -52,6 +54,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Solve(Box<solve::Args>),
+    Learn(Box<learn::Args>),
+    Predict(predict::Args),
     Launch(launch::Args),
     Join(join::Args),
     Relay(relay::Args),
@@ -70,6 +74,8 @@ enum Command {
     Agent(agent::Args),
     #[command(hide = true)]
     Worker(worker::Args),
+    #[command(hide = true)]
+    LearnWorker(learn::WorkerArgs),
     #[command(hide = true)]
     TuneMember(tune::MemberArgs),
     #[command(hide = true)]
@@ -117,6 +123,8 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Solve(args) => solve::run(*args),
+        Command::Learn(args) => learn::run(*args),
+        Command::Predict(args) => predict::run(args),
         Command::Launch(args) => launch::run(args),
         Command::Join(args) => join::run(args),
         Command::Relay(args) => relay::run(args),
@@ -133,6 +141,7 @@ fn main() -> ExitCode {
         Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::LearnWorker(args) => learn::work(args),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
     };

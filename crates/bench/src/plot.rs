@@ -1,4 +1,4 @@
-//! Comparisons as plots: message size against time or throughput, both logarithmic, as SVG.
+//! Plots as SVG: message size against time or throughput, both logarithmic; and values that fall as time passes.
 
 use plotters::prelude::*;
 
@@ -24,7 +24,7 @@ const COLORS: [RGBColor; 8] = [
 pub struct Line {
     /// Name in the legend.
     pub name: String,
-    /// Size in bytes and measured value; values not above zero cannot be drawn on a logarithmic axis and are left out.
+    /// Size in bytes (or seconds) and measured value; values not above zero cannot be drawn on a logarithmic axis and are left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -38,6 +38,76 @@ pub enum PlotError {
     /// The drawing failed.
     #[error("plot: {0}")]
     Drawing(String),
+}
+
+/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic.
+pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
+    let drawable = |&(x, y): &(f64, f64)| x >= 0.0 && y > 0.0 && x.is_finite() && y.is_finite();
+    let points = lines.iter().flat_map(|line| &line.points);
+    let points: Vec<(f64, f64)> = points.copied().filter(drawable).collect();
+    if points.is_empty() {
+        return Err(PlotError::Empty);
+    }
+    let last = points.iter().fold(0.0_f64, |last, point| last.max(point.0));
+    let least = points
+        .iter()
+        .fold(f64::MAX, |least, point| least.min(point.1));
+    let most = points.iter().fold(0.0_f64, |most, point| most.max(point.1));
+    let mut text = String::new();
+    draw_over_time(&mut text, title, unit, lines, (last, least, most), drawable)
+        .map_err(|error| PlotError::Drawing(error.to_string()))?;
+    Ok(text)
+}
+
+fn draw_over_time(
+    text: &mut String,
+    title: &str,
+    unit: &str,
+    lines: &[Line],
+    (last, least, most): (f64, f64, f64),
+    drawable: impl Fn(&(f64, f64)) -> bool,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::with_string(text, SIZE_PIXELS).into_drawing_area();
+    area.fill(&WHITE)?;
+    // A single moment needs room beside it, too.
+    let x = 0.0..last.max(f64::MIN_POSITIVE) * 1.05;
+    let y = 10_f64.powf(least.log10().floor())..most * 2.0;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, (FONT, 22))
+        .margin(14)
+        .x_label_area_size(56)
+        .y_label_area_size(84)
+        .build_cartesian_2d(x, y.log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("seconds")
+        .y_desc(unit)
+        .y_label_formatter(&|value| format!("{value:e}"))
+        .light_line_style(RGBColor(235, 235, 235))
+        .label_style((FONT, TEXT_PIXELS))
+        .axis_desc_style((FONT, TEXT_PIXELS + 2))
+        .draw()?;
+    for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
+        let points: Vec<_> = line.points.iter().copied().filter(&drawable).collect();
+        let style = color.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), style))?
+            .label(&line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+        let dots = points
+            .iter()
+            .map(|&point| Circle::new(point, 3, color.filled()));
+        chart.draw_series(dots)?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight) // free: what is drawn falls
+        .label_font((FONT, TEXT_PIXELS))
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(200, 200, 200))
+        .draw()?;
+    area.present()?;
+    Ok(())
 }
 
 /// Draws lines over message sizes. `unit` is that of the heights.
@@ -141,6 +211,17 @@ mod tests {
                 Err(PlotError::Empty)
             ));
         }
+    }
+
+    /// Values over time are drawn from their first moment on; without any there is no plot.
+    #[test]
+    fn time_begins_at_zero() {
+        let drawn =
+            over_time("t", "norm", &[line(&[(0.0, 1.0), (0.5, 1e-9), (1.0, 0.0)])]).unwrap();
+        assert_eq!(drawn.matches("<circle").count(), 2);
+        assert!(over_time("t", "norm", &[line(&[(0.0, 3.0)])]).is_ok());
+        let empty = over_time("t", "norm", &[line(&[(1.0, 0.0)])]);
+        assert!(matches!(empty, Err(PlotError::Empty)));
     }
 
     /// Names with characters that are special in XML do not break the file.

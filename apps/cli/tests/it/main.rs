@@ -14,6 +14,7 @@ mod interrupts;
 mod joins;
 mod keyed;
 mod launching;
+mod learn;
 mod paper;
 mod printing;
 mod relays;

@@ -1,0 +1,551 @@
+//! `tsumuji learn`: reads data, learns a linear model by one process or several, reports, and writes the model.
+//!
+//! The process itself is node 0, which hands out rows and certifies the result; workers are this same program, started as `tsumuji learn-worker`.
+//! Everything that can be refused is refused before a worker is started; the model's file gets its name only when it is whole.
+
+mod distributed;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{anyhow, bail, ensure};
+use tsumuji_learn::data::{self, Reading};
+use tsumuji_learn::gossip::RunError;
+use tsumuji_learn::report::{Outcome as Learned, Reason};
+use tsumuji_learn::{
+    Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score, SgdConfig,
+    single,
+};
+use tsumuji_node::{LinkSpec, quantity};
+
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
+use distributed::{Cluster, Job};
+pub(crate) use distributed::{WorkerArgs, work};
+use show::Run;
+
+/// Penalty where none is stated.
+const L2: f64 = 1e-4;
+/// Tolerances where none is stated: Newton's method reaches rounding, steps at random do not.
+const TOL_NEWTON: f64 = 1e-8;
+const TOL_SGD: f64 = 1e-3;
+
+/// Learn a linear model: linear, ridge, logistic (regression) or svm (squared hinge).
+///
+/// DATA is svmlight (.svm, .svmlight, .libsvm, .txt), CSV with a header (the last column is the target, or --target), .npy (likewise) or .npz (arrays X
+/// and y), also with .gz. More than two classes are learned one versus the rest. Minimised is the mean loss of a row plus L2/2 times the square of
+/// the coefficients, of scaled data. A worker that
+/// is lost drops out with its rows, and the result says so. Exit code 1 if the gradient's norm did not get below --tol, or no worker is left; 130 if
+/// interrupted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tsumuji learn logistic iris.csv --target species --model iris.json
+  tsumuji learn ridge train.npz --test test.npz --l2 0.01 --json
+  tsumuji learn svm a8a.svm.gz --method sgd --workers 4 --link udp --period 16
+  tsumuji learn linear data.csv --mode single
+
+Several hosts: --hosts FILE starts a worker on each node but the first; node 0 is this process, which hands out the rows. The file is
+that of `tsumuji solve --help`.")]
+pub(crate) struct Args {
+    /// The model
+    #[arg(value_name = "MODEL")]
+    kind: KindName,
+    /// The data to learn from
+    #[arg(value_name = "DATA")]
+    data: PathBuf,
+    /// Score the model with these data, too
+    #[arg(long, value_name = "DATA")]
+    test: Option<PathBuf>,
+    /// Name of the target's column (CSV) [default: the last column]
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// Processes that learn, each from its own rows; default: one a core, at most one a row
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// gossip: workers exchange with each other; allreduce: all at a time; tcp: as gossip, over kernel sockets of this host; single: this process alone, without messages
+    #[arg(long, value_name = "MODE", default_value = "gossip")]
+    mode: ModeName,
+    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
+    /// Drop this fraction of received frames on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
+    loss: Option<f64>,
+    /// Several hosts: the file that says which
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
+    hosts: Option<PathBuf>,
+    #[command(flatten)]
+    slots: hosts::Slots,
+    /// Path of tsumuji on the other hosts [default: the same path as here]
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    program: Option<PathBuf>,
+    #[command(flatten)]
+    security: crate::security::Flags,
+    /// This process is already where node 0 runs
+    #[arg(long, hide = true, requires = "hosts")]
+    inside: bool,
+    /// shuffled: rows are dealt out at random; file: each worker gets a stretch of the file
+    #[arg(long, value_name = "ORDER")]
+    order: Option<OrderName>,
+    /// newton: gradients and Hessians of all rows; sgd: steps by some rows at random
+    #[arg(long, value_name = "METHOD", default_value = "newton")]
+    method: MethodName,
+    /// Passes over the data (sgd) [default: 64]
+    #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    epochs: Option<u64>,
+    /// Rows of a step (sgd) [default: 32]
+    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Factor of the first step (sgd) [default: by the size of the rows]
+    #[arg(long, value_name = "R", allow_hyphen_values = true)]
+    rate: Option<f64>,
+    /// constant: all steps alike; inverse: rate / sqrt(1 + epochs passed) (sgd) [default: inverse]
+    #[arg(long, value_name = "RULE")]
+    schedule: Option<ScheduleName>,
+    /// Steps between two exchanges of a worker (sgd) [default: 8]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    period: Option<u64>,
+    /// The result is the last parameters, not a mean in which recent ones weigh more (sgd)
+    #[arg(long)]
+    no_average: bool,
+    /// Penalty of the coefficients (ridge, logistic, svm) [default: 1e-4]
+    #[arg(long, value_name = "L", allow_hyphen_values = true)]
+    l2: Option<f64>,
+    /// Norm of the gradient to reach [default: 1e-8, sgd 1e-3]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    tol: Option<f64>,
+    /// standard: columns get deviation 1, dense ones also mean 0; none: as they are
+    #[arg(long, value_name = "HOW", default_value = "standard")]
+    scale: ScaleName,
+    /// Of everything random: the order of rows, the choice of steps and peers
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write the model to this file, for `tsumuji predict`
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Write loss and gradient as they came, as CSV
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Draw them (.svg)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum KindName {
+    Linear,
+    Ridge,
+    Logistic,
+    Svm,
+}
+
+impl KindName {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Linear => Kind::Linear,
+            Self::Ridge => Kind::Ridge,
+            Self::Logistic => Kind::Logistic,
+            Self::Svm => Kind::Svm,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ModeName {
+    Gossip,
+    Single,
+    Allreduce,
+    Tcp,
+}
+
+impl ModeName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gossip => "gossip",
+            Self::Single => "single",
+            Self::Allreduce => "allreduce",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// `None`: without messages.
+    fn mode(self) -> Option<Mode> {
+        match self {
+            Self::Gossip => Some(Mode::Gossip),
+            Self::Single => None,
+            Self::Allreduce => Some(Mode::AllReduce),
+            Self::Tcp => Some(Mode::Tcp),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OrderName {
+    Shuffled,
+    File,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum MethodName {
+    Newton,
+    Sgd,
+}
+
+impl MethodName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Newton => "newton",
+            Self::Sgd => "sgd",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ScheduleName {
+    Constant,
+    Inverse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ScaleName {
+    Standard,
+    None,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Outcome {
+    check(&args)?;
+    let config = config(&args);
+    let cluster = cluster(&args)?;
+    let file = cluster.as_ref().map(|cluster| &cluster.file);
+    let security = args.security.stated(args.link.as_ref(), file)?;
+    let began = Instant::now();
+    let reading = Reading::Learn {
+        target: args.target.as_deref(),
+    };
+    let train = data::read(&args.data, config.kind.want(), reading)?;
+    let unscaled = train.clone();
+    let how = Preparation {
+        scales: args.scale == ScaleName::Standard,
+        // Sums over all rows are the same in any order.
+        shuffles: args.order != Some(OrderName::File)
+            && !(args.mode == ModeName::Single && args.method == MethodName::Newton),
+    };
+    let columns = train.features.columns();
+    let problem = Problem::new(train, &config, how)
+        .map_err(|error| anyhow!("{}: {error}", args.data.display()))?;
+    let test = read_test(&args, &config, &unscaled)?;
+    let rows = unscaled.features.rows();
+    let workers = workers(&args, cluster.as_ref(), rows)?;
+    let load_seconds = began.elapsed().as_secs_f64();
+
+    let interrupt = Interrupt::listen()?;
+    let job = Job {
+        problem: &problem,
+        config: &config,
+        workers,
+        cluster: cluster.as_ref(),
+        security,
+    };
+    let learned = match learn(&args, &job, &interrupt) {
+        Err(error) if is_loss(&error) => {
+            return Ok(crate::fail(&error.to_string(), NOT_REACHED, args.json));
+        }
+        learned => learned?,
+    };
+
+    let is_usable = learned.theta.iter().all(|x| x.is_finite())
+        && !matches!(learned.reason, Reason::Interrupted | Reason::Diverged);
+    let model = is_usable.then(|| problem.model(&learned.theta));
+    let train_score = model.as_ref().and_then(|model| score(model, &unscaled));
+    let test_score = match (&model, &test) {
+        (Some(model), Some(test)) => score(model, test),
+        _ => None,
+    };
+    let run = Run {
+        model: config.kind.name(),
+        data: args.data.display().to_string(),
+        mode: args.mode.name(),
+        method: args.method.name(),
+        rows,
+        columns,
+        workers,
+        link: link_name(&args, cluster.as_ref()),
+        load_seconds,
+        tol: config.tol,
+        loss_factor: problem.loss_factor(),
+        train_score,
+        test_score,
+        written: (model.as_ref())
+            .and(args.model.as_ref())
+            .map(|path| path.display().to_string()),
+    };
+    report(&args, &run, &learned, model.as_ref())?;
+    Ok(exit_code(&learned))
+}
+
+/// Learns in this process, or with workers.
+fn learn(args: &Args, job: &Job<'_>, interrupt: &Interrupt) -> anyhow::Result<Learned> {
+    match args.mode.mode() {
+        Some(mode) => distributed::learn(args, job, mode, interrupt),
+        None => {
+            let mut stop = || interrupt.is_set();
+            Ok(single::learn(&job.problem.share, job.config, &mut stop))
+        }
+    }
+}
+
+/// Whether a run ended because of lost workers: that is no bad input.
+fn is_loss(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(
+        error,
+        Some(RunError::AllLost { .. } | RunError::WorkerLost { .. })
+    )
+}
+
+/// Name of the link; `None`: nothing is sent.
+fn link_name(args: &Args, cluster: Option<&Cluster<'_>>) -> Option<String> {
+    args.mode.mode().map(|_| match cluster {
+        Some(cluster) => cluster.file.link_name(),
+        None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
+    })
+}
+
+/// Writes and prints what came of it.
+fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> anyhow::Result<()> {
+    for dropped in &learned.dropped {
+        eprintln!(
+            "note: the {} rows of {} are missing in the result: {}",
+            dropped.rows, dropped.worker, dropped.cause
+        );
+    }
+    if learned.reason != Reason::Converged {
+        eprintln!("tsumuji: {}", learned.reason);
+    }
+    if let (Some(path), Some(model)) = (&args.model, model) {
+        let text = model.to_json();
+        output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))?;
+    }
+    show::write_history(args.history.as_deref(), learned)?;
+    show::draw(args.plot.as_deref(), run, learned)?;
+    if args.json {
+        output::print_json(&show::json_of(run, learned, model));
+    } else if model.is_some() {
+        output::print_text(&show::table(run, learned));
+    }
+    Ok(())
+}
+
+fn exit_code(learned: &Learned) -> ExitCode {
+    match learned.reason {
+        Reason::Converged => DONE,
+        Reason::Interrupted => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::from(NOT_REACHED),
+    }
+}
+
+/// Reads the test set; its columns and labels must be those of the data.
+fn read_test(
+    args: &Args,
+    config: &LearnConfig,
+    train: &data::Data,
+) -> anyhow::Result<Option<data::Data>> {
+    let Some(path) = &args.test else {
+        return Ok(None);
+    };
+    let reading = Reading::Like {
+        columns: train.features.columns(),
+        names: train.names.as_deref(),
+        target: train.target_name.as_deref(),
+        needs_targets: true,
+    };
+    let test = data::read(path, config.kind.want(), reading)?;
+    if let (Some(data::Targets::Labels { classes, .. }), Some(targets)) =
+        (&train.targets, &test.targets)
+    {
+        targets.ids_in(classes).map_err(|label| {
+            anyhow!(
+                "{}: the label '{label}' is not in {}; accepted are its {} labels",
+                path.display(),
+                args.data.display(),
+                classes.len()
+            )
+        })?;
+    }
+    Ok(Some(test))
+}
+
+fn score(model: &Model, data: &data::Data) -> Option<Score> {
+    model.score(&data.features, data.targets.as_ref()?).ok()
+}
+
+fn config(args: &Args) -> LearnConfig {
+    let defaults = SgdConfig::default();
+    let kind = args.kind.kind();
+    LearnConfig {
+        kind,
+        method: match args.method {
+            MethodName::Newton => Method::Newton,
+            MethodName::Sgd => Method::Sgd,
+        },
+        sgd: SgdConfig {
+            rate: args.rate,
+            schedule: match args.schedule {
+                Some(ScheduleName::Constant) => Schedule::Constant,
+                Some(ScheduleName::Inverse) | None => Schedule::Inverse,
+            },
+            batch: args.batch.map_or(defaults.batch, |batch| batch as usize),
+            epochs: args.epochs.unwrap_or(defaults.epochs),
+            period: args.period.unwrap_or(defaults.period),
+            average: !args.no_average,
+        },
+        l2: if kind == Kind::Linear {
+            0.0
+        } else {
+            args.l2.unwrap_or(L2)
+        },
+        tol: args.tol.unwrap_or(match args.method {
+            MethodName::Newton => TOL_NEWTON,
+            MethodName::Sgd => TOL_SGD,
+        }),
+        seed: args.seed,
+    }
+}
+
+/// Checks that need not read the data.
+fn check(args: &Args) -> anyhow::Result<()> {
+    let positive = |value: Option<f64>| value.is_none_or(|value| value.is_finite() && value > 0.0);
+    ensure!(
+        positive(args.tol),
+        "--tol {}: accepted are numbers above 0",
+        args.tol.unwrap_or(0.0)
+    );
+    ensure!(
+        positive(args.rate),
+        "--rate {}: accepted are numbers above 0",
+        args.rate.unwrap_or(0.0)
+    );
+    ensure!(
+        args.l2.is_none_or(|l2| l2.is_finite() && l2 >= 0.0),
+        "--l2 {}: accepted are 0 and numbers above it",
+        args.l2.unwrap_or(0.0)
+    );
+    ensure!(
+        args.kind != KindName::Linear || args.l2.is_none(),
+        "--l2: linear has no penalty; use ridge"
+    );
+    if args.method == MethodName::Newton {
+        for (flag, is_given) in [
+            ("--epochs", args.epochs.is_some()),
+            ("--batch", args.batch.is_some()),
+            ("--rate", args.rate.is_some()),
+            ("--schedule", args.schedule.is_some()),
+            ("--no-average", args.no_average),
+            ("--period", args.period.is_some()),
+        ] {
+            ensure!(
+                !is_given,
+                "{flag}: no effect with --method newton; leave it out, or use --method sgd"
+            );
+        }
+    }
+    check_sending(args)?;
+    if let Some(path) = &args.plot {
+        let ends_well = path
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+        ensure!(
+            ends_well,
+            "{}: plots are written as .svg; give a name that ends so",
+            path.display()
+        );
+    }
+    for path in [&args.model, &args.history, &args.plot]
+        .into_iter()
+        .flatten()
+    {
+        output::check_writable(path)?;
+    }
+    Ok(())
+}
+
+/// Options of messages have an effect only where there are messages.
+fn check_sending(args: &Args) -> anyhow::Result<()> {
+    if args.mode == ModeName::Single {
+        for (flag, is_given) in [
+            ("--link", args.link.is_some()),
+            ("--loss", args.loss.is_some()),
+            ("--period", args.period.is_some()),
+            ("--hosts", args.hosts.is_some()),
+            (
+                "--order",
+                args.order.is_some() && args.method == MethodName::Newton,
+            ),
+            ("--key, --seal and --open", args.security.is_given()),
+        ] {
+            ensure!(
+                !is_given,
+                "{flag}: no effect with --mode single, which sends no messages; leave it out, or use --mode gossip"
+            );
+        }
+    }
+    if args.mode == ModeName::Tcp {
+        ensure!(
+            args.hosts.is_none(),
+            "--mode tcp runs on one host; with --hosts use gossip or allreduce"
+        );
+        ensure!(
+            args.loss.is_none(),
+            "--loss: no effect with --mode tcp, whose sockets lose nothing; leave it out, or use --mode gossip"
+        );
+    }
+    if args.hosts.is_none() {
+        hosts::check_one_host(args.link.as_ref())
+    } else {
+        ensure!(
+            args.workers.is_none(),
+            "--workers and --hosts exclude each other: the cluster file says who takes part"
+        );
+        Ok(())
+    }
+}
+
+/// Reads the hosts file; this process may become another one, where node 0 is to run.
+fn cluster(args: &Args) -> anyhow::Result<Option<Cluster<'_>>> {
+    let Some(path) = &args.hosts else {
+        return Ok(None);
+    };
+    let file = hosts::read(path, args.link.as_ref(), args.slots)?;
+    if !args.inside {
+        hosts::enter_node_0(&file, path)?;
+    }
+    Ok(Some(Cluster { file, path }))
+}
+
+/// Number of workers: as asked for, or one for each core.
+fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::Result<usize> {
+    let workers = match (args.mode, args.workers, cluster) {
+        (_, _, Some(cluster)) => cluster.workers()?,
+        (ModeName::Single, None | Some(1), _) => 1,
+        (ModeName::Single, Some(workers), _) => {
+            bail!("--mode single has one worker, not {workers}")
+        }
+        (_, Some(0), _) => bail!("0 workers learn nothing; use at least 1"),
+        (_, Some(workers), _) => workers,
+        (_, None, _) => std::thread::available_parallelism()
+            .map_or(1, std::num::NonZero::get)
+            .min(rows),
+    };
+    ensure!(
+        workers <= rows,
+        "{workers} workers for {rows} rows in {}: use at most {rows} workers, each must own a row",
+        args.data.display()
+    );
+    Ok(workers)
+}

@@ -1,0 +1,434 @@
+//! `tsumuji learn` and `tsumuji predict` end to end: real processes over real links, models compared with what they must be.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{
+    self, assert_nothing_left, file, finish, json, signal, skipped, start, text, tsumuji,
+    wait_for_children, wait_until_at_work,
+};
+use serde_json::Value;
+
+fn assert_converged(code: i32, run: &Value) {
+    assert_eq!((code, &run["converged"]), (0, &Value::Bool(true)), "{run}");
+    assert_eq!(run["reason"], "converged");
+}
+
+/// Coefficients and then intercepts.
+fn parameters(run: &Value) -> Vec<f64> {
+    let numbers = |values: &Value| -> Vec<f64> {
+        let values = values.as_array().unwrap().iter();
+        values.map(|value| value.as_f64().unwrap()).collect()
+    };
+    let outputs = run["coefficients"].as_array().unwrap().iter();
+    outputs
+        .flat_map(numbers)
+        .chain(numbers(&run["intercepts"]))
+        .collect()
+}
+
+/// y = 2a − 3b + 5 exactly.
+fn plane(rows: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(4);
+    let mut text = String::from("a,b,y\n");
+    for _ in 0..rows {
+        let (a, b) = (random.f64(), 10.0 * random.f64());
+        text += &format!("{a},{b},{}\n", 2.0 * a - 3.0 * b + 5.0);
+    }
+    text
+}
+
+/// Two or three clouds with named classes, sorted by class.
+fn clouds(classes: usize, rows: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut text = String::from("kind,x,y,z\n");
+    for row in 0..rows {
+        let class = row * classes / rows;
+        let at = |axis: usize| f64::from(u8::from(axis == class));
+        let (x, y, z) = (at(0) + random.f64(), at(1) + random.f64(), random.f64());
+        text += &format!("{},{x},{y},{z}\n", ["ant", "bee", "cat"][class]);
+    }
+    text
+}
+
+/// Every mode finds the plane that the data lie on.
+#[test]
+fn all_modes_find_the_plane() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "plane.csv", plane(300));
+    for (mode, more) in [
+        ("single", &[][..]),
+        ("gossip", &["--workers", "3"]),
+        ("gossip", &["--workers", "3", "--link", "udp"]),
+        ("allreduce", &["--workers", "3"]),
+        ("tcp", &["--workers", "3"]),
+    ] {
+        let (code, run) = json(&[&["learn", "linear", &data, "--mode", mode], more].concat());
+        assert_converged(code, &run);
+        let wanted = [2.0, -3.0, 5.0];
+        assert!(
+            common::distance(&parameters(&run), &wanted) < 1e-9,
+            "{mode}: {run}"
+        );
+        assert!(run["r2"].as_f64().unwrap() > 1.0 - 1e-12, "{run}");
+        assert_eq!(run["rows_used"], 300);
+    }
+}
+
+/// The object that scripts read has every promised field, of the promised kind.
+#[test]
+fn json_keeps_its_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(3, 300));
+    let history = folder.path().join("h.csv");
+    let plot = folder.path().join("h.svg");
+    let (code, run) = json(&[
+        "learn",
+        "logistic",
+        &data,
+        "--target",
+        "kind",
+        "--test",
+        &data,
+        "--workers",
+        "2",
+        "--link",
+        "udp",
+        "--history",
+        history.to_str().unwrap(),
+        "--plot",
+        plot.to_str().unwrap(),
+    ]);
+    assert_converged(code, &run);
+    for count in [
+        "exchanges",
+        "bytes_sent",
+        "iterations",
+        "rows",
+        "columns",
+        "workers",
+    ] {
+        assert!(run[count].as_u64().unwrap() > 0, "{count}: {run}");
+    }
+    assert_eq!(
+        (&run["rejected"], &run["dropped"]),
+        (&0.into(), &Value::Array(vec![])),
+        "{run}"
+    );
+    for number in [
+        "loss",
+        "gradient_norm",
+        "disagreement",
+        "accuracy",
+        "test_accuracy",
+    ] {
+        assert!(run[number].as_f64().unwrap() >= 0.0, "{number}: {run}");
+    }
+    assert_eq!(run["accuracy"], run["test_accuracy"]);
+    for phase in ["load", "learn"] {
+        assert!(run["seconds"][phase].as_f64().unwrap() >= 0.0, "{phase}");
+    }
+    assert_eq!(run["classes"], serde_json::json!(["ant", "bee", "cat"]));
+    assert_eq!(run["coefficients"].as_array().unwrap().len(), 3);
+    let history = std::fs::read_to_string(history).unwrap();
+    assert!(
+        history.starts_with("seconds,iteration,loss,gradient_norm\n"),
+        "{history}"
+    );
+    assert!(history.lines().count() > 2, "{history}");
+    assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+}
+
+/// A tenth of all frames is lost and every worker holds one class: Newton's gossip ends at the optimum of all rows.
+#[test]
+fn skewed_shares_and_loss_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(3, 600));
+    let learn = |more: &[&str]| {
+        let (code, run) = json(&[&["learn", "logistic", &data, "--target", "kind"], more].concat());
+        assert_converged(code, &run);
+        parameters(&run)
+    };
+    let wanted = learn(&["--mode", "single"]);
+    for link in ["shm", "udp"] {
+        let found = learn(&[
+            "--workers",
+            "3",
+            "--order",
+            "file",
+            "--link",
+            link,
+            "--loss",
+            "10%",
+        ]);
+        assert!(
+            common::distance(&found, &wanted) < 1e-6,
+            "{link}: {found:?}, not {wanted:?}"
+        );
+    }
+}
+
+/// Plain gossip SGD on the same shares stays away from the optimum, and is not called converged.
+#[test]
+fn sgd_on_skewed_shares_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(3, 600));
+    let (code, run) = json(&[
+        "learn",
+        "logistic",
+        &data,
+        "--target",
+        "kind",
+        "--workers",
+        "3",
+        "--order",
+        "file",
+        "--method",
+        "sgd",
+        "--epochs",
+        "16",
+        "--period",
+        "100",
+    ]);
+    assert_eq!((code, &run["reason"]), (1, &Value::from("epochs")), "{run}");
+    assert!(run["gradient_norm"].as_f64().unwrap() > 1e-3);
+}
+
+/// Gossip SGD converges where shares are alike.
+#[test]
+fn sgd_converges() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(2, 20_000));
+    for mode in ["single", "gossip", "allreduce", "tcp"] {
+        let workers = if mode == "single" { "1" } else { "2" };
+        let (code, run) = json(&[
+            "learn",
+            "logistic",
+            &data,
+            "--target",
+            "kind",
+            "--method",
+            "sgd",
+            "--mode",
+            mode,
+            "--workers",
+            workers,
+            "--tol",
+            "5e-3",
+        ]);
+        assert_converged(code, &run);
+        assert_eq!(
+            run["exchanges"].as_u64().unwrap() > 0,
+            mode != "single",
+            "{mode}: {run}"
+        );
+    }
+}
+
+/// A worker that is killed is dropped with its rows, and the result says so.
+#[test]
+fn killed_worker_drops_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(2, 30_000));
+    let child = start(&[
+        "learn",
+        "logistic",
+        &data,
+        "--target",
+        "kind",
+        "--method",
+        "sgd",
+        "--epochs",
+        "100000",
+        "--tol",
+        "1e-12",
+        "--workers",
+        "3",
+        "--json",
+    ]);
+    let judge = child.id();
+    let workers = wait_for_children(judge, 3);
+    wait_until_at_work(&workers);
+    signal("-KILL", workers[1]);
+    wait_until_at_work(&workers[2..]);
+    signal("-INT", judge);
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_nothing_left(&workers);
+
+    // By Newton's method the survivors end at the optimum of their rows.
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut values = Vec::new();
+    for row in 0..6_000 {
+        let class = f64::from(row % 3);
+        values.extend((0..300).map(|_| random.f64() + 0.02 * class));
+        values.push(class);
+    }
+    let data = file(
+        folder.path(),
+        "wide.npy",
+        common::npy("(6000, 301)", &values),
+    );
+    let child = start(&["learn", "logistic", &data, "--workers", "3", "--json"]);
+    let workers = wait_for_children(child.id(), 3);
+    wait_until_at_work(&workers[..1]);
+    signal("-KILL", workers[1]);
+    let output = finish(child);
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_converged(output.status.code().unwrap(), &run);
+    assert_eq!(
+        (&run["rows_used"], &run["dropped"][0]["rows"]),
+        (&4000.into(), &2000.into()),
+        "{run}"
+    );
+    let cause = run["dropped"][0]["cause"].as_str().unwrap();
+    assert!(cause.contains("SIGKILL"), "{cause}");
+    assert!(
+        text(&output.stderr).contains("are missing in the result"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_nothing_left(&workers);
+}
+
+/// A model comes back from its file: original labels, one a line, the score where targets are known, and no target needed.
+#[test]
+fn predictions_keep_the_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(3, 300));
+    let model = folder.path().join("m.json");
+    let model = model.to_str().unwrap();
+    let (code, run) = json(&[
+        "learn", "svm", &data, "--target", "kind", "--mode", "single", "--model", model,
+    ]);
+    assert_converged(code, &run);
+    assert_eq!(run["written"], model);
+    let output = tsumuji(&["predict", model, &data]);
+    let lines = text(&output.stdout);
+    assert!(
+        output.status.success() && lines.lines().count() == 300,
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        lines
+            .lines()
+            .all(|line| ["ant", "bee", "cat"].contains(&line)),
+        "{lines}"
+    );
+    let accuracy = format!("accuracy {:.6}", run["accuracy"].as_f64().unwrap());
+    assert!(
+        text(&output.stderr).contains(&accuracy),
+        "{}",
+        text(&output.stderr)
+    );
+    let bare = file(
+        folder.path(),
+        "bare.csv",
+        "x,y,z\n1.9,0.1,0.5\n0.1,1.9,0.5\n",
+    );
+    let (code, run) = json(&["predict", model, &bare]);
+    assert_eq!(
+        (code, &run["predictions"]),
+        (0, &serde_json::json!(["ant", "bee"])),
+        "{run}"
+    );
+    assert_eq!(run["accuracy"], Value::Null);
+    // svmlight keeps the sign of its labels.
+    let sparse = file(folder.path(), "a.svm", "+1 1:2\n-1 2:3\n+1 1:1.5\n-1 2:2\n");
+    let (code, _) = json(&[
+        "learn",
+        "logistic",
+        &sparse,
+        "--workers",
+        "2",
+        "--model",
+        model,
+    ]);
+    assert_eq!(code, 0);
+    let predicted = folder.path().join("p.txt");
+    let output = tsumuji(&[
+        "predict",
+        model,
+        &sparse,
+        "--output",
+        predicted.to_str().unwrap(),
+    ]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert_eq!(
+        std::fs::read_to_string(predicted).unwrap(),
+        "+1\n-1\n+1\n-1\n"
+    );
+}
+
+/// Debian's Python, or that of `TSUMUJI_PYTHON`, if it has scikit-learn.
+fn sklearn() -> Option<PathBuf> {
+    let python = std::env::var_os("TSUMUJI_PYTHON")
+        .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from);
+    let works = Command::new(&python)
+        .args(["-c", "import sklearn.linear_model"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    assert!(
+        works || std::env::var("TSUMUJI_REQUIRE").is_err(),
+        "{} has no scikit-learn: apt-get install python3-sklearn",
+        python.display()
+    );
+    works.then_some(python)
+}
+
+/// Coefficients and scores are those of scikit-learn, on the data sets that it brings.
+#[test]
+fn models_agree_with_scikit_learn() {
+    let Some(python) = sklearn() else {
+        return skipped("models_agree_with_scikit_learn", "no scikit-learn");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sklearn_models.py");
+    let made = Command::new(python)
+        .arg(script)
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let cases = text(&made.stdout);
+    assert!(cases.lines().count() >= 8, "{cases}");
+    for case in cases.lines() {
+        let case: Value = serde_json::from_str(case).unwrap();
+        let (kind, data) = (
+            case["kind"].as_str().unwrap(),
+            case["data"].as_str().unwrap(),
+        );
+        let mut words = vec!["learn", kind, data, "--workers", "2", "--tol", "1e-10"];
+        let l2 = case["l2"].to_string();
+        if kind != "linear" {
+            words.extend(["--l2", &l2]);
+        }
+        let (code, run) = json(&words);
+        // Rounding may end a run just above so small a tolerance.
+        assert!(
+            code == 0 || run["gradient_norm"].as_f64().unwrap() < 1e-8,
+            "{kind} {data}: {run}"
+        );
+        let (found, wanted) = (parameters(&run), parameters(&case));
+        let scale = wanted
+            .iter()
+            .fold(1.0_f64, |most, value| most.max(value.abs()));
+        let limit = if ["linear", "ridge"].contains(&kind) {
+            1e-8
+        } else {
+            1e-4
+        };
+        let off = common::distance(&found, &wanted) / scale;
+        assert!(
+            off < limit,
+            "{kind} {data}: coefficients are off by {off:e}"
+        );
+        let score = run["accuracy"].as_f64().or(run["r2"].as_f64()).unwrap();
+        assert!(
+            (score - case["score"].as_f64().unwrap()).abs() < 1e-9,
+            "{kind} {data}: {run}"
+        );
+    }
+}

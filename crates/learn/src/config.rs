@@ -1,0 +1,116 @@
+//! What to learn, and how.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::Want;
+
+/// A linear model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Least squares.
+    Linear,
+    /// Least squares with a penalty on the coefficients.
+    Ridge,
+    /// Logistic regression; more than two classes one versus the rest.
+    Logistic,
+    /// Linear support vector machine with squared hinge loss; more than two classes one versus the rest.
+    Svm,
+}
+
+impl Kind {
+    /// What it predicts.
+    pub fn want(self) -> Want {
+        match self {
+            Self::Linear | Self::Ridge => Want::Numbers,
+            Self::Logistic | Self::Svm => Want::Labels,
+        }
+    }
+
+    /// Its name, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Ridge => "ridge",
+            Self::Logistic => "logistic",
+            Self::Svm => "svm",
+        }
+    }
+}
+
+/// How parameters are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Method {
+    /// Stochastic gradient descent on each node's share; nodes average their parameters.
+    Sgd,
+    /// Newton's method on the sum of all nodes' gradients and Hessians.
+    Newton,
+}
+
+/// How nodes exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// With their peers, by datagrams and messages.
+    Gossip,
+    /// All at a time, by an all-reduce.
+    AllReduce,
+    /// As `Gossip`, over kernel TCP sockets of this host.
+    Tcp,
+}
+
+/// How the step shrinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Schedule {
+    /// It stays.
+    Constant,
+    /// It is divided by the square root of 1 + the epochs passed.
+    #[default]
+    Inverse,
+}
+
+/// Options of stochastic gradient descent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SgdConfig {
+    /// The first step's factor; `None`: half the inverse of the mean curvature of a row.
+    pub rate: Option<f64>,
+    /// How it shrinks.
+    pub schedule: Schedule,
+    /// Rows of a step.
+    pub batch: usize,
+    /// Passes over the data.
+    pub epochs: u64,
+    /// Steps between two exchanges of a node.
+    pub period: u64,
+    /// Whether the result is a mean of the parameters after the first epoch, recent ones weighing more, instead of the last ones.
+    pub average: bool,
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            schedule: Schedule::default(),
+            batch: 32,
+            epochs: 64,
+            period: 8,
+            average: true,
+        }
+    }
+}
+
+/// How to learn. The code that reads it from the user checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LearnConfig {
+    /// The model.
+    pub kind: Kind,
+    /// How parameters are found.
+    pub method: Method,
+    /// Options of `Method::Sgd`.
+    pub sgd: SgdConfig,
+    /// λ of the penalty λ/2 ‖w‖², beside the mean loss of a row. The intercept is not penalised.
+    pub l2: f64,
+    /// Norm of the gradient of mean loss and penalty to reach, features and targets being scaled.
+    pub tol: f64,
+    /// Seed of every random choice.
+    pub seed: u64,
+}

@@ -1,0 +1,107 @@
+//! svmlight (libsvm): `label index:value …` on each line, indices from 1, growing; a `#` begins a comment.
+
+use super::features::{COLUMNS_MAX, Features};
+use super::source::{DataError, Lines, Source, finite, shown};
+use super::targets::{Builder, Want};
+use super::{Data, Reading};
+use std::io::BufRead;
+
+/// Bytes that a stored value takes.
+const VALUE_BYTES: u128 = 12;
+/// Bytes that a row takes beside its values.
+const ROW_BYTES: u128 = 16;
+
+/// Sparse rows as they come.
+#[derive(Default)]
+struct Rows {
+    starts: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<f64>,
+    columns: usize,
+}
+
+impl Rows {
+    /// Takes `index:value` words of one line; the error says what is wrong.
+    fn push<'w>(&mut self, words: impl Iterator<Item = &'w str>) -> Result<(), String> {
+        let mut last = 0;
+        for word in words {
+            let Some((index, value)) = word.split_once(':') else {
+                return Err(format!("{} is not index:value", shown(word)));
+            };
+            if index == "qid" {
+                continue; // groups of a ranking, which are nothing to these models
+            }
+            let index: usize =
+                (index.parse()).map_err(|_| format!("{} is not index:value", shown(word)))?;
+            if index == 0 || index > COLUMNS_MAX {
+                return Err(format!(
+                    "feature index {index}; accepted are indices from 1 to {COLUMNS_MAX}"
+                ));
+            }
+            if index <= last {
+                return Err(format!(
+                    "feature index {index} after {last}; indices must grow within a line"
+                ));
+            }
+            last = index;
+            let value = finite(value).map_err(|what| format!("feature {index}: {what}"))?;
+            if value != 0.0 {
+                self.indices.push(index as u32 - 1);
+                self.values.push(value);
+            }
+        }
+        self.columns = self.columns.max(last);
+        self.starts.push(self.values.len());
+        Ok(())
+    }
+}
+
+pub(super) fn read(
+    source: &Source,
+    reader: Box<dyn BufRead>,
+    want: Want,
+    reading: Reading<'_>,
+) -> Result<Data, DataError> {
+    let mut lines = Lines::new(source, reader);
+    let mut rows = Rows {
+        starts: vec![0],
+        ..Rows::default()
+    };
+    let mut targets = Builder::new(want);
+    while let Some(line) = lines.next()? {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_ascii_whitespace();
+        let Some(target) = words.next() else { continue };
+        let taken = targets.push(target).and_then(|()| rows.push(words));
+        taken.map_err(|what| source.error(lines.place(), what))?;
+        if let Reading::Like { columns, .. } = reading
+            && rows.columns > columns
+        {
+            let what = format!(
+                "feature index {}; the model has {columns} columns of features",
+                rows.columns
+            );
+            return Err(source.error(lines.place(), what));
+        }
+        let bytes = rows.values.len() as u128 * VALUE_BYTES + rows.starts.len() as u128 * ROW_BYTES;
+        source.check_memory(lines.place(), bytes)?;
+    }
+    let columns = match reading {
+        Reading::Learn { .. } => rows.columns,
+        Reading::Like { columns, .. } => columns,
+    };
+    if columns == 0 && rows.starts.len() > 1 {
+        return Err(source.error(super::Place::Whole, "no row has a feature"));
+    }
+    Ok(Data {
+        features: Features::Sparse {
+            columns,
+            starts: rows.starts,
+            indices: rows.indices,
+            values: rows.values,
+        },
+        names: None,
+        target_name: None,
+        targets: Some(targets.finish()),
+    })
+}

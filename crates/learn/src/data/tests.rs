@@ -1,0 +1,280 @@
+use super::*;
+use proptest::prelude::*;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+const LEARN: Reading<'_> = Reading::Learn { target: None };
+
+fn refused(name: &str, content: impl AsRef<[u8]>, want: Want) -> String {
+    let files = Files::new();
+    let error = read(&files.put(name, content), want, LEARN).unwrap_err();
+    error.to_string()
+}
+
+/// A `.npy` file of version 1.
+fn npy(descr: &str, order: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn doubles(values: &[f64]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// svmlight is read, also when packed, with comments, and keeps its labels.
+#[test]
+fn svmlight_is_read() {
+    let text = "# made by hand\n+1 1:0.5 3:2 # first\n-1 2:1e-3\n\n+1 3:0\n";
+    let files = Files::new();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text.as_bytes()).unwrap();
+    let plain = read(&files.put("a.svm", text), Want::Labels, LEARN).unwrap();
+    let gzip = files.put("a.svm.gz", packed.finish().unwrap());
+    assert_eq!(read(&gzip, Want::Labels, LEARN).unwrap(), plain);
+    assert_eq!(
+        (
+            plain.features.rows(),
+            plain.features.columns(),
+            plain.features.stored()
+        ),
+        (3, 3, 3)
+    );
+    let labels = Targets::Labels {
+        classes: vec!["-1".into(), "+1".into()],
+        ids: vec![1, 0, 1],
+    };
+    assert_eq!(plain.targets, Some(labels));
+}
+
+/// Mistakes in svmlight name the line, and what is accepted.
+#[test]
+fn svmlight_mistakes_name_the_line() {
+    for (text, words) in [
+        ("1 1:2\n2 3\n", "line 2: '3' is not index:value"),
+        (
+            "1 1:2\n2 0:1\n",
+            "line 2: feature index 0; accepted are indices from 1",
+        ),
+        ("1 2:2 1:1\n", "line 1: feature index 1 after 2"),
+        ("1 1:nan\n", "line 1: feature 1: 'nan' is not finite"),
+        ("1 1:2\nx 1:3\n", "line 2: the target 'x' is no number"),
+        ("", "no rows"),
+        ("1\n2\n", "no row has a feature"),
+    ] {
+        let complaint = refused("a.svm", text, Want::Numbers);
+        assert!(complaint.contains(words), "{text:?}: {complaint}");
+    }
+    assert!(refused("a.svm", "1 1:2\n1 1:3\n", Want::Labels).contains("one class, '1'"));
+    assert!(refused("a.svm", b"1 1:\xff\n", Want::Labels).contains("line 1: the line is not text"));
+}
+
+/// CSV is read with names, quotes, and the target wherever it is.
+#[test]
+fn csv_is_read() {
+    let files = Files::new();
+    let path = files.put(
+        "a.csv",
+        "species,\"width, cm\",length\nant,1.5,2\nbee, 3 ,4\n",
+    );
+    let target = Some("species");
+    let data = read(&path, Want::Labels, Reading::Learn { target }).unwrap();
+    assert_eq!(
+        data.names,
+        Some(vec!["width, cm".to_owned(), "length".to_owned()])
+    );
+    assert_eq!(data.target_name.as_deref(), target);
+    let values = vec![1.5, 2.0, 3.0, 4.0];
+    assert_eq!(data.features, Features::Dense { columns: 2, values });
+    // For a model the target may be missing.
+    let names = data.names.unwrap();
+    let like = |needs_targets| Reading::Like {
+        columns: 2,
+        names: Some(&names),
+        target,
+        needs_targets,
+    };
+    let bare = files.put("b.csv", "\"width, cm\",length\n1,2\n");
+    assert_eq!(
+        read(&bare, Want::Labels, like(false)).unwrap().targets,
+        None
+    );
+    let complaint = read(&bare, Want::Labels, like(true))
+        .unwrap_err()
+        .to_string();
+    assert!(complaint.contains("no column 'species'"), "{complaint}");
+    let swapped = files.put("c.csv", "length,\"width, cm\"\n1,2\n");
+    let complaint = read(&swapped, Want::Labels, like(false))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        complaint.contains("column 'length' where the model has"),
+        "{complaint}"
+    );
+}
+
+/// Mistakes in CSV name line and column.
+#[test]
+fn csv_mistakes_name_the_place() {
+    for (text, words) in [
+        ("", "empty"),
+        ("a,y\n", "no rows"),
+        ("1,2\n3,4\n", "line 1: the first line holds numbers"),
+        ("a,y\n1,2\n3\n", "line 3: 1 cells; the header has 2"),
+        ("a,y\n1,2\n,4\n", "line 3: column 1: the cell is empty"),
+        ("a,y\nNaN,2\n", "line 2: column 1: 'NaN' is not finite"),
+        ("a,y\nx,2\n", "line 2: column 1: 'x' is no number"),
+        ("a,y\n1,\n", "line 2: the target is empty"),
+        ("y\n1\n", "no column of features"),
+    ] {
+        let complaint = refused("a.csv", text, Want::Numbers);
+        assert!(complaint.contains(words), "{text:?}: {complaint}");
+    }
+}
+
+/// NumPy files are read in every byte order, storage order and size.
+#[test]
+fn npy_is_read() {
+    let files = Files::new();
+    let values = vec![1.0, 2.0, 4.0, 5.0];
+    let wanted = Features::Dense { columns: 2, values };
+    let c = npy(
+        "<f8",
+        "False",
+        "(2, 3)",
+        &doubles(&[1.0, 2.0, 0.0, 4.0, 5.0, 1.0]),
+    );
+    let fortran = npy(
+        "<f8",
+        "True",
+        "(2, 3)",
+        &doubles(&[1.0, 4.0, 2.0, 5.0, 0.0, 1.0]),
+    );
+    let bytes = npy("|u1", "False", "(2, 3)", &[1, 2, 0, 4, 5, 1]);
+    let big = npy(
+        ">i2",
+        "False",
+        "(2, 3)",
+        &[0, 1, 0, 2, 0, 0, 0, 4, 0, 5, 0, 1],
+    );
+    for (name, content) in [
+        ("c.npy", c),
+        ("f.npy", fortran),
+        ("b.npy", bytes),
+        ("g.npy", big),
+    ] {
+        let data = read(&files.put(name, content), Want::Labels, LEARN).unwrap();
+        assert_eq!(data.features, wanted, "{name}");
+        let classes = vec!["0".to_owned(), "1".to_owned()];
+        let ids = vec![0, 1];
+        assert_eq!(
+            data.targets,
+            Some(Targets::Labels { classes, ids }),
+            "{name}"
+        );
+    }
+    let negative = npy(
+        "<i4",
+        "False",
+        "(1, 2)",
+        &[0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0],
+    );
+    let data = read(&files.put("n.npy", negative), Want::Numbers, LEARN).unwrap();
+    assert_eq!(data.features.dot(0, &[1.0]), -1.0);
+}
+
+/// Archives have rows and targets by name, packed or stored.
+#[test]
+fn npz_is_read() {
+    let files = Files::new();
+    let path = files.0.path().join("a.npz");
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    let packed = zip::write::SimpleFileOptions::default();
+    for (name, content) in [
+        (
+            "X.npy",
+            npy("<f8", "False", "(2, 1)", &doubles(&[0.5, 2.0])),
+        ),
+        ("y.npy", npy("<f8", "False", "(2,)", &doubles(&[3.0, 4.0]))),
+    ] {
+        archive.start_file(name, packed).unwrap();
+        archive.write_all(&content).unwrap();
+    }
+    archive.finish().unwrap();
+    let data = read(&path, Want::Numbers, LEARN).unwrap();
+    assert_eq!(data.targets, Some(Targets::Numbers(vec![3.0, 4.0])));
+    assert_eq!(data.features.rows(), 2);
+}
+
+/// Damaged NumPy files are refused in one line.
+#[test]
+fn npy_mistakes_are_named() {
+    let whole = npy("<f8", "False", "(2, 2)", &doubles(&[1.0, 2.0, 3.0, 4.0]));
+    for (content, words) in [
+        (Vec::new(), "truncated"),
+        (b"hello world".to_vec(), "magic"),
+        (whole[..whole.len() - 3].to_vec(), "bytes of data"),
+        (npy("|O", "False", "(2, 2)", &[]), "'|O' cannot be read"),
+        (
+            npy("<f8", "False", "(9999999999999, 9999999999)", &[]),
+            "columns; accepted",
+        ),
+        (
+            npy("<f8", "False", "(99999999999999999, 999999)", &[]),
+            "bytes of data",
+        ),
+        (
+            npy("<f8", "False", "(2,)", &doubles(&[1.0, 2.0])),
+            "1 dimension",
+        ),
+        (
+            npy("<f8", "False", "(1, 2)", &doubles(&[f64::NAN, 1.0])),
+            "row 1: column 1: the value is NaN",
+        ),
+    ] {
+        let complaint = refused("a.npy", content, Want::Numbers);
+        assert!(complaint.contains(words), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1);
+    }
+    assert!(refused("a.npz", b"PK\x03\x04rubbish", Want::Numbers).contains("no .npz archive"));
+    assert!(refused("a.xls", b"", Want::Numbers).contains("accepted are svmlight"));
+}
+
+proptest! {
+    /// Any bytes under any name end in data or in one line.
+    #[test]
+    fn any_bytes(content in proptest::collection::vec(any::<u8>(), 0..400), cut in 0usize..200, ending in 0usize..4) {
+        let files = Files::new();
+        let name = ["a.svm", "a.csv", "a.npy", "a.npz"][ending];
+        let mut whole = match ending {
+            0 => b"1 1:2 2:3\n-1 1:1\n".to_vec(),
+            1 => b"a,b,y\n1,2,3\n".to_vec(),
+            _ => npy("<f8", "False", "(2, 2)", &doubles(&[1.0, 2.0, 3.0, 4.0])),
+        };
+        whole.truncate(cut);
+        whole.extend(content);
+        if let Err(error) = read(&files.put(name, whole), Want::Labels, LEARN) {
+            prop_assert_eq!(error.to_string().lines().count(), 1);
+        }
+    }
+}

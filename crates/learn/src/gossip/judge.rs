@@ -1,0 +1,512 @@
+//! The judge's decisions: answers in, orders out. No clock, no link.
+//!
+//! Stages: rows are handed out → workers step → parameters are collected → their gradient is certified → counters are collected → done. By `sgd`
+//! parameters are certified after 1, 2, 4, 8 … epochs, while workers step on. A worker that is lost is dropped at any stage; by `newton` the others
+//! then begin again at the newest parameters, for their sum has changed.
+
+use std::collections::VecDeque;
+
+use crate::config::{LearnConfig, Method, Mode};
+use crate::objective::assess;
+use crate::report::{Reason, disagreement};
+
+use super::exchange::is_plausible;
+use super::message::{Answer, End, Order, finite};
+use super::table::Plausible;
+
+/// The cause of a loss where nobody knows more.
+pub(super) const SILENT: &str = "nothing is heard from it any more";
+
+/// Parameters beyond this may overflow where they are squared.
+const OVERFLOW: f64 = 1e100;
+
+/// Why a run cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// No worker is left; the last one's cause.
+    NoWorkers {
+        cause: String,
+    },
+    /// A worker was lost in a mode that needs all.
+    Lost {
+        worker: usize,
+        cause: String,
+    },
+    Protocol {
+        worker: usize,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Distributing,
+    Iterating,
+    /// The flag: the method has ended.
+    Collecting(bool),
+    Verifying(bool),
+    Finishing,
+    Done,
+}
+
+/// A result that was certified.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Certified {
+    pub(super) reason: Reason,
+    pub(super) theta: Vec<f64>,
+    pub(super) loss: f64,
+    pub(super) gradient_norm: f64,
+    pub(super) rows: usize,
+    pub(super) disagreement: f64,
+}
+
+/// Counters of workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) exchanges: u64,
+    pub(super) rejected: u64,
+    pub(super) bytes_sent: u64,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    /// Why it is dropped.
+    cause: Option<String>,
+    is_ready: bool,
+    port: u16,
+    end: Option<End>,
+    epochs: u64,
+    is_last: bool,
+    theta: Option<Vec<f64>>,
+    sums: Option<Vec<f64>>,
+    is_final: bool,
+    /// Who accuses it.
+    accusers: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Judge {
+    config: LearnConfig,
+    mode: Mode,
+    plausible: Plausible,
+    members: Vec<Member>,
+    stage: Stage,
+    epoch: u32,
+    id: u32,
+    /// The newest parameters.
+    theta: Vec<f64>,
+    check_at: u64,
+    disagreement: f64,
+    steps: u64,
+    /// Newton steps before this epoch.
+    steps_before: u64,
+    totals: Totals,
+    certified: Option<Certified>,
+    /// Loss and gradient's norm as they come: iteration, loss, norm.
+    news: Vec<(u64, f64, f64)>,
+    out: VecDeque<(usize, Order)>,
+    fault: Option<Fault>,
+}
+
+impl Judge {
+    pub(super) fn new(config: LearnConfig, mode: Mode, plausible: Plausible) -> Self {
+        let members = plausible.rows.iter().map(|_| Member::default()).collect();
+        Self {
+            config,
+            mode,
+            theta: vec![0.0; plausible.shape.parameters()],
+            plausible,
+            members,
+            stage: Stage::Distributing,
+            epoch: 0,
+            id: 0,
+            check_at: 1,
+            disagreement: 0.0,
+            steps: 0,
+            steps_before: 0,
+            totals: Totals::default(),
+            certified: None,
+            news: Vec::new(),
+            out: VecDeque::new(),
+            fault: None,
+        }
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(super) fn out(&mut self) -> &mut VecDeque<(usize, Order)> {
+        &mut self.out
+    }
+
+    pub(super) fn take_news(&mut self) -> Vec<(u64, f64, f64)> {
+        std::mem::take(&mut self.news)
+    }
+
+    pub(super) fn take_fault(&mut self) -> Option<Fault> {
+        self.fault.take()
+    }
+
+    pub(super) fn certified(&self) -> Option<&Certified> {
+        self.certified.as_ref()
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Newton steps or epochs of the worker that did most.
+    pub(super) fn iterations(&self) -> u64 {
+        let epochs = self.members.iter().map(|member| member.epochs).max();
+        self.steps.max(epochs.unwrap_or(0))
+    }
+
+    /// Workers that were dropped, with causes.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = (usize, &str)> {
+        let causes = self.members.iter().enumerate();
+        causes.filter_map(|(worker, member)| Some((worker, member.cause.as_deref()?)))
+    }
+
+    pub(super) fn is_alive(&self, worker: usize) -> bool {
+        self.members
+            .get(worker)
+            .is_some_and(|member| member.cause.is_none())
+    }
+
+    fn alive(&self) -> impl Iterator<Item = (usize, &Member)> {
+        (self.members.iter().enumerate()).filter(|(_, member)| member.cause.is_none())
+    }
+
+    fn order(&mut self, order: &Order) {
+        let alive: Vec<usize> = self.alive().map(|(worker, _)| worker).collect();
+        self.out
+            .extend(alive.into_iter().map(|worker| (worker, order.clone())));
+    }
+
+    /// A better cause for a worker that was dropped because of its silence.
+    pub(super) fn explain(&mut self, worker: usize, why: String) {
+        if let Some(Some(cause)) = self.members.get_mut(worker).map(|member| &mut member.cause)
+            && cause == SILENT
+        {
+            *cause = why;
+        }
+    }
+
+    /// A worker is lost or not to be trusted: its share drops out.
+    pub(super) fn drop_worker(&mut self, worker: usize, cause: String) {
+        if !self.is_alive(worker) || self.stage == Stage::Done {
+            return;
+        }
+        if self.stage == Stage::Finishing {
+            // Its share is in the certified result; only its counters are missing.
+            self.members[worker].is_final = true;
+            return self.go_on();
+        }
+        self.members[worker].cause = Some(cause.clone());
+        let why = format!("this worker was dropped: {cause}");
+        self.out.retain(|(to, _)| *to != worker);
+        self.out.push_back((worker, Order::Abort { why }));
+        if self.alive().next().is_none() {
+            self.fault = Some(Fault::NoWorkers { cause });
+        } else if self.mode == Mode::AllReduce {
+            self.fault = Some(Fault::Lost { worker, cause });
+        } else if self.stage != Stage::Distributing && self.config.method == Method::Newton {
+            self.begin();
+        } else if matches!(self.stage, Stage::Collecting(_) | Stage::Verifying(_)) {
+            self.collect();
+        } else {
+            self.go_on();
+        }
+    }
+
+    fn begin(&mut self) {
+        self.epoch += 1;
+        self.steps_before = self.steps;
+        self.stage = Stage::Iterating;
+        self.members.iter_mut().for_each(|member| member.end = None);
+        let begin = Order::Begin {
+            epoch: self.epoch,
+            alive: self
+                .members
+                .iter()
+                .map(|member| member.cause.is_none())
+                .collect(),
+            theta: self.theta.clone(),
+            ports: self.members.iter().map(|member| member.port).collect(),
+        };
+        self.order(&begin);
+    }
+
+    /// Takes a worker's answer.
+    pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) {
+        if !self.is_alive(worker) {
+            return; // it was dropped
+        }
+        let Some(answer) = Answer::parse(bytes) else {
+            self.fault = Some(Fault::Protocol { worker });
+            return;
+        };
+        let parameters = self.plausible.shape.parameters();
+        let member = &mut self.members[worker];
+        match answer {
+            Answer::Ready => member.is_ready = true,
+            Answer::Listens { port } => member.port = port,
+            Answer::Step {
+                epoch,
+                steps,
+                loss,
+                gradient_norm,
+                theta,
+                end,
+            } => {
+                if epoch != self.epoch || theta.len() != parameters || !finite(&theta) {
+                    return;
+                }
+                member.end = end;
+                let steps = self.steps_before + steps;
+                if steps > self.steps || end.is_some() {
+                    self.theta = theta;
+                }
+                if steps > self.steps {
+                    self.steps = steps;
+                    self.news.push((steps, loss, gradient_norm));
+                }
+            }
+            Answer::Epochs { done, is_last } => {
+                (member.epochs, member.is_last) = (done.max(member.epochs), is_last);
+            }
+            Answer::Suspect { worker: suspect } => return self.suspect(suspect, worker),
+            Answer::Gradient { id, sums } => {
+                if id != self.id || !matches!(self.stage, Stage::Verifying(_)) {
+                    return;
+                }
+                // Only where parameters are about to overflow can honest sums do so.
+                let is_far = self.theta.iter().any(|theta| theta.abs() > OVERFLOW);
+                let may_overflow = is_far && sums.len() == self.plausible.shape.statistic(false);
+                if !may_overflow && !self.plausible.statistic(worker, &sums, false) {
+                    self.totals.rejected += 1;
+                    return self.drop_worker(worker, "its gradient is implausible".to_owned());
+                }
+                self.members[worker].sums = Some(sums);
+            }
+            Answer::Parameters { id, theta } => {
+                if id == self.id && matches!(self.stage, Stage::Collecting(_)) {
+                    member.theta = Some(theta);
+                }
+            }
+            Answer::Final {
+                exchanges,
+                rejected,
+                bytes_sent,
+            } => {
+                member.is_final = true;
+                self.totals.exchanges += exchanges;
+                self.totals.rejected += rejected;
+                self.totals.bytes_sent += bytes_sent;
+            }
+            Answer::Failed { why } => return self.drop_worker(worker, why),
+        }
+        self.go_on();
+    }
+
+    /// More than half of the others must say so: a single liar cannot have an honest worker dropped, but where there are two.
+    fn suspect(&mut self, suspect: usize, by: usize) {
+        if !self.is_alive(suspect) || suspect == by {
+            return;
+        }
+        let accusers = &mut self.members[suspect].accusers;
+        if !accusers.contains(&by) {
+            accusers.push(by);
+        }
+        let accusers = accusers.clone();
+        let standing = accusers.iter().filter(|by| self.is_alive(**by)).count();
+        let others = self.alive().count() - 1;
+        if 2 * standing > others {
+            self.drop_worker(
+                suspect,
+                "its peers refuse its numbers as implausible".to_owned(),
+            );
+        }
+    }
+
+    fn go_on(&mut self) {
+        match self.stage {
+            Stage::Distributing if self.alive().all(|(_, member)| self.is_set(member)) => {
+                self.begin()
+            }
+            Stage::Iterating if self.is_time() => self.collect(),
+            Stage::Collecting(is_end) if self.alive().all(|(_, member)| member.theta.is_some()) => {
+                self.verify(is_end);
+            }
+            Stage::Verifying(is_end) if self.alive().all(|(_, member)| member.sums.is_some()) => {
+                self.certify(is_end);
+            }
+            Stage::Finishing if self.alive().all(|(_, member)| member.is_final) => {
+                self.order(&Order::Leave);
+                self.stage = Stage::Done;
+            }
+            _ => {}
+        }
+    }
+
+    fn is_set(&self, member: &Member) -> bool {
+        member.is_ready && (self.mode != Mode::Tcp || member.port != 0)
+    }
+
+    /// Whether parameters are to be collected.
+    fn is_time(&self) -> bool {
+        match self.config.method {
+            Method::Newton => self.alive().all(|(_, member)| member.end.is_some()),
+            Method::Sgd => {
+                // An all-reduce hears of nothing before its end.
+                let is_due = |member: &Member| {
+                    member.epochs >= self.check_at && self.mode != Mode::AllReduce
+                };
+                self.alive().all(|(_, member)| member.is_last)
+                    || self
+                        .alive()
+                        .all(|(_, member)| is_due(member) || member.is_last)
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let is_end = match self.config.method {
+            Method::Newton => true,
+            Method::Sgd => self.alive().all(|(_, member)| member.is_last),
+        };
+        while self.check_at <= self.iterations() {
+            self.check_at *= 2;
+        }
+        self.members
+            .iter_mut()
+            .for_each(|member| member.theta = None);
+        self.id = self.id.wrapping_add(1);
+        self.stage = Stage::Collecting(is_end);
+        self.order(&Order::Parameters { id: self.id });
+    }
+
+    fn verify(&mut self, is_end: bool) {
+        let parameters = self.plausible.shape.parameters();
+        let usable = |member: &Member| {
+            member
+                .theta
+                .clone()
+                .filter(|theta| theta.len() == parameters && finite(theta))
+        };
+        let found: Vec<Vec<f64>> = self
+            .alive()
+            .filter_map(|(_, member)| usable(member))
+            .collect();
+        if found.is_empty() {
+            return self.finish(Reason::Diverged, (f64::NAN, f64::NAN), 0);
+        }
+        // Those that lie far from the middle of all are not to be trusted.
+        let middle = median(&found);
+        let theta_of = |member: &Member| member.theta.clone().unwrap_or_default();
+        let far: Vec<usize> = (self.alive())
+            .filter(|(_, member)| !is_plausible(&middle, &theta_of(member)))
+            .map(|(worker, _)| worker)
+            .collect();
+        if let Some(worker) = far.first() {
+            self.totals.rejected += 1;
+            // What follows is decided again, without it.
+            return self.drop_worker(*worker, "its parameters are implausible".to_owned());
+        }
+        let all: Vec<&[f64]> = found.iter().map(Vec::as_slice).collect();
+        self.disagreement = disagreement(&all);
+        self.theta = match self.config.method {
+            Method::Newton => found[0].clone(),
+            Method::Sgd => self.mean(),
+        };
+        self.members
+            .iter_mut()
+            .for_each(|member| member.sums = None);
+        self.id = self.id.wrapping_add(1);
+        self.stage = Stage::Verifying(is_end);
+        let verify = Order::Verify {
+            id: self.id,
+            theta: self.theta.clone(),
+        };
+        self.order(&verify);
+    }
+
+    /// Mean of the workers' parameters, by their rows.
+    fn mean(&self) -> Vec<f64> {
+        let rows: u64 = self
+            .alive()
+            .map(|(worker, _)| self.plausible.rows[worker])
+            .sum();
+        let mut mean = vec![0.0; self.plausible.shape.parameters()];
+        for (worker, member) in self.alive() {
+            let part = self.plausible.rows[worker] as f64 / rows.max(1) as f64;
+            let theta = member.theta.iter().flatten();
+            mean.iter_mut()
+                .zip(theta)
+                .for_each(|(mean, theta)| *mean += part * theta);
+        }
+        mean
+    }
+
+    fn certify(&mut self, is_end: bool) {
+        let shape = self.plausible.shape;
+        let mut sums = vec![0.0; shape.statistic(false)];
+        for (_, member) in self.alive() {
+            let own = member.sums.iter().flatten();
+            sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        }
+        let (loss, norm) = assess(shape, &sums, false, &self.theta, self.config.l2);
+        if self.config.method == Method::Sgd {
+            self.news.push((self.iterations(), loss, norm));
+        }
+        let rows = sums[0] as usize;
+        let has_stagnated = self
+            .alive()
+            .any(|(_, member)| member.end == Some(End::Stagnated));
+        if norm <= self.config.tol {
+            self.finish(Reason::Converged, (loss, norm), rows);
+        } else if !norm.is_finite() {
+            self.finish(Reason::Diverged, (loss, norm), rows);
+        } else if is_end && (self.config.method == Method::Sgd || has_stagnated) {
+            let reason = if has_stagnated {
+                Reason::Stagnated
+            } else {
+                Reason::Epochs
+            };
+            self.finish(reason, (loss, norm), rows);
+        } else if is_end {
+            // Rounding put the certified norm just above the tolerance that the workers saw it below.
+            self.finish(Reason::Stagnated, (loss, norm), rows);
+        } else {
+            self.stage = Stage::Iterating;
+            self.go_on();
+        }
+    }
+
+    fn finish(&mut self, reason: Reason, (loss, gradient_norm): (f64, f64), rows: usize) {
+        self.certified = Some(Certified {
+            reason,
+            theta: self.theta.clone(),
+            loss,
+            gradient_norm,
+            rows,
+            disagreement: self.disagreement,
+        });
+        self.stage = Stage::Finishing;
+        self.order(&Order::Finish);
+    }
+}
+
+/// The middle of each parameter; of an even number of vectors the lower one.
+fn median(vectors: &[Vec<f64>]) -> Vec<f64> {
+    let parameters = vectors.first().map_or(0, Vec::len);
+    let mut column = Vec::with_capacity(vectors.len());
+    (0..parameters)
+        .map(|place| {
+            column.clear();
+            column.extend(vectors.iter().map(|theta| theta[place]));
+            column.sort_by(f64::total_cmp);
+            column[(column.len() - 1) / 2]
+        })
+        .collect()
+}

@@ -1,0 +1,383 @@
+//! The judge with an endpoint and a clock: hands out rows, carries orders and answers, watches the workers.
+
+use std::time::{Duration, Instant};
+
+use tsumuji_node::{Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError};
+
+use crate::config::{LearnConfig, Mode};
+use crate::problem::Problem;
+use crate::report::{Dropped, Moment, Outcome};
+use crate::sgd::rate_of;
+
+use super::judge::{Fault, Judge, SILENT, Stage};
+use super::message::{BULK, CONTROL, Order, Setup, encode};
+use super::serve::node;
+use super::table::Plausible;
+
+/// Bytes of rows in one message: large enough to be cheap, small against any budget.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Longest wait for an answer, which ends it.
+const WAIT: Duration = Duration::from_millis(2);
+/// Time between two looks whether a worker's process is alive.
+const CHECK: Duration = Duration::from_millis(20);
+/// After a worker fell silent: how long its cause is asked for, once all else is done.
+const CAUSE: Duration = Duration::from_secs(1);
+/// How long the last orders may take to be acknowledged.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Why a run has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// Each worker must have a row.
+    #[error("{workers} workers for {rows} rows: use at most {rows} workers, each must own a row")]
+    MoreWorkersThanRows {
+        /// Workers.
+        workers: usize,
+        /// Rows.
+        rows: usize,
+    },
+    /// Nobody is there to learn.
+    #[error("there is no worker; a judge (node 0) and at least one worker are needed")]
+    NoWorkers,
+    /// This node is not the judge, which is node 0.
+    #[error("the judge must be node 0, not {me}")]
+    NotTheJudge {
+        /// This node.
+        me: NodeId,
+    },
+    /// All workers were lost.
+    #[error("all workers were lost, the last one because: {cause}")]
+    AllLost {
+        /// Of the last one.
+        cause: String,
+    },
+    /// A worker was lost in a mode that needs all of them.
+    #[error("{worker} was lost, and an all-reduce needs all: {cause}")]
+    WorkerLost {
+        /// Its name.
+        worker: String,
+        /// The cause.
+        cause: String,
+    },
+    /// A worker broke the protocol.
+    #[error("{worker} sent a message that does not parse; run the same version on every host")]
+    Protocol {
+        /// Its name.
+        worker: String,
+    },
+    /// The user wanted it to end.
+    #[error("interrupted")]
+    Interrupted,
+    /// This node's link failed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A message could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+/// What the caller knows of the workers' processes and of the user.
+pub trait Watch {
+    /// Workers (counted from 0) whose processes have ended since the last call, and how.
+    fn ended(&mut self) -> Vec<(usize, String)> {
+        Vec::new()
+    }
+
+    /// Whether the user wants the run to end.
+    fn stops(&mut self) -> bool {
+        false
+    }
+}
+
+/// Learns with all other members of the cluster as workers, which run [`worker_main`](super::worker_main).
+pub fn run<L: Link>(
+    endpoint: &mut Endpoint<L>,
+    problem: &Problem,
+    config: &LearnConfig,
+    mode: Mode,
+    watch: &mut dyn Watch,
+) -> Result<Outcome, RunError> {
+    if endpoint.me() != NodeId(0) {
+        return Err(RunError::NotTheJudge { me: endpoint.me() });
+    }
+    let (workers, rows) = (endpoint.members().len() - 1, problem.share.rows());
+    if workers == 0 {
+        return Err(RunError::NoWorkers);
+    }
+    if workers > rows {
+        return Err(RunError::MoreWorkersThanRows { workers, rows });
+    }
+    let setup = setup(problem, config, mode, workers);
+    let plausible = Plausible {
+        shape: setup.shape(),
+        kind: config.kind,
+        rows: setup.rows.clone(),
+        x_max: setup.x_max,
+        y_max: setup.y_max,
+    };
+    let mut driver = Driver {
+        judge: Judge::new(*config, mode, plausible),
+        began: Instant::now(),
+        history: Vec::new(),
+        looked: Instant::now(),
+    };
+    let result = driver
+        .hand_out(endpoint, problem, &setup, watch)
+        .and_then(|()| driver.drive(endpoint, watch));
+    if let Err(error) = result {
+        driver.abort(endpoint, &error);
+        return Err(error);
+    }
+    let seconds = driver.began.elapsed().as_secs_f64();
+    match endpoint.flush(FAREWELL) {
+        // A worker that has left had its order to leave: only its last acknowledgement got lost.
+        Ok(_) | Err(SendError::MessagesLost { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    driver.ask_causes(watch);
+    Ok(driver.outcome(endpoint, &setup, seconds))
+}
+
+fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers: usize) -> Setup {
+    let share = &problem.share;
+    let (mut x_max, mut squares) = (1.0_f64, 0.0);
+    for row in 0..share.rows() {
+        share.features.for_each(row, |_, x| {
+            x_max = x_max.max(x.abs());
+            squares += x * x;
+        });
+    }
+    let mean_square = 1.0 + squares / share.rows() as f64;
+    let shape = share.shape();
+    Setup {
+        config: *config,
+        mode,
+        rows: problem
+            .ranges(workers)
+            .iter()
+            .map(|rows| rows.len() as u64)
+            .collect(),
+        width: shape.width,
+        outputs: shape.outputs,
+        empty: share.features.empty_like(),
+        rate: config
+            .sgd
+            .rate
+            .unwrap_or_else(|| rate_of(share.curvature(), mean_square)),
+        x_max,
+        y_max: share.targets.iter().fold(1.0, |most, y| y.abs().max(most)),
+        // Seeded apart from all else, for whoever guesses the seed may not connect.
+        token: fastrand::u64(..),
+    }
+}
+
+struct Driver {
+    judge: Judge,
+    began: Instant,
+    history: Vec<Moment>,
+    looked: Instant,
+}
+
+impl Driver {
+    /// Sends each worker its setup and its rows, a chunk to each in turn.
+    fn hand_out<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        problem: &Problem,
+        setup: &Setup,
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        let mut left = problem.ranges(setup.rows.len());
+        let order = encode(&Order::Setup(Box::new(setup.clone())));
+        for worker in 0..left.len() {
+            self.give(endpoint, worker, &order, watch)?;
+        }
+        let stored = problem.share.features.stored() / problem.share.rows().max(1);
+        let rows_per_chunk = (CHUNK_BYTES / (16 * (stored + 1))).max(1);
+        while left.iter().any(|rows| rows.start < rows.end) {
+            for (worker, rows) in left.iter_mut().enumerate() {
+                if rows.start >= rows.end {
+                    continue;
+                }
+                let end = (rows.start + rows_per_chunk).min(rows.end);
+                let (features, targets) = problem.part(rows.start..end);
+                rows.start = end;
+                let chunk = encode(&Order::Rows(features, targets));
+                self.give(endpoint, worker, &chunk, watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends rows; waits while the worker's queue is full, unless it ends.
+    fn give<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        worker: usize,
+        bytes: &[u8],
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        while self.judge.is_alive(worker) {
+            match endpoint.try_send(node(worker), BULK, bytes) {
+                Ok(()) => break,
+                Err(SendError::WouldBlock { .. }) => drop(endpoint.poll_wait(self, WAIT)?),
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
+                    self.judge.drop_worker(worker, SILENT.to_owned());
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.look(endpoint, watch)?;
+        }
+        Ok(())
+    }
+
+    /// Looks, now and then, whether processes have ended and whether the user wants to stop.
+    fn look<L: Link>(
+        &mut self,
+        endpoint: &Endpoint<L>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        if self.looked.elapsed() >= CHECK {
+            self.looked = Instant::now();
+            if watch.stops() {
+                return Err(RunError::Interrupted);
+            }
+            self.hear(watch);
+        }
+        match self.judge.take_fault() {
+            Some(fault) => Err(explain(endpoint, fault)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of processes that have ended.
+    fn hear(&mut self, watch: &mut dyn Watch) {
+        for (worker, cause) in watch.ended() {
+            self.judge.explain(worker, cause.clone());
+            self.judge.drop_worker(worker, cause);
+        }
+    }
+
+    /// Asks for the causes of silence: a link may notice a death before the launcher does.
+    fn ask_causes(&mut self, watch: &mut dyn Watch) {
+        let began = Instant::now();
+        while began.elapsed() < CAUSE && self.judge.dropped().any(|(_, cause)| cause == SILENT) {
+            self.hear(watch);
+            std::thread::sleep(CHECK);
+        }
+    }
+
+    fn drive<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        let mut is_begun = false;
+        loop {
+            endpoint.poll_wait(self, WAIT)?;
+            if !is_begun && self.judge.stage() != Stage::Distributing {
+                (is_begun, self.began) = (true, Instant::now());
+            }
+            self.note();
+            self.send(endpoint)?;
+            self.look(endpoint, watch)?;
+            if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Keeps what the judge has heard of, with the time.
+    fn note(&mut self) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let news = self.judge.take_news().into_iter();
+        self.history
+            .extend(news.map(|(iteration, loss, gradient_norm)| Moment {
+                seconds,
+                iteration,
+                loss,
+                gradient_norm,
+            }));
+    }
+
+    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), RunError> {
+        while let Some((worker, order)) = self.judge.out().front() {
+            let worker = *worker;
+            match endpoint.try_send(node(worker), CONTROL, &encode(order)) {
+                Ok(()) => {}
+                Err(SendError::WouldBlock { .. }) => break,
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
+                    self.judge.out().pop_front();
+                    self.judge.drop_worker(worker, SILENT.to_owned());
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.judge.out().pop_front();
+        }
+        Ok(())
+    }
+
+    /// Tells all workers that the run failed. A worker that cannot be told notices this node's silence.
+    fn abort<L: Link>(&mut self, endpoint: &mut Endpoint<L>, error: &RunError) {
+        let order = encode(&Order::Abort {
+            why: error.to_string(),
+        });
+        for worker in 0..endpoint.members().len() - 1 {
+            let _ = endpoint.try_send(node(worker), CONTROL, &order);
+        }
+        let _ = endpoint.flush(FAREWELL);
+    }
+
+    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, setup: &Setup, seconds: f64) -> Outcome {
+        let certified = self.judge.certified().expect("the run is done").clone();
+        let totals = self.judge.totals();
+        let dropped = self.judge.dropped().map(|(worker, cause)| Dropped {
+            worker: endpoint.name_of(node(worker)).to_owned(),
+            rows: setup.rows[worker] as usize,
+            cause: cause.to_owned(),
+        });
+        Outcome {
+            reason: certified.reason,
+            theta: certified.theta,
+            loss: certified.loss,
+            gradient_norm: certified.gradient_norm,
+            iterations: self.judge.iterations(),
+            exchanges: totals.exchanges,
+            rejected: totals.rejected,
+            bytes_sent: totals.bytes_sent,
+            disagreement: certified.disagreement,
+            seconds,
+            rows: certified.rows,
+            dropped: dropped.collect(),
+            history: self.history,
+        }
+    }
+}
+
+fn explain<L: Link>(endpoint: &Endpoint<L>, fault: Fault) -> RunError {
+    let name = |worker: usize| endpoint.name_of(node(worker)).to_owned();
+    match fault {
+        Fault::NoWorkers { cause } => RunError::AllLost { cause },
+        Fault::Lost { worker, cause } => RunError::WorkerLost {
+            worker: name(worker),
+            cause,
+        },
+        Fault::Protocol { worker } => RunError::Protocol {
+            worker: name(worker),
+        },
+    }
+}
+
+impl Handler for Driver {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let worker = usize::from(delivery.from.0).wrapping_sub(1);
+        self.judge.answer(worker, delivery.body.bytes());
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        let worker = usize::from(peer.0).wrapping_sub(1);
+        self.judge.drop_worker(worker, SILENT.to_owned());
+    }
+}

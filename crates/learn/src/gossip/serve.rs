@@ -1,0 +1,291 @@
+//! A worker with an endpoint and a clock.
+//!
+//! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others.
+
+use std::time::Duration;
+
+use tsumuji_node::{
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    NodeId, SendError,
+};
+
+use crate::config::Mode;
+
+use super::allreduce;
+use super::message::{CONTROL, PEERS, PEERS_ID};
+use super::tcp::{Tcp, TcpError};
+use super::worker::{Step, To, Worker, WorkerFault};
+
+const JUDGE: NodeId = NodeId(0);
+/// Most polls between two steps: so many take all frames of the largest receive buffers.
+const POLLS_PER_STEP_MAX: usize = 64;
+/// Longest wait for messages, which end it.
+const WAIT: Duration = Duration::from_millis(5);
+/// Wait for a statistic before it is asked for again: long compared with a round trip. Each time it doubles, for who makes it may take long.
+const REPEAT: Duration = Duration::from_millis(2);
+/// The longest such wait: the delay that the loss of a late statistic costs.
+const REPEAT_MAX: Duration = Duration::from_millis(64);
+/// The same while messages of our own wait for room.
+const CONTENDED: Duration = Duration::from_micros(200);
+/// How long to wait for the acknowledgement of the last messages.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Why a worker ended without the judge's order to leave.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// Node 0 is the judge.
+    #[error("node 0 is the judge; workers are nodes 1 and up")]
+    NotAWorker,
+    /// The judge died or closed the connection.
+    #[error("the judge was lost")]
+    JudgeLost,
+    /// A message of the judge is faulty.
+    #[error(transparent)]
+    Fault(#[from] WorkerFault),
+    /// This node's link failed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A message could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// A TCP socket failed.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+}
+
+/// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
+pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    serve(endpoint, false)
+}
+
+/// As [`worker_main`], but what it sends to its peers are numbers that cannot be: for tests of the others.
+#[doc(hidden)]
+pub fn corrupt_worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    serve(endpoint, true)
+}
+
+fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), WorkerError> {
+    let me = usize::from(endpoint.me().0)
+        .checked_sub(1)
+        .ok_or(WorkerError::NotAWorker)?;
+    let mut driver = Driver {
+        worker: Worker::new(me, is_corrupt),
+        fault: None,
+        judge_lost: false,
+        began_at: None,
+        sent_bytes: 0,
+        tcp: None,
+        repeat: REPEAT,
+    };
+    let result = driver.run(endpoint);
+    if let Err(error) = &result
+        && !matches!(
+            error,
+            WorkerError::Fault(WorkerFault::Aborted { .. }) | WorkerError::JudgeLost
+        )
+    {
+        driver.worker.failed(error.to_string());
+        // The judge is told if possible; it also notices by itself that this node leaves.
+        let _ = driver
+            .send(endpoint)
+            .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
+    }
+    result
+}
+
+/// The worker and the findings of polling.
+struct Driver {
+    worker: Worker,
+    fault: Option<WorkerFault>,
+    judge_lost: bool,
+    /// Bytes that the link had sent when the first step began.
+    began_at: Option<u64>,
+    /// Bytes that the link has sent now.
+    sent_bytes: u64,
+    tcp: Option<Tcp>,
+    /// Wait until the next repeat.
+    repeat: Duration,
+}
+
+impl Driver {
+    fn run<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+        let is_contended = endpoint.is_oversubscribed(&endpoint.members()[1..]);
+        loop {
+            self.poll(endpoint)?;
+            let sent = self.send(endpoint)?;
+            let wait = if sent { WAIT } else { CONTENDED };
+            match self.worker.step() {
+                // A core is shared: the peers' next messages come from whoever waits for it.
+                Step::Again => {
+                    self.repeat = REPEAT;
+                    if is_contended {
+                        // A core is shared: the peers' next messages come from whoever waits for it.
+                        std::thread::yield_now();
+                    }
+                }
+                Step::Wait => drop(endpoint.poll_wait(self, self.patience(wait))?),
+                Step::WaitForPeers => {
+                    let wait = self.patience(if sent { self.repeat } else { CONTENDED });
+                    let done = endpoint.poll_wait(self, wait)?;
+                    if done == 0 && sent && !self.has_tcp() {
+                        self.worker.repeat();
+                        self.repeat = (2 * self.repeat).min(REPEAT_MAX);
+                    }
+                }
+                Step::Reduce => self.reduce(endpoint)?,
+                Step::Leave => {
+                    self.send(endpoint)?;
+                    // The judge may have left before it acknowledged the last message.
+                    return match endpoint.flush(FAREWELL) {
+                        Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
+                        Err(error) => Err(error.into()),
+                    };
+                }
+            }
+        }
+    }
+
+    fn has_tcp(&self) -> bool {
+        self.tcp.is_some()
+    }
+
+    /// Sockets are not in the endpoint's wait.
+    fn patience(&self, wait: Duration) -> Duration {
+        if self.has_tcp() { CONTENDED } else { wait }
+    }
+
+    fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+        self.sent_bytes = endpoint.counters().link.sent_bytes;
+        for _ in 0..POLLS_PER_STEP_MAX {
+            if endpoint.poll(self)? == 0 {
+                break;
+            }
+        }
+        if let Some(tcp) = &mut self.tcp {
+            if let Some(ports) = self.worker.take_ports() {
+                tcp.connect(&ports)?;
+            }
+            let worker = &mut self.worker;
+            tcp.poll(&mut |from, bytes| worker.peer(from, bytes))?;
+        }
+        if let Some(fault) = self.fault.take() {
+            return Err(fault.into());
+        }
+        if self.judge_lost && !self.worker.is_finished() {
+            return Err(WorkerError::JudgeLost);
+        }
+        if self.worker.is_running() && self.began_at.is_none() {
+            self.began_at = Some(self.sent_bytes);
+        }
+        if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
+            self.listen()?;
+        }
+        Ok(())
+    }
+
+    /// Opens the sockets, and tells the judge where.
+    fn listen(&mut self) -> Result<(), WorkerError> {
+        let Some((setup, _)) = self.worker.parts() else {
+            return Ok(());
+        };
+        let tcp = Tcp::listen(self.worker.me(), setup.rows.len(), setup.token)?;
+        let port = tcp.port();
+        self.tcp = Some(tcp);
+        self.worker.listens(port);
+        Ok(())
+    }
+
+    /// Sends waiting messages while there is room; returns whether all were sent.
+    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+        let capacity = endpoint.datagram_capacity_bytes();
+        let mut batch = endpoint.batch();
+        while let Some(out) = self.worker.out().front() {
+            let result = match out.to {
+                To::Judge => batch.try_send(JUDGE, CONTROL, &out.bytes),
+                To::Worker(worker) if self.tcp.is_some() => {
+                    let tcp = self.tcp.as_mut().expect("just looked at");
+                    tcp.send(worker, &out.bytes);
+                    Ok(())
+                }
+                To::Worker(worker) if out.bytes.len() <= capacity => {
+                    let datagram = Datagram {
+                        channel_id: PEERS_ID,
+                        key: out.key,
+                        payload: &out.bytes,
+                        ..Datagram::EMPTY
+                    };
+                    let to = Destination::Peer(node(worker));
+                    batch.datagram(to, datagram, NOW_OR_NEVER).map(drop)
+                }
+                To::Worker(_) if out.is_repeat => Ok(()), // messages are not lost
+                To::Worker(worker) => batch.try_send(node(worker), PEERS, &out.bytes),
+            };
+            match result {
+                Ok(()) => {}
+                Err(SendError::WouldBlock { .. }) => return Ok(false),
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
+                    if out.to == To::Judge =>
+                {
+                    return Err(WorkerError::JudgeLost);
+                }
+                // The judge hears of it, too, and decides.
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.worker.out().pop_front();
+        }
+        drop(batch);
+        Ok(true)
+    }
+
+    fn reduce<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+        let Some(state) = self.worker.take_state() else {
+            return Ok(());
+        };
+        let Some((setup, share)) = self.worker.parts() else {
+            return Ok(());
+        };
+        match allreduce::iterate(endpoint, setup, share, state) {
+            Ok((reduced, exchanges)) => self.worker.reduced(reduced, exchanges),
+            Err(error) => self.worker.failed(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, from: NodeId, bytes: &[u8]) {
+        if from == JUDGE {
+            let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
+            let sent = self.sent_bytes.saturating_sub(self.began_at.unwrap_or(0)) + tcp;
+            if self.fault.is_none() {
+                self.fault = self.worker.order(bytes, sent).err();
+            }
+        } else {
+            self.worker.peer(usize::from(from.0) - 1, bytes);
+        }
+    }
+}
+
+impl Handler for Driver {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.take(delivery.from, delivery.body.bytes());
+    }
+
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        if datagram.source != JUDGE && datagram.channel_id == PEERS_ID {
+            self.take(datagram.source, datagram.payload);
+        }
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        match peer {
+            JUDGE => self.judge_lost = true,
+            NodeId(worker) => self.worker.peer_lost(usize::from(worker) - 1),
+        }
+    }
+}
+
+/// Node of a worker.
+pub(super) fn node(worker: usize) -> NodeId {
+    NodeId(worker as u16 + 1)
+}

@@ -1,0 +1,116 @@
+//! Scaling of features and targets, so that one step fits all columns; undone in the model.
+//!
+//! Dense columns get mean 0 and standard deviation 1. Sparse ones are only divided by their standard deviation: a shift would make zeros values.
+
+use crate::data::Features;
+
+/// Shift and factor of each column: x' = (x − shift) / factor.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Scaling {
+    shifts: Vec<f64>,
+    factors: Vec<f64>,
+}
+
+impl Scaling {
+    /// Leaves all columns as they are.
+    pub(crate) fn none(columns: usize) -> Self {
+        Self {
+            shifts: vec![0.0; columns],
+            factors: vec![1.0; columns],
+        }
+    }
+
+    /// That of the data. Columns that never change get the factor 1.
+    pub(crate) fn of(features: &Features) -> Self {
+        let (columns, rows) = (features.columns(), features.rows().max(1) as f64);
+        let mut means = vec![0.0; columns];
+        for row in 0..features.rows() {
+            features.for_each(row, |j, x| means[j] += x);
+        }
+        means.iter_mut().for_each(|mean| *mean /= rows);
+        // Zeros that are not stored are as far from the mean as the mean is from zero.
+        let mut squares: Vec<f64> = vec![0.0; columns];
+        let mut stored = vec![0.0; columns];
+        for row in 0..features.rows() {
+            features.for_each(row, |j, x| {
+                squares[j] += (x - means[j]) * (x - means[j]);
+                stored[j] += 1.0;
+            });
+        }
+        let is_sparse = matches!(features, Features::Sparse { .. });
+        let factors = (0..columns).map(|j| {
+            let variance = (squares[j] + (rows - stored[j]) * means[j] * means[j]) / rows;
+            let deviation = variance.sqrt();
+            // What remains of a constant column is rounding.
+            if deviation > 1e-14 * means[j].abs() && deviation.is_finite() {
+                deviation
+            } else {
+                1.0
+            }
+        });
+        Self {
+            factors: factors.collect(),
+            shifts: if is_sparse { vec![0.0; columns] } else { means },
+        }
+    }
+
+    /// Scales the data.
+    pub(crate) fn apply(&self, features: &mut Features) {
+        features.change(|j, x| (x - self.shifts[j]) / self.factors[j]);
+    }
+
+    /// Coefficients and intercept for data as they were, from those for scaled data.
+    pub(crate) fn undo(&self, weights: &[f64], intercept: f64) -> (Vec<f64>, f64) {
+        let weights: Vec<f64> = (weights.iter().zip(&self.factors))
+            .map(|(weight, factor)| weight / factor)
+            .collect();
+        let shift: f64 = (weights.iter().zip(&self.shifts))
+            .map(|(weight, shift)| weight * shift)
+            .sum();
+        (weights, intercept - shift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scaled columns have mean 0 and deviation 1, and predictions do not change.
+    #[test]
+    fn scaling_is_undone() {
+        let mut features = Features::Dense {
+            columns: 2,
+            values: vec![1.0, 7.0, 3.0, 7.0, 8.0, 7.0],
+        };
+        let before = features.clone();
+        let scaling = Scaling::of(&features);
+        scaling.apply(&mut features);
+        let sum: f64 = (0..3).map(|row| features.dot(row, &[1.0, 0.0])).sum();
+        assert!(sum.abs() < 1e-14);
+        let (weights, intercept) = scaling.undo(&[2.0, 5.0], 0.5);
+        for row in 0..3 {
+            let scaled = features.dot(row, &[2.0, 5.0]) + 0.5;
+            assert!((before.dot(row, &weights) + intercept - scaled).abs() < 1e-12);
+        }
+    }
+
+    /// Sparse and dense data have the same deviations, and sparse ones keep their zeros.
+    #[test]
+    fn sparse_zeros_stay() {
+        let sparse = Features::Sparse {
+            columns: 2,
+            starts: vec![0, 1, 2, 2],
+            indices: vec![0, 1],
+            values: vec![3.0, 6.0],
+        };
+        let dense = Features::Dense {
+            columns: 2,
+            values: vec![3.0, 0.0, 0.0, 6.0, 0.0, 0.0],
+        };
+        let (sparse, dense) = (Scaling::of(&sparse), Scaling::of(&dense));
+        for (a, b) in sparse.factors.iter().zip(&dense.factors) {
+            assert!((a - b).abs() < 1e-14, "{a} {b}");
+        }
+        assert_eq!(sparse.shifts, [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Learning in one process, without messages: the measure for all others.
+
+use std::time::Instant;
+
+use crate::config::{LearnConfig, Method};
+use crate::newton::{Advance, Newton};
+use crate::objective::{Share, assess};
+use crate::report::{Moment, Outcome, Reason};
+use crate::sgd::{Sgd, rate_of};
+
+/// Steps of SGD between two looks whether the user wants to stop: some milliseconds.
+const STEPS_PER_LOOK: u64 = 256;
+
+/// Learns from all rows. `stop` tells whether the user wants it to end.
+pub fn learn(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
+    match config.method {
+        Method::Newton => newton(share, config, stop),
+        Method::Sgd => sgd(share, config, stop),
+    }
+}
+
+fn newton(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let began = Instant::now();
+    let shape = share.shape();
+    let mut newton = Newton::new(shape, config.l2, config.tol, vec![0.0; shape.parameters()]);
+    let mut history = Vec::new();
+    let reason = loop {
+        let sums = share.statistic(newton.theta(), true);
+        let next = newton.advance(&sums);
+        let (loss, gradient_norm) = newton.progress();
+        history.push(Moment {
+            seconds: began.elapsed().as_secs_f64(),
+            iteration: newton.steps(),
+            loss,
+            gradient_norm,
+        });
+        match next {
+            Advance::Evaluate if stop() => break Reason::Interrupted,
+            Advance::Evaluate => {}
+            Advance::Converged => break Reason::Converged,
+            Advance::Stagnated => break Reason::Stagnated,
+        }
+    };
+    let (theta, steps) = (newton.theta().to_vec(), newton.steps());
+    finish(
+        share,
+        began,
+        reason,
+        theta,
+        steps,
+        history,
+        newton.progress(),
+    )
+}
+
+fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
+    let began = Instant::now();
+    let (shape, rows) = (share.shape(), share.rows());
+    let rate = (config.sgd.rate)
+        .unwrap_or_else(|| rate_of(share.curvature(), share.squares() / rows.max(1) as f64));
+    let mut sgd = Sgd::new(
+        config.sgd,
+        rate,
+        config.l2,
+        shape.parameters(),
+        rows,
+        config.seed,
+    );
+    let (mut history, mut check_at) = (Vec::new(), 1);
+    let (reason, (loss, norm)) = loop {
+        if sgd.steps().is_multiple_of(STEPS_PER_LOOK) && stop() {
+            break (Reason::Interrupted, look(share, config, &sgd));
+        }
+        sgd.step(share);
+        if sgd.epochs() < check_at {
+            continue;
+        }
+        // The gradient of all rows costs about an epoch: it is made after 1, 2, 4, 8 … of them.
+        check_at = (2 * check_at).min(config.sgd.epochs.max(check_at + 1));
+        let (loss, gradient_norm) = look(share, config, &sgd);
+        history.push(Moment {
+            seconds: began.elapsed().as_secs_f64(),
+            iteration: sgd.epochs(),
+            loss,
+            gradient_norm,
+        });
+        if !gradient_norm.is_finite() {
+            break (Reason::Diverged, (loss, gradient_norm));
+        }
+        if gradient_norm <= config.tol {
+            break (Reason::Converged, (loss, gradient_norm));
+        }
+        if sgd.is_done() {
+            break (Reason::Epochs, (loss, gradient_norm));
+        }
+    };
+    let (theta, epochs) = (sgd.result().to_vec(), sgd.epochs());
+    finish(share, began, reason, theta, epochs, history, (loss, norm))
+}
+
+fn look(share: &Share, config: &LearnConfig, sgd: &Sgd) -> (f64, f64) {
+    let sums = share.statistic(sgd.result(), false);
+    assess(share.shape(), &sums, false, sgd.result(), config.l2)
+}
+
+fn finish(
+    share: &Share,
+    began: Instant,
+    reason: Reason,
+    theta: Vec<f64>,
+    iterations: u64,
+    history: Vec<Moment>,
+    (loss, gradient_norm): (f64, f64),
+) -> Outcome {
+    Outcome {
+        reason,
+        theta,
+        loss,
+        gradient_norm,
+        iterations,
+        exchanges: 0,
+        rejected: 0,
+        bytes_sent: 0,
+        disagreement: 0.0,
+        seconds: began.elapsed().as_secs_f64(),
+        rows: share.rows(),
+        dropped: Vec::new(),
+        history,
+    }
+}

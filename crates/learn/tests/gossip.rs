@@ -1,0 +1,343 @@
+//! Judge and workers over real links, each with its own endpoint in its own thread of this process.
+
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
+
+use tsumuji_learn::data::{Data, Features, Targets};
+use tsumuji_learn::gossip::{RunError, Watch, WorkerError, corrupt_worker_main, run, worker_main};
+use tsumuji_learn::report::{Outcome, Reason};
+use tsumuji_learn::{Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Over {
+    Shm,
+    Udp,
+}
+
+const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
+
+fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink>> {
+    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
+        Over::Shm => {
+            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
+            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
+            (0..nodes)
+                .map(|id| (base(id), Membership::local(NodeId(id), nodes)))
+                .unzip()
+        }
+        Over::Udp => {
+            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+            let bind = |_| Udp::bind(any, UdpConfig::default()).unwrap();
+            let links: Vec<Udp> = (0..nodes).map(bind).collect();
+            let addr = |link: &Udp| match link.local_addr() {
+                LinkAddr::Inet(addr) => addr,
+                other => panic!("{other:?}"),
+            };
+            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
+            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
+            (0..nodes).zip(links).map(member).unzip()
+        }
+    };
+    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
+        let impair = ImpairConfig {
+            loss,
+            seed: 31 + id,
+            ..ImpairConfig::default()
+        };
+        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
+        Endpoint::new(link, membership, Options::default()).unwrap()
+    };
+    (0..)
+        .zip(bases.into_iter().zip(memberships))
+        .map(open)
+        .collect()
+}
+
+fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
+    thread::spawn(move || worker_main(&mut endpoint))
+}
+
+struct Nobody;
+
+impl Watch for Nobody {}
+
+/// Runs judge and workers to the end; every worker must leave in good order.
+fn learn(
+    over: Over,
+    workers: u16,
+    loss: f64,
+    problem: &Problem,
+    config: &LearnConfig,
+    mode: Mode,
+) -> Outcome {
+    let mut nodes = cluster(over, workers + 1, loss).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let team: Vec<_> = nodes.map(serve).collect();
+    let outcome = run(&mut judge, problem, config, mode, &mut Nobody);
+    for worker in team {
+        worker.join().unwrap().unwrap();
+    }
+    outcome.unwrap()
+}
+
+/// Rows of `classes` clouds, sorted by class, so that shares hold only some of them; or a noisy plane.
+fn data(kind: Kind, rows: usize, columns: usize, classes: usize) -> Data {
+    let mut random = fastrand::Rng::with_seed(17);
+    let mut values = Vec::new();
+    let mut numbers = Vec::new();
+    let mut ids = Vec::new();
+    for row in 0..rows {
+        let class = row * classes / rows;
+        let x: Vec<f64> = (0..columns)
+            .map(|j| 2.0 * random.f64() - 1.0 + if j % classes == class { 0.4 } else { 0.0 })
+            .collect();
+        numbers.push(x.iter().sum::<f64>() + 0.3 * random.f64());
+        ids.push(class as u32);
+        values.extend(x);
+    }
+    let targets = match kind {
+        Kind::Linear | Kind::Ridge => Targets::Numbers(numbers),
+        Kind::Logistic | Kind::Svm => Targets::Labels {
+            classes: (0..classes).map(|class| format!("c{class}")).collect(),
+            ids,
+        },
+    };
+    Data {
+        features: Features::Dense { columns, values },
+        names: None,
+        target_name: None,
+        targets: Some(targets),
+    }
+}
+
+fn config(kind: Kind, method: Method) -> LearnConfig {
+    LearnConfig {
+        kind,
+        method,
+        sgd: SgdConfig {
+            epochs: 60,
+            ..SgdConfig::default()
+        },
+        l2: if kind == Kind::Linear { 0.0 } else { 1e-3 },
+        tol: if method == Method::Newton { 1e-9 } else { 1e-3 },
+        seed: 3,
+    }
+}
+
+fn problem(data: Data, config: &LearnConfig, shuffles: bool) -> Problem {
+    let how = Preparation {
+        scales: true,
+        shuffles,
+    };
+    Problem::new(data, config, how).unwrap()
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max)
+}
+
+/// Where nodes hold only some of the classes, Newton's gossip still reaches the optimum of all rows, over every link.
+#[test]
+fn newton_reaches_the_optimum_of_skewed_shares() {
+    for (kind, classes) in [
+        (Kind::Logistic, 2),
+        (Kind::Svm, 3),
+        (Kind::Ridge, 2),
+        (Kind::Linear, 2),
+    ] {
+        let config = config(kind, Method::Newton);
+        let problem = problem(data(kind, 400, 6, classes), &config, false);
+        let wanted = single::learn(&problem.share, &config, &mut || false);
+        for over in BOTH {
+            let outcome = learn(over, 3, 0.0, &problem, &config, Mode::Gossip);
+            assert_eq!(outcome.reason, Reason::Converged, "{kind:?} {over:?}");
+            assert!(
+                distance(&outcome.theta, &wanted.theta) < 1e-9,
+                "{kind:?} {over:?}"
+            );
+            assert_eq!(
+                (outcome.disagreement, outcome.rejected, outcome.rows),
+                (0.0, 0, 400)
+            );
+            assert!(outcome.exchanges > 0 && outcome.bytes_sent > 0 && outcome.dropped.is_empty());
+        }
+    }
+}
+
+/// Plain gossip SGD does not: on the same skewed shares its parameters end far from the optimum, and it says so.
+#[test]
+fn sgd_on_skewed_shares_is_not_taken_for_converged() {
+    let mut config = config(Kind::Logistic, Method::Sgd);
+    config.sgd.epochs = 20;
+    config.sgd.period = 64;
+    let problem = problem(data(Kind::Logistic, 400, 6, 2), &config, false);
+    let wanted = single::learn(
+        &problem.share,
+        &self::config(Kind::Logistic, Method::Newton),
+        &mut || false,
+    );
+    let outcome = learn(Over::Shm, 2, 0.0, &problem, &config, Mode::Gossip);
+    assert_eq!(outcome.reason, Reason::Epochs);
+    assert!(
+        distance(&outcome.theta, &wanted.theta) > 1e-2,
+        "{}",
+        distance(&outcome.theta, &wanted.theta)
+    );
+}
+
+/// Loss delays and changes nothing: statistics in datagrams, and in messages of several frames.
+#[test]
+fn newton_is_exact_under_loss() {
+    for (columns, over) in [(6, Over::Udp), (6, Over::Shm), (60, Over::Udp)] {
+        let config = config(Kind::Logistic, Method::Newton);
+        let problem = problem(data(Kind::Logistic, 500, columns, 2), &config, false);
+        let wanted = single::learn(&problem.share, &config, &mut || false);
+        let outcome = learn(over, 4, 0.1, &problem, &config, Mode::Gossip);
+        assert_eq!(outcome.reason, Reason::Converged);
+        assert!(
+            distance(&outcome.theta, &wanted.theta) < 1e-9,
+            "{columns} {over:?}"
+        );
+        assert_eq!(outcome.disagreement, 0.0);
+    }
+}
+
+/// Shuffled shares and averaging make gossip SGD converge, with loss and without.
+#[test]
+fn sgd_converges_on_shuffled_shares() {
+    for loss in [0.0, 0.1] {
+        let config = config(Kind::Logistic, Method::Sgd);
+        let problem = problem(data(Kind::Logistic, 20_000, 6, 2), &config, true);
+        let config = LearnConfig {
+            tol: 5e-3,
+            ..config
+        };
+        let outcome = learn(Over::Udp, 3, loss, &problem, &config, Mode::Gossip);
+        assert_eq!(outcome.reason, Reason::Converged, "{outcome:?}");
+        assert!(outcome.exchanges > 0 && outcome.rejected == 0);
+    }
+}
+
+/// Kernel TCP and all-reduce come to the same as gossip.
+#[test]
+fn other_modes_agree() {
+    for mode in [Mode::Tcp, Mode::AllReduce] {
+        let config = config(Kind::Svm, Method::Newton);
+        let problem = problem(data(Kind::Svm, 300, 5, 3), &config, false);
+        let wanted = single::learn(&problem.share, &config, &mut || false);
+        let outcome = learn(Over::Shm, 3, 0.0, &problem, &config, mode);
+        assert_eq!(outcome.reason, Reason::Converged, "{mode:?}");
+        assert!(distance(&outcome.theta, &wanted.theta) < 1e-9, "{mode:?}");
+        assert!(outcome.bytes_sent > 0);
+        let config = LearnConfig {
+            tol: 5e-3,
+            ..self::config(Kind::Ridge, Method::Sgd)
+        };
+        let problem = self::problem(data(Kind::Ridge, 1000, 5, 2), &config, true);
+        let outcome = learn(Over::Shm, 2, 0.0, &problem, &config, mode);
+        assert_eq!(outcome.reason, Reason::Converged, "{mode:?}: {outcome:?}");
+        assert!(outcome.exchanges > 0, "{mode:?}");
+    }
+}
+
+/// A peer whose numbers cannot be is refused, counted and dropped; the others reach the optimum of their rows.
+#[test]
+fn corrupt_peer_is_refused() {
+    for (method, rows) in [(Method::Newton, 1_200), (Method::Sgd, 24_000)] {
+        let config = LearnConfig {
+            tol: if method == Method::Sgd { 1e-2 } else { 1e-9 },
+            ..config(Kind::Logistic, method)
+        };
+        let problem = problem(data(Kind::Logistic, rows, 6, 2), &config, true);
+        let mut nodes = cluster(Over::Udp, 4, 0.0).into_iter();
+        let mut judge = nodes.next().unwrap();
+        let mut liar = nodes.next_back().unwrap();
+        let team: Vec<_> = nodes.map(serve).collect();
+        let liar = thread::spawn(move || corrupt_worker_main(&mut liar));
+        let outcome = run(&mut judge, &problem, &config, Mode::Gossip, &mut Nobody).unwrap();
+        for worker in team {
+            worker.join().unwrap().unwrap();
+        }
+        let _ = liar.join().unwrap(); // told to leave, or left alone
+        assert!(outcome.rejected > 0, "{method:?}: {outcome:?}");
+        assert_eq!(
+            (outcome.dropped.len(), outcome.rows),
+            (1, rows / 3 * 2),
+            "{method:?}"
+        );
+        assert!(
+            outcome.dropped[0].cause.contains("implausible"),
+            "{:?}",
+            outcome.dropped
+        );
+        assert_eq!(outcome.reason, Reason::Converged, "{method:?}");
+        if method == Method::Newton {
+            let rest = problem.part(0..rows / 3 * 2);
+            let share = tsumuji_learn::Share {
+                features: rest.0,
+                targets: rest.1,
+                ..problem.share.clone()
+            };
+            let wanted = single::learn(&share, &config, &mut || false);
+            assert!(distance(&outcome.theta, &wanted.theta) < 1e-8);
+        }
+    }
+}
+
+/// A worker that ends without a word is dropped, and the survivors go on without its rows.
+#[test]
+fn dead_worker_drops_out() {
+    struct Told(bool);
+    impl Watch for Told {
+        fn ended(&mut self) -> Vec<(usize, String)> {
+            if std::mem::replace(&mut self.0, true) {
+                vec![]
+            } else {
+                vec![(1, "killed".to_owned())]
+            }
+        }
+    }
+    let config = config(Kind::Logistic, Method::Newton);
+    let problem = problem(data(Kind::Logistic, 900, 6, 2), &config, true);
+    let mut nodes = cluster(Over::Udp, 4, 0.0).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let first = serve(nodes.next().unwrap());
+    let dead = nodes.next().unwrap(); // it never serves
+    let last = serve(nodes.next().unwrap());
+    let outcome = run(
+        &mut judge,
+        &problem,
+        &config,
+        Mode::Gossip,
+        &mut Told(false),
+    )
+    .unwrap();
+    first.join().unwrap().unwrap();
+    last.join().unwrap().unwrap();
+    dead.vanish();
+    assert_eq!((outcome.reason, outcome.rows), (Reason::Converged, 600));
+    assert_eq!(outcome.dropped[0].cause, "killed");
+}
+
+/// Workers without rows are refused before anything is sent.
+#[test]
+fn each_worker_needs_a_row() {
+    let config = config(Kind::Ridge, Method::Newton);
+    let problem = problem(data(Kind::Ridge, 2, 2, 2), &config, false);
+    let mut nodes = cluster(Over::Shm, 4, 0.0);
+    let refused = run(&mut nodes[0], &problem, &config, Mode::Gossip, &mut Nobody);
+    assert!(matches!(
+        refused,
+        Err(RunError::MoreWorkersThanRows {
+            workers: 3,
+            rows: 2
+        })
+    ));
+}
