@@ -568,7 +568,9 @@ mod tests {
     /// Every figure has statements of the paper, and numbers of ours and of MPICH for them.
     #[test]
     fn statements_have_both_sides() {
-        for figure in Figure::ALL {
+        // That of L2RTC has its own.
+        let of_suci = |figure: &Figure| *figure != Figure::L2rtcFig12;
+        for figure in Figure::ALL.into_iter().filter(of_suci) {
             let all = statements(figure, &found(figure));
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);
