@@ -251,7 +251,7 @@ fn launches_bring_their_relays() {
         );
         assert_eq!(run["workers"], 5);
     }
-    let solve = start(&[&ENDLESS[..], &over, &["--open"]].concat());
+    let mut solve = start(&[&ENDLESS[..], &over, &["--open"]].concat());
     let begun = Instant::now();
     let inside = |host: usize| {
         let pids = std::process::Command::new("ip")
@@ -261,6 +261,9 @@ fn launches_bring_their_relays() {
     };
     // Three programs and their agents (the first host has the judge itself), and a relay.
     while inside(0) < 6 || inside(1) < 7 {
+        if solve.try_wait().unwrap().is_some() {
+            panic!("it has ended: {}", text(&finish(solve).stderr));
+        }
         assert!(
             begun.elapsed() < PATIENCE,
             "{} and {}",

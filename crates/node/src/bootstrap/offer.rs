@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -69,10 +69,14 @@ pub(super) fn ask<A: DeserializeOwned>(name: &str) -> io::Result<Option<(A, Owne
     }
 }
 
+/// When the memory was given last; `None`: never.
+pub(super) type Asked = Arc<Mutex<Option<Instant>>>;
+
 /// Gives the memory to whoever asks, on a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     stop: Arc<OwnedFd>,
+    asked: Asked,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,13 +90,23 @@ impl Server {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
+        let asked = Asked::default();
+        let noted = Arc::clone(&asked);
         let thread = std::thread::Builder::new()
             .name("tsumuji-host".to_owned())
-            .spawn(move || serve(Door::new(listener), (&memory, &about), &stopped))?;
+            .spawn(move || serve(Door::new(listener), (&memory, &about), &noted, &stopped))?;
         Ok(Self {
             stop,
+            asked,
             thread: Some(thread),
         })
+    }
+}
+
+impl Server {
+    /// When somebody asked last; may be kept longer than the server.
+    pub(super) fn asked(&self) -> Asked {
+        Arc::clone(&self.asked)
     }
 }
 
@@ -105,7 +119,12 @@ impl Drop for Server {
     }
 }
 
-fn serve(mut door: Door, (memory, about): (&OwnedFd, &impl Serialize), stop: &OwnedFd) {
+fn serve(
+    mut door: Door,
+    (memory, about): (&OwnedFd, &impl Serialize),
+    asked: &Asked,
+    stop: &OwnedFd,
+) {
     loop {
         let (watched, pause) = door.watch();
         let mut fds = [watched, PollFd::new(stop, PollFlags::IN)];
@@ -118,6 +137,7 @@ fn serve(mut door: Door, (memory, about): (&OwnedFd, &impl Serialize), stop: &Ow
             return;
         }
         for caller in door.callers().unwrap_or_default() {
+            *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             // One that hangs up meanwhile asks again or not.
             let _ = rendezvous::send(caller.as_fd(), &(VERSION, about), Some(memory.as_fd()));
         }

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, Command, Stdio};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -38,14 +39,16 @@ use crate::runqueue::Runqueue;
 
 /// How often a relay looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// A relay that was started for a node ends if none came for so long; and at once when the last has left.
+/// A relay that was started for a node ends if none came for so long; and when the last has left, unless somebody has just asked for it: an agent asks
+/// before it starts the program that attaches.
 const UNUSED_FIRST: Duration = Duration::from_secs(10);
+const ASKED_MIN: Duration = Duration::from_secs(3);
 /// How long it goes on after it has withdrawn its offer: a process that has just taken it attaches meanwhile.
 const LAST_CALL: Duration = Duration::from_millis(100);
 /// How long a node waits for a relay that it has started: interfaces may take some seconds to come up.
 const START_MAX: Duration = Duration::from_secs(15);
 /// How long a slot, or a device, may be taken by a process that is just ending.
-const ENDING_MAX: Duration = Duration::from_secs(2);
+const ENDING_MAX: Duration = Duration::from_secs(6);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// Most bytes of a relay's complaint.
@@ -478,10 +481,18 @@ impl<D: Ethernet> Service<D> {
         if !self.has_been_used && self.begun.elapsed() < UNUSED_FIRST {
             return Ok(false);
         }
+        let asked = self.offer.as_ref().map(Server::asked).unwrap_or_default();
+        let was_asked = || {
+            let asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.is_some_and(|asked| asked.elapsed() < ASKED_MIN)
+        };
+        if was_asked() {
+            return Ok(false);
+        }
         self.offer = None;
         let begun = Instant::now();
         while begun.elapsed() < LAST_CALL {
-            if self.relay.processes() > 0 {
+            if self.relay.processes() > 0 || was_asked() {
                 // The name may be another relay's by now: then this one serves those that it has, and then ends.
                 if let Ok(listener) = rendezvous::listen(&name_of(self.name)) {
                     self.offer(listener)?;
