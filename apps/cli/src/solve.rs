@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
+use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -70,6 +70,10 @@ pub(crate) struct Args {
     /// async: no worker waits; sync: all workers wait for each other each lap; threads and single: without messages, to compare
     #[arg(long, value_name = "MODE", default_value = "async")]
     mode: ModeName,
+    /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
+    /// (adaptive, the default)
+    #[arg(long, value_name = "EXECUTOR")]
+    executor: Option<Executor>,
     /// Elements in one frame
     #[arg(long, value_name = "E|auto", default_value = "auto")]
     elements: Elements,
@@ -237,6 +241,8 @@ pub(crate) fn run(args: Args) -> Outcome {
             Some(cluster) => cluster.link_name(),
             None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
         }),
+        executor: (args.mode.uses_messages())
+            .then(|| args.executor.unwrap_or_default().to_string()),
         workers,
         ..Run::default()
     };
@@ -272,6 +278,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 } else {
                     Mode::Async
                 },
+                executor: args.executor.unwrap_or_default(),
                 elements: args.elements,
                 inner: args.inner,
                 omega: args.omega,
@@ -341,6 +348,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         for (flag, is_given) in [
             ("--link", args.link.is_some()),
             ("--loss", args.loss.is_some()),
+            ("--executor", args.executor.is_some()),
             ("--elements", args.elements != Elements::Auto),
             ("--congestion", args.congestion.is_some()),
             ("--metrics", args.metrics.is_some()),

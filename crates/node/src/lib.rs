@@ -74,7 +74,8 @@ pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint, JoinRequest, NOW_OR_NEVER, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
 pub use executor::{
-    Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, UnknownExecutor,
+    Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, Trial,
+    UnknownExecutor,
 };
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};

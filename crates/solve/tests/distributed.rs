@@ -8,7 +8,9 @@ use tsumuji_board::Elements;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::{
+    AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
+};
 use tsumuji_solve::distributed::{
     Input, Mode, SolveConfig, SolveError, Solved, WorkerError, run, worker_main,
 };
@@ -149,6 +151,43 @@ fn systems_are_solved_over_both_links_under_loss() {
                     );
                     if loss > 0.0 {
                         assert!(solved.frames_lost() > 0, "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// With a thread for the computation the answers are the same, in both modes, with and without losses; it computes all laps if asked to, none if not.
+#[test]
+fn any_thread_may_compute() {
+    for (what, inner) in [("dense:300", Inner::Sweep), ("poisson2d:24", Inner::Auto)] {
+        let generate: Generate = what.parse().unwrap();
+        let system = generate.system(1).unwrap();
+        for (over, loss) in [(Over::Shm, 0.0), (Over::Udp, 0.2)] {
+            for mode in [Mode::Async, Mode::Sync] {
+                for executor in [
+                    Executor::RunToCompletion,
+                    Executor::Pipeline,
+                    Executor::Adaptive,
+                ] {
+                    let config = SolveConfig {
+                        mode,
+                        inner,
+                        executor,
+                        ..config()
+                    };
+                    let solved = solve(over, 2, loss, Input::System(&system), &config);
+                    let name = format!("{what} {over:?} {loss} {mode:?} {executor}");
+                    check(&solved, &system, 2, &name);
+                    for worker in &solved.workers {
+                        let beside = worker.laps_beside;
+                        match executor {
+                            // Both are rounded.
+                            Executor::Pipeline => assert!(beside.abs_diff(worker.laps) <= 1),
+                            Executor::RunToCompletion => assert_eq!(beside, 0),
+                            Executor::Adaptive => assert!(beside <= worker.laps + 1),
+                        }
                     }
                 }
             }

@@ -260,6 +260,11 @@ fn traffic(solved: &Solved) -> Traffic {
             .iter()
             .map(|worker| worker.peak_rss_bytes)
             .collect(),
+        laps_beside: solved
+            .workers
+            .iter()
+            .map(|worker| worker.laps_beside)
+            .collect(),
     }
 }
 

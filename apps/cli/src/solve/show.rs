@@ -90,6 +90,8 @@ pub(super) struct Traffic {
     pub(super) bytes_sent: u64,
     /// Peak memory of each worker.
     pub(super) peak_rss_bytes: Vec<u64>,
+    /// Laps of each worker that a thread beside its polling one computed.
+    pub(super) laps_beside: Vec<u64>,
 }
 
 impl Traffic {
@@ -119,6 +121,8 @@ pub(super) struct Run {
     pub(super) mode: String,
     /// None for modes that use no link.
     pub(super) link: Option<String>,
+    /// Which thread of a worker computes; none as `link`.
+    pub(super) executor: Option<String>,
     pub(super) workers: usize,
     /// The expected convergence, in one sentence.
     pub(super) outlook: Option<Outlook>,
@@ -132,6 +136,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
         "workers": run.workers,
         "link": run.link,
         "mode": run.mode,
+        "executor": run.executor,
         "system": run.system,
         "rows": run.rows,
         "outlook": run.outlook,
@@ -139,6 +144,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
         "frames_lost": traffic.frames_lost,
         "bytes_sent": traffic.bytes_sent,
         "peak_rss_bytes": traffic.peak_rss_bytes,
+        "laps_beside": traffic.laps_beside,
     });
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);
@@ -188,6 +194,14 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
             ),
         ),
     ];
+    if let Some(executor) = &run.executor {
+        let beside: u64 = traffic.laps_beside.iter().sum();
+        let all: u64 = outcome.laps.iter().sum();
+        rows.push((
+            "executor",
+            format!("{executor}; {beside} of {all} laps beside the polling threads"),
+        ));
+    }
     if run.link.is_some() {
         let megabytes = traffic.bytes_sent as f64 / 1e6;
         rows.push((
@@ -233,6 +247,7 @@ mod tests {
             rows: 3,
             mode: "async".into(),
             link: Some("shm".into()),
+            executor: Some("adaptive".into()),
             workers: 2,
             outlook: None,
         };
@@ -256,6 +271,7 @@ mod tests {
             frames_lost: 1,
             bytes_sent: 4000,
             peak_rss_bytes: vec![5_000_000, 6_000_000],
+            laps_beside: vec![7, 0],
         };
         let value = json_of(&run, &outcome, &traffic).unwrap();
         for field in [
@@ -271,6 +287,8 @@ mod tests {
             "frames_lost",
             "bytes_sent",
             "peak_rss_bytes",
+            "executor",
+            "laps_beside",
         ] {
             assert!(!value[field].is_null(), "{field} is missing");
         }
@@ -280,6 +298,7 @@ mod tests {
             "18-20 by 2 workers over shm",
             "iterate 300.000ms",
             "1 frames lost",
+            "adaptive; 7 of 38 laps",
             "6.0 MB",
             "something to know",
         ] {

@@ -111,6 +111,27 @@ fn generated_systems_converge() {
     }
 }
 
+/// The executor can be chosen, is told with what it did, and is refused where there are no messages.
+#[test]
+fn executors_can_be_chosen() {
+    let words = ["solve", "--generate", "dense:200", "--workers", "2"];
+    for (executor, beside) in [("pipeline", true), ("rtc", false)] {
+        let (code, run) = json(&[&words[..], &["--executor", executor]].concat());
+        assert_converged(code, &run);
+        assert_eq!(run["executor"], executor);
+        let laps = run["laps_beside"].as_array().unwrap();
+        assert!(
+            laps.iter()
+                .all(|laps| (laps.as_u64().unwrap() > 0) == beside),
+            "{run}"
+        );
+    }
+    let refused = tsumuji(&[&words[..], &["--mode", "threads", "--executor", "rtc"]].concat());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("--executor: no effect"), "{said}");
+}
+
 /// A seed fixes what is generated, and another one gives another system.
 #[test]
 fn seed_fixes_the_system() {

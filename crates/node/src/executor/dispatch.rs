@@ -235,10 +235,11 @@ impl Dispatch {
         let (mut wants, mut reason) = policy::decide(self.wants_workers, has_core, measured);
         let is_moved = wants && !self.wants_workers;
         if is_moved && reason == Reason::Heavy {
-            self.trial.begin(measured);
+            self.trial.begin(measured.calls, measured.span_ns);
         } else if wants && reason == Reason::Heavy {
+            // A period in which nothing waited tells nothing.
             let waited = self.shared.waiting.load(Ordering::Relaxed) > 0;
-            if self.trial.has_failed(measured, waited, now_ns) {
+            if waited && (self.trial).has_failed(measured.calls, measured.span_ns, now_ns) {
                 (wants, reason) = (false, Reason::NoCore);
             }
         }

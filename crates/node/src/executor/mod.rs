@@ -24,6 +24,7 @@ use std::str::FromStr;
 use tsumuji_proto::{Channel, NodeId};
 
 pub(crate) use self::dispatch::{Dispatch, Shared};
+pub use self::policy::Trial;
 use crate::channel::{MessageSender, Outgoing};
 use crate::error::SendError;
 use crate::handler::Context;

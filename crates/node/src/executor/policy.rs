@@ -25,50 +25,52 @@ const TRIAL_PERIODS: u32 = 5;
 const PAUSE_LEAST_NS: u64 = 1_000_000_000;
 const PAUSE_MOST_NS: u64 = 32_000_000_000;
 
-/// Whether workers do better: the rate of calls before a move and after it. They do not where others take the cores that they would need.
+/// Whether a move did good: the rate of work before it and after it. Other threads do no better where others take the cores that they would need.
+///
+/// Work is counted as the caller likes: calls, rows, bytes.
 #[derive(Debug, Default)]
-pub(super) struct Trial {
-    /// Calls in 2³⁰ ns before the move; `None`: nothing is on trial.
+pub struct Trial {
+    /// Work in 2³⁰ ns before the move; `None`: nothing is on trial.
     before: Option<u64>,
     periods: u32,
-    calls: u64,
+    work: u64,
     span_ns: u64,
     pause_ns: u64,
     paused_until_ns: u64,
 }
 
 impl Trial {
-    fn rate(calls: u64, span_ns: u64) -> u64 {
-        (calls << 30) / span_ns.max(1)
+    fn rate(work: u64, span_ns: u64) -> u64 {
+        ((u128::from(work) << 30) / u128::from(span_ns.max(1))) as u64
     }
 
-    /// The service is about to be moved, by what was measured.
-    pub(super) fn begin(&mut self, measured: Measured) {
-        self.before = Some(Self::rate(measured.calls, measured.span_ns));
-        (self.periods, self.calls, self.span_ns) = (0, 0, 0);
+    /// The move is about to be made; before it `work` was done in `span_ns`.
+    pub fn begin(&mut self, work: u64, span_ns: u64) {
+        self.before = Some(Self::rate(work, span_ns));
+        (self.periods, self.work, self.span_ns) = (0, 0, 0);
     }
 
     /// Whether a move may be tried at this time.
-    pub(super) fn is_allowed(&self, now_ns: u64) -> bool {
+    pub fn is_allowed(&self, now_ns: u64) -> bool {
         now_ns >= self.paused_until_ns
     }
 
-    /// Takes a period with workers; `true`: they do worse. A period in which nothing waited tells nothing.
-    pub(super) fn has_failed(&mut self, measured: Measured, waited: bool, now_ns: u64) -> bool {
-        let Some(before) = self.before.filter(|_| waited) else {
+    /// Takes a period after the move; `true`: it did harm, and is to be taken back. Leave out periods in which there was not enough work.
+    pub fn has_failed(&mut self, work: u64, span_ns: u64, now_ns: u64) -> bool {
+        let Some(before) = self.before else {
             return false;
         };
         self.periods += 1;
         if self.periods > 1 {
             // The first has the start of the workers in it.
-            self.calls += measured.calls;
-            self.span_ns += measured.span_ns;
+            self.work += work;
+            self.span_ns += span_ns;
         }
         if self.periods < TRIAL_PERIODS {
             return false;
         }
         self.before = None;
-        if Self::rate(self.calls, self.span_ns) >= before {
+        if Self::rate(self.work, self.span_ns) >= before {
             self.pause_ns = 0;
             return false;
         }
@@ -159,24 +161,26 @@ mod tests {
     fn moves_are_on_trial() {
         let mut trial = Trial::default();
         let (before, worse) = (measured(5_000, 100), measured(5_000, 60));
+        let fails = |trial: &mut Trial, measured: Measured, now_ns| {
+            trial.has_failed(measured.calls, measured.span_ns, now_ns)
+        };
         let mut now_ns = 0;
         for pause_ns in [PAUSE_LEAST_NS, 2 * PAUSE_LEAST_NS] {
             assert!(trial.is_allowed(now_ns));
-            trial.begin(before);
-            assert!(!trial.has_failed(worse, false, now_ns), "nothing waited");
+            trial.begin(before.calls, before.span_ns);
             for _ in 1..TRIAL_PERIODS {
-                assert!(!trial.has_failed(worse, true, now_ns));
+                assert!(!fails(&mut trial, worse, now_ns));
             }
-            assert!(trial.has_failed(worse, true, now_ns));
+            assert!(fails(&mut trial, worse, now_ns));
             assert!(!trial.is_allowed(now_ns + pause_ns - 1));
             now_ns += pause_ns;
         }
-        trial.begin(before);
+        trial.begin(before.calls, before.span_ns);
         for _ in 0..3 * TRIAL_PERIODS {
-            assert!(!trial.has_failed(measured(5_000, 180), true, now_ns));
+            assert!(!fails(&mut trial, measured(5_000, 180), now_ns));
         }
         assert!(trial.is_allowed(now_ns));
-        assert!(!trial.has_failed(worse, true, now_ns), "it was decided");
+        assert!(!fails(&mut trial, worse, now_ns), "it was decided");
     }
 
     /// Without a core for workers nothing moves, and nothing is decided without a call.

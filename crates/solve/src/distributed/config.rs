@@ -3,6 +3,7 @@
 use crate::local::Inner;
 use serde::{Deserialize, Serialize};
 use tsumuji_board::Elements;
+use tsumuji_node::Executor;
 
 /// Whether workers wait for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub enum Mode {
 pub struct SolveConfig {
     /// Whether workers wait for one another.
     pub mode: Mode,
+    /// Which thread of a worker computes.
+    #[serde(with = "ExecutorAsSent")]
+    pub executor: Executor,
     /// Elements per frame.
     #[serde(with = "ElementsAsSent")]
     pub elements: Elements,
@@ -42,10 +46,20 @@ enum ElementsAsSent {
     Fixed(usize),
 }
 
+/// As `Executor`, which does not implement serde's traits.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Executor")]
+enum ExecutorAsSent {
+    RunToCompletion,
+    Pipeline,
+    Adaptive,
+}
+
 impl Default for SolveConfig {
     fn default() -> Self {
         Self {
             mode: Mode::default(),
+            executor: Executor::default(),
             elements: Elements::default(),
             inner: Inner::default(),
             omega: 1.0,

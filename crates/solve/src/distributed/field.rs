@@ -87,6 +87,10 @@ pub(super) struct Field {
     pub(super) shares_taken: u64,
     /// Frames for which the link had no slot.
     pub(super) refused: u64,
+    /// Time spent on relaxing rows.
+    pub(super) computed_ns: u64,
+    /// Laps that another thread than the polling one computed, with parts.
+    pub(super) laps_beside: f64,
 }
 
 impl Field {
@@ -140,6 +144,8 @@ impl Field {
             received_ns: 0,
             shares_taken: 0,
             refused: 0,
+            computed_ns: 0,
+            laps_beside: 0.0,
         }
     }
 
@@ -269,6 +275,7 @@ impl Field {
         let began = outlet.now_ns();
         let squares = self.sweeper.relax(rows.clone(), &mut self.x);
         let computed = outlet.now_ns();
+        self.computed_ns += computed - began;
         let published = if self.alone {
             Published::default()
         } else {
@@ -303,7 +310,9 @@ impl Field {
     /// One step of a lap whose values are not published before its end; returns whether the lap is complete.
     pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
         let rows = self.next_rows(super::walk::part_rows(self.board.own().len()));
+        let began = outlet.now_ns();
         let squares = self.sweeper.relax(rows.clone(), &mut self.x);
+        self.computed_ns += outlet.now_ns() - began;
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
             self.report(outlet, self.walk.estimate())?;

@@ -9,6 +9,7 @@ use super::watch::{Cause, Watch};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tsumuji_board::Elements;
+use tsumuji_wire::Datagram;
 
 /// Channel of the board's updates.
 pub(super) const BOARD_CHANNEL: u16 = 1;
@@ -178,6 +179,8 @@ pub struct WorkerStats {
     pub shares_taken: u64,
     /// Elements per frame at the end.
     pub elements: u64,
+    /// Laps of these that a thread beside the polling one computed.
+    pub laps_beside: u64,
 }
 
 /// From a worker to another: part of its block of x at the end of an epoch (async) or of a lap (sync).
@@ -217,6 +220,17 @@ impl LapReport {
     /// Payload of the datagram; epoch and number travel in its header.
     pub(super) fn payload(&self) -> Vec<u8> {
         codec::to_bytes(&(self.laps, self.estimate), &[])
+    }
+
+    /// As a datagram to the judge, with [`payload`](Self::payload).
+    pub(super) fn datagram<'a>(&self, payload: &'a [u8]) -> Datagram<'a> {
+        Datagram {
+            channel_id: REPORT_CHANNEL,
+            epoch: self.epoch,
+            lap: self.number,
+            payload,
+            ..Datagram::EMPTY
+        }
     }
 
     /// `None`: not a report.

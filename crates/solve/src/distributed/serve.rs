@@ -1,11 +1,14 @@
 //! A worker with an endpoint and a clock.
 //!
 //! One visible loop: poll, send waiting messages, one step of work. A worker never waits for another while it iterates. Where workers outnumber cores
-//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. While it computes long (factorising,
-//! making rows, a pass over a large block) the endpoint's progress assistant answers the others.
+//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. Where `division` says so, a second thread
+//! takes the steps (`beside`), and this one receives and transmits. While a worker computes long outside of laps (factorising, making rows, a pass over
+//! a large block) the endpoint's progress assistant answers the others.
 
+use super::beside::{Beside, Returned, Whither};
+use super::division::{Division, Done};
 use super::field::{Outlet, node};
-use super::message::{LapReport, REPORT_CHANNEL};
+use super::message::LapReport;
 use super::run::{BULK, CONTROL};
 use super::stats;
 use super::worker::{Step, To, Way, Worker, WorkerFault};
@@ -51,6 +54,9 @@ pub enum WorkerError {
     /// A message could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// The kernel gives no thread for the computation.
+    #[error("no thread for the computation: {0}")]
+    Thread(std::io::Error),
 }
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
@@ -60,6 +66,8 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         .ok_or(WorkerError::NotAWorker)?;
     let mut driver = Driver {
         worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
+        division: None,
+        beside: None,
         fault: None,
         judge_lost: false,
     };
@@ -85,7 +93,10 @@ fn serve<L: Link>(
         .filter(|other| *other != me)
         .map(node)
         .collect();
-    let contended = endpoint.is_oversubscribed(&endpoint.members()[1..]); // the judge sleeps
+    let team = &endpoint.members()[1..]; // the judge sleeps
+    let contended = endpoint.is_oversubscribed(team);
+    // With two threads for each worker.
+    let crowded = endpoint.is_oversubscribed(&[team, team].concat());
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut turn = 0;
@@ -93,20 +104,39 @@ fn serve<L: Link>(
         let before = now_ns();
         // All that has arrived is taken before the next step: a sweep over stale values is half wasted, and data waiting in the link only grows
         // older.
+        let mut idle = true;
         for _ in 0..POLLS_PER_STEP_MAX {
             if endpoint.poll(driver)? == 0 {
                 break;
             }
+            idle = false;
         }
         driver.worker.exchanged(now_ns() - before);
         driver.check()?;
         let sent = driver.send(endpoint)?;
+        driver.divide(before, crowded, began)?;
         let mut batch = endpoint.batch();
-        let step = driver.worker.step(&mut Outlets {
+        let mut outlets = Outlets {
             endpoint: &mut batch,
             others: &others,
             began,
-        })?;
+        };
+        if let Some(beside) = &mut driver.beside {
+            while beside.take_leaving(|whither, datagram| outlets.pass(whither, datagram))? {
+                idle = false;
+            }
+            if beside.is_lent() {
+                drop(batch);
+                match (beside.returned(), beside.rests()) {
+                    (Some(returned), _) => driver.take_back(returned),
+                    (None, true) => drop(endpoint.poll_wait(driver, REST)?),
+                    (None, false) if idle && crowded => std::thread::yield_now(),
+                    (None, false) => std::hint::spin_loop(),
+                }
+                continue;
+            }
+        }
+        let step = driver.worker.step(&mut outlets)?;
         drop(batch); // the updates of one step leave together, and now
         match step {
             Step::Again(lap) => {
@@ -142,11 +172,68 @@ fn serve<L: Link>(
 /// The worker and the findings of polling.
 struct Driver {
     worker: Worker,
+    /// Since the setup is known.
+    division: Option<Division>,
+    /// Started when it is first needed.
+    beside: Option<Beside>,
     fault: Option<WorkerFault>,
     judge_lost: bool,
 }
 
 impl Driver {
+    /// Gives the work to the thread that is to do it.
+    fn divide(&mut self, now_ns: u64, crowded: bool, began: Instant) -> Result<(), WorkerError> {
+        let Some(executor) = self.worker.executor() else {
+            return Ok(());
+        };
+        let division = (self.division).get_or_insert_with(|| Division::new(executor, !crowded));
+        let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
+        let done = match (lent, self.worker.relaxing()) {
+            (Some(beside), _) => Done {
+                now_ns,
+                laps: beside.progress(),
+                computed_ns: 0,
+            },
+            (None, Some(field)) => Done {
+                now_ns,
+                laps: field.walk().progress(),
+                computed_ns: field.computed_ns,
+            },
+            (None, None) => {
+                division.pause();
+                return Ok(());
+            }
+        };
+        match (division.is_beside(done), lent.is_some()) {
+            (true, false) => {
+                let beside = match &mut self.beside {
+                    Some(beside) => beside,
+                    none => {
+                        let started = Beside::start(began, crowded);
+                        none.insert(started.map_err(WorkerError::Thread)?)
+                    }
+                };
+                if let Some((field, mode)) = self.worker.lend() {
+                    beside.lend(field, mode);
+                }
+            }
+            (false, true) => self.recall(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the work back, if it is lent.
+    fn recall(&mut self) {
+        if let Some(returned) = self.beside.as_mut().and_then(Beside::recall) {
+            self.take_back(returned);
+        }
+    }
+
+    fn take_back(&mut self, Returned { field, lap }: Returned) {
+        self.worker.take_back(field, lap);
+    }
+
     fn check(&mut self) -> Result<(), WorkerError> {
         match self.fault.take() {
             Some(fault) => Err(fault.into()),
@@ -183,6 +270,7 @@ impl Driver {
 
     fn take(&mut self, from: NodeId, bytes: &[u8]) {
         if self.fault.is_none() {
+            self.recall(); // messages may end an epoch, or bring values: both need x
             self.fault = match from {
                 JUDGE => self.worker.order(bytes).err(),
                 NodeId(worker) => self.worker.piece(usize::from(worker) - 1, bytes).err(),
@@ -204,7 +292,10 @@ impl Handler for Driver {
     }
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
-        self.worker.datagram(&datagram);
+        match &mut self.beside {
+            Some(beside) if beside.is_lent() => beside.give(&datagram),
+            _ => self.worker.datagram(&datagram),
+        }
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
@@ -217,6 +308,19 @@ struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     others: &'a [NodeId],
     began: Instant,
+}
+
+impl<L: Link> Outlets<'_, L> {
+    /// Sends what the computing thread left; returns how many copies found no transmit slot.
+    fn pass(&mut self, whither: Whither, datagram: &Datagram<'_>) -> Result<usize, SendError> {
+        match whither {
+            Whither::Workers => self.update(*datagram),
+            Whither::Judge => {
+                let judge = Destination::Peer(JUDGE);
+                self.endpoint.datagram(judge, *datagram, NOW_OR_NEVER)
+            }
+        }
+    }
 }
 
 impl<L: Link> Carrier for Outlets<'_, L> {
@@ -238,17 +342,7 @@ impl<L: Link> Carrier for Outlets<'_, L> {
 
 impl<L: Link> Outlet for Outlets<'_, L> {
     fn report(&mut self, report: &LapReport) -> Result<(), SendError> {
-        self.endpoint.datagram(
-            Destination::Peer(JUDGE),
-            Datagram {
-                channel_id: REPORT_CHANNEL,
-                epoch: report.epoch,
-                lap: report.number,
-                payload: &report.payload(),
-                ..Datagram::EMPTY
-            },
-            NOW_OR_NEVER,
-        )?;
+        self.pass(Whither::Judge, &report.datagram(&report.payload()))?;
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, StreamEr
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::Lap;
+use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
 
 /// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
@@ -190,6 +191,36 @@ impl Worker {
         matches!(self.phase, Phase::Finished | Phase::Left)
     }
 
+    /// Gives the numbers to another thread that computes, if this worker relaxes now. Until they are given back,
+    /// `datagram`, `order`, `piece` and `step` are not to be called.
+    pub(super) fn lend(&mut self) -> Option<(Field, Mode)> {
+        let mode = self.setup.as_ref()?.config.mode;
+        (self.phase == Phase::Running)
+            .then(|| self.field.take())
+            .flatten()
+            .map(|field| (field, mode))
+    }
+
+    /// Takes the numbers back. `lap`: a lap of a synchronous run is complete.
+    pub(super) fn take_back(&mut self, field: Field, lap: bool) {
+        self.field = Some(field);
+        if lap {
+            self.lap_is_complete();
+        }
+    }
+
+    /// The numbers while this worker relaxes by itself.
+    pub(super) fn relaxing(&self) -> Option<&Field> {
+        (self.phase == Phase::Running)
+            .then_some(self.field.as_ref())
+            .flatten()
+    }
+
+    /// Who is to compute; known once the setup is.
+    pub(super) fn executor(&self) -> Option<Executor> {
+        self.setup.as_ref().map(|setup| setup.config.executor)
+    }
+
     /// Records time spent on receiving.
     pub(super) fn exchanged(&mut self, spent_ns: u64) {
         if let (Phase::Running, Some(field)) = (&self.phase, &mut self.field) {
@@ -331,15 +362,20 @@ impl Worker {
                     Mode::Sync => {
                         let lap = field.step_sync(outlet)?;
                         if lap {
-                            self.send_block();
-                            self.phase = Phase::Exchanging;
-                            self.look_for_blocks();
+                            self.lap_is_complete();
                         }
                         Ok(Step::Again(lap))
                     }
                 }
             }
         }
+    }
+
+    /// Sends the block of a synchronous run's lap, and waits for the others'.
+    fn lap_is_complete(&mut self) {
+        self.send_block();
+        self.phase = Phase::Exchanging;
+        self.look_for_blocks();
     }
 
     /// Takes the result of [`Step::Build`].
@@ -394,6 +430,7 @@ impl Worker {
             laps: self.laps(),
             shares_taken: field.shares_taken,
             elements: field.elements() as u64,
+            laps_beside: field.laps_beside.round() as u64,
             frames_lost: stats.frames_lost + field.refused,
             ..stats
         }));
