@@ -3,7 +3,9 @@
 mod away;
 mod between;
 pub(crate) mod compare;
+mod cpu;
 mod delay;
+mod drop;
 mod exchange;
 mod figures;
 mod idle;
@@ -14,6 +16,7 @@ mod sum32;
 pub(crate) use sizes::size;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tsumuji_bench::exchange::Kind;
@@ -92,6 +95,16 @@ enum What {
         after_help = "Examples:\n  tsumuji bench delay --link shm\n  tsumuji bench delay --link dpdk:net_memif --per frame --delay 0,200,400,600 --rate 1gbit\n  tsumuji bench delay --size 64 --executor rtc --count 100000000 --rate 10gbit"
     )]
     Delay(delay::Args),
+    /// Frames received and dropped a second over cores: the kernel's sockets, and links without engine (L2RTC, figure 5; in a testbed; root).
+    #[command(
+        after_help = "Examples:\n  tsumuji bench drop\n  tsumuji bench drop --link packet,xdp --cores 1,3 --size 46"
+    )]
+    Drop(drop::Args),
+    /// Processor time of a receiver over the offered load: the kernel's sockets, and ours with and without sleep (L2RTC, figure 6).
+    #[command(
+        after_help = "Examples:\n  tsumuji bench cpu --link udp\n  tsumuji bench cpu --hosts /run/tsumuji/tsumuji.hosts.toml --link xdp --open --offered 1000,100000"
+    )]
+    Cpu(cpu::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -104,6 +117,23 @@ enum What {
 pub(crate) struct ServeArgs {
     /// The plan, as JSON
     plan: String,
+}
+
+/// `1.23M`, `45.6k`, `789`.
+pub(crate) fn short(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2}M", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.1}k", rate / 1e3),
+        rate => format!("{rate:.0}"),
+    }
+}
+
+/// Time of one measurement.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("accepted are 0.01 to 60 seconds".to_owned()),
+    }
 }
 
 fn serve_command() -> anyhow::Result<Vec<OsString>> {
@@ -127,6 +157,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Away(what) => away::run(&what, inside),
         What::Sum32(what) => sum32::run(&what, inside),
         What::Delay(what) => delay::run(&what, inside),
+        What::Drop(what) => drop::run(&what),
+        What::Cpu(what) => cpu::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     })
 }

@@ -44,7 +44,7 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12"
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000"
 )]
 pub(crate) struct Args {
     /// Which
@@ -117,16 +117,24 @@ enum Figure {
     SuciFig7,
     SuciFig8,
     SuciFig9,
+    L2rtcFig5,
+    L2rtcFig6,
+    L2rtcFig10,
     L2rtcFig12,
+    L2rtcFig14,
 }
 
 impl Figure {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 9] = [
         Self::SuciFig6,
         Self::SuciFig7,
         Self::SuciFig8,
         Self::SuciFig9,
+        Self::L2rtcFig5,
+        Self::L2rtcFig6,
+        Self::L2rtcFig10,
         Self::L2rtcFig12,
+        Self::L2rtcFig14,
     ];
 
     fn name(self) -> &'static str {
@@ -135,7 +143,11 @@ impl Figure {
             Self::SuciFig7 => "suci-fig7",
             Self::SuciFig8 => "suci-fig8",
             Self::SuciFig9 => "suci-fig9",
+            Self::L2rtcFig5 => "l2rtc-fig5",
+            Self::L2rtcFig6 => "l2rtc-fig6",
+            Self::L2rtcFig10 => "l2rtc-fig10",
             Self::L2rtcFig12 => "l2rtc-fig12",
+            Self::L2rtcFig14 => "l2rtc-fig14",
         }
     }
 
@@ -145,16 +157,24 @@ impl Figure {
             Self::SuciFig7 => "burst from one node to another, 4 B to 512 KiB",
             Self::SuciFig8 => "gather: all nodes send to one, 4 B to 64 KiB",
             Self::SuciFig9 => "broadcast from one node to all, 4 B to 512 KiB",
+            Self::L2rtcFig5 => "frames received and dropped a second, over cores",
+            Self::L2rtcFig6 => "processor time of a receiver over the offered load",
+            Self::L2rtcFig10 => "how heavy a service may be, by executors",
             Self::L2rtcFig12 => "sums of 32 values, by links and executors, beside TCP",
+            Self::L2rtcFig14 => "time to learn a line, by links, beside TCP and one process",
         }
+    }
+
+    fn is_of_l2rtc(self) -> bool {
+        self.name().starts_with("l2rtc")
     }
 
     fn op(self) -> Op {
         match self {
-            Self::SuciFig6 | Self::L2rtcFig12 => Op::Pingpong,
             Self::SuciFig7 => Op::Burst,
             Self::SuciFig8 => Op::Gather,
             Self::SuciFig9 => Op::Bcast,
+            _ => Op::Pingpong,
         }
     }
 
@@ -168,10 +188,12 @@ impl Figure {
 
     fn nodes(self, asked: &[u16]) -> Vec<usize> {
         match self {
-            Self::SuciFig6 | Self::SuciFig7 | Self::L2rtcFig12 => vec![2],
-            _ if !asked.is_empty() => asked.iter().copied().map(usize::from).collect(),
+            Self::SuciFig8 | Self::SuciFig9 if !asked.is_empty() => {
+                asked.iter().copied().map(usize::from).collect()
+            }
             Self::SuciFig8 => vec![8], // the paper does not say how many
             Self::SuciFig9 => vec![5, 40],
+            _ => vec![2],
         }
     }
 }
@@ -203,8 +225,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         return Ok(DONE);
     };
-    if figure == Figure::L2rtcFig12 {
-        return l2rtc::run(args);
+    if figure.is_of_l2rtc() {
+        return l2rtc::run(figure, args);
     }
     ensure!(
         args.link() != LinkSpec::Shm,
@@ -467,7 +489,6 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     let peak_of = |who| told(peak(found, who));
     let kept_of = |who| kept(found, who);
     match figure {
-        Figure::L2rtcFig12 => Vec::new(), // see `l2rtc`
         Figure::SuciFig6 => vec![
             beside(
                 "up to 1 KiB",
@@ -518,6 +539,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             ),
             beside("512 KiB", ["declining past 16 KiB", "-"], &kept_of),
         ],
+        _ => Vec::new(), // L2RTC's: see there
     }
 }
 
@@ -569,7 +591,7 @@ mod tests {
     #[test]
     fn statements_have_both_sides() {
         // That of L2RTC has its own.
-        let of_suci = |figure: &Figure| *figure != Figure::L2rtcFig12;
+        let of_suci = |figure: &Figure| !figure.is_of_l2rtc();
         for figure in Figure::ALL.into_iter().filter(of_suci) {
             let all = statements(figure, &found(figure));
             assert!(all.len() >= 2, "{}", figure.name());

@@ -43,26 +43,28 @@ pub(crate) fn measure(link: LinkSpec, places: &[Place], job: &Job) -> Result<Sam
             })?,
             job,
         ),
-        // Its ends connect by a socket, in any place.
-        LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
-            let parameters = spec.as_str().split_once(',').map_or("", |(_, rest)| rest);
-            let pair = Dpdk::memif_pair(parameters, DpdkConfig::default());
-            let (one, other) = pair.map_err(|error| error.to_string())?;
-            exchange(vec![one, other], job)
-        }
-        LinkSpec::Dpdk(spec) => exchange(
-            ends(places, |place| {
-                let spec = if spec.is_on_interface() && spec.interface().is_none() {
-                    spec.with("iface", &stated(place)).unwrap_or(spec)
-                } else {
-                    spec
-                };
-                Dpdk::open(&spec, DpdkConfig::default())
-            })?,
-            job,
-        ),
+        link @ LinkSpec::Dpdk(_) => exchange(dpdk_ends(link, places)?, job),
         other => Err(format!("{other} is not measured alone")),
     }
+}
+
+/// The ends of a DPDK device.
+pub(crate) fn dpdk_ends(link: LinkSpec, places: &[Place]) -> Result<Vec<Dpdk>, String> {
+    let LinkSpec::Dpdk(spec) = link else {
+        return Err(format!("{link} is no device of DPDK"));
+    };
+    // Its ends connect by a socket, in any place.
+    if spec.stays_on_host() {
+        let parameters = spec.as_str().split_once(',').map_or("", |(_, rest)| rest);
+        let pair = Dpdk::memif_pair(parameters, DpdkConfig::default());
+        let (one, other) = pair.map_err(|error| error.to_string())?;
+        return Ok(vec![one, other]);
+    }
+    ends(places, |place| {
+        let stated = spec.interface().is_some() || !spec.is_on_interface();
+        let own = (!stated).then(|| spec.with("iface", &place.interface));
+        Dpdk::open(&own.flatten().unwrap_or(spec), DpdkConfig::default())
+    })
 }
 
 fn exchange<L: Link + Send>(ends: Vec<L>, job: &Job) -> Result<Sample, String> {

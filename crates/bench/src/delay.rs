@@ -1,17 +1,18 @@
 //! L2RTC's figure 10: how heavy a service may be. A generator sends at the pace of a line, the server spends some time on each message, or once on each
-//! 32, and sends it back; up to which time does it keep pace?
+//! 32, and sends it back, or on to a third node (out of its other port); up to which time does it keep pace?
 //!
-//! [`measure`] runs in the parent (node 0, the generator) and starts the server, which calls [`serve`]. A message that finds no room at the moment when
+//! [`measure`] runs in the parent (node 0, the generator) and starts the server and the third node, which call [`serve`]. A message that finds no room at the moment when
 //! the line would carry it is not sent, and counted: nothing is lost unseen.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tsumuji_link::Link;
 use tsumuji_node::{
-    Answers, Channel, ChannelOptions, Context, Delivery, Executor, ExecutorOptions, ExecutorState,
-    Handler, IdlePolicy, LaunchSpec, NodeId, Options, Request, Security, SendError,
-    endpoint_from_env,
+    Answers, Channel, ChannelOptions, Context, Delivery, Endpoint, Executor, ExecutorOptions,
+    ExecutorState, Handler, IdlePolicy, LaunchSpec, Launcher, NodeId, Options, Request, Security,
+    SendError, endpoint_from_env,
 };
 
 use crate::exchange::{self, ExchangeError, watch};
@@ -26,6 +27,8 @@ const CHANNEL: Channel = Channel::ordered(1);
 const STATE: Channel = Channel::ordered(2);
 const SERVER: NodeId = NodeId(1);
 const GENERATOR: NodeId = NodeId(0);
+/// Behind the server's other port.
+const SINK: NodeId = NodeId(2);
 /// What is on its way must come back within this time.
 const DRAIN: Duration = Duration::from_secs(20);
 /// Bursts between two looks whether the other side lives.
@@ -58,8 +61,10 @@ pub struct Plan {
     /// Who runs the service.
     #[serde(with = "by_name")]
     pub executor: Executor,
-    /// Both sides spin, each on a core of its own.
+    /// All nodes spin, each on a core of its own.
     pub spin: bool,
+    /// The server sends what it has served on to a third node, not back.
+    pub two_ports: bool,
 }
 
 impl Plan {
@@ -87,10 +92,14 @@ impl Plan {
         }
     }
 
-    fn cpu_of(&self, side: usize) -> Option<usize> {
-        machine::two_cpus()
-            .filter(|_| self.spin)
-            .map(|cpus| cpus[side])
+    fn cpu_of(&self, node: NodeId) -> Option<usize> {
+        let cpus = machine::cpus();
+        (self.spin).then(|| cpus.get(usize::from(node.0)).copied())?
+    }
+
+    /// The node that counts what was served.
+    fn counter(&self) -> NodeId {
+        if self.two_ports { SINK } else { GENERATOR }
     }
 }
 
@@ -101,11 +110,11 @@ pub struct Delayed {
     pub offered: u64,
     /// Messages that there was no room for.
     pub refused: u64,
-    /// Messages that came back.
+    /// Messages that came back, or to the third node.
     pub returned: u64,
-    /// Messages that were sent and did not come back.
+    /// Messages that were sent and did not come.
     pub lost: u64,
-    /// Those that came back, a second, while the line carried messages.
+    /// Those that came, a second, while the line carried messages.
     pub per_second: f64,
     /// The service was with workers at the end.
     pub with_workers: bool,
@@ -114,17 +123,19 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// Part of the line's pace that came back while it carried messages.
+    /// Part of the line's pace that came while it carried messages.
     pub fn part(&self, plan: &Plan) -> f64 {
         self.per_second * plan.frame_ns() / 1e9
     }
 }
 
-/// The server's report.
-#[derive(Debug, Serialize, Deserialize)]
+/// Report of the server, and of the third node.
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     with_workers: bool,
     moves: u64,
+    /// Served messages that came.
+    messages: u64,
 }
 
 #[derive(Default)]
@@ -151,7 +162,7 @@ pub fn measure(
     security: &Security,
 ) -> Result<Delayed, ExchangeError> {
     let mut launcher = exchange::start(spec, plan, security)?;
-    let _pinned = exchange::pin(plan.cpu_of(0))?;
+    let _pinned = exchange::pin(plan.cpu_of(GENERATOR))?;
     let options = Options {
         security: security.clone(),
         // What waits here is soon refused; the server's queue takes the answers to all that this one holds.
@@ -188,28 +199,67 @@ pub fn measure(
             watch(&mut launcher)?;
         }
     }
-    let (seconds, in_time) = (begun.elapsed().as_secs_f64(), returns.messages);
-    let sent = offered - refused;
-    let drained = Instant::now();
-    while returns.messages < sent && drained.elapsed() < DRAIN {
-        endpoint.poll_wait(&mut returns, Duration::from_millis(10))?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let mut generator = Generator {
+        endpoint,
+        launcher,
+        returns,
+    };
+    // Those that came while the line carried messages, and in the end.
+    let in_time = generator.came(plan)?;
+    let (sent, drained) = (offered - refused, Instant::now());
+    let mut returned = in_time;
+    while returned < sent && drained.elapsed() < DRAIN {
+        generator.poll()?;
+        returned = generator.came(plan)?;
     }
-    endpoint.send(SERVER, STATE, &[])?;
-    while returns.state.is_none() && drained.elapsed() < 2 * DRAIN {
-        endpoint.poll_wait(&mut returns, Duration::from_millis(10))?;
-        watch(&mut launcher)?;
-    }
-    let state: State = serde_json::from_slice(returns.state.as_deref().unwrap_or_default())?;
-    let _ = endpoint.close(Duration::from_millis(100));
+    let state = generator.ask(SERVER)?;
+    let _ = generator.endpoint.close(Duration::from_millis(100));
     Ok(Delayed {
         offered,
         refused,
-        returned: returns.messages,
-        lost: sent - returns.messages,
+        returned,
+        lost: sent - returned,
         per_second: in_time as f64 / seconds,
         with_workers: state.with_workers,
         moves: state.moves,
     })
+}
+
+/// The generator after its last message.
+struct Generator<L: Link> {
+    endpoint: Endpoint<L>,
+    launcher: Launcher,
+    returns: Returns,
+}
+
+impl<L: Link> Generator<L> {
+    fn poll(&mut self) -> Result<(), ExchangeError> {
+        (self.endpoint).poll_wait(&mut self.returns, Duration::from_millis(10))?;
+        watch(&mut self.launcher)
+    }
+
+    fn ask(&mut self, node: NodeId) -> Result<State, ExchangeError> {
+        let asked = Instant::now();
+        self.endpoint.send(node, STATE, &[])?;
+        loop {
+            if let Some(state) = self.returns.state.take() {
+                return Ok(serde_json::from_slice(&state)?);
+            }
+            if asked.elapsed() > DRAIN {
+                return Err(ExchangeError::Stalled);
+            }
+            self.poll()?;
+        }
+    }
+
+    /// Served messages that came so far.
+    fn came(&mut self, plan: &Plan) -> Result<u64, ExchangeError> {
+        match plan.counter() {
+            GENERATOR => Ok(self.returns.messages),
+            counter => Ok(self.ask(counter)?.messages),
+        }
+    }
 }
 
 fn spend(time_ns: u64) {
@@ -219,39 +269,37 @@ fn spend(time_ns: u64) {
     }
 }
 
-/// The server, in the process that [`measure`] starts: until the generator leaves.
+/// The server or the third node, in the process that [`measure`] starts: until the generator leaves.
 pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
-    let (delay_ns, per, count) = (plan.delay_ns, plan.per, AtomicU64::new(0));
-    let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
-        let is_burst = || count.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1;
-        if delay_ns > 0 && (per == Per::Frame || is_burst()) {
-            spend(delay_ns);
-        }
-        // The generator holds less than this queue, so there is room.
-        let _ = answers.reply(request.body);
-    };
-    let executor = ExecutorOptions {
-        executor: plan.executor,
-        ..ExecutorOptions::default()
-    };
-    endpoint.serve(CHANNEL.id(), ChannelOptions::default(), executor, service)?;
+    if endpoint.me() == SERVER {
+        serve_messages(plan, &mut endpoint)?;
+    }
     // After the executor: its workers take the other cores.
-    let _pinned = exchange::pin(plan.cpu_of(1))?;
-    struct Asked(bool);
+    let _pinned = exchange::pin(plan.cpu_of(endpoint.me()))?;
+    #[derive(Default)]
+    struct Asked {
+        asked: bool,
+        messages: u64,
+    }
     impl Handler for Asked {
+        #[inline]
         fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-            self.0 |= delivery.channel == STATE;
+            if delivery.channel == STATE {
+                self.asked = true;
+            } else {
+                self.messages += 1;
+            }
         }
     }
-    let mut asked = Asked(false);
+    let mut asked = Asked::default();
     while endpoint.ended_sessions(GENERATOR) == 0 {
         if plan.spin {
             endpoint.poll(&mut asked)?;
         } else {
             endpoint.poll_wait(&mut asked, Duration::from_millis(100))?;
         }
-        if std::mem::take(&mut asked.0) {
+        if std::mem::take(&mut asked.asked) {
             let ExecutorState {
                 with_workers,
                 moves,
@@ -260,10 +308,33 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
             let state = State {
                 with_workers,
                 moves,
+                messages: asked.messages,
             };
             endpoint.send(GENERATOR, STATE, &serde_json::to_vec(&state)?)?;
         }
     }
+    Ok(())
+}
+
+fn serve_messages<L: Link>(plan: &Plan, endpoint: &mut Endpoint<L>) -> Result<(), ExchangeError> {
+    let (delay_ns, per, counter, count) =
+        (plan.delay_ns, plan.per, plan.counter(), AtomicU64::new(0));
+    let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
+        let is_burst = || count.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1;
+        if delay_ns > 0 && (per == Per::Frame || is_burst()) {
+            spend(delay_ns);
+        }
+        // The generator holds less than this queue, so there is room for answers; the third node never stops the server.
+        let _ = match counter {
+            GENERATOR => answers.reply(request.body),
+            other => answers.send(other, CHANNEL, request.body),
+        };
+    };
+    let executor = ExecutorOptions {
+        executor: plan.executor,
+        ..ExecutorOptions::default()
+    };
+    endpoint.serve(CHANNEL.id(), ChannelOptions::default(), executor, service)?;
     Ok(())
 }
 
@@ -282,6 +353,7 @@ mod tests {
             per,
             executor: Executor::RunToCompletion,
             spin: true,
+            two_ports: false,
         };
         assert!((plan(64, Per::Frame).predicted_knee_ns() - 67.2).abs() < 0.01);
         assert!((plan(64, Per::Burst).predicted_knee_ns() - 2150.4).abs() < 0.1);

@@ -18,7 +18,7 @@ use tsumuji_node::{
 
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
-use crate::{away, delay, machine, stop, sum32};
+use crate::{away, cpu, delay, machine, stop, sum32};
 
 /// Channel of the measured messages and of their answers.
 const DATA: Channel = Channel::ordered(0);
@@ -523,7 +523,8 @@ pub fn measure(
     })
 }
 
-/// The other side of [`measure`], of [`away::measure`], [`sum32::measure`] or [`delay::measure`], in the process that it starts; `plan` is the last argument of that process.
+/// The other side of [`measure`], and of that of [`away`], [`cpu`], [`delay`] and [`sum32`], in the process that it starts; `plan` is the last argument of
+/// that process.
 pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     if let Ok(plan) = serde_json::from_str(plan) {
         return away::serve(&plan);
@@ -533,6 +534,9 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     }
     if let Ok(plan) = serde_json::from_str(plan) {
         return delay::serve(&plan);
+    }
+    if let Ok(plan) = serde_json::from_str(plan) {
+        return cpu::serve(&plan);
     }
     let plan: Plan = serde_json::from_str(plan)?;
     let mut runner = Runner::new(endpoint_from_env(plan.options())?, &plan);

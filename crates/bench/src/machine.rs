@@ -163,6 +163,11 @@ pub(crate) fn process_cpu() -> Duration {
     clock(ClockId::ProcessCPUTime)
 }
 
+/// Processor time of the calling thread so far, user and system.
+pub(crate) fn thread_cpu() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

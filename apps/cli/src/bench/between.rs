@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use tsumuji_bench::away::{self, Away};
+use tsumuji_bench::cpu::{self, Cost};
 use tsumuji_bench::delay::{self, Delayed};
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_bench::limits::place::Place;
@@ -49,11 +50,17 @@ pub(super) struct Pair {
     security: Security,
     congestion: Option<Congestion>,
     to: Option<u16>,
+    nodes: usize,
 }
 
 impl Pair {
     /// Moves to the host of node 0, if that is another.
     pub(super) fn of(between: &Between, inside: bool) -> anyhow::Result<Self> {
+        Self::among(between, inside, 2)
+    }
+
+    /// As `of`, with so many nodes, of which the first two exchange messages.
+    pub(super) fn among(between: &Between, inside: bool, nodes: usize) -> anyhow::Result<Self> {
         ensure!(
             between.congestion.len() <= 1,
             "--congestion: several are compared by `bench pingpong --sizes` and its like; give one here"
@@ -68,12 +75,13 @@ impl Pair {
                 security: between.security.stated(between.link.as_ref(), None)?,
                 congestion,
                 to: None,
+                nodes,
             });
         };
         let file = hosts::read(path, between.link.as_ref(), between.slots)?;
         ensure!(
-            file.hosts().len() >= 2,
-            "{}: two nodes are needed",
+            file.hosts().len() >= nodes,
+            "{}: {nodes} nodes are needed",
             path.display()
         );
         if !inside {
@@ -86,7 +94,7 @@ impl Pair {
         let command = vec![program.clone().into(), "bench-serve".into()];
         let mut both = hosts::of(&file, program);
         match between.to {
-            None => both.nodes.truncate(2),
+            None => both.nodes.truncate(nodes),
             Some(to) => ensure!(
                 (1..both.nodes.len()).contains(&to.into()),
                 "--to {to}: {} has nodes 1 to {} beside node 0",
@@ -101,6 +109,7 @@ impl Pair {
             security,
             congestion,
             to: between.to,
+            nodes,
         })
     }
 
@@ -135,6 +144,10 @@ impl Pair {
         delay::measure(plan, self.spec(), &self.security)
     }
 
+    pub(super) fn measure_cpu(&self, plan: &cpu::Plan) -> Result<Cost, ExchangeError> {
+        cpu::measure(plan, self.spec(), &self.security)
+    }
+
     /// Where both are, if they are within this machine: this process is where node 0 runs.
     pub(super) fn places(&self) -> Option<[Place; 2]> {
         let place = |node: &HostNode, netns: Option<PathBuf>| {
@@ -162,6 +175,7 @@ impl Pair {
 
     fn spec(&self) -> LaunchSpec {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        spec.nodes = self.nodes - 1;
         spec.congestion = self.congestion;
         spec
     }

@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// On each message, or once on each burst of 32
     #[arg(long, value_name = "WHAT", default_value = "burst")]
     per: On,
+    /// Ports of the server: 1 sends messages back, 2 sends them on to a third node
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    ports: u8,
     /// Pace of the line: the generator sends no faster
     #[arg(long, value_name = "RATE", default_value = "2gbit")]
     rate: Rate,
@@ -59,14 +62,15 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         args.between.to.is_none(),
         "--to: this measurement is between the first two nodes; leave it out"
     );
-    let pair = Pair::of(&args.between, inside)?;
+    let nodes = 1 + usize::from(args.ports);
+    let pair = Pair::among(&args.between, inside, nodes)?;
     let machine = machine::describe();
     let per = match args.per {
         On::Frame => Per::Frame,
         On::Burst => Per::Burst,
     };
     eprintln!("machine: {machine}");
-    let spins = pair.has_cores_to_spin();
+    let spins = pair.has_cores_to_spin() && machine.cores >= nodes;
     let mut results = Vec::new();
     for &size in &args.size {
         let plan = |delay_ns: u64, executor: Executor| Plan {
@@ -77,7 +81,8 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             per,
             executor,
             // Workers need a core that spinning threads would take.
-            spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
+            spin: spins && (executor != Executor::Pipeline || machine.cores > nodes),
+            two_ports: args.ports == 2,
         };
         let usual = plan(0, Executor::RunToCompletion);
         let frame_ns = usual.frame_ns();
@@ -139,7 +144,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     if args.json {
         output::print_json(&json!({
             "kind": "delay", "link": pair.link.to_string(), "bits_per_second": args.rate.bits_per_second(),
-            "count": args.count, "per": per, "machine": machine, "results": results,
+            "count": args.count, "per": per, "ports": args.ports, "machine": machine, "results": results,
         }));
     }
     Ok(DONE)

@@ -10,6 +10,7 @@ use tsumuji_bench::{machine, stop, table};
 use tsumuji_node::Executor;
 
 use super::between::{Between, Pair};
+use super::short;
 use crate::{DONE, Outcome, output};
 
 /// Time in which the sums of one core are counted, without any communication.
@@ -194,14 +195,6 @@ fn rows_of(columns: &[(Vec<Standing>, f64)]) -> Vec<Vec<String>> {
 }
 
 /// `1.23M`, `45.6k`.
-fn short(rate: f64) -> String {
-    match rate {
-        rate if rate >= 1e6 => format!("{:.2}M", rate / 1e6),
-        rate if rate >= 1e3 => format!("{:.1}k", rate / 1e3),
-        rate => format!("{rate:.0}"),
-    }
-}
-
 /// As `table::aligned`, for as many columns as there are.
 fn aligned(rows: &[Vec<String>]) -> String {
     const COLUMNS: usize = 5;

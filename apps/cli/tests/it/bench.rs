@@ -386,6 +386,48 @@ fn sums_are_served() {
     }
 }
 
+/// A receiver's cost is measured for ours and the kernel's, at each rate; what spins takes a core, and a rate that is none is refused.
+#[test]
+fn costs_of_receiving_are_measured() {
+    let words = [
+        "bench", "cpu", "--time", "0.1", "--rounds", "1", "--link", "udp",
+    ];
+    let (code, run) = json(&[&words[..], &["--offered", "1000,20000"]].concat());
+    assert_eq!(code, 0, "{run}");
+    let results = run["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2 * 4);
+    for one in results {
+        assert!(
+            one["received_per_second"]["median"].as_f64().unwrap() > 100.0,
+            "{one}"
+        );
+        assert!(one["cores"]["median"].as_f64().unwrap() > 0.0, "{one}");
+    }
+    let output = tsumuji(&[&words[..], &["--offered", "0"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Frames that are sent and received are counted between hosts of a testbed, over links and the kernel's sockets.
+#[test]
+fn drops_are_measured() {
+    let refused = tsumuji(&["bench", "drop", "--link", "shm"]);
+    assert_eq!(refused.status.code(), Some(2));
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("drops_are_measured", &error.to_string());
+    }
+    let words = ["bench", "drop", "--time", "0.05", "--rounds", "1"];
+    let (code, run) = json(&[&words[..], &["--link", "udp,packet,xdp", "--cores", "1,2"]].concat());
+    assert_eq!(code, 0, "{run}");
+    let results = run["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2 * 4);
+    for one in results {
+        match one["missing"].as_str() {
+            Some(reason) => assert!(one["way"] == "xdp" && one["receivers"] == 2, "{reason}"),
+            None => assert!(one["received_per_second"]["median"].as_f64().unwrap() > 1000.0),
+        }
+    }
+}
+
 /// A service that takes longer than the line gives it falls behind by as much; what finds no room is counted, and nothing is lost.
 #[test]
 fn delays_are_measured() {

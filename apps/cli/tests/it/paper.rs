@@ -8,15 +8,15 @@ fn figures_of_the_list_run() {
     let (code, list) = json(&["paper", "--list"]);
     assert_eq!(code, 0);
     let figures = list["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 5);
+    assert_eq!(figures.len(), 9);
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped("figures_of_the_list_run", &error.to_string());
     }
     let folder = tempfile::tempdir().unwrap();
     for figure in figures {
         let name = figure["name"].as_str().unwrap();
-        if name == "l2rtc-fig12" {
-            continue; // its options are others, see below
+        if name.starts_with("l2rtc") {
+            continue; // their options are others, see below
         }
         let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
         let mut args = vec!["paper", name, "--largest", "8", "--iterations", "5"];
@@ -88,5 +88,62 @@ fn refusals_are_one_line() {
             "{said}"
         );
         assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
+
+/// The other experiments of L2RTC run in a testbed, and each result is there or says why not.
+#[test]
+fn experiments_of_l2rtc_run() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("experiments_of_l2rtc_run", &error.to_string());
+    }
+    let quick = |figure: &str, more: &[&str]| {
+        let (code, report) = json(&[&["paper", figure, "--quick"], more].concat());
+        assert_eq!(code, 0, "{report}");
+        assert_eq!(report["figure"], figure);
+        report
+    };
+    let is_found = |one: &serde_json::Value, name: &str| {
+        let dpdk = one[name].as_str().unwrap().starts_with("dpdk");
+        match one["missing"].as_str() {
+            Some(reason) => assert!(dpdk, "{one}: {reason}"), // it may not be built in
+            None => assert!(one.as_object().unwrap().len() > 2, "{one}"),
+        }
+    };
+    let drops = quick("l2rtc-fig5", &[]);
+    let ways = drops["measured"]["results"].as_array().unwrap();
+    assert_eq!(ways.len(), 5 * ways.len().div_ceil(5), "{drops}");
+    ways.iter().for_each(|way| is_found(way, "way"));
+    let costs = quick("l2rtc-fig6", &[]);
+    let links = costs["links"].as_array().unwrap();
+    assert_eq!(links.len(), 7);
+    links.iter().for_each(|link| is_found(link, "link"));
+    let delays = quick("l2rtc-fig10", &["--iterations", "20000"]);
+    let ports = delays["results"].as_array().unwrap();
+    assert_eq!(ports.len(), 2, "one port and two");
+    for found in ports {
+        let results = found["measured"]["results"].as_array().unwrap();
+        let measured = results.iter().filter(|one| one["measured"].is_object());
+        for one in measured {
+            assert_eq!(one["measured"]["lost"], 0, "{one}");
+        }
+    }
+    let learning = quick("l2rtc-fig14", &[]);
+    let ways = learning["results"].as_array().unwrap();
+    assert_eq!(ways.len(), 7);
+    ways.iter().for_each(|way| is_found(way, "way"));
+}
+
+/// What an experiment cannot take is refused.
+#[test]
+fn options_of_l2rtc_are_checked() {
+    for words in [
+        ["l2rtc-fig5", "--link", "shm"],
+        ["l2rtc-fig12", "--plot", "a.svg"],
+    ] {
+        let refused = tsumuji(&[&["paper"], &words[..]].concat());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(words[1]) && said.contains(words[0]), "{said}");
     }
 }

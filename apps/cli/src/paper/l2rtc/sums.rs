@@ -1,20 +1,13 @@
 //! L2RTC's figure 12: sums of 32 values a second, ours over each link and executor, beside TCP and the paper's words.
-//!
-//! Each link is measured by `tsumuji bench sum32` in a process of its own, because DPDK starts once in a process, and because node 0 runs in its host's
-//! namespace.
 
-use std::process::Command;
-
-use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::stop;
 use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
-use super::Args;
-use crate::bench::compare::testbed;
-use crate::interrupt::Interrupted;
+use super::super::Args;
+use super::{EXECUTORS, Found, child, over_all_links, times};
+use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
@@ -23,22 +16,23 @@ const LOOPS: [u64; 4] = [1, 10, 100, 1000];
 const PAPER: [&str; 4] = ["30x", "4x", "0.4x or 1.4x", "-"];
 /// Requests on their way at a time: one, and many.
 const OUTSTANDING: [u64; 2] = [1, 256];
-/// Links within this host, and between hosts of a testbed.
-const HERE: [&str; 3] = ["shm", "udp", "dpdk:net_memif"];
-const BETWEEN: [&str; 4] = ["udp", "packet", "xdp", "dpdk:net_af_packet"];
-const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
 
-/// The result of one link: its place and name, and what `bench sum32` printed, or why it did not.
-struct Measured {
-    place: &'static str,
-    link: &'static str,
-    found: Result<Value, String>,
-}
+/// What `bench sum32` printed over a link, or why it did not.
+struct Measured(Found);
 
 impl Measured {
+    fn found(&self) -> Result<&Value, &str> {
+        self.0.2.as_ref().map_err(String::as_str)
+    }
+
+    fn name(&self) -> String {
+        let (place, link, _) = &self.0;
+        format!("{link}, {place}")
+    }
+
     /// Sums a second of a contender.
     fn rate(&self, outstanding: u64, loops: u64, name: &str) -> Option<f64> {
-        let results = self.found.as_ref().ok()?["results"].as_array()?;
+        let results = self.found().ok()?["results"].as_array()?;
         let result = results
             .iter()
             .find(|result| result["outstanding"] == outstanding && result["loops"] == loops)?;
@@ -61,21 +55,10 @@ impl Measured {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    ensure!(
-        args.nodes.is_empty()
-            && args.link.is_none()
-            && args.rate.is_none()
-            && args.largest.is_none()
-            && args.iterations.is_none()
-            && args.csv.is_none()
-            && args.plot.is_none(),
-        "l2rtc-fig12 takes --rounds, --quick and --json only: it measures all links between two processes"
-    );
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say("the paper's: 2 machines, Ryzen 5 3400G, Intel X540 (10 Gbit/s), DPDK; a client sends 64 bytes at full rate, the server adds up the 32 numbers");
     talk.say("in them, as often as said, and answers; operations a second, over those of TCP. The paper's words for 100 loops can mean 0.4x or 1.4x.");
-    let program = std::env::current_exe().context("this program's own file")?;
     let rounds = args
         .rounds
         .unwrap_or(if args.quick { 1 } else { 3 })
@@ -90,7 +73,6 @@ pub(super) fn run(args: &Args) -> Outcome {
     let words = [
         "bench",
         "sum32",
-        "--json",
         "--time",
         time,
         "--rounds",
@@ -101,69 +83,22 @@ pub(super) fn run(args: &Args) -> Outcome {
         &outstanding,
     ];
     let measure = |link: &'static str, testbed: Option<&Testbed>| {
-        let mut command = Command::new(&program);
-        command.args(words).args(["--link", link]);
-        if let Some(testbed) = testbed {
-            command
-                .arg("--hosts")
-                .arg(testbed.hosts_file())
-                .arg("--open");
-        }
-        let output = match command.output() {
-            Ok(output) => output,
-            Err(error) => return Err(error.to_string()),
-        };
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        match (output.status.success(), found["error"].as_str()) {
-            (true, _) => Ok(found),
-            (false, Some(error)) => Err(error.to_owned()),
-            (false, None) => Err("it ended without a result".to_owned()),
-        }
+        child(&[&words[..], &["--link", link]].concat(), testbed)
     };
-    let mut all = Vec::new();
-    let mut take = |place: &'static str, link: &'static str, testbed: Option<&Testbed>| {
-        let found = measure(link, testbed);
-        ensure!(!stop::is_wanted(), Interrupted);
-        let measured = Measured { place, link, found };
-        talk.say(&shown(&measured));
-        all.push(measured);
-        Ok(())
-    };
-    for link in HERE {
-        take("one host", link, None)?;
-    }
-    match testbed(2, None, 1500) {
-        Ok(testbed) => {
-            let taken: anyhow::Result<()> = BETWEEN
-                .into_iter()
-                .try_for_each(|link| take("two hosts", link, Some(&testbed)));
-            testbed.down()?;
-            taken?;
-        }
-        Err(error) => {
-            let reason = format!("no testbed: {error}");
-            for link in BETWEEN {
-                let found = Err(reason.clone());
-                all.push(Measured {
-                    place: "two hosts",
-                    link,
-                    found,
-                });
-            }
-            talk.say(&format!("without links between hosts: {reason}"));
-        }
-    }
+    let mut show = |talk: &mut Talk, found: &Found| talk.say(&shown(&Measured(found.clone())));
+    let all = over_all_links(&mut talk, &measure, &mut show)?;
+    let all: Vec<Measured> = all.into_iter().map(Measured).collect();
     let (beside, causes) = (beside(&all), causes(&all));
     talk.say(&table::aligned(&beside));
-    talk.say("where the gain comes from, with many requests on their way:");
+    talk.say("where the gain comes from, with many requests on their way, as ratios:");
     talk.say(&table::aligned(&causes));
     drop(talk);
     if args.json {
         let links: Vec<Value> = all
             .iter()
-            .map(|one| match &one.found {
-                Ok(found) => json!({ "place": one.place, "link": one.link, "measured": found }),
-                Err(reason) => json!({ "place": one.place, "link": one.link, "missing": reason }),
+            .map(|Measured((place, link, found))| match found {
+                Ok(found) => json!({ "place": place, "link": link, "measured": found }),
+                Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
             })
             .collect();
         output::print_json(&json!({
@@ -174,27 +109,10 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(DONE)
 }
 
-/// `1.23M`, `45.6k`.
-fn short(rate: Option<f64>) -> String {
-    match rate {
-        None => "-".to_owned(),
-        Some(rate) if rate >= 1e6 => format!("{:.2}M", rate / 1e6),
-        Some(rate) if rate >= 1e3 => format!("{:.1}k", rate / 1e3),
-        Some(rate) => format!("{rate:.0}"),
-    }
-}
-
-fn times(one: Option<f64>, other: Option<f64>) -> String {
-    one.zip(other).map_or_else(
-        || "-".to_owned(),
-        |(one, other)| format!("{:.2}x", one / other),
-    )
-}
-
 /// All numbers of a link.
 fn shown(measured: &Measured) -> String {
-    let title = format!("{} over {}", measured.place, measured.link);
-    if let Err(reason) = &measured.found {
+    let title = measured.name();
+    if let Err(reason) = measured.found() {
         return format!("{title}: not measured: {reason}");
     }
     let mut rows = Vec::new();
@@ -207,7 +125,10 @@ fn shown(measured: &Measured) -> String {
         let names = EXECUTORS.map(|executor| format!("ours, {executor}"));
         let tcp = ["TCP", "TCP, NODELAY", "TCP, NODELAY, batched calls"].map(str::to_owned);
         for name in names.into_iter().chain(tcp) {
-            let cell = |loops| short(measured.rate(outstanding, loops, &name));
+            let cell = |loops| {
+                let rate = measured.rate(outstanding, loops, &name);
+                rate.map_or_else(|| "-".to_owned(), short)
+            };
             rows.push(row(name.clone(), cell));
         }
     }
@@ -223,16 +144,14 @@ fn row(name: String, cell: impl Fn(u64) -> String) -> [String; 5] {
 fn beside(all: &[Measured]) -> Vec<[String; 5]> {
     let [a, b, c, d] = PAPER.map(str::to_owned);
     let mut rows = vec![
-        row("over TCP".to_owned(), |loops| format!("{loops} loops")),
+        row("over TCP, by loops".to_owned(), |loops| loops.to_string()),
         ["paper".to_owned(), a, b, c, d],
     ];
-    for measured in all.iter().filter(|measured| measured.found.is_ok()) {
+    for measured in all.iter().filter(|one| one.found().is_ok()) {
         for outstanding in OUTSTANDING {
             let tcp = |loops| measured.rate(outstanding, loops, "TCP, NODELAY");
-            let name = format!(
-                "{}, {}, {outstanding} on the way",
-                measured.link, measured.place
-            );
+            let many = if outstanding == 1 { "one" } else { "many" };
+            let name = format!("{}, {many}", measured.name());
             let cell = |loops| times(measured.best(outstanding, loops), tcp(loops));
             rows.push(row(name, cell));
         }
@@ -243,16 +162,13 @@ fn beside(all: &[Measured]) -> Vec<[String; 5]> {
 /// Shares of the gain: each row divides one way by another that differs in one thing.
 fn causes(all: &[Measured]) -> Vec<[String; 5]> {
     const MANY: u64 = OUTSTANDING[1];
-    let find = |place: &str, link: &str| {
-        all.iter()
-            .find(|measured| measured.place == place && measured.link == link)
-    };
+    let find = |place: &str, link: &str| all.iter().find(|one| (one.0.0, one.0.1) == (place, link));
     let rtc = |place: &'static str, link: &'static str| {
         move |loops| find(place, link)?.ours(MANY, loops, "rtc")
     };
     let kernel =
         |name: &'static str| move |loops| find("two hosts", "udp")?.rate(MANY, loops, name);
-    let mut rows = vec![row("step".to_owned(), |loops| format!("{loops} loops"))];
+    let mut rows = vec![row("step, by loops".to_owned(), |loops| loops.to_string())];
     let mut step =
         |name: &str, one: &dyn Fn(u64) -> Option<f64>, other: &dyn Fn(u64) -> Option<f64>| {
             rows.push(row(name.to_owned(), |loops| {
@@ -266,27 +182,27 @@ fn causes(all: &[Measured]) -> Vec<[String; 5]> {
         &kernel("TCP, NODELAY"),
     );
     step(
-        "leaving TCP: ours over UDP, against TCP with batched calls",
+        "leaving TCP: ours over UDP / TCP, batched calls",
         &udp,
         &kernel("TCP, NODELAY, batched calls"),
     );
     step(
-        "leaving IP: packet against UDP",
+        "leaving IP: packet / UDP",
         &rtc("two hosts", "packet"),
         &udp,
     );
     step(
-        "leaving the kernel's network stack: xdp against packet",
+        "leaving the kernel's stack: xdp / packet",
         &rtc("two hosts", "xdp"),
         &rtc("two hosts", "packet"),
     );
     step(
-        "leaving the kernel: dpdk (memif) against UDP on one host",
+        "leaving the kernel: dpdk (memif) / UDP, one host",
         &rtc("one host", "dpdk:net_memif"),
         &rtc("one host", "udp"),
     );
     step(
-        "run-to-completion against pipeline, dpdk (memif)",
+        "rtc / pipeline, dpdk (memif)",
         &rtc("one host", "dpdk:net_memif"),
         &|loops| find("one host", "dpdk:net_memif")?.ours(MANY, loops, "pipeline"),
     );

@@ -1,0 +1,109 @@
+//! L2RTC's figure 10: how heavy a service may be before it cannot keep pace with a line.
+
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::table;
+
+use super::super::Args;
+use super::{EXECUTORS, child};
+use crate::bench::compare::testbed;
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+/// Frames of each of the paper's measurements, and of a first look.
+const FRAMES: u64 = 100_000_000;
+const FEW_FRAMES: u64 = 200_000;
+/// The line: the paper's 10 Gbit/s carry more messages than a core of ours makes.
+const LINE: &str = "2gbit";
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Outcome {
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say("the paper's: 100 million frames at 10 Gbit/s; the server spends a time on each frame and sends it out of its other port. Flat up to 1600 ns");
+    talk.say("with 64 bytes, to 3200 ns with 128. A frame takes 67 and 118 ns there: the times fit bursts of 32 frames (2150 and 3790 ns), not single frames.");
+    let link = args
+        .link
+        .map_or_else(|| "shm".to_owned(), |link| link.to_string());
+    let count = args
+        .iterations
+        .unwrap_or(if args.quick { FEW_FRAMES } else { FRAMES });
+    let count = count.to_string();
+    let is_here = link == "shm" || link.starts_with("udp") || link.starts_with("dpdk:net_memif");
+    let mut results = Vec::new();
+    let heads = [
+        "ports",
+        "bytes",
+        "served by",
+        "predicted knee",
+        "measured",
+        "lost",
+    ];
+    let mut rows = vec![heads.map(str::to_owned)];
+    // DPDK's memif connects two processes only.
+    let ports = if link.starts_with("dpdk:net_memif") {
+        &["1"][..]
+    } else {
+        &["1", "2"][..]
+    };
+    for ports in ports {
+        talk.say(&format!(
+            "{link}, a line of {LINE}, {count} messages each, {ports} port{}",
+            if *ports == "1" { "" } else { "s" }
+        ));
+        let words = [
+            "bench", "delay", "--link", &link, "--count", &count, "--rate", LINE, "--ports", ports,
+        ];
+        let words = if args.quick {
+            [&words[..], &["--delay", "0,3200,25600", "--size", "64"]].concat()
+        } else {
+            words.to_vec()
+        };
+        let found = if is_here {
+            child(&words, None)
+        } else {
+            let testbed = testbed(3, None, 1500)?;
+            let found = child(&words, Some(&testbed));
+            testbed.down()?;
+            found
+        };
+        let found = found.map_err(|reason| anyhow!("bench delay --ports {ports}: {reason}"))?;
+        let list = found["results"].as_array().cloned().unwrap_or_default();
+        for summary in list.iter().filter(|one| one["knees"].is_array()) {
+            let size = &summary["size"];
+            for executor in EXECUTORS {
+                let knees = summary["knees"].as_array().into_iter().flatten();
+                let knee = knees
+                    .filter(|one| one["executor"] == executor)
+                    .find_map(|one| one["knee_ns"].as_u64());
+                let lost: u64 = list
+                    .iter()
+                    .filter(|one| one["size"] == *size && one["executor"] == executor)
+                    .filter_map(|one| one["measured"]["lost"].as_u64())
+                    .sum();
+                rows.push([
+                    (*ports).to_owned(),
+                    size.to_string(),
+                    executor.to_owned(),
+                    summary["predicted_knee_ns"]
+                        .as_f64()
+                        .map_or_else(String::new, |knee| format!("{knee:.0} ns")),
+                    knee.map_or_else(|| "-".to_owned(), |knee| format!("{knee} ns")),
+                    lost.to_string(),
+                ]);
+            }
+        }
+        results.push(json!({ "ports": ports, "measured": found }));
+    }
+    talk.say(&table::aligned(&rows));
+    talk.say("measured: the longest time of those tried with which the server keeps pace (95 % of the line); lost: sent, and never came (refused ones were not sent)");
+    drop(talk);
+    if args.json {
+        let results: Vec<Value> = results;
+        output::print_json(
+            &json!({ "figure": "l2rtc-fig10", "machine": machine, "link": link, "results": results }),
+        );
+    }
+    Ok(DONE)
+}

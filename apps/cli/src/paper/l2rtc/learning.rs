@@ -1,0 +1,161 @@
+//! L2RTC's figure 14: the time to learn a line by gossip, over each link, beside TCP and one process.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::{stop, table};
+use tsumuji_testbed::Testbed;
+
+use super::super::Args;
+use super::{child, times};
+use crate::bench::compare::testbed;
+use crate::interrupt::Interrupted;
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+/// Rows of the data, and of a first look.
+const ROWS: usize = 400_000;
+const FEW_ROWS: usize = 20_000;
+/// Steps between two exchanges: frequent, as in the paper.
+const PERIOD: &str = "4";
+const EPOCHS: &str = "8";
+
+/// Ways to learn: name, words, and whether between hosts.
+const WAYS: [(&str, &[&str], bool); 7] = [
+    ("one process", &["--mode", "single"], false),
+    ("TCP", &["--mode", "tcp", "--workers", "2"], false),
+    ("shm", &["--link", "shm", "--workers", "2"], false),
+    ("udp", &["--link", "udp", "--workers", "2"], false),
+    ("packet, hosts", &["--link", "packet"], true),
+    ("xdp, hosts", &["--link", "xdp"], true),
+    (
+        "dpdk:net_af_packet, hosts",
+        &["--link", "dpdk:net_af_packet"],
+        true,
+    ),
+];
+
+/// y = 3 x − 1 and noise, with x in −1 to 1, as CSV.
+fn write_data(path: &Path, rows: usize) -> std::io::Result<()> {
+    let mut random: u64 = 1;
+    let mut next = || {
+        // An xorshift: the data are the same each time.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    let mut text = String::from("x,y\n");
+    for _ in 0..rows {
+        let x = next();
+        let y = 3.0 * x - 1.0 + 0.1 * next();
+        let _ = writeln!(text, "{x},{y}"); // into memory
+    }
+    fs::write(path, text)
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Outcome {
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    let rows = if args.quick { FEW_ROWS } else { ROWS };
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    talk.say("the paper's: simple linear regression by SGD and gossip; two machines over L2RTC are 2 times as fast as one, and 1.2 times as fast as over TCP");
+    talk.say(&format!(
+        "{rows} rows, {EPOCHS} epochs, two workers that exchange every {PERIOD} steps; {rounds} rounds in turn; executors do not apply: workers learn on the thread that polls"
+    ));
+    let folder = tempfile::tempdir().context("a folder for the data")?;
+    let data = folder.path().join("line.csv");
+    write_data(&data, rows).with_context(|| data.display().to_string())?;
+    let data = data.to_string_lossy().into_owned();
+    let common = [
+        "learn", "linear", &data, "--method", "sgd", "--epochs", EPOCHS, "--tol", "1e-12",
+    ];
+    let beds: Option<Testbed> = match testbed(3, None, 1500) {
+        Ok(testbed) => Some(testbed),
+        Err(error) => {
+            talk.say(&format!("without links between hosts: no testbed: {error}"));
+            None
+        }
+    };
+    let mut found: Vec<Result<Vec<Value>, String>> = vec![Ok(Vec::new()); WAYS.len()];
+    for _ in 0..rounds {
+        for ((_, words, between), found) in WAYS.iter().zip(&mut found) {
+            let Ok(list) = found else { continue };
+            let testbed = match (between, &beds) {
+                (false, _) => None,
+                (true, Some(testbed)) => Some(testbed),
+                (true, None) => {
+                    *found = Err("no testbed".to_owned());
+                    continue;
+                }
+            };
+            let period: &[&str] = match words {
+                ["--mode", "single"] => &[],
+                _ => &["--period", PERIOD],
+            };
+            match child(&[&common[..], words, period].concat(), testbed) {
+                Ok(one) => list.push(one),
+                Err(reason) => *found = Err(reason),
+            }
+            ensure!(!stop::is_wanted(), Interrupted);
+        }
+    }
+    if let Some(testbed) = beds {
+        testbed.down()?;
+    }
+    let seconds: Vec<Option<Rounds>> = found
+        .iter()
+        .map(|list| {
+            let list = list.as_ref().ok()?;
+            let all = list.iter().map(|one| one["seconds"]["learn"].as_f64());
+            Some(Rounds::of(&all.collect::<Option<Vec<f64>>>()?))
+        })
+        .collect();
+    let middle = |place: usize| seconds[place].map(|rounds| rounds.median);
+    let heads = [
+        "learned by",
+        "seconds",
+        "+-%",
+        "over one",
+        "over TCP",
+        "loss",
+    ];
+    let mut lines = vec![heads.map(str::to_owned)];
+    let mut results = Vec::new();
+    for (place, ((name, ..), list)) in WAYS.iter().zip(&found).enumerate() {
+        match (list, seconds[place]) {
+            (Ok(list), Some(rounds)) => {
+                let loss = list.last().and_then(|one| one["loss"].as_f64());
+                lines.push([
+                    (*name).to_owned(),
+                    format!("{:.4}", rounds.median),
+                    format!("{:.0}", rounds.spread_percent() / 2.0),
+                    times(middle(0), middle(place)),
+                    times(middle(1), middle(place)),
+                    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.6e}")),
+                ]);
+                results.push(json!({ "way": name, "seconds": rounds, "loss": loss }));
+            }
+            (Err(reason), _) => {
+                talk.say(&format!("{name}: not measured: {reason}"));
+                results.push(json!({ "way": name, "missing": reason }));
+            }
+            (Ok(_), None) => results.push(json!({ "way": name, "missing": "no time" })),
+        }
+    }
+    talk.say(&table::aligned(&lines));
+    talk.say("over one, over TCP: how many times as fast; the paper: 2x and 1.2x");
+    drop(talk);
+    if args.json {
+        output::print_json(&json!({
+            "figure": "l2rtc-fig14", "machine": machine, "rows": rows, "paper": ["2x", "1.2x"], "results": results,
+        }));
+    }
+    Ok(DONE)
+}

@@ -1,0 +1,136 @@
+//! The experiments of L2RTC, each beside the paper's words: `sums` is figure 12, `receiving` figures 5 and 6, `delays` figure 10, `learning` figure 14.
+//!
+//! Everything is measured by `tsumuji bench …` or `tsumuji learn` in a process of its own, because DPDK starts once in a process, and because node 0 runs in
+//! its host's namespace.
+
+mod delays;
+mod learning;
+mod receiving;
+mod sums;
+
+use std::process::Command;
+
+use anyhow::ensure;
+use serde_json::Value;
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::stop;
+use tsumuji_testbed::Testbed;
+
+use super::{Args, Figure};
+use crate::Outcome;
+use crate::bench::compare::testbed;
+use crate::interrupt::Interrupted;
+use crate::talk::Talk;
+
+/// Links within this host, and between hosts of a testbed.
+const HERE: [&str; 3] = ["shm", "udp", "dpdk:net_memif"];
+const BETWEEN: [&str; 4] = ["udp", "packet", "xdp", "dpdk:net_af_packet"];
+/// Executors, as users write them.
+const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
+
+/// Runs the command.
+pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
+    let takes_link = figure == Figure::L2rtcFig10;
+    for (flag, is_given) in [
+        ("--nodes", !args.nodes.is_empty()),
+        ("--link", args.link.is_some() && !takes_link),
+        ("--rate", args.rate.is_some()),
+        ("--largest", args.largest.is_some()),
+        ("--iterations", args.iterations.is_some() && !takes_link),
+        ("--csv", args.csv.is_some()),
+        ("--plot", args.plot.is_some()),
+    ] {
+        ensure!(
+            !is_given,
+            "{flag}: {} takes --rounds, --quick and --json{}",
+            figure.name(),
+            if takes_link {
+                ", --link and --iterations (messages of each measurement)"
+            } else {
+                " only: it measures all links"
+            }
+        );
+    }
+    match figure {
+        Figure::L2rtcFig5 => receiving::drops(args),
+        Figure::L2rtcFig6 => receiving::costs(args),
+        Figure::L2rtcFig10 => delays::run(args),
+        Figure::L2rtcFig14 => learning::run(args),
+        _ => sums::run(args),
+    }
+}
+
+/// What this program prints as JSON, or why it does not. A run that ends above its tolerance (exit code 1) has a result, too.
+fn child(words: &[&str], testbed: Option<&Testbed>) -> Result<Value, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(words).arg("--json");
+    if let Some(testbed) = testbed {
+        command
+            .arg("--hosts")
+            .arg(testbed.hosts_file())
+            .arg("--open");
+    }
+    let output = command.output().map_err(|error| error.to_string())?;
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let has_result = matches!(output.status.code(), Some(0 | 1)) && found.is_object();
+    match (has_result, found["error"].as_str()) {
+        (true, None) => Ok(found),
+        (_, Some(error)) => Err(error.to_owned()),
+        (false, None) => Err("it ended without a result".to_owned()),
+    }
+}
+
+/// Measures over a link: within this host, or between the hosts of a testbed.
+type Measure<'a> = &'a dyn Fn(&'static str, Option<&Testbed>) -> Result<Value, String>;
+
+/// A place and a link, and what was found there.
+type Found = (&'static str, &'static str, Result<Value, String>);
+
+/// Measures over all links, within this host and between two hosts of a testbed. `show` is called with each.
+fn over_all_links(
+    talk: &mut Talk,
+    measure: Measure<'_>,
+    show: &mut dyn FnMut(&mut Talk, &Found),
+) -> anyhow::Result<Vec<Found>> {
+    let mut all = Vec::new();
+    let mut take = |place, link, testbed: Option<&Testbed>, talk: &mut Talk| {
+        let found = (place, link, measure(link, testbed));
+        ensure!(!stop::is_wanted(), Interrupted);
+        show(talk, &found);
+        all.push(found);
+        Ok(())
+    };
+    for link in HERE {
+        take("one host", link, None, talk)?;
+    }
+    match testbed(2, None, 1500) {
+        Ok(testbed) => {
+            let taken = BETWEEN
+                .into_iter()
+                .try_for_each(|link| take("two hosts", link, Some(&testbed), talk));
+            testbed.down()?;
+            taken?;
+        }
+        Err(error) => {
+            let reason = format!("no testbed: {error}");
+            talk.say(&format!("without links between hosts: {reason}"));
+            for link in BETWEEN {
+                all.push(("two hosts", link, Err(reason.clone())));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn times(one: Option<f64>, other: Option<f64>) -> String {
+    one.zip(other).map_or_else(
+        || "-".to_owned(),
+        |(one, other)| format!("{:.2}x", one / other),
+    )
+}
+
+/// The median of a number that was measured in rounds.
+fn median(value: &Value) -> Option<f64> {
+    value["median"].as_f64()
+}

@@ -1,0 +1,333 @@
+//! Processor time over offered load (L2RTC's figure 6): messages come at a given rate; what does the receiver's side cost, and how late is it?
+//!
+//! [`measure`] runs in the parent (node 0, the generator) and starts the receiver, which calls [`serve`]. [`measure_kernel`] does the same with UDP sockets
+//! between two threads. Times of sending travel in the messages: both sides are on one machine, whose monotonic clock they share.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use tsumuji_node::{
+    Channel, Context, Delivery, Handler, IdlePolicy, LaunchSpec, NodeId, Options, Security,
+    SendError, endpoint_from_env,
+};
+
+use crate::exchange::{self, ExchangeError, watch};
+use crate::limits::place::Place;
+use crate::stats::RoundTrips;
+use crate::{machine, stop};
+
+/// A message's bytes: as in the paper's other experiments.
+const SIZE: usize = 64;
+const DATA: Channel = Channel::ordered(1);
+const CONTROL: Channel = Channel::ordered(2);
+const RECEIVER: NodeId = NodeId(1);
+const GENERATOR: NodeId = NodeId(0);
+/// The receiver's report must come within this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A socket that waits looks so often whether it is over.
+const LOOK: Duration = Duration::from_millis(20);
+/// Before anything is measured.
+const WARM_UP: Duration = Duration::from_millis(50);
+/// Messages between two looks whether the other side lives.
+const MESSAGES_PER_LOOK: u64 = 1 << 14;
+
+/// How a receiver waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waits {
+    /// It polls without end.
+    Spins,
+    /// It spins for a while, then sleeps until something comes (ours: the default policy; the kernel's sockets: a blocking call).
+    Sleeps,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Messages offered a second.
+    pub offered: u64,
+    /// How long, in milliseconds.
+    pub milliseconds: u64,
+    /// How the receiver waits.
+    pub waits: Waits,
+}
+
+impl Plan {
+    fn options(&self) -> Options {
+        Options {
+            idle: match self.waits {
+                Waits::Spins => IdlePolicy::Spin,
+                Waits::Sleeps => IdlePolicy::Adaptive,
+            },
+            ..Options::default()
+        }
+    }
+
+    fn time(&self) -> Duration {
+        Duration::from_millis(self.milliseconds)
+    }
+}
+
+/// Result of one measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Messages that arrived, a second.
+    pub received_per_second: f64,
+    /// Processor time of the receiver, in cores.
+    pub cores: f64,
+    /// One-way times, in microseconds: median, and what one in a hundred exceeds.
+    pub p50_us: f64,
+    /// See `p50_us`.
+    pub p99_us: f64,
+}
+
+/// Nanoseconds of the clock that all processes of this machine share.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Calls `send` at the plan's rate, for its time.
+fn pace<E>(
+    plan: &Plan,
+    mut send: impl FnMut(Option<[u8; SIZE]>) -> Result<(), E>,
+) -> Result<(), E> {
+    let (begun, mut sent) = (Instant::now(), 0_u64);
+    loop {
+        let elapsed = begun.elapsed();
+        if elapsed >= plan.time() || stop::is_wanted() {
+            return Ok(());
+        }
+        let due = (elapsed.as_nanos() * u128::from(plan.offered) / 1_000_000_000) as u64;
+        if sent >= due {
+            send(None)?;
+            continue;
+        }
+        // What is late is sent at once, as a line would.
+        while sent < due {
+            let mut message = [0; SIZE];
+            message[..8].copy_from_slice(&now_ns().to_le_bytes());
+            send(Some(message))?;
+            sent += 1;
+        }
+    }
+}
+
+/// What the receiver counts.
+#[derive(Default)]
+struct Count {
+    messages: u64,
+    /// Twice the one-way times, since half of what is recorded is told.
+    times: RoundTrips,
+}
+
+impl Count {
+    #[inline]
+    fn take(&mut self, message: &[u8]) {
+        if let Some((sent, _)) = message.split_first_chunk() {
+            let late_ns = now_ns().saturating_sub(u64::from_le_bytes(*sent));
+            self.times.record(2 * late_ns);
+            self.messages += 1;
+        }
+    }
+
+    /// `time`: how long messages were offered; `span`: how long `cpu` was measured.
+    fn cost(&self, time: Duration, cpu: Duration, span: Duration) -> Cost {
+        let half = self.times.half();
+        Cost {
+            received_per_second: self.messages as f64 / time.as_secs_f64(),
+            cores: cpu.as_secs_f64() / span.as_secs_f64(),
+            p50_us: half.p50,
+            p99_us: half.p99,
+        }
+    }
+}
+
+/// Measures ours once; `spec` is made by [`exchange::spec`].
+pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cost, ExchangeError> {
+    let mut launcher = exchange::start(spec, plan, security)?;
+    let _pinned = exchange::pin(machine::two_cpus().map(|cpus| cpus[0]))?;
+    let options = Options {
+        security: security.clone(),
+        idle: IdlePolicy::Spin,
+        ..Options::default()
+    };
+    #[derive(Default)]
+    struct Report(Option<Vec<u8>>);
+    impl Handler for Report {
+        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+            self.0 = Some(delivery.body.bytes().to_vec());
+        }
+    }
+    let mut report = Report::default();
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    if !endpoint.wait_up(PATIENCE)?.is_empty() {
+        return Err(ExchangeError::Stalled);
+    }
+    let warm = Plan {
+        milliseconds: WARM_UP.as_millis() as u64,
+        ..*plan
+    };
+    for plan in [&warm, plan] {
+        endpoint.send(RECEIVER, CONTROL, b"begin")?;
+        let mut sends = 0_u64;
+        pace(plan, |message| {
+            if let Some(message) = message {
+                sends += 1;
+                match endpoint.try_send(RECEIVER, DATA, &message) {
+                    Ok(()) | Err(SendError::WouldBlock { .. }) => {}
+                    Err(error) => return Err(ExchangeError::from(error)),
+                }
+                if sends.is_multiple_of(MESSAGES_PER_LOOK) {
+                    watch(&mut launcher)?;
+                }
+            }
+            endpoint.poll(&mut report)?;
+            Ok(())
+        })?;
+    }
+    endpoint.send(RECEIVER, CONTROL, b"end")?;
+    let waited = Instant::now();
+    while report.0.is_none() {
+        endpoint.poll_wait(&mut report, Duration::from_millis(10))?;
+        watch(&mut launcher)?;
+        if waited.elapsed() > PATIENCE {
+            return Err(ExchangeError::Stalled);
+        }
+    }
+    let cost = serde_json::from_slice(report.0.as_deref().unwrap_or_default())?;
+    let _ = endpoint.close(Duration::from_millis(100));
+    Ok(cost)
+}
+
+/// The receiver, in the process that [`measure`] starts: until the generator leaves.
+pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+    let mut endpoint = endpoint_from_env(plan.options())?;
+    let _pinned = exchange::pin(machine::two_cpus().map(|cpus| cpus[1]))?;
+    #[derive(Default)]
+    struct Receiver {
+        time: Duration,
+        count: Count,
+        begun: Option<(Duration, Instant)>,
+        report: Option<Cost>,
+    }
+    impl Handler for Receiver {
+        #[inline]
+        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+            let bytes = delivery.body.bytes();
+            match (delivery.channel == CONTROL, self.begun) {
+                (false, _) => self.count.take(bytes),
+                (true, Some((cpu, begun))) if bytes == b"end" => {
+                    let cpu = machine::process_cpu() - cpu;
+                    self.report = Some(self.count.cost(self.time, cpu, begun.elapsed()));
+                }
+                (true, _) => {
+                    self.count = Count::default();
+                    self.begun = Some((machine::process_cpu(), Instant::now()));
+                }
+            }
+        }
+    }
+    let mut receiver = Receiver {
+        time: plan.time(),
+        ..Receiver::default()
+    };
+    while endpoint.ended_sessions(GENERATOR) == 0 {
+        match plan.waits {
+            Waits::Spins => endpoint.poll(&mut receiver)?,
+            Waits::Sleeps => endpoint.poll_wait(&mut receiver, Duration::from_millis(100))?,
+        };
+        if let Some(cost) = receiver.report.take() {
+            endpoint.send(GENERATOR, CONTROL, &serde_json::to_vec(&cost)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The same over UDP sockets of the kernel, between two places of this machine.
+pub fn measure_kernel(plan: &Plan, places: &[Place; 2]) -> Result<Cost, String> {
+    let open = |place: &Place| {
+        let ip = place.ip;
+        place
+            .enter(move || UdpSocket::bind((ip, 0)))
+            .map_err(|error| error.to_string())
+    };
+    let (sender, receiver) = (open(&places[0])?, open(&places[1])?);
+    let to = receiver.local_addr().map_err(|error| error.to_string())?;
+    let waits = match plan.waits {
+        Waits::Spins => receiver.set_nonblocking(true),
+        Waits::Sleeps => receiver.set_read_timeout(Some(LOOK)),
+    };
+    waits.map_err(|error| error.to_string())?;
+    sender
+        .set_nonblocking(true)
+        .map_err(|error| error.to_string())?;
+    let cpus = machine::two_cpus();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            crate::limits::pin_to(cpus, 1);
+            let (mut count, cpu, begun) = (Count::default(), machine::thread_cpu(), Instant::now());
+            let mut buffer = [0; 2048];
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                match receiver.recv(&mut buffer) {
+                    Ok(bytes) => count.take(&buffer[..bytes]),
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                    {
+                        if plan.waits == Waits::Spins {
+                            crate::limits::relax(cpus);
+                        }
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            let cpu = machine::thread_cpu() - cpu;
+            Ok(count.cost(plan.time(), cpu, begun.elapsed()))
+        });
+        let sending = scope.spawn(|| {
+            crate::limits::pin_to(cpus, 0);
+            let sent = pace(plan, |message| match message {
+                None => Ok(()),
+                Some(message) => match sender.send_to(&message, to) {
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.to_string()),
+                    _ => Ok(()),
+                },
+            });
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            sent
+        });
+        let sent = sending.join().expect("the sender does not panic");
+        let cost = receiving.join().expect("the receiver does not panic");
+        sent.and(cost)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A blocking socket costs little at a low rate and a spinning one a core, and both receive what is offered.
+    #[test]
+    fn kernel_receivers_are_measured() {
+        let plan = |waits| Plan {
+            offered: 2_000,
+            milliseconds: 200,
+            waits,
+        };
+        for waits in [Waits::Spins, Waits::Sleeps] {
+            let cost = measure_kernel(&plan(waits), &Place::LOOPBACK).unwrap();
+            assert!(cost.received_per_second > 500.0, "{cost:?}");
+            assert!(cost.p50_us > 0.0 && cost.p99_us >= cost.p50_us, "{cost:?}");
+            if waits == Waits::Sleeps {
+                assert!(cost.cores < 0.5, "{cost:?}");
+            }
+        }
+        let text = serde_json::to_string(&plan(Waits::Spins)).unwrap();
+        assert!(serde_json::from_str::<crate::delay::Plan>(&text).is_err());
+    }
+}
