@@ -5,7 +5,7 @@
 //! its core. Every answer is checked.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,44 @@ pub struct Plan {
     pub seconds: f64,
     /// Both sides spin, each on a core of its own; else the endpoints' adaptive policy.
     pub spin: bool,
+    /// Bytes of a table of which the server reads [`LINES`] cache lines for each request: evicts as much from the caches as a program with such data.
+    pub working_set_bytes: usize,
+}
+
+/// Cache lines that a request reads of the working set.
+pub const LINES: usize = 32;
+/// Numbers in a cache line.
+const LINE_NUMBERS: usize = 8;
+
+/// The server's other data.
+struct WorkingSet {
+    table: Vec<u64>,
+    /// Requests so far.
+    requests: AtomicU64,
+}
+
+impl WorkingSet {
+    fn new(bytes: usize) -> Self {
+        Self {
+            table: (0..bytes as u64 / 8).collect(),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads lines here and there.
+    #[inline]
+    fn touch(&self) {
+        let lines = self.table.len() / LINE_NUMBERS;
+        if lines == 0 {
+            return;
+        }
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        for line in 0..LINES as u64 {
+            // Multiplication by the golden ratio spreads the numbers.
+            let place = (request * LINES as u64 + line).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            std::hint::black_box(self.table[place as usize % lines * LINE_NUMBERS]);
+        }
+    }
 }
 
 pub(crate) mod by_name {
@@ -230,8 +268,9 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64
 /// The server, in the process that [`measure`] starts: until the client leaves.
 pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
-    let loops = plan.loops;
+    let (loops, data) = (plan.loops, WorkingSet::new(plan.working_set_bytes));
     let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
+        data.touch();
         // The client has no more on its way than a queue holds, so there is room.
         let _ = answers.reply(&sum(request.body, loops).to_le_bytes());
     };
@@ -294,9 +333,12 @@ pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
             pin_to(cpus, 1);
             let mut end = End::new(server, how, REQUEST_BYTES, cpus);
             // Ends when the client has gone; a failure shows as missing answers.
-            let mut answers = Vec::new();
+            let (mut answers, data) = (Vec::new(), WorkingSet::new(plan.working_set_bytes));
             let mut turn = || {
-                end.take(|request| answers.push(sum(request, plan.loops).to_le_bytes()))?;
+                end.take(|request| {
+                    data.touch();
+                    answers.push(sum(request, plan.loops).to_le_bytes());
+                })?;
                 for answer in answers.drain(..) {
                     end.put(&answer, &stop)?;
                 }
@@ -471,6 +513,7 @@ mod tests {
                     outstanding,
                     seconds: 0.05,
                     spin: false,
+                    working_set_bytes: 0,
                 };
                 let rate = tcp(&plan, how, &Place::LOOPBACK).unwrap();
                 assert!(rate > 100.0, "{how:?} {outstanding}: {rate}");
@@ -487,6 +530,7 @@ mod tests {
             outstanding: 64,
             seconds: 0.5,
             spin: true,
+            working_set_bytes: 0,
         };
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);

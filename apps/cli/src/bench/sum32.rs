@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// Requests on their way at a time; several by commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,256", value_parser = clap::value_parser!(u64).range(1..=4096))]
     outstanding: Vec<u64>,
+    /// Bytes of other data of the server, of which each request reads 32 cache lines
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = super::size)]
+    working_set: usize,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     time: f64,
@@ -94,6 +97,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 seconds: args.time,
                 // Workers need a core that spinning threads would take.
                 spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
+                working_set_bytes: args.working_set,
             };
             let ours = args.executor.iter().map(|&executor| {
                 let (pair, plan) = (&pair, plan(executor));
@@ -134,7 +138,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     }
     if args.json {
         output::print_json(&json!({
-            "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time,
+            "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
             "rounds": args.rounds, "machine": machine, "results": measured,
         }));
     }
@@ -194,7 +198,6 @@ fn rows_of(columns: &[(Vec<Standing>, f64)]) -> Vec<Vec<String>> {
     rows
 }
 
-/// `1.23M`, `45.6k`.
 /// As `table::aligned`, for as many columns as there are.
 fn aligned(rows: &[Vec<String>]) -> String {
     const COLUMNS: usize = 5;
