@@ -67,6 +67,7 @@ fn work_if_started() {
         log: log.expect("the log"),
         rng: Rng::with_seed(seed ^ u64::from(session) << 32),
         next: [0; 2],
+        sent_bytes: 0,
         is_over: false,
     };
     worker.run();
@@ -81,6 +82,7 @@ struct Worker {
     rng: Rng,
     /// By channel.
     next: [u32; 2],
+    sent_bytes: usize,
     /// The other one has said its last.
     is_over: bool,
 }
@@ -195,8 +197,11 @@ impl Worker {
             message[..4].copy_from_slice(&self.session.to_le_bytes());
             message[4..8].copy_from_slice(&number.to_le_bytes());
             let channel = Channel::ordered(CHANNELS[place]);
+            // What a channel's budget holds leaves even if the other one receives nothing. Beyond that, two processes that both wait for room, and do
+            // not receive meanwhile, would wait for ever.
+            let may_wait = self.sent_bytes + bytes <= ChannelOptions::default().budget_bytes;
             let sent = match self.rng.u32(..3) {
-                0 => self.endpoint.send(self.other, channel, &message),
+                0 if may_wait => self.endpoint.send(self.other, channel, &message),
                 1 => self
                     .endpoint
                     .send_shared(self.other, channel, message.into()),
@@ -205,6 +210,7 @@ impl Worker {
             if sent.is_ok() {
                 self.write(&format!("sent {place} {number}"));
                 self.next[place] += 1;
+                self.sent_bytes += bytes;
             }
             let goes_on = sent.is_ok();
             self.note(sent);
