@@ -202,7 +202,7 @@ impl Worker {
             let may_wait = self.sent_bytes + bytes <= ChannelOptions::default().budget_bytes;
             let sent = match self.rng.u32(..3) {
                 0 if may_wait => self.endpoint.send(self.other, channel, &message),
-                1 => self
+                1 if may_wait => self
                     .endpoint
                     .send_shared(self.other, channel, message.into()),
                 _ => self.endpoint.try_send(self.other, channel, &message),
