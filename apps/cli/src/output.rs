@@ -74,6 +74,17 @@ pub(crate) fn close(code: ExitCode) -> ExitCode {
     }
 }
 
+/// As `check_writable`, for a plot.
+pub(crate) fn check_plot(path: &Path) -> anyhow::Result<()> {
+    let ending = path.extension();
+    anyhow::ensure!(
+        ending.is_some_and(|ending| ending.eq_ignore_ascii_case("svg")),
+        "{}: plots are written as .svg; give a name that ends so",
+        path.display()
+    );
+    check_writable(path)
+}
+
 /// Refuses a path where no file can be made, without touching a present file. Devices and pipes are accepted.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;

@@ -6,6 +6,7 @@
 mod distributed;
 use distributed::Cluster;
 pub(crate) use distributed::join;
+mod history;
 mod show;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use tsumuji_solve::system::{Generate, Order, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
+use history::History;
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b by relaxation with several processes.
@@ -35,6 +37,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve A.mtx --rhs b.mtx --output x.npy --workers 4
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
+  tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
 
 Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
 the judge. The file:
@@ -61,6 +64,12 @@ pub(crate) struct Args {
     /// Write the solution to this file (.npy or .mtx)
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write how the residual fell, as CSV
+    #[arg(long, value_name = "FILE.csv")]
+    history: Option<PathBuf>,
+    /// Draw how the residual fell
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -260,7 +269,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let load_seconds = began.elapsed().as_secs_f64();
 
     let mut bar = Bar::new(args.tol);
-    let mut progress = |progress: report::Progress| bar.update(&progress);
+    let mut history = History::default();
+    let mut progress = |progress: report::Progress| {
+        bar.update(&progress);
+        history.note(&progress);
+    };
     let stop = || interrupt.is_set();
     let (mut outcome, traffic) = match (args.mode, source) {
         (ModeName::Single, Source::System(system)) => (
@@ -306,6 +319,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     if !outcome.reason.is_converged() {
         eprintln!("tsumuji: {}", outcome.reason);
     }
+    history.end(&outcome);
+    history.write(args.history.as_deref())?;
+    let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
+    history.draw(args.plot.as_deref(), &title)?;
     // An unfinished solution must not replace a complete one that may be there.
     let unfinished = outcome.reason == Reason::Interrupted || outcome.x.is_empty();
     if let (Some(path), false) = (&args.output, unfinished) {
@@ -343,6 +360,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
             path.display()
         );
         output::check_writable(path)?;
+    }
+    if let Some(path) = &args.history {
+        output::check_writable(path)?;
+    }
+    if let Some(path) = &args.plot {
+        output::check_plot(path)?;
     }
     if !args.mode.uses_messages() {
         for (flag, is_given) in [

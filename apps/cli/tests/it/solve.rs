@@ -132,6 +132,32 @@ fn executors_can_be_chosen() {
     assert!(said.contains("--executor: no effect"), "{said}");
 }
 
+/// How the residual fell is written and drawn in every mode; the last line is the verified end. Names that cannot be are refused before the run.
+#[test]
+fn the_fall_of_the_residual_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    let (csv_name, svg_name) = (csv.to_str().unwrap(), svg.to_str().unwrap());
+    for mode in ["async", "sync", "threads", "single"] {
+        let words = ["solve", "--generate", "poisson2d:60", "--mode", mode];
+        let more = ["--history", csv_name, "--plot", svg_name];
+        let (code, run) = json(&[&words[..], &more].concat());
+        assert_converged(code, &run);
+        let text = std::fs::read_to_string(&csv).unwrap();
+        let last: Vec<&str> = text.lines().last().unwrap().split(',').collect();
+        assert_eq!(last.len(), 5, "{text}");
+        assert_eq!(last[4], "true", "{mode}");
+        let (told, found) = (last[3].parse::<f64>().unwrap(), run["residual"].as_f64());
+        assert!(
+            (told / found.unwrap() - 1.0).abs() < 1e-12,
+            "{told} {found:?}"
+        );
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+    let refused = tsumuji(&["solve", "--generate", "dense:9", "--plot", "a.png"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// A seed fixes what is generated, and another one gives another system.
 #[test]
 fn seed_fixes_the_system() {

@@ -1,0 +1,107 @@
+//! How the residual fell: `--history` as CSV, `--plot` as SVG.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use tsumuji_bench::plot;
+use tsumuji_solve::report::{Outcome, Progress};
+
+use crate::output::PendingFile;
+
+/// A moment of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Moment {
+    seconds: f64,
+    laps_min: u64,
+    laps_max: u64,
+    residual: f64,
+    is_verified: bool,
+}
+
+/// All moments that were told of; the last one is the verified end.
+#[derive(Debug, Default)]
+pub(super) struct History(Vec<Moment>);
+
+impl History {
+    pub(super) fn note(&mut self, progress: &Progress) {
+        self.0.push(Moment {
+            seconds: progress.elapsed.as_secs_f64(),
+            laps_min: progress.laps_min,
+            laps_max: progress.laps_max,
+            residual: progress.residual_estimate,
+            is_verified: false,
+        });
+    }
+
+    pub(super) fn end(&mut self, outcome: &Outcome) {
+        if outcome.laps.is_empty() {
+            return; // there is no result
+        }
+        self.0.push(Moment {
+            seconds: outcome.seconds.iterate + outcome.seconds.verify,
+            laps_min: outcome.laps.iter().copied().min().unwrap_or(0),
+            laps_max: outcome.laps.iter().copied().max().unwrap_or(0),
+            residual: outcome.residual,
+            is_verified: true,
+        });
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from("seconds,laps_min,laps_max,residual,verified\n");
+        for one in &self.0 {
+            let Moment {
+                seconds,
+                laps_min,
+                laps_max,
+                residual,
+                is_verified,
+            } = one;
+            let _ = writeln!(
+                text,
+                "{seconds:.6},{laps_min},{laps_max},{residual:e},{is_verified}"
+            ); // into memory
+        }
+        text
+    }
+
+    /// Writes the moments as CSV.
+    pub(super) fn write(&self, path: Option<&Path>) -> anyhow::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        PendingFile::create(path)?.finish(|out| out.write_all(self.csv().as_bytes()))
+    }
+
+    /// Draws the residual over time.
+    pub(super) fn draw(&self, path: Option<&Path>, title: &str) -> anyhow::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let points = self.0.iter().map(|one| (one.seconds, one.residual));
+        let line = plot::Line {
+            name: "residual (the last one is verified)".to_owned(),
+            points: points.filter(|point| point.1.is_finite()).collect(),
+        };
+        let svg = plot::over_time(title, "relative residual", &[line])?;
+        PendingFile::create(path)?.finish(|out| out.write_all(svg.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Estimates come first, in CSV a line each.
+    #[test]
+    fn moments_are_lines() {
+        let mut history = History::default();
+        history.note(&Progress {
+            laps_min: 3,
+            laps_max: 4,
+            residual_estimate: 0.5,
+            elapsed: Duration::from_millis(20),
+        });
+        assert_eq!(
+            history.csv(),
+            "seconds,laps_min,laps_max,residual,verified\n0.020000,3,4,5e-1,false\n"
+        );
+    }
+}
