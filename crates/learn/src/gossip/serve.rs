@@ -74,7 +74,6 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         fault: None,
         judge_lost: false,
         began_at: None,
-        sent_bytes: 0,
         tcp: None,
         repeat: REPEAT,
     };
@@ -101,8 +100,6 @@ struct Driver {
     judge_lost: bool,
     /// Bytes that the link had sent when the first step began.
     began_at: Option<u64>,
-    /// Bytes that the link has sent now.
-    sent_bytes: u64,
     tcp: Option<Tcp>,
     /// Wait until the next repeat.
     repeat: Duration,
@@ -129,7 +126,7 @@ impl Driver {
                     let wait = self.patience(if sent { self.repeat } else { CONTENDED });
                     let done = endpoint.poll_wait(self, wait)?;
                     if done == 0 && sent && !self.has_tcp() {
-                        self.worker.repeat();
+                        self.worker.ask();
                         self.repeat = (2 * self.repeat).min(REPEAT_MAX);
                     }
                 }
@@ -156,7 +153,6 @@ impl Driver {
     }
 
     fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        self.sent_bytes = endpoint.counters().link.sent_bytes;
         for _ in 0..POLLS_PER_STEP_MAX {
             if endpoint.poll(self)? == 0 {
                 break;
@@ -176,7 +172,13 @@ impl Driver {
             return Err(WorkerError::JudgeLost);
         }
         if self.worker.is_running() && self.began_at.is_none() {
-            self.began_at = Some(self.sent_bytes);
+            self.began_at = Some(endpoint.counters().link.sent_bytes);
+        }
+        if self.worker.is_finishing() {
+            let link = endpoint.counters().link.sent_bytes;
+            let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
+            let before = self.began_at.unwrap_or(link);
+            self.worker.finish(link - before + tcp);
         }
         if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
             self.listen()?;
@@ -198,6 +200,9 @@ impl Driver {
 
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+        if self.worker.out().is_empty() {
+            return Ok(true);
+        }
         let capacity = endpoint.datagram_capacity_bytes();
         let mut batch = endpoint.batch();
         while let Some(out) = self.worker.out().front() {
@@ -223,7 +228,10 @@ impl Driver {
             };
             match result {
                 Ok(()) => {}
-                Err(SendError::WouldBlock { .. }) => return Ok(false),
+                // Node 0 is about to tell who a worker is that has joined.
+                Err(SendError::WouldBlock { .. } | SendError::UnknownPeer { .. }) => {
+                    return Ok(false);
+                }
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
                     if out.to == To::Judge =>
                 {
@@ -240,7 +248,7 @@ impl Driver {
     }
 
     fn reduce<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        let Some(state) = self.worker.take_state() else {
+        let Some(state) = self.worker.reducing() else {
             return Ok(());
         };
         let Some((setup, share)) = self.worker.parts() else {
@@ -255,10 +263,8 @@ impl Driver {
 
     fn take(&mut self, from: NodeId, bytes: &[u8]) {
         if from == JUDGE {
-            let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
-            let sent = self.sent_bytes.saturating_sub(self.began_at.unwrap_or(0)) + tcp;
             if self.fault.is_none() {
-                self.fault = self.worker.order(bytes, sent).err();
+                self.fault = self.worker.order(bytes).err();
             }
         } else {
             self.worker.peer(usize::from(from.0) - 1, bytes);

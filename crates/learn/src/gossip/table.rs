@@ -112,8 +112,10 @@ impl Table {
         }
     }
 
-    /// Empties the table. From now on these workers count.
-    pub(super) fn reset(&mut self, alive: &[bool]) {
+    /// Empties the table. From now on these workers count, with so many rows.
+    pub(super) fn reset(&mut self, alive: &[bool], rows: &[u64]) {
+        self.plausible.rows = rows.to_vec();
+        self.places.resize(rows.len(), Default::default());
         self.alive.clear();
         self.alive.extend_from_slice(alive);
         for places in &mut self.places {
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(table.take(0, 3, a.clone()), Taken::New);
         assert_eq!(table.sum(1), None); // overwritten
         // A dead worker's share drops out.
-        table.reset(&[true, false]);
+        table.reset(&[true, false], &[10, 10]);
         assert_eq!(table.take(1, 1, b), Taken::Known);
         table.take(0, 1, a.clone());
         assert_eq!(table.sum(1), Some(a));
