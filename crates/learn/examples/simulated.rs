@@ -234,11 +234,12 @@ impl<'c> Run<'c> {
         let Some(worker) = &mut node.worker else {
             return;
         };
-        if !arrived.is_empty() {
-            (node.ask_after, node.ask_at) = (ASK, now + ASK);
-        }
+        let before = worker.exchanges();
         for (from, bytes) in arrived {
             worker.take(from, &bytes).expect("the judge is in order");
+        }
+        if worker.exchanges() > before {
+            (node.ask_after, node.ask_at) = (ASK, node.ask_at.min(now + ASK));
         }
         while node.free_at <= now {
             match worker.work() {

@@ -2,7 +2,7 @@
 //!
 //! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_node::{
     Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
@@ -76,6 +76,8 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         began_at: None,
         tcp: None,
         repeat: REPEAT,
+        ask_at: None,
+        taken: 0,
     };
     let result = driver.run(endpoint);
     if let Err(error) = &result
@@ -101,8 +103,11 @@ struct Driver {
     /// Bytes that the link had sent when the first step began.
     began_at: Option<u64>,
     tcp: Option<Tcp>,
-    /// Wait until the next repeat.
+    /// Wait until statistics are asked for again, and when that ends.
     repeat: Duration,
+    ask_at: Option<Instant>,
+    /// Statistics that had been taken then.
+    taken: u64,
 }
 
 impl Driver {
@@ -115,7 +120,7 @@ impl Driver {
             match self.worker.step() {
                 // A core is shared: the peers' next messages come from whoever waits for it.
                 Step::Again => {
-                    self.repeat = REPEAT;
+                    (self.repeat, self.ask_at) = (REPEAT, None);
                     if is_contended {
                         // A core is shared: the peers' next messages come from whoever waits for it.
                         std::thread::yield_now();
@@ -123,11 +128,12 @@ impl Driver {
                 }
                 Step::Wait => drop(endpoint.poll_wait(self, self.patience(wait))?),
                 Step::WaitForPeers => {
-                    let wait = self.patience(if sent { self.repeat } else { CONTENDED });
-                    let done = endpoint.poll_wait(self, wait)?;
-                    if done == 0 && sent && !self.has_tcp() {
+                    let wait = if sent { self.until_ask() } else { CONTENDED };
+                    endpoint.poll_wait(self, self.patience(wait))?;
+                    if sent && !self.has_tcp() && self.until_ask().is_zero() {
                         self.worker.ask();
                         self.repeat = (2 * self.repeat).min(REPEAT_MAX);
+                        self.ask_at = Some(Instant::now() + self.repeat);
                     }
                 }
                 Step::Reduce => self.reduce(endpoint)?,
@@ -141,6 +147,18 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Time until missing statistics are asked for. Those that come tell that others have made theirs, too, so that missing ones are likely to be lost.
+    fn until_ask(&mut self) -> Duration {
+        let now = Instant::now();
+        let taken = self.worker.exchanges();
+        if taken > self.taken {
+            (self.taken, self.repeat) = (taken, REPEAT);
+            self.ask_at = self.ask_at.map(|at| at.min(now + REPEAT));
+        }
+        let at = *self.ask_at.get_or_insert(now + self.repeat);
+        at.saturating_duration_since(now)
     }
 
     fn has_tcp(&self) -> bool {

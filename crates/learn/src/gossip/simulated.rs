@@ -175,6 +175,11 @@ impl Worker {
         }
     }
 
+    /// Statistics or parameters that were taken from others.
+    pub fn exchanges(&self) -> u64 {
+        self.worker.exchanges()
+    }
+
     /// Asks peers again.
     pub fn ask(&mut self) {
         self.worker.ask();

@@ -158,18 +158,18 @@ impl Table {
 
     /// The sum over all workers that count; `None`: some are missing.
     pub(super) fn sum(&self, version: u64) -> Option<Vec<f64>> {
-        let mut sum: Option<Vec<f64>> = None;
-        for worker in (0..self.places.len()).filter(|worker| self.alive[*worker]) {
-            let values = self.of(worker, version)?;
-            match &mut sum {
-                None => sum = Some(values.to_vec()),
-                Some(sum) => sum
-                    .iter_mut()
-                    .zip(values)
-                    .for_each(|(sum, value)| *sum += value),
-            }
+        // Asked at each poll: nothing is added up in vain.
+        if self.missing(version).next().is_some() {
+            return None;
         }
-        sum
+        let workers = (0..self.places.len()).filter(|worker| self.alive[*worker]);
+        let mut all = workers.filter_map(|worker| self.of(worker, version));
+        let mut sum = all.next()?.to_vec();
+        for values in all {
+            let pairs = sum.iter_mut().zip(values);
+            pairs.for_each(|(sum, value)| *sum += value);
+        }
+        Some(sum)
     }
 }
 

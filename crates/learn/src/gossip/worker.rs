@@ -66,7 +66,7 @@ pub(super) enum Step {
     Again,
     /// Wait for messages.
     Wait,
-    /// Wait for peers' statistics; when none come for a while, call `ask`.
+    /// Wait for peers' statistics; when some are missing for a while, call `ask`.
     WaitForPeers,
     /// Run the all-reduce to its end, then call `reduced`.
     Reduce,
@@ -181,6 +181,11 @@ impl Worker {
         };
         self.tell(&answer);
         self.phase = Phase::Finished;
+    }
+
+    /// Statistics or parameters that were taken from others.
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchange.exchanges
     }
 
     /// Rows that were computed with so far.
