@@ -18,7 +18,7 @@ use tsumuji_learn::{
     Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score, SgdConfig,
     single,
 };
-use tsumuji_node::{LinkSpec, quantity};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
@@ -47,7 +47,7 @@ const TOL_SGD: f64 = 1e-3;
   tsumuji learn linear data.csv --mode single
 
 Several hosts: --hosts FILE starts a worker on each node but the first; node 0 is this process, which hands out the rows. The file is
-that of `tsumuji solve --help`.")]
+that of `tsumuji solve --help`. With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
     /// The model
     #[arg(value_name = "MODEL")]
@@ -78,9 +78,18 @@ pub(crate) struct Args {
     hosts: Option<PathBuf>,
     #[command(flatten)]
     slots: hosts::Slots,
+    /// Start nothing; be this node of the hosts file
+    #[arg(long, value_name = "I", requires = "hosts")]
+    id: Option<u16>,
     /// Path of tsumuji on the other hosts [default: the same path as here]
-    #[arg(long, value_name = "PATH", requires = "hosts")]
+    #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
     program: Option<PathBuf>,
+    /// Let workers join later; where they ask is printed to standard error (see `tsumuji join`)
+    #[arg(long)]
+    admit: bool,
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
+    #[arg(long, value_name = "CONTROL")]
+    congestion: Option<Congestion>,
     #[command(flatten)]
     security: crate::security::Flags,
     /// This process is already where node 0 runs
@@ -104,7 +113,7 @@ pub(crate) struct Args {
     /// constant: all steps alike; inverse: rate / sqrt(1 + epochs passed) (sgd) [default: inverse]
     #[arg(long, value_name = "RULE")]
     schedule: Option<ScheduleName>,
-    /// Steps between two exchanges of a worker (sgd) [default: 8]
+    /// Steps between two exchanges of a worker (sgd) [default: 32]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     period: Option<u64>,
     /// The result is the last parameters, not a mean in which recent ones weigh more (sgd)
@@ -131,6 +140,9 @@ pub(crate) struct Args {
     /// Draw them (.svg)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<MetricsAt>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -219,6 +231,14 @@ enum ScaleName {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
+    if let (Some(path), Some(id)) = (&args.hosts, args.id)
+        && id > 0
+    {
+        let file = hosts::read(path, args.link.as_ref(), args.slots)?;
+        file.membership(NodeId(id), path)?;
+        let security = args.security.stated(args.link.as_ref(), Some(&file))?;
+        return distributed::serve_host(&args, &Cluster { file, path }, id, &security);
+    }
     check(&args)?;
     let config = config(&args);
     let cluster = cluster(&args)?;
@@ -229,7 +249,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         target: args.target.as_deref(),
     };
     let train = data::read(&args.data, config.kind.want(), reading)?;
-    let unscaled = train.clone();
     let how = Preparation {
         scales: args.scale == ScaleName::Standard,
         // Sums over all rows are the same in any order.
@@ -239,8 +258,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let columns = train.features.columns();
     let problem = Problem::new(train, &config, how)
         .map_err(|error| anyhow!("{}: {error}", args.data.display()))?;
-    let test = read_test(&args, &config, &unscaled)?;
-    let rows = unscaled.features.rows();
+    let test = read_test(&args, &config, &problem)?;
+    let rows = problem.share.rows();
     let workers = workers(&args, cluster.as_ref(), rows)?;
     let load_seconds = began.elapsed().as_secs_f64();
 
@@ -262,7 +281,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let is_usable = learned.theta.iter().all(|x| x.is_finite())
         && !matches!(learned.reason, Reason::Interrupted | Reason::Diverged);
     let model = is_usable.then(|| problem.model(&learned.theta));
-    let train_score = model.as_ref().and_then(|model| score(model, &unscaled));
+    let train_score = is_usable.then(|| problem.score(&learned.theta));
     let test_score = match (&model, &test) {
         (Some(model), Some(test)) => score(model, test),
         _ => None,
@@ -320,10 +339,11 @@ fn link_name(args: &Args, cluster: Option<&Cluster<'_>>) -> Option<String> {
 /// Writes and prints what came of it.
 fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> anyhow::Result<()> {
     for dropped in &learned.dropped {
-        eprintln!(
-            "note: the {} rows of {} are missing in the result: {}",
-            dropped.rows, dropped.worker, dropped.cause
-        );
+        let what = match dropped.rows {
+            0 => "another has the rows of".to_owned(),
+            rows => format!("the {rows} rows are missing in the result of"),
+        };
+        eprintln!("note: {what} {}: {}", dropped.worker, dropped.cause);
     }
     if learned.reason != Reason::Converged {
         eprintln!("tsumuji: {}", learned.reason);
@@ -354,21 +374,19 @@ fn exit_code(learned: &Learned) -> ExitCode {
 fn read_test(
     args: &Args,
     config: &LearnConfig,
-    train: &data::Data,
+    train: &Problem,
 ) -> anyhow::Result<Option<data::Data>> {
     let Some(path) = &args.test else {
         return Ok(None);
     };
     let reading = Reading::Like {
-        columns: train.features.columns(),
-        names: train.names.as_deref(),
-        target: train.target_name.as_deref(),
+        columns: train.share.features.columns(),
+        names: train.names(),
+        target: train.target_name(),
         needs_targets: true,
     };
     let test = data::read(path, config.kind.want(), reading)?;
-    if let (Some(data::Targets::Labels { classes, .. }), Some(targets)) =
-        (&train.targets, &test.targets)
-    {
+    if let (Some(classes), Some(targets)) = (train.classes(), &test.targets) {
         targets.ids_in(classes).map_err(|label| {
             anyhow!(
                 "{}: the label '{label}' is not in {}; accepted are its {} labels",
@@ -488,6 +506,9 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
                 args.order.is_some() && args.method == MethodName::Newton,
             ),
             ("--key, --seal and --open", args.security.is_given()),
+            ("--admit", args.admit),
+            ("--congestion", args.congestion.is_some()),
+            ("--metrics", args.metrics.is_some()),
         ] {
             ensure!(
                 !is_given,
@@ -495,6 +516,10 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
+    ensure!(
+        !args.admit || args.mode == ModeName::Gossip,
+        "--admit: only with --mode gossip may workers join"
+    );
     if args.mode == ModeName::Tcp {
         ensure!(
             args.hosts.is_none(),
@@ -522,7 +547,7 @@ fn cluster(args: &Args) -> anyhow::Result<Option<Cluster<'_>>> {
         return Ok(None);
     };
     let file = hosts::read(path, args.link.as_ref(), args.slots)?;
-    if !args.inside {
+    if args.id.is_none() && !args.inside {
         hosts::enter_node_0(&file, path)?;
     }
     Ok(Some(Cluster { file, path }))

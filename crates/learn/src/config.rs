@@ -92,7 +92,7 @@ impl Default for SgdConfig {
             schedule: Schedule::default(),
             batch: 32,
             epochs: 64,
-            period: 8,
+            period: 32,
             average: true,
         }
     }

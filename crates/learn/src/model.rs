@@ -170,12 +170,8 @@ impl Model {
             return Predictions::Numbers(rows.map(|row| output(row, 0)).collect());
         };
         let class = |row: usize| {
-            if self.coefficients.len() == 1 {
-                return u32::from(output(row, 0) > 0.0);
-            }
             let outputs = (0..self.coefficients.len()).map(|place| output(row, place));
-            let best = outputs.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
-            best.map_or(0, |(place, _)| place as u32)
+            class_of(outputs.collect::<Vec<f64>>().as_slice())
         };
         Predictions::Labels {
             classes,
@@ -199,7 +195,17 @@ impl Model {
     }
 }
 
-fn r2(found: &[f64], right: &[f64]) -> f64 {
+/// The class that outputs say: of one output by its sign, of several the largest.
+pub(crate) fn class_of(outputs: &[f64]) -> u32 {
+    if let [only] = outputs {
+        return u32::from(*only > 0.0);
+    }
+    let best = (outputs.iter().enumerate()).max_by(|a, b| a.1.total_cmp(b.1));
+    best.map_or(0, |(place, _)| place as u32)
+}
+
+/// 1 − Σ (y − ŷ)² / Σ (y − ȳ)².
+pub(crate) fn r2(found: &[f64], right: &[f64]) -> f64 {
     let mean = right.iter().sum::<f64>() / right.len().max(1) as f64;
     let spread: f64 = right.iter().map(|y| (y - mean) * (y - mean)).sum();
     let missed: f64 = found

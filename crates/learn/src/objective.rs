@@ -3,8 +3,13 @@
 //! Parameters θ have, for each output, the coefficients and then the intercept. Regressions and two classes have one output; more classes one each.
 //! Statistics are plain vectors, so that they are summed and sent as they are; [`Shape`] says what lies where.
 
+mod squares;
+
+use std::ops::Range;
+
 use crate::config::Kind;
 use crate::data::{Features, dot};
+use squares::Squares;
 
 /// Sizes of parameters and statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +83,12 @@ impl Share {
         self.targets.len()
     }
 
+    /// Keeps the first rows.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        self.features.truncate(rows);
+        self.targets.truncate(rows);
+    }
+
     /// Target of a row for one output: a number, or 1 and −1 for the class and the others.
     fn target(&self, row: usize, output: usize) -> f64 {
         match self.kind {
@@ -93,7 +104,8 @@ impl Share {
         }
     }
 
-    fn predict(&self, row: usize, theta: &[f64]) -> f64 {
+    /// What one output's parameters predict for a row.
+    pub(crate) fn predict(&self, row: usize, theta: &[f64]) -> f64 {
         let (intercept, weights) = theta.split_last().expect("there is an intercept");
         self.features.dot(row, weights) + intercept
     }
@@ -136,72 +148,91 @@ impl Share {
         for ((output, part), theta) in outputs.enumerate().zip(theta.chunks_exact(shape.width)) {
             let (loss, rest) = part.split_first_mut().expect("a loss");
             let (gradient, triangle) = rest.split_at_mut(shape.width);
+            let mut squares =
+                (hessian && self.features.is_dense()).then(|| Squares::new(shape.width));
             for row in 0..self.rows() {
                 let point = self.point(row, output, theta);
                 *loss += point.loss;
                 self.features.add_scaled(row, point.slope, gradient);
                 gradient[shape.width - 1] += point.slope;
-                if hessian && point.curvature > 0.0 {
-                    self.add_square(row, point.curvature, triangle);
+                if !hessian || point.curvature == 0.0 {
+                    continue;
                 }
+                match (&self.features, &mut squares) {
+                    (Features::Dense { columns, values }, Some(squares)) => {
+                        squares.add(&values[row * columns..(row + 1) * columns], point.curvature);
+                    }
+                    _ => self.add_square(row, point.curvature, triangle),
+                }
+            }
+            if let Some(squares) = squares {
+                squares.write(triangle);
             }
         }
         statistic
     }
 
-    /// `triangle += factor · x xᵀ` for a row with a 1 at its end.
+    /// `triangle += factor · x xᵀ` for a sparse row with a 1 at its end.
     fn add_square(&self, row: usize, factor: f64, triangle: &mut [f64]) {
         let width = self.features.columns() + 1;
-        match &self.features {
-            Features::Dense { columns, values } => {
-                let x = &values[row * columns..(row + 1) * columns];
-                let mut rest = triangle;
-                for j in 0..*columns {
-                    let (line, below) = rest.split_at_mut(width - j);
-                    let scaled = factor * x[j];
-                    for (entry, x) in line.iter_mut().zip(&x[j..]) {
-                        *entry += scaled * x;
-                    }
-                    line[width - j - 1] += scaled;
-                    rest = below;
-                }
-                rest[0] += factor;
+        let Features::Sparse {
+            starts,
+            indices,
+            values,
+            ..
+        } = &self.features
+        else {
+            return;
+        };
+        let range = starts[row]..starts[row + 1];
+        let (indices, values) = (&indices[range.clone()], &values[range]);
+        for (place, (j, x)) in indices.iter().zip(values).enumerate() {
+            let (j, scaled) = (*j as usize, factor * x);
+            // Where the line of entry (j, j) begins, less j.
+            let line = j * width - j * (j + 1) / 2;
+            for (k, x) in indices[place..].iter().zip(&values[place..]) {
+                triangle[line + *k as usize] += scaled * x;
             }
-            Features::Sparse {
-                starts,
-                indices,
-                values,
-                ..
-            } => {
-                let range = starts[row]..starts[row + 1];
-                let (indices, values) = (&indices[range.clone()], &values[range]);
-                for (place, (j, x)) in indices.iter().zip(values).enumerate() {
-                    let (j, scaled) = (*j as usize, factor * x);
-                    // Where the line of entry (j, j) begins, less j.
-                    let line = j * width - j * (j + 1) / 2;
-                    for (k, x) in indices[place..].iter().zip(&values[place..]) {
-                        triangle[line + *k as usize] += scaled * x;
-                    }
-                    triangle[line + width - 1] += scaled;
-                }
-                triangle[width * (width + 1) / 2 - 1] += factor;
-            }
+            triangle[line + width - 1] += scaled;
         }
+        triangle[width * (width + 1) / 2 - 1] += factor;
     }
 
-    /// Adds the gradient of the mean loss of some rows to `gradient`.
-    pub fn add_gradient(&self, rows: std::ops::Range<usize>, theta: &[f64], gradient: &mut [f64]) {
-        let width = self.shape().width;
-        let part = 1.0 / rows.len().max(1) as f64;
-        for output in 0..self.outputs {
-            let range = output * width..(output + 1) * width;
-            let (theta, gradient) = (&theta[range.clone()], &mut gradient[range]);
-            for row in rows.clone() {
-                let slope = part * self.point(row, output, theta).slope;
-                if slope != 0.0 {
-                    self.features.add_scaled(row, slope, gradient);
-                    gradient[width - 1] += slope;
-                }
+    /// Derivatives of the losses of some rows by one output's predictions, at the parameters `scale · (weights, intercept)`.
+    pub(crate) fn slopes(
+        &self,
+        rows: Range<usize>,
+        output: usize,
+        (weights, intercept, scale): (&[f64], f64, f64),
+        slopes: &mut Vec<f64>,
+    ) {
+        slopes.clear();
+        let predict = |product: f64| scale * (product + intercept);
+        let features = &self.features;
+        match self.kind {
+            Kind::Linear | Kind::Ridge => {
+                let mut targets = self.targets[rows.clone()].iter();
+                features.dots(rows, weights, |product| {
+                    let y = targets.next().copied().unwrap_or_default();
+                    slopes.push(predict(product) - y);
+                });
+            }
+            Kind::Logistic => {
+                let mut row = rows.start;
+                features.dots(rows, weights, |product| {
+                    let y = self.target(row, output);
+                    // For large margins the exponential overflows to infinity, and the slope is 0.
+                    slopes.push(-y / (1.0 + (y * predict(product)).exp()));
+                    row += 1;
+                });
+            }
+            Kind::Svm => {
+                let mut row = rows.start;
+                features.dots(rows, weights, |product| {
+                    let y = self.target(row, output);
+                    slopes.push(-2.0 * y * (1.0 - y * predict(product)).max(0.0));
+                    row += 1;
+                });
             }
         }
     }
@@ -337,10 +368,19 @@ mod tests {
         let other = part(&second).statistic(&theta, true);
         added.iter_mut().zip(other).for_each(|(a, b)| *a += b);
         assert!(sums(&whole, &added) < 1e-11);
-        // Minibatches that cover all rows have the same gradient.
-        let mut gradient = vec![0.0; dense.shape().parameters()];
-        dense.add_gradient(0..40, &theta, &mut gradient);
-        let (_, wanted, _) = dense.shape().parts(&whole, true, 0);
-        assert!((gradient[1] - wanted[1] / 40.0).abs() < 1e-14);
+        // The slopes of all rows make the same gradient.
+        for kind in [Kind::Logistic, Kind::Svm, Kind::Linear] {
+            let share = Share {
+                kind,
+                ..sparse.clone()
+            };
+            let whole = share.statistic(&theta, false);
+            let (_, wanted, _) = share.shape().parts(&whole, false, 2);
+            let (mut slopes, mut gradient) = (Vec::new(), vec![0.0; 3]);
+            share.slopes(0..40, 2, (&[0.4; 3], 0.4, 0.5), &mut slopes);
+            share.features.add_rows(0..40, 1.0, &slopes, &mut gradient);
+            assert!(sums(&gradient, &wanted[..3]) < 1e-12, "{kind:?}");
+            assert!((slopes.iter().sum::<f64>() - wanted[3]).abs() < 1e-12);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Kind, LearnConfig, Method};
 use crate::data::{Data, Features, Targets};
-use crate::model::Model;
+use crate::model::{Model, Score, class_of, r2};
 use crate::newton::{NEWTON_WIDTH_MAX, STATISTIC_MAX};
 use crate::objective::{Shape, Share};
 use crate::scaling::Scaling;
@@ -99,10 +99,7 @@ impl Problem {
         };
         scaling.apply(&mut features);
         if how.shuffles {
-            let mut order: Vec<usize> = (0..features.rows()).collect();
-            fastrand::Rng::with_seed(config.seed).shuffle(&mut order);
-            features = features.in_order(&order);
-            numbers = order.iter().map(|row| numbers[*row]).collect();
+            features = shuffled(features, &mut numbers, config.seed);
         }
         let (target_shift, target_factor) = if classes.is_none() {
             standardise(&mut numbers)
@@ -153,6 +150,38 @@ impl Problem {
         model
     }
 
+    /// Names of the columns, if they have some.
+    pub fn names(&self) -> Option<&[String]> {
+        self.names.as_deref()
+    }
+
+    /// Name of the target, if it has one.
+    pub fn target_name(&self) -> Option<&str> {
+        self.target_name.as_deref()
+    }
+
+    /// Labels of the classes, of a classifier.
+    pub fn classes(&self) -> Option<&[String]> {
+        self.classes.as_deref()
+    }
+
+    /// How well these parameters predict the targets of all rows.
+    pub fn score(&self, theta: &[f64]) -> Score {
+        let share = &self.share;
+        let rows = 0..share.rows();
+        if self.classes.is_none() {
+            let found: Vec<f64> = rows.map(|row| share.predict(row, theta)).collect();
+            return Score::R2(r2(&found, &share.targets));
+        }
+        let outputs = || theta.chunks_exact(share.shape().width);
+        let class = |row: usize| {
+            let values = outputs().map(|theta| share.predict(row, theta));
+            class_of(values.collect::<Vec<f64>>().as_slice())
+        };
+        let met = rows.filter(|row| f64::from(class(*row)) == share.targets[*row]);
+        Score::Accuracy(met.count() as f64 / share.rows().max(1) as f64)
+    }
+
     /// Rows of each of `nodes` shares: as many for each, but for one.
     pub fn ranges(&self, nodes: usize) -> Vec<std::ops::Range<usize>> {
         let rows = self.share.rows();
@@ -170,6 +199,24 @@ impl Problem {
             self.share.targets[rows].to_vec(),
         )
     }
+}
+
+/// Puts rows and their targets into random order. Dense rows change places where they are: there is no room for two copies of large data.
+fn shuffled(mut features: Features, targets: &mut [f64], seed: u64) -> Features {
+    let mut random = fastrand::Rng::with_seed(seed);
+    if features.is_dense() {
+        for row in 1..targets.len() {
+            let other = random.usize(..=row);
+            features.swap(row, other);
+            targets.swap(row, other);
+        }
+        return features;
+    }
+    let mut order: Vec<usize> = (0..targets.len()).collect();
+    random.shuffle(&mut order);
+    let moved: Vec<f64> = order.iter().map(|row| targets[*row]).collect();
+    targets.copy_from_slice(&moved);
+    features.in_order(&order)
 }
 
 /// Gives numbers mean 0 and deviation 1; returns what was taken off.
@@ -258,5 +305,30 @@ mod tests {
         assert!((model.intercepts[0] - 4.0).abs() < 1e-12); // the mean of 1, 4 and 7
         assert!((problem.loss_factor() - 6.0).abs() < 1e-12); // their variance
         assert_eq!(problem.ranges(2), [0..1, 1..3]);
+    }
+
+    /// Scaled rows in another order are scored as the model scores the data as they were, and keep their targets.
+    #[test]
+    fn scores_are_those_of_the_model() {
+        for classes in [0, 2, 3] {
+            let kind = [Kind::Linear, Kind::Svm, Kind::Logistic][classes.min(2)];
+            let data = data(5, classes * 7);
+            let mut config = config(kind, Method::Sgd);
+            for (shuffles, seed) in [(false, 1), (true, 1), (true, 2)] {
+                config.seed = seed;
+                let how = Preparation { shuffles, ..HOW };
+                let problem = Problem::new(data.clone(), &config, how).unwrap();
+                let theta: Vec<f64> = (0..problem.share.shape().parameters())
+                    .map(|place| (place as f64).sin())
+                    .collect();
+                let wanted = problem
+                    .model(&theta)
+                    .score(&data.features, data.targets.as_ref().unwrap())
+                    .unwrap()
+                    .value();
+                let found = problem.score(&theta).value();
+                assert!((found - wanted).abs() < 1e-12, "{classes} {found} {wanted}");
+            }
+        }
     }
 }

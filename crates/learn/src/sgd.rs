@@ -1,16 +1,26 @@
 //! Stochastic gradient descent on one node's rows: minibatches, a shrinking step, averaged iterates.
 //!
-//! Driven step by step, so that the driver can exchange parameters between steps. Rows lie in random order already; an epoch takes minibatches of
-//! neighbours, in another order each time, so that memory is read in stretches.
+//! Driven step by step, so that the driver can exchange parameters between steps. Rows lie in random order already; an epoch takes stretches of
+//! neighbours, in another order each time, so that memory is read in stretches. `iterates` stores the parameters.
+
+mod iterates;
+
+use std::ops::Range;
 
 use crate::config::{Schedule, SgdConfig};
-use crate::objective::Share;
+use crate::objective::{Shape, Share};
+use iterates::Iterates;
 
 /// Part of the inverse curvature that a step takes where the user states no rate.
 const RATE_PART: f64 = 0.5;
 
 /// How much more recent parameters weigh in the average: the last quarter has about two thirds of the weight (polynomial-decay averaging).
 const RECENT: f64 = 3.0;
+
+/// Rows that are taken one after the other, so that the processor fetches them ahead.
+const STRETCH_ROWS: usize = 256;
+/// Fewest stretches of an epoch, so that few rows come in a random order, too.
+const STRETCHES_MIN: usize = 64;
 
 /// The rate for data with this mean of ‖x‖² + 1, where the user states none.
 pub(crate) fn rate_of(curvature: f64, mean_square: f64) -> f64 {
@@ -23,15 +33,20 @@ pub(crate) struct Sgd {
     config: SgdConfig,
     rate: f64,
     l2: f64,
-    theta: Vec<f64>,
+    iterates: Iterates,
     gradient: Vec<f64>,
-    /// Weighted mean of the parameters after the first epoch, and how many there are.
-    average: Vec<f64>,
-    averaged: u64,
+    /// Slopes of one minibatch.
+    slopes: Vec<f64>,
     /// Steps done.
     steps: u64,
-    /// Order of the minibatches in this epoch.
+    /// Minibatches of an epoch, and of a stretch.
+    per_epoch: u64,
+    per_stretch: u64,
+    /// Order of the stretches in this epoch, and how many were begun.
     order: Vec<u32>,
+    begun: usize,
+    /// Minibatches that are left of the last one.
+    stretch: Range<u64>,
     random: fastrand::Rng,
 }
 
@@ -41,28 +56,43 @@ impl Sgd {
         config: SgdConfig,
         rate: f64,
         l2: f64,
-        parameters: usize,
+        shape: Shape,
         rows: usize,
         seed: u64,
     ) -> Self {
-        let batches = rows.div_ceil(config.batch.max(1)).max(1);
+        let batch = config.batch.max(1);
+        let per_epoch = rows.div_ceil(batch).max(1);
+        let per_stretch = STRETCH_ROWS
+            .min(rows / STRETCHES_MIN)
+            .div_ceil(batch)
+            .max(1);
+        let stretches = per_epoch.div_ceil(per_stretch);
         Self {
-            config,
+            config: SgdConfig { batch, ..config },
             rate,
             l2,
-            theta: vec![0.0; parameters],
-            gradient: vec![0.0; parameters],
-            average: vec![0.0; parameters],
-            averaged: 0,
+            iterates: Iterates::new(shape.width, shape.outputs),
+            gradient: vec![0.0; shape.width],
+            slopes: Vec::new(),
             steps: 0,
-            order: (0..batches as u32).collect(),
+            per_epoch: per_epoch as u64,
+            per_stretch: per_stretch as u64,
+            order: (0..stretches as u32).collect(),
+            begun: stretches,
+            stretch: 0..0,
             random: fastrand::Rng::with_seed(seed),
         }
     }
 
+    /// Goes on from these parameters as if so many epochs were done.
+    pub(crate) fn resume(&mut self, theta: &[f64], epochs: u64) {
+        self.iterates.theta().copy_from_slice(theta);
+        self.steps = epochs.saturating_mul(self.per_epoch);
+    }
+
     /// Steps in an epoch.
     pub(crate) fn steps_per_epoch(&self) -> u64 {
-        self.order.len() as u64
+        self.per_epoch
     }
 
     /// Steps done.
@@ -72,7 +102,7 @@ impl Sgd {
 
     /// Whole epochs done.
     pub(crate) fn epochs(&self) -> u64 {
-        self.steps / self.steps_per_epoch()
+        self.steps / self.per_epoch
     }
 
     /// Whether all epochs are done.
@@ -80,63 +110,81 @@ impl Sgd {
         self.epochs() >= self.config.epochs
     }
 
-    /// The present parameters.
-    pub(crate) fn theta(&self) -> &[f64] {
-        &self.theta
-    }
-
-    /// The same, for an exchange.
-    pub(crate) fn theta_mut(&mut self) -> &mut [f64] {
-        &mut self.theta
+    /// The present parameters; an exchange may change them.
+    pub(crate) fn theta(&mut self) -> &mut [f64] {
+        self.iterates.theta()
     }
 
     /// The parameters to use: the averaged ones if they are wanted and there are any.
-    pub(crate) fn result(&self) -> &[f64] {
-        if self.config.average && self.averaged > 0 {
-            &self.average
+    pub(crate) fn result(&mut self) -> &[f64] {
+        if self.config.average && self.iterates.has_average() {
+            self.iterates.average()
         } else {
-            &self.theta
+            self.iterates.theta()
+        }
+    }
+
+    /// The next minibatch of this epoch.
+    fn next_batch(&mut self) -> u64 {
+        loop {
+            if let Some(batch) = self.stretch.next() {
+                return batch;
+            }
+            if self.begun == self.order.len() {
+                self.begun = 0;
+                self.random.shuffle(&mut self.order);
+            }
+            let first = u64::from(self.order[self.begun]) * self.per_stretch;
+            self.stretch = first..(first + self.per_stretch).min(self.per_epoch);
+            self.begun += 1;
         }
     }
 
     /// One step by one minibatch.
     pub(crate) fn step(&mut self, share: &Share) {
-        let per_epoch = self.steps_per_epoch();
-        let place = (self.steps % per_epoch) as usize;
-        if place == 0 {
-            self.random.shuffle(&mut self.order);
-        }
         // A smaller share takes some minibatches twice.
         let own = share.rows().div_ceil(self.config.batch).max(1);
-        let batch = self.order[place] as usize % own;
-        let start = batch * self.config.batch;
-        let end = (start + self.config.batch).min(share.rows());
-        self.gradient.fill(0.0);
-        share.add_gradient(start..end, &self.theta, &mut self.gradient);
+        let start = self.next_batch() as usize % own * self.config.batch;
+        let rows = start..(start + self.config.batch).min(share.rows());
         let rate = match self.config.schedule {
             Schedule::Constant => self.rate,
-            Schedule::Inverse => self.rate / (1.0 + self.steps as f64 / per_epoch as f64).sqrt(),
+            Schedule::Inverse => {
+                self.rate / (1.0 + self.steps as f64 / self.per_epoch as f64).sqrt()
+            }
         };
-        let width = share.shape().width;
-        let outputs = self.theta.chunks_exact_mut(width);
-        for (theta, gradient) in outputs.zip(self.gradient.chunks_exact(width)) {
-            // The step of the penalty is implicit, so that a large one cannot overshoot. The intercept has none.
-            let shrink = 1.0 / (1.0 + rate * self.l2);
-            for (place, (theta, slope)) in theta.iter_mut().zip(gradient).enumerate() {
-                *theta -= rate * slope;
-                if place + 1 < width {
-                    *theta *= shrink;
-                }
-            }
+        for output in 0..share.outputs {
+            self.move_output(share, output, rows.clone(), rate);
         }
+        // The step of the penalty is implicit, so that a large one cannot overshoot. The intercept has none.
+        self.iterates.shrink(1.0 / (1.0 + rate * self.l2));
         self.steps += 1;
-        if self.config.average && self.steps > per_epoch {
-            self.averaged += 1;
-            let part = (RECENT + 1.0) / (RECENT + self.averaged as f64);
-            for (average, theta) in self.average.iter_mut().zip(&self.theta) {
-                *average += part * (theta - *average);
-            }
+        if self.config.average && self.steps > self.per_epoch {
+            self.iterates.take_average(RECENT);
         }
+    }
+
+    /// Moves one output's parameters against the gradient of the mean loss of some rows.
+    fn move_output(&mut self, share: &Share, output: usize, rows: Range<usize>, rate: f64) {
+        let factor = -rate / rows.len().max(1) as f64;
+        let (weights, intercept, scale) = self.iterates.output(output);
+        share.slopes(
+            rows.clone(),
+            output,
+            (weights, intercept, scale),
+            &mut self.slopes,
+        );
+        let gathers = rows.len() > 1 && share.features.is_dense();
+        if !gathers {
+            self.slopes.iter_mut().for_each(|slope| *slope *= factor);
+            self.iterates
+                .add_rows(output, &share.features, rows, &self.slopes);
+            return;
+        }
+        self.gradient.fill(0.0);
+        let (last, gradient) = self.gradient.split_last_mut().expect("an intercept");
+        share.features.add_rows(rows, 1.0, &self.slopes, gradient);
+        *last = self.slopes.iter().sum();
+        self.iterates.add(output, factor, &self.gradient);
     }
 }
 
@@ -163,7 +211,7 @@ mod tests {
 
     fn run(share: &Share, config: SgdConfig) -> Sgd {
         let rate = rate_of(1.0, share.squares() / share.rows() as f64);
-        let mut sgd = Sgd::new(config, rate, 0.0, 2, share.rows(), 1);
+        let mut sgd = Sgd::new(config, rate, 0.0, share.shape(), share.rows(), 1);
         while !sgd.is_done() {
             sgd.step(share);
         }
@@ -180,7 +228,7 @@ mod tests {
                 ..SgdConfig::default()
             };
             let share = line(500, 0.0);
-            let sgd = run(&share, config);
+            let mut sgd = run(&share, config);
             assert_eq!((sgd.epochs(), sgd.steps()), (40, 40 * 16));
             assert!((sgd.result()[0] - 2.0).abs() < 1e-6, "{:?}", sgd.result());
             assert!((sgd.result()[1] + 1.0).abs() < 1e-6);
@@ -197,7 +245,7 @@ mod tests {
                 schedule: Schedule::Constant,
                 ..SgdConfig::default()
             };
-            let sgd = run(&share, config);
+            let mut sgd = run(&share, config);
             let sums = share.statistic(sgd.result(), false);
             assess(share.shape(), &sums, false, sgd.result(), 0.0).1
         };

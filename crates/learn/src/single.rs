@@ -58,18 +58,11 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
     let (shape, rows) = (share.shape(), share.rows());
     let rate = (config.sgd.rate)
         .unwrap_or_else(|| rate_of(share.curvature(), share.squares() / rows.max(1) as f64));
-    let mut sgd = Sgd::new(
-        config.sgd,
-        rate,
-        config.l2,
-        shape.parameters(),
-        rows,
-        config.seed,
-    );
+    let mut sgd = Sgd::new(config.sgd, rate, config.l2, shape, rows, config.seed);
     let (mut history, mut check_at) = (Vec::new(), 1);
     let (reason, (loss, norm)) = loop {
         if sgd.steps().is_multiple_of(STEPS_PER_LOOK) && stop() {
-            break (Reason::Interrupted, look(share, config, &sgd));
+            break (Reason::Interrupted, look(share, config, &mut sgd));
         }
         sgd.step(share);
         if sgd.epochs() < check_at {
@@ -77,7 +70,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
         }
         // The gradient of all rows costs about an epoch: it is made after 1, 2, 4, 8 … of them.
         check_at = (2 * check_at).min(config.sgd.epochs.max(check_at + 1));
-        let (loss, gradient_norm) = look(share, config, &sgd);
+        let (loss, gradient_norm) = look(share, config, &mut sgd);
         history.push(Moment {
             seconds: began.elapsed().as_secs_f64(),
             iteration: sgd.epochs(),
@@ -98,7 +91,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
     finish(share, began, reason, theta, epochs, history, (loss, norm))
 }
 
-fn look(share: &Share, config: &LearnConfig, sgd: &Sgd) -> (f64, f64) {
+fn look(share: &Share, config: &LearnConfig, sgd: &mut Sgd) -> (f64, f64) {
     let sums = share.statistic(sgd.result(), false);
     assess(share.shape(), &sums, false, sgd.result(), config.l2)
 }

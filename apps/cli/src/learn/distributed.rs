@@ -9,14 +9,14 @@ use tsumuji_learn::gossip::{self, RunError, Watch};
 use tsumuji_learn::report::Outcome;
 use tsumuji_learn::{LearnConfig, Mode, Problem};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec, Options, Printing,
-    Security, bootstrap, endpoint_from_env, report_error,
+    AnyLink, ClusterFile, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec, NodeId,
+    Options, Printing, Security, bootstrap, endpoint_from_env, open_in_cluster, report_error,
 };
 
 use super::Args;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::meeting::meet;
-use crate::{DONE, NOT_REACHED, hosts, output};
+use crate::{DONE, NOT_REACHED, hosts, metrics, output};
 
 /// The hidden command of workers.
 const WORKER: &str = "learn-worker";
@@ -55,16 +55,19 @@ pub(super) struct Job<'a> {
     pub(super) security: Security,
 }
 
-/// The workers' processes, and the user's signal.
+/// The workers' processes, if they were started here, and the user's signal.
 struct Processes<'a> {
-    launcher: &'a mut Launcher,
+    launcher: Option<&'a mut Launcher>,
     interrupt: &'a Interrupt,
     told: usize,
 }
 
 impl Watch for Processes<'_> {
     fn ended(&mut self) -> Vec<(usize, String)> {
-        let exits = self.launcher.exits();
+        let Some(launcher) = &mut self.launcher else {
+            return Vec::new();
+        };
+        let exits = launcher.exits();
         let new = exits.iter().skip(self.told).filter(|exit| !exit.success());
         let ended = new.map(|exit| (usize::from(exit.node.0).wrapping_sub(1), exit.to_string()));
         let ended = ended.collect();
@@ -84,6 +87,10 @@ pub(super) fn learn(
     mode: Mode,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
+    if let (Some(cluster), Some(id)) = (job.cluster, args.id) {
+        let endpoint = open(args, cluster, id, &job.security, &mut || interrupt.is_set())?;
+        return judge(endpoint, job, mode, None, interrupt);
+    }
     let mut launcher = Launcher::start(launch_spec(args, job)?)?;
     let result = with(args, job, mode, &mut launcher, interrupt);
     let is_whole = matches!(&result, Ok(outcome) if outcome.dropped.is_empty());
@@ -105,19 +112,8 @@ fn with(
     launcher: &mut Launcher,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
-    let options = Options {
-        seed: args.seed,
-        security: job.security.clone(),
-        ..Options::default()
-    };
-    let impair = args
-        .loss
-        .filter(|loss| *loss > 0.0)
-        .map(|loss| ImpairConfig {
-            loss,
-            seed: args.seed,
-            ..ImpairConfig::default()
-        });
+    let impair = impairment(args, 0);
+    let options = options(args, &job.security)?;
     let mut endpoint = match launcher.endpoint(options, impair, None) {
         Ok(endpoint) => endpoint,
         Err(_) if interrupt.is_set() => return Err(Interrupted.into()),
@@ -127,6 +123,25 @@ fn with(
     meet(&mut endpoint, &mut || {
         interrupt.is_set() || launcher.check().is_some()
     })?;
+    if args.admit
+        && let Some(address) = launcher.join_address()
+    {
+        let flags = crate::security::as_flags(&job.security);
+        eprintln!(
+            "tsumuji: workers join by: tsumuji join --to {address}{flags} -- tsumuji {WORKER}"
+        );
+    }
+    judge(endpoint, job, mode, Some(launcher), interrupt)
+}
+
+/// Learns as node 0.
+fn judge<L: Link>(
+    mut endpoint: Endpoint<L>,
+    job: &Job<'_>,
+    mode: Mode,
+    launcher: Option<&mut Launcher>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
     let mut processes = Processes {
         launcher,
         interrupt,
@@ -137,6 +152,63 @@ fn with(
     match result {
         Err(RunError::Interrupted) => Err(Interrupted.into()),
         result => Ok(result?),
+    }
+}
+
+/// Options of this process's endpoint.
+fn options(args: &Args, security: &Security) -> anyhow::Result<Options> {
+    Ok(Options {
+        seed: args.seed,
+        security: security.clone(),
+        metrics: metrics::wanted(args.metrics)?,
+        congestion: args.congestion.unwrap_or_default(),
+        admits: args.admit,
+        ..Options::default()
+    })
+}
+
+/// Losses on purpose at one node.
+fn impairment(args: &Args, id: u16) -> Option<ImpairConfig> {
+    let loss = args.loss.filter(|loss| *loss > 0.0)?;
+    Some(ImpairConfig {
+        loss,
+        seed: args.seed.wrapping_add(u64::from(id)),
+        ..ImpairConfig::default()
+    })
+}
+
+/// Opens a node of the hosts file, and waits for all others.
+fn open(
+    args: &Args,
+    cluster: &Cluster<'_>,
+    id: u16,
+    security: &Security,
+    stop: &mut dyn FnMut() -> bool,
+) -> anyhow::Result<Endpoint<AnyLink>> {
+    let options = Options {
+        admits: args.admit && id == 0,
+        ..options(args, security)?
+    };
+    let impair = impairment(args, id);
+    let mut endpoint = open_in_cluster(&cluster.file, cluster.path, NodeId(id), options, impair)?;
+    meet(&mut endpoint, stop)?;
+    Ok(endpoint)
+}
+
+/// Serves as a worker that was started by hand.
+pub(super) fn serve_host(
+    args: &Args,
+    cluster: &Cluster<'_>,
+    id: u16,
+    security: &Security,
+) -> crate::Outcome {
+    let endpoint = open(args, cluster, id, security, &mut || false)?;
+    match serve(endpoint) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            eprintln!("tsumuji: {error}");
+            Ok(std::process::ExitCode::from(NOT_REACHED))
+        }
     }
 }
 
@@ -154,11 +226,13 @@ fn launch_spec(args: &Args, job: &Job<'_>) -> anyhow::Result<LaunchSpec> {
     spec.with_self = true;
     spec.self_name = "judge".to_owned();
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
+    (spec.congestion, spec.admits) = (args.congestion, args.admit);
     // The output of workers must not be mixed with the result.
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     let seed = args.seed.to_string();
     spec.env.push((bootstrap::ENV_SEED.into(), seed.into()));
     spec.env.extend(job.security.env());
+    spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
     let loss = args
         .loss
         .map(|loss| (bootstrap::ENV_LOSS.into(), loss.to_string().into()));

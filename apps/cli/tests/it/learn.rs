@@ -1,13 +1,22 @@
 //! `tsumuji learn` and `tsumuji predict` end to end: real processes over real links, models compared with what they must be.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::common::{
-    self, assert_nothing_left, file, finish, json, signal, skipped, start, text, tsumuji,
+    self, assert_nothing_left, command, file, finish, json, signal, skipped, start, text, tsumuji,
     wait_for_children, wait_until_at_work,
 };
+use crate::hosts;
 use serde_json::Value;
+
+/// Learns until it is interrupted; the data's name and more words follow.
+const ENDLESS: [&str; 10] = [
+    "learn", "logistic", "--target", "kind", "--method", "sgd", "--epochs", "1000000", "--tol",
+    "1e-300",
+];
 
 fn assert_converged(code: i32, run: &Value) {
     assert_eq!((code, &run["converged"]), (0, &Value::Bool(true)), "{run}");
@@ -230,22 +239,7 @@ fn sgd_converges() {
 fn killed_worker_drops_out() {
     let folder = tempfile::tempdir().unwrap();
     let data = file(folder.path(), "clouds.csv", clouds(2, 30_000));
-    let child = start(&[
-        "learn",
-        "logistic",
-        &data,
-        "--target",
-        "kind",
-        "--method",
-        "sgd",
-        "--epochs",
-        "100000",
-        "--tol",
-        "1e-12",
-        "--workers",
-        "3",
-        "--json",
-    ]);
+    let child = start(&[&ENDLESS[..], &[&data, "--workers", "3", "--json"]].concat());
     let judge = child.id();
     let workers = wait_for_children(judge, 3);
     wait_until_at_work(&workers);
@@ -260,7 +254,7 @@ fn killed_worker_drops_out() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut values = Vec::new();
     for row in 0..6_000 {
-        let class = f64::from(row % 3);
+        let class = f64::from(row % 12); // twelve Hessians for each step
         values.extend((0..300).map(|_| random.f64() + 0.02 * class));
         values.push(class);
     }
@@ -430,5 +424,114 @@ fn models_agree_with_scikit_learn() {
             (score - case["score"].as_f64().unwrap()).abs() < 1e-9,
             "{kind} {data}: {run}"
         );
+    }
+}
+
+/// Workers of several hosts, reached through agents, learn under a key; the other congestion control does, too.
+#[test]
+fn hosts_learn_under_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "plane.csv", plane(300));
+    let hosts = hosts::loopback(folder.path(), 3, "[\"env\"]");
+    let key = folder.path().join("lab.key");
+    let key = key.to_str().unwrap();
+    assert!(tsumuji(&["key", key]).status.success());
+    for control in ["credit", "suci"] {
+        let (code, run) = json(&[
+            "learn",
+            "linear",
+            &data,
+            "--hosts",
+            &hosts,
+            "--key",
+            key,
+            "--congestion",
+            control,
+        ]);
+        assert_converged(code, &run);
+        assert!(common::distance(&parameters(&run), &[2.0, -3.0, 5.0]) < 1e-9);
+        assert_eq!((&run["workers"], &run["link"]), (&2.into(), &"udp".into()));
+    }
+}
+
+/// With `--id` nothing is started: each host's own command is one node.
+#[test]
+fn nodes_are_started_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "plane.csv", plane(300));
+    let hosts = hosts::loopback(folder.path(), 3, "[]");
+    let key = folder.path().join("lab.key");
+    let key = key.to_str().unwrap();
+    assert!(tsumuji(&["key", key]).status.success());
+    let words = |id| {
+        let words = ["learn", "linear", &data, "--hosts", &hosts, "--key", key];
+        [&words[..], &["--id", id]].concat()
+    };
+    let workers: Vec<_> = ["1", "2"].map(|id| start(&words(id))).into();
+    let (code, run) = json(&words("0"));
+    assert_converged(code, &run);
+    assert_eq!(run["rows_used"], 300);
+    for worker in workers {
+        let output = finish(worker);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+/// Nodes that learn show their counters, as those of `solve` do.
+#[test]
+fn counters_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(2, 30_000));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap().to_string();
+    drop(port);
+    let mut words = ENDLESS.to_vec();
+    words.extend([&data, "--workers", "1", "--metrics", &address]);
+    let child = start(&words);
+    let workers = wait_for_children(child.id(), 1);
+    wait_until_at_work(&workers);
+    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("tsumuji_"), "{answer}");
+    signal("-INT", child.id());
+    assert_eq!(finish(child).status.code(), Some(130));
+}
+
+/// A process that joins gets rows and takes part: one worker alone would have exchanged nothing.
+#[test]
+fn worker_joins() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "clouds.csv", clouds(2, 30_000));
+    for link in ["udp", "shm"] {
+        let mut words = ENDLESS.to_vec();
+        words.extend([&data, "--workers", "1", "--admit", "--link", link]);
+        let mut child = command(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let (_, join) = line.split_once("tsumuji join ").expect(&line);
+        let (options, program) = join.split_once("-- tsumuji ").expect(&line);
+        let mut words = vec!["join"];
+        words.extend(options.split_whitespace());
+        words.extend(["--", env!("CARGO_BIN_EXE_tsumuji"), program]);
+        let joined = start(&words);
+        // Once it computes, it has its rows. The other one may go then.
+        wait_until_at_work(&[joined.id()]);
+        let first = wait_for_children(child.id(), 1)[0];
+        signal("-KILL", first);
+        let lost = (&mut lines).map(Result::unwrap);
+        // Without any worker that takes part the judge would end as soon as it notices, which is at once.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "{link}: it took no part"
+        );
+        signal("-INT", child.id());
+        let rest: Vec<String> = lost.collect();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130), "{link}: {rest:?}");
+        let output = finish(joined);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     }
 }

@@ -18,7 +18,7 @@ struct Columns {
 
 pub(super) fn read(
     source: &Source,
-    reader: Box<dyn BufRead>,
+    reader: Box<dyn BufRead + '_>,
     want: Want,
     reading: Reading<'_>,
 ) -> Result<Data, DataError> {

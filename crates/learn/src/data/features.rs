@@ -1,5 +1,7 @@
 //! The rows that a model learns from: dense or sparse, row after row.
 
+use std::ops::Range;
+
 /// Most columns of data: indices and messages stay small, and a corrupt index takes no memory.
 pub const COLUMNS_MAX: usize = 1 << 24;
 
@@ -46,6 +48,11 @@ impl Features {
             indices: Vec::new(),
             values: Vec::new(),
         }
+    }
+
+    /// Whether all values are stored.
+    pub fn is_dense(&self) -> bool {
+        matches!(self, Self::Dense { .. })
     }
 
     /// Number of samples.
@@ -118,6 +125,46 @@ impl Features {
         }
     }
 
+    /// Calls `visit` with Σ x_j w_j of each of some rows.
+    #[inline]
+    pub fn dots(&self, rows: Range<usize>, weights: &[f64], mut visit: impl FnMut(f64)) {
+        match self {
+            Self::Dense { columns, values } => {
+                let values = &values[rows.start * columns..rows.end * columns];
+                if let [weight] = weights {
+                    return values.iter().for_each(|x| visit(weight * x));
+                }
+                let rows = values.chunks_exact(*columns);
+                rows.for_each(|x| visit(dot(x, weights)));
+            }
+            Self::Sparse { .. } => rows.for_each(|row| visit(self.dot(row, weights))),
+        }
+    }
+
+    /// `out += factor · Σ factors[i] · x_i` of some rows.
+    #[inline]
+    pub fn add_rows(&self, rows: Range<usize>, factor: f64, factors: &[f64], out: &mut [f64]) {
+        match self {
+            Self::Dense { columns, values } => {
+                let values = &values[rows.start * columns..rows.end * columns];
+                if let [out] = out {
+                    let products = values.iter().zip(factors).map(|(x, own)| x * own);
+                    *out += factor * products.sum::<f64>();
+                    return;
+                }
+                for (x, own) in values.chunks_exact(*columns).zip(factors) {
+                    let own = factor * own;
+                    out.iter_mut().zip(x).for_each(|(out, x)| *out += own * x);
+                }
+            }
+            Self::Sparse { .. } => {
+                for (row, own) in rows.zip(factors).filter(|(_, own)| **own != 0.0) {
+                    self.add_scaled(row, factor * own, out);
+                }
+            }
+        }
+    }
+
     /// Appends a row of `other`, which has the same form.
     pub fn push_row(&mut self, other: &Self, row: usize) {
         match (self, other) {
@@ -150,6 +197,40 @@ impl Features {
                 starts.push(values.len());
             }
             _ => unreachable!("rows of one matrix have one form"),
+        }
+    }
+
+    /// Keeps the first rows.
+    pub fn truncate(&mut self, rows: usize) {
+        match self {
+            Self::Dense { columns, values } => values.truncate(rows * *columns),
+            Self::Sparse {
+                starts,
+                indices,
+                values,
+                ..
+            } => {
+                starts.truncate(rows + 1);
+                let stored = starts.last().copied().unwrap_or(0);
+                indices.truncate(stored);
+                values.truncate(stored);
+            }
+        }
+    }
+
+    /// Exchanges two rows of dense data.
+    ///
+    /// # Panics
+    /// If the data are sparse.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        let Self::Dense { columns, values } = self else {
+            panic!("rows of sparse data have other lengths");
+        };
+        let (first, second) = (a.min(b), a.max(b));
+        if first < second {
+            let (before, after) = values.split_at_mut(second * *columns);
+            before[first * *columns..(first + 1) * *columns]
+                .swap_with_slice(&mut after[..*columns]);
         }
     }
 

@@ -16,6 +16,7 @@ pub use source::{DataError, Place};
 pub use targets::{CLASSES_MAX, Targets, Want};
 
 use source::Source;
+use std::io::BufRead;
 use std::path::Path;
 
 /// Rows with their targets.
@@ -55,22 +56,65 @@ pub enum Reading<'a> {
 /// Reads a file. The format is known by the name's ending.
 pub fn read(path: &Path, want: Want, reading: Reading<'_>) -> Result<Data, DataError> {
     let source = Source::new(path);
-    let name = source.file.to_lowercase();
-    let data = match name.strip_suffix(".gz").unwrap_or(&name) {
-        name if name.ends_with(".csv") => csv::read(&source, source.open(path)?, want, reading),
-        name if [".svm", ".svmlight", ".libsvm", ".txt"]
-            .iter()
-            .any(|end| name.ends_with(end)) =>
-        {
-            svmlight::read(&source, source.open(path)?, want, reading)
-        }
-        name if name.ends_with(".npy") => npy::read_npy(&source, source.open(path)?, want, reading),
-        name if name.ends_with(".npz") => npy::read_npz(&source, source.open(path)?, want, reading),
-        _ => {
-            return Err(DataError::UnknownFormat {
+    let format = Format::of(&source)?;
+    let reader = source.open(path)?;
+    read_from(&source, format, reader, want, reading)
+}
+
+/// Reads a file's content. `name` tells the format, and is told in errors; the data may take `memory_limit_bytes`.
+pub fn read_bytes(
+    name: &str,
+    bytes: &[u8],
+    memory_limit_bytes: u64,
+    want: Want,
+    reading: Reading<'_>,
+) -> Result<Data, DataError> {
+    let source = Source {
+        file: name.to_owned(),
+        memory_limit_bytes,
+    };
+    let format = Format::of(&source)?;
+    let reader = source.unpack(bytes)?;
+    read_from(&source, format, reader, want, reading)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Csv,
+    Svmlight,
+    Npy,
+    Npz,
+}
+
+impl Format {
+    fn of(source: &Source) -> Result<Self, DataError> {
+        let name = source.file.to_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        match () {
+            () if ends(&[".csv"]) => Ok(Self::Csv),
+            () if ends(&[".svm", ".svmlight", ".libsvm", ".txt"]) => Ok(Self::Svmlight),
+            () if ends(&[".npy"]) => Ok(Self::Npy),
+            () if ends(&[".npz"]) => Ok(Self::Npz),
+            () => Err(DataError::UnknownFormat {
                 file: source.file.clone(),
-            });
+            }),
         }
+    }
+}
+
+fn read_from(
+    source: &Source,
+    format: Format,
+    reader: Box<dyn BufRead + '_>,
+    want: Want,
+    reading: Reading<'_>,
+) -> Result<Data, DataError> {
+    let data = match format {
+        Format::Csv => csv::read(source, reader, want, reading),
+        Format::Svmlight => svmlight::read(source, reader, want, reading),
+        Format::Npy => npy::read_npy(source, reader, want, reading),
+        Format::Npz => npy::read_npz(source, reader, want, reading),
     }?;
     if data.features.rows() == 0 {
         return Err(source.error(Place::Whole, "the file has no rows of data"));

@@ -103,22 +103,28 @@ impl Source {
         }
     }
 
-    /// Opens the file. Gzip is known by its first bytes, and unpacked.
+    /// Opens the file.
     pub(super) fn open(&self, path: &Path) -> Result<Box<dyn BufRead>, DataError> {
         let file = File::open(path).map_err(|error| self.io(error))?;
         let is_folder = file.metadata().is_ok_and(|found| found.is_dir());
         if is_folder {
             return Err(self.error(Place::Whole, "is a directory; give the name of a file"));
         }
-        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        self.unpack(BufReader::with_capacity(BUFFER_BYTES, file))
+    }
+
+    /// Content as it is, or unpacked. Gzip is known by its first bytes.
+    pub(super) fn unpack<'r>(
+        &self,
+        mut reader: impl BufRead + 'r,
+    ) -> Result<Box<dyn BufRead + 'r>, DataError> {
         let start = reader.fill_buf().map_err(|error| self.io(error))?;
-        let reader: Box<dyn BufRead> = if start.starts_with(&GZIP_MAGIC) {
+        Ok(if start.starts_with(&GZIP_MAGIC) {
             let unpacked = MultiGzDecoder::new(reader);
             Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
         } else {
             Box::new(reader)
-        };
-        Ok(reader)
+        })
     }
 
     /// Refuses data that would take more memory than there is.
@@ -149,13 +155,13 @@ impl Source {
 /// Lines of a text with their numbers.
 pub(super) struct Lines<'a> {
     source: &'a Source,
-    reader: Box<dyn BufRead>,
+    reader: Box<dyn BufRead + 'a>,
     line: Vec<u8>,
     number: u64,
 }
 
 impl<'a> Lines<'a> {
-    pub(super) fn new(source: &'a Source, reader: Box<dyn BufRead>) -> Self {
+    pub(super) fn new(source: &'a Source, reader: Box<dyn BufRead + 'a>) -> Self {
         Self {
             source,
             reader,

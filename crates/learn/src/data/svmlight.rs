@@ -56,9 +56,9 @@ impl Rows {
     }
 }
 
-pub(super) fn read(
-    source: &Source,
-    reader: Box<dyn BufRead>,
+pub(super) fn read<'a>(
+    source: &'a Source,
+    reader: Box<dyn BufRead + 'a>,
     want: Want,
     reading: Reading<'_>,
 ) -> Result<Data, DataError> {

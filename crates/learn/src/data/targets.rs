@@ -66,6 +66,8 @@ pub(super) struct Builder {
     classes: Vec<String>,
     places: HashMap<String, u32>,
     ids: Vec<u32>,
+    /// Numbers that were pushed, by their bits, and their classes.
+    recent: Vec<(u64, u32)>,
 }
 
 impl Builder {
@@ -76,6 +78,7 @@ impl Builder {
             classes: Vec::new(),
             places: HashMap::new(),
             ids: Vec::new(),
+            recent: Vec::new(),
         }
     }
 
@@ -108,6 +111,24 @@ impl Builder {
             self.classes.push(word.to_owned());
         }
         self.ids.push(id);
+        Ok(())
+    }
+
+    /// The same for a number.
+    pub(super) fn push_number(&mut self, number: f64) -> Result<(), String> {
+        if self.want == Want::Numbers && number.is_finite() {
+            self.numbers.push(number);
+            return Ok(());
+        }
+        // Labels come again and again: most are known by their bits.
+        let known = (self.recent.iter()).find(|(bits, _)| *bits == number.to_bits());
+        if let Some((_, id)) = known {
+            self.ids.push(*id);
+            return Ok(());
+        }
+        self.push(&number.to_string())?;
+        self.recent
+            .extend(self.ids.last().map(|id| (number.to_bits(), *id)));
         Ok(())
     }
 

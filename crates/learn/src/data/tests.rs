@@ -233,7 +233,8 @@ fn npy_mistakes_are_named() {
     for (content, words) in [
         (Vec::new(), "truncated"),
         (b"hello world".to_vec(), "magic"),
-        (whole[..whole.len() - 3].to_vec(), "bytes of data"),
+        (whole[..whole.len() - 3].to_vec(), "fewer bytes of data"),
+        ([&whole[..], b"x"].concat(), "more bytes of data"),
         (npy("|O", "False", "(2, 2)", &[]), "'|O' cannot be read"),
         (
             npy("<f8", "False", "(9999999999999, 9999999999)", &[]),
@@ -241,7 +242,7 @@ fn npy_mistakes_are_named() {
         ),
         (
             npy("<f8", "False", "(99999999999999999, 999999)", &[]),
-            "bytes of data",
+            "take more than",
         ),
         (
             npy("<f8", "False", "(2,)", &doubles(&[1.0, 2.0])),

@@ -79,7 +79,7 @@ fn by_sgd(
     while !sgd.is_done() {
         sgd.step(share);
         if sgd.steps().is_multiple_of(setup.config.sgd.period) {
-            mean(sgd.theta_mut())?;
+            mean(sgd.theta())?;
         }
         if sgd.epochs() == check_at && sgd.steps().is_multiple_of(sgd.steps_per_epoch()) {
             check_at *= 2;

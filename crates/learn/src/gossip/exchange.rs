@@ -8,22 +8,43 @@ use super::message::finite;
 /// Parameters that lie further away than this, relative to one's own and in units of scaled data, are refused.
 const FURTHEST: f64 = 1e3;
 
+/// Most periods after which an answer is taken for lost.
+const PATIENCE_MAX: u64 = 64;
+
 /// Exchanges of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     number: u64,
     /// The last push: whom it went to, and the parameters then.
     pending: Option<(usize, Vec<f64>)>,
+    /// Pushes that were put off for that one.
+    put_off: u32,
+    /// So many may be; then the answer is taken for lost.
+    patience: u32,
     pub(super) exchanges: u64,
     pub(super) rejected: u64,
 }
 
 impl Exchange {
+    /// Whether it is time for the next exchange: the last one's answer has come, or seems to be lost. Where answers take longer than a period, a new
+    /// exchange would undo each one before it.
+    pub(super) fn may_push(&mut self) -> bool {
+        self.put_off += 1;
+        self.pending.is_none() || self.put_off >= self.patience
+    }
+
     /// Begins an exchange with a worker; returns its number.
     pub(super) fn push(&mut self, to: usize, theta: &[f64]) -> u64 {
         self.number += 1;
+        self.put_off = 0;
         self.pending = Some((to, theta.to_vec()));
         self.number
+    }
+
+    /// Begins anew: answers that are still to come are too late. An answer is waited for as long as an epoch takes, at most.
+    pub(super) fn begin(&mut self, periods_per_epoch: u64) {
+        self.pending = None;
+        self.patience = periods_per_epoch.clamp(1, PATIENCE_MAX) as u32;
     }
 
     /// Takes the mean with parameters that were pushed; returns one's own from before, to be sent back. `None`: they were refused.
@@ -87,6 +108,22 @@ mod tests {
         assert_eq!((theta_a.clone(), theta_b), (vec![2.5, 2.0], vec![2.0, 2.0]));
         a.pulled(1, number, &mut theta_a, &back); // a repeat
         assert_eq!((theta_a[0], a.exchanges), (2.5, 1));
+    }
+
+    /// The next push waits for the answer, or until it seems lost.
+    #[test]
+    fn one_exchange_at_a_time() {
+        let mut exchange = Exchange::default();
+        exchange.begin(20);
+        let mut theta = vec![1.0];
+        assert!(exchange.may_push());
+        let number = exchange.push(1, &theta);
+        assert!(!exchange.may_push());
+        exchange.pulled(1, number, &mut theta, &[2.0]);
+        assert!(exchange.may_push());
+        exchange.push(1, &theta);
+        let waits = (1..).find(|_| exchange.may_push());
+        assert_eq!(waits, Some(20));
     }
 
     /// Corrupt parameters change nothing and are counted.

@@ -2,17 +2,24 @@
 //!
 //! Stages: rows are handed out → workers step → parameters are collected → their gradient is certified → counters are collected → done. By `sgd`
 //! parameters are certified after 1, 2, 4, 8 … epochs, while workers step on. A worker that is lost is dropped at any stage; by `newton` the others
-//! then begin again at the newest parameters, for their sum has changed.
+//! then begin again at the newest parameters, for their sum has changed. A worker that joins gets the rows of those that were dropped, or a part of
+//! each share, while the others step on; then all begin again with it, by `sgd` at the mean of the parameters.
+
+mod joining;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::config::{LearnConfig, Method, Mode};
 use crate::objective::assess;
 use crate::report::{Reason, disagreement};
 
 use super::exchange::is_plausible;
-use super::message::{Answer, End, Order, finite};
+use super::message::{Answer, Begin, End, Order, finite};
 use super::table::Plausible;
+
+pub(super) use joining::Joining;
+use joining::count;
 
 /// The cause of a loss where nobody knows more.
 pub(super) const SILENT: &str = "nothing is heard from it any more";
@@ -69,8 +76,14 @@ pub(super) struct Totals {
 
 #[derive(Debug, Default)]
 struct Member {
+    /// Its rows take part. Those of a worker that has joined do not until it has them all.
+    takes_part: bool,
+    /// The rows of its share, in its order.
+    rows: Vec<Range<usize>>,
     /// Why it is dropped.
     cause: Option<String>,
+    /// Why another process was, whose number and missing rows this one has.
+    former: Option<String>,
     is_ready: bool,
     port: u16,
     end: Option<End>,
@@ -105,11 +118,27 @@ pub(super) struct Judge {
     news: Vec<(u64, f64, f64)>,
     out: VecDeque<(usize, Order)>,
     fault: Option<Fault>,
+    /// Workers that have joined and have no rows yet.
+    waiting: VecDeque<usize>,
+    joining: Option<Joining>,
+    /// Its rows are to be sent.
+    is_dealt: bool,
 }
 
 impl Judge {
-    pub(super) fn new(config: LearnConfig, mode: Mode, plausible: Plausible) -> Self {
-        let members = plausible.rows.iter().map(|_| Member::default()).collect();
+    /// `shares`: the rows of each worker.
+    pub(super) fn new(
+        config: LearnConfig,
+        mode: Mode,
+        plausible: Plausible,
+        shares: Vec<Range<usize>>,
+    ) -> Self {
+        let member = |rows| Member {
+            takes_part: true,
+            rows: vec![rows],
+            ..Member::default()
+        };
+        let members = shares.into_iter().map(member).collect();
         Self {
             config,
             mode,
@@ -128,6 +157,9 @@ impl Judge {
             news: Vec::new(),
             out: VecDeque::new(),
             fault: None,
+            waiting: VecDeque::new(),
+            joining: None,
+            is_dealt: false,
         }
     }
 
@@ -161,10 +193,19 @@ impl Judge {
         self.steps.max(epochs.unwrap_or(0))
     }
 
-    /// Workers that were dropped, with causes.
-    pub(super) fn dropped(&self) -> impl Iterator<Item = (usize, &str)> {
-        let causes = self.members.iter().enumerate();
-        causes.filter_map(|(worker, member)| Some((worker, member.cause.as_deref()?)))
+    /// Workers that were dropped, with the rows that are missing for that, and causes.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = (usize, usize, &str)> {
+        let members = self.members.iter().enumerate();
+        members.filter_map(|(worker, member)| {
+            let own = member.cause.as_deref().filter(|_| member.takes_part);
+            let cause = own.or(member.former.as_deref())?;
+            Some((worker, count(&member.rows) as usize, cause))
+        })
+    }
+
+    /// Number of workers so far.
+    pub(super) fn workers(&self) -> usize {
+        self.members.len()
     }
 
     pub(super) fn is_alive(&self, worker: usize) -> bool {
@@ -174,7 +215,8 @@ impl Judge {
     }
 
     fn alive(&self) -> impl Iterator<Item = (usize, &Member)> {
-        (self.members.iter().enumerate()).filter(|(_, member)| member.cause.is_none())
+        (self.members.iter().enumerate())
+            .filter(|(_, member)| member.takes_part && member.cause.is_none())
     }
 
     fn order(&mut self, order: &Order) {
@@ -196,6 +238,13 @@ impl Judge {
     pub(super) fn drop_worker(&mut self, worker: usize, cause: String) {
         if !self.is_alive(worker) || self.stage == Stage::Done {
             return;
+        }
+        if !self.members[worker].takes_part {
+            // Nothing is lost but the hope for it.
+            self.members[worker].cause = Some(cause);
+            self.waiting.retain(|waiting| *waiting != worker);
+            self.joining.take_if(|joining| joining.worker == worker);
+            return self.deal();
         }
         if self.stage == Stage::Finishing {
             // Its share is in the certified result; only its counters are missing.
@@ -223,18 +272,26 @@ impl Judge {
         self.epoch += 1;
         self.steps_before = self.steps;
         self.stage = Stage::Iterating;
-        self.members.iter_mut().for_each(|member| member.end = None);
-        let begin = Order::Begin {
+        let epochs = self
+            .alive()
+            .map(|(_, member)| member.epochs)
+            .filter(|epochs| *epochs > 0)
+            .min();
+        let epochs = epochs.unwrap_or(0);
+        for member in &mut self.members {
+            (member.end, member.epochs, member.is_last) = (None, epochs, false);
+        }
+        let alive = |member: &Member| member.takes_part && member.cause.is_none();
+        let begin = Begin {
             epoch: self.epoch,
-            alive: self
-                .members
-                .iter()
-                .map(|member| member.cause.is_none())
-                .collect(),
+            alive: self.members.iter().map(alive).collect(),
+            rows: self.plausible.rows.clone(),
             theta: self.theta.clone(),
+            epochs,
             ports: self.members.iter().map(|member| member.port).collect(),
         };
-        self.order(&begin);
+        self.order(&Order::Begin(begin));
+        self.deal();
     }
 
     /// Takes a worker's answer.
@@ -331,6 +388,10 @@ impl Judge {
 
     fn go_on(&mut self) {
         match self.stage {
+            Stage::Iterating if self.is_joiner_ready() => match self.config.method {
+                Method::Newton => self.admit(),
+                Method::Sgd => self.collect(), // all begin again at the mean
+            },
             Stage::Distributing if self.alive().all(|(_, member)| self.is_set(member)) => {
                 self.begin()
             }
@@ -343,6 +404,10 @@ impl Judge {
             }
             Stage::Finishing if self.alive().all(|(_, member)| member.is_final) => {
                 self.order(&Order::Leave);
+                // Who has joined too late leaves, too.
+                let late = self.joining.take().map(|joining| joining.worker);
+                let late = late.into_iter().chain(self.waiting.drain(..));
+                self.out.extend(late.map(|worker| (worker, Order::Leave)));
                 self.stage = Stage::Done;
             }
             _ => {}
@@ -419,6 +484,9 @@ impl Judge {
             Method::Newton => found[0].clone(),
             Method::Sgd => self.mean(),
         };
+        if !is_end && self.is_joiner_ready() {
+            return self.admit();
+        }
         self.members
             .iter_mut()
             .for_each(|member| member.sums = None);

@@ -46,11 +46,19 @@ impl Setup {
         }
     }
 
+    /// Shares are of about one size, so that an epoch takes each about as long.
+    fn has_even_shares(&self) -> bool {
+        let most = self.rows.iter().max().copied().unwrap_or(0);
+        let least = self.rows.iter().filter(|rows| **rows > 0).min();
+        most <= least.map_or(0, |least| 2 * least + 1)
+    }
+
     fn is_sound(&self) -> bool {
         let parameters = self.width.checked_mul(self.outputs);
         self.empty.columns() + 1 == self.width
             && self.empty.rows() == 0
             && self.empty.stored() == 0
+            && self.has_even_shares()
             && self.config.sgd.batch > 0
             && self.config.sgd.period > 0
             && parameters.is_some_and(|count| count <= crate::problem::PARAMETERS_MAX)
@@ -63,14 +71,7 @@ pub(super) enum Order {
     Setup(Box<Setup>),
     /// Rows and their targets.
     Rows(Features, Vec<f64>),
-    /// Begin, or begin again, at these parameters with these workers.
-    Begin {
-        epoch: u32,
-        alive: Vec<bool>,
-        theta: Vec<f64>,
-        /// Where workers listen (`Mode::Tcp`).
-        ports: Vec<u16>,
-    },
+    Begin(Begin),
     /// Make loss and gradient at these parameters.
     Verify {
         id: u32,
@@ -86,6 +87,20 @@ pub(super) enum Order {
     Abort {
         why: String,
     },
+}
+
+/// Begin, or begin again, at these parameters with these workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Begin {
+    pub(super) epoch: u32,
+    pub(super) alive: Vec<bool>,
+    /// Rows of each worker. It has as many or more: those at the end of its share are another's now.
+    pub(super) rows: Vec<u64>,
+    pub(super) theta: Vec<f64>,
+    /// Passes over the data that are done (SGD).
+    pub(super) epochs: u64,
+    /// Where workers listen (`Mode::Tcp`).
+    pub(super) ports: Vec<u16>,
 }
 
 /// How a worker's Newton's method ended.
@@ -150,10 +165,10 @@ pub(super) enum PeerMessage {
     Statistic {
         epoch: u32,
         version: u64,
-        /// The sender lacks something, and wants the receiver's statistic of this version.
-        asks: bool,
         values: Vec<f64>,
     },
+    /// The sender lacks the receiver's statistic of this version.
+    Ask { epoch: u32, version: u64 },
     /// Parameters of SGD, to be averaged with the receiver's.
     Push { number: u64, theta: Vec<f64> },
     /// The receiver's parameters before it averaged.

@@ -15,6 +15,8 @@ mod judge;
 mod message;
 mod run;
 mod serve;
+#[doc(hidden)]
+pub mod simulated;
 mod table;
 mod tcp;
 mod worker;

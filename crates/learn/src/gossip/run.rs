@@ -1,5 +1,6 @@
 //! The judge with an endpoint and a clock: hands out rows, carries orders and answers, watches the workers.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError};
@@ -16,8 +17,8 @@ use super::table::Plausible;
 
 /// Bytes of rows in one message: large enough to be cheap, small against any budget.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Longest wait for an answer, which ends it.
-const WAIT: Duration = Duration::from_millis(2);
+/// Longest wait for an answer, which ends it: each wait takes some 50 µs of a core that a worker needs.
+const WAIT: Duration = Duration::from_millis(20);
 /// Time between two looks whether a worker's process is alive.
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its cause is asked for, once all else is done.
@@ -109,22 +110,16 @@ pub fn run<L: Link>(
         return Err(RunError::MoreWorkersThanRows { workers, rows });
     }
     let setup = setup(problem, config, mode, workers);
-    let plausible = Plausible {
-        shape: setup.shape(),
-        kind: config.kind,
-        rows: setup.rows.clone(),
-        x_max: setup.x_max,
-        y_max: setup.y_max,
-    };
     let mut driver = Driver {
-        judge: Judge::new(*config, mode, plausible),
+        judge: judge(problem, &setup),
         began: Instant::now(),
         history: Vec::new(),
         looked: Instant::now(),
+        up: Vec::new(),
     };
     let result = driver
         .hand_out(endpoint, problem, &setup, watch)
-        .and_then(|()| driver.drive(endpoint, watch));
+        .and_then(|()| driver.drive(endpoint, problem, &setup, watch));
     if let Err(error) = result {
         driver.abort(endpoint, &error);
         return Err(error);
@@ -136,10 +131,62 @@ pub fn run<L: Link>(
         Err(error) => return Err(error.into()),
     }
     driver.ask_causes(watch);
-    Ok(driver.outcome(endpoint, &setup, seconds))
+    Ok(driver.outcome(endpoint, seconds))
 }
 
-fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers: usize) -> Setup {
+/// The judge of a run that begins so.
+pub(super) fn judge(problem: &Problem, setup: &Setup) -> Judge {
+    let plausible = Plausible {
+        shape: setup.shape(),
+        kind: setup.config.kind,
+        rows: setup.rows.clone(),
+        x_max: setup.x_max,
+        y_max: setup.y_max,
+    };
+    let shares = problem.ranges(setup.rows.len());
+    Judge::new(setup.config, setup.mode, plausible, shares)
+}
+
+/// Gives each worker its setup and its rows to `give`, a chunk for each in turn. `shares`: the workers and their rows.
+pub(super) fn deal<E>(
+    problem: &Problem,
+    setup: &Setup,
+    shares: Vec<(usize, Vec<Range<usize>>)>,
+    give: &mut impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let order = encode(&Order::Setup(Box::new(setup.clone())));
+    for (worker, _) in &shares {
+        give(*worker, &order)?;
+    }
+    let stored = problem.share.features.stored() / problem.share.rows().max(1);
+    let rows_per_chunk = (CHUNK_BYTES / (16 * (stored + 1))).max(1);
+    let chunks = |rows: Range<usize>| {
+        let end = rows.end;
+        rows.step_by(rows_per_chunk)
+            .map(move |start| start..(start + rows_per_chunk).min(end))
+    };
+    let mut left: Vec<_> = shares
+        .into_iter()
+        .map(|(worker, share)| (worker, share.into_iter().flat_map(chunks)))
+        .collect();
+    while !left.is_empty() {
+        let mut failed = None;
+        left.retain_mut(|(worker, chunks)| {
+            let Some(rows) = chunks.next().filter(|_| failed.is_none()) else {
+                return failed.is_some();
+            };
+            let (features, targets) = problem.part(rows);
+            failed = give(*worker, &encode(&Order::Rows(features, targets))).err();
+            true
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers: usize) -> Setup {
     let share = &problem.share;
     let (mut x_max, mut squares) = (1.0_f64, 0.0);
     for row in 0..share.rows() {
@@ -177,10 +224,12 @@ struct Driver {
     began: Instant,
     history: Vec<Moment>,
     looked: Instant,
+    /// Peers that are up and may be new.
+    up: Vec<usize>,
 }
 
 impl Driver {
-    /// Sends each worker its setup and its rows, a chunk to each in turn.
+    /// Sends each worker its setup and its rows.
     fn hand_out<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -188,26 +237,45 @@ impl Driver {
         setup: &Setup,
         watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
-        let mut left = problem.ranges(setup.rows.len());
-        let order = encode(&Order::Setup(Box::new(setup.clone())));
-        for worker in 0..left.len() {
-            self.give(endpoint, worker, &order, watch)?;
-        }
-        let stored = problem.share.features.stored() / problem.share.rows().max(1);
-        let rows_per_chunk = (CHUNK_BYTES / (16 * (stored + 1))).max(1);
-        while left.iter().any(|rows| rows.start < rows.end) {
-            for (worker, rows) in left.iter_mut().enumerate() {
-                if rows.start >= rows.end {
-                    continue;
+        let shares = problem.ranges(setup.rows.len()).into_iter();
+        let shares = shares.map(|rows| vec![rows]).enumerate().collect();
+        deal(problem, setup, shares, &mut |worker, bytes| {
+            self.give(endpoint, worker, bytes, watch)
+        })
+    }
+
+    /// Takes note of processes that have joined, and sends the next of them its rows.
+    fn welcome<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        problem: &Problem,
+        setup: &Setup,
+        watch: &mut dyn Watch,
+    ) -> Result<(), RunError> {
+        if !self.up.is_empty() {
+            endpoint.update_members();
+            self.up.sort_unstable();
+            let judge = &mut self.judge;
+            // One whose number is beyond the next waits until the others are up.
+            self.up.retain(|worker| {
+                let is_next = *worker <= judge.workers();
+                if is_next {
+                    judge.joins(*worker);
                 }
-                let end = (rows.start + rows_per_chunk).min(rows.end);
-                let (features, targets) = problem.part(rows.start..end);
-                rows.start = end;
-                let chunk = encode(&Order::Rows(features, targets));
-                self.give(endpoint, worker, &chunk, watch)?;
-            }
+                !is_next
+            });
         }
-        Ok(())
+        let Some(joining) = self.judge.take_dealt() else {
+            return Ok(());
+        };
+        let setup = Setup {
+            rows: joining.rows(),
+            ..setup.clone()
+        };
+        let share = vec![(joining.worker, joining.share)];
+        deal(problem, &setup, share, &mut |worker, bytes| {
+            self.give(endpoint, worker, bytes, watch)
+        })
     }
 
     /// Sends rows; waits while the worker's queue is full, unless it ends.
@@ -227,6 +295,8 @@ impl Driver {
                 }
                 Err(error) => return Err(error.into()),
             }
+            self.note();
+            self.send(endpoint)?;
             self.look(endpoint, watch)?;
         }
         Ok(())
@@ -262,7 +332,7 @@ impl Driver {
     /// Asks for the causes of silence: a link may notice a death before the launcher does.
     fn ask_causes(&mut self, watch: &mut dyn Watch) {
         let began = Instant::now();
-        while began.elapsed() < CAUSE && self.judge.dropped().any(|(_, cause)| cause == SILENT) {
+        while began.elapsed() < CAUSE && self.judge.dropped().any(|(.., cause)| cause == SILENT) {
             self.hear(watch);
             std::thread::sleep(CHECK);
         }
@@ -271,6 +341,8 @@ impl Driver {
     fn drive<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
+        problem: &Problem,
+        setup: &Setup,
         watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
         let mut is_begun = false;
@@ -280,6 +352,7 @@ impl Driver {
                 (is_begun, self.began) = (true, Instant::now());
             }
             self.note();
+            self.welcome(endpoint, problem, setup, watch)?;
             self.send(endpoint)?;
             self.look(endpoint, watch)?;
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
@@ -330,12 +403,12 @@ impl Driver {
         let _ = endpoint.flush(FAREWELL);
     }
 
-    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, setup: &Setup, seconds: f64) -> Outcome {
+    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, seconds: f64) -> Outcome {
         let certified = self.judge.certified().expect("the run is done").clone();
         let totals = self.judge.totals();
-        let dropped = self.judge.dropped().map(|(worker, cause)| Dropped {
+        let dropped = self.judge.dropped().map(|(worker, rows, cause)| Dropped {
             worker: endpoint.name_of(node(worker)).to_owned(),
-            rows: setup.rows[worker] as usize,
+            rows,
             cause: cause.to_owned(),
         });
         Outcome {
@@ -374,6 +447,10 @@ impl Handler for Driver {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
         self.judge.answer(worker, delivery.body.bytes());
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        self.up.extend(usize::from(peer.0).checked_sub(1));
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {

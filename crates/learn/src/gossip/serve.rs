@@ -2,7 +2,7 @@
 //!
 //! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_node::{
     Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
@@ -74,9 +74,10 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         fault: None,
         judge_lost: false,
         began_at: None,
-        sent_bytes: 0,
         tcp: None,
         repeat: REPEAT,
+        ask_at: None,
+        taken: 0,
     };
     let result = driver.run(endpoint);
     if let Err(error) = &result
@@ -101,11 +102,12 @@ struct Driver {
     judge_lost: bool,
     /// Bytes that the link had sent when the first step began.
     began_at: Option<u64>,
-    /// Bytes that the link has sent now.
-    sent_bytes: u64,
     tcp: Option<Tcp>,
-    /// Wait until the next repeat.
+    /// Wait until statistics are asked for again, and when that ends.
     repeat: Duration,
+    ask_at: Option<Instant>,
+    /// Statistics that had been taken then.
+    taken: u64,
 }
 
 impl Driver {
@@ -118,7 +120,7 @@ impl Driver {
             match self.worker.step() {
                 // A core is shared: the peers' next messages come from whoever waits for it.
                 Step::Again => {
-                    self.repeat = REPEAT;
+                    (self.repeat, self.ask_at) = (REPEAT, None);
                     if is_contended {
                         // A core is shared: the peers' next messages come from whoever waits for it.
                         std::thread::yield_now();
@@ -126,11 +128,12 @@ impl Driver {
                 }
                 Step::Wait => drop(endpoint.poll_wait(self, self.patience(wait))?),
                 Step::WaitForPeers => {
-                    let wait = self.patience(if sent { self.repeat } else { CONTENDED });
-                    let done = endpoint.poll_wait(self, wait)?;
-                    if done == 0 && sent && !self.has_tcp() {
-                        self.worker.repeat();
+                    let wait = if sent { self.until_ask() } else { CONTENDED };
+                    endpoint.poll_wait(self, self.patience(wait))?;
+                    if sent && !self.has_tcp() && self.until_ask().is_zero() {
+                        self.worker.ask();
                         self.repeat = (2 * self.repeat).min(REPEAT_MAX);
+                        self.ask_at = Some(Instant::now() + self.repeat);
                     }
                 }
                 Step::Reduce => self.reduce(endpoint)?,
@@ -146,6 +149,18 @@ impl Driver {
         }
     }
 
+    /// Time until missing statistics are asked for. Those that come tell that others have made theirs, too, so that missing ones are likely to be lost.
+    fn until_ask(&mut self) -> Duration {
+        let now = Instant::now();
+        let taken = self.worker.exchanges();
+        if taken > self.taken {
+            (self.taken, self.repeat) = (taken, REPEAT);
+            self.ask_at = self.ask_at.map(|at| at.min(now + REPEAT));
+        }
+        let at = *self.ask_at.get_or_insert(now + self.repeat);
+        at.saturating_duration_since(now)
+    }
+
     fn has_tcp(&self) -> bool {
         self.tcp.is_some()
     }
@@ -156,7 +171,6 @@ impl Driver {
     }
 
     fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        self.sent_bytes = endpoint.counters().link.sent_bytes;
         for _ in 0..POLLS_PER_STEP_MAX {
             if endpoint.poll(self)? == 0 {
                 break;
@@ -176,7 +190,13 @@ impl Driver {
             return Err(WorkerError::JudgeLost);
         }
         if self.worker.is_running() && self.began_at.is_none() {
-            self.began_at = Some(self.sent_bytes);
+            self.began_at = Some(endpoint.counters().link.sent_bytes);
+        }
+        if self.worker.is_finishing() {
+            let link = endpoint.counters().link.sent_bytes;
+            let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
+            let before = self.began_at.unwrap_or(link);
+            self.worker.finish(link - before + tcp);
         }
         if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
             self.listen()?;
@@ -198,6 +218,9 @@ impl Driver {
 
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+        if self.worker.out().is_empty() {
+            return Ok(true);
+        }
         let capacity = endpoint.datagram_capacity_bytes();
         let mut batch = endpoint.batch();
         while let Some(out) = self.worker.out().front() {
@@ -223,7 +246,10 @@ impl Driver {
             };
             match result {
                 Ok(()) => {}
-                Err(SendError::WouldBlock { .. }) => return Ok(false),
+                // Node 0 is about to tell who a worker is that has joined.
+                Err(SendError::WouldBlock { .. } | SendError::UnknownPeer { .. }) => {
+                    return Ok(false);
+                }
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
                     if out.to == To::Judge =>
                 {
@@ -240,7 +266,7 @@ impl Driver {
     }
 
     fn reduce<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        let Some(state) = self.worker.take_state() else {
+        let Some(state) = self.worker.reducing() else {
             return Ok(());
         };
         let Some((setup, share)) = self.worker.parts() else {
@@ -255,10 +281,8 @@ impl Driver {
 
     fn take(&mut self, from: NodeId, bytes: &[u8]) {
         if from == JUDGE {
-            let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
-            let sent = self.sent_bytes.saturating_sub(self.began_at.unwrap_or(0)) + tcp;
             if self.fault.is_none() {
-                self.fault = self.worker.order(bytes, sent).err();
+                self.fault = self.worker.order(bytes).err();
             }
         } else {
             self.worker.peer(usize::from(from.0) - 1, bytes);

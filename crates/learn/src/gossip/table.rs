@@ -112,8 +112,10 @@ impl Table {
         }
     }
 
-    /// Empties the table. From now on these workers count.
-    pub(super) fn reset(&mut self, alive: &[bool]) {
+    /// Empties the table. From now on these workers count, with so many rows.
+    pub(super) fn reset(&mut self, alive: &[bool], rows: &[u64]) {
+        self.plausible.rows = rows.to_vec();
+        self.places.resize(rows.len(), Default::default());
         self.alive.clear();
         self.alive.extend_from_slice(alive);
         for places in &mut self.places {
@@ -156,18 +158,18 @@ impl Table {
 
     /// The sum over all workers that count; `None`: some are missing.
     pub(super) fn sum(&self, version: u64) -> Option<Vec<f64>> {
-        let mut sum: Option<Vec<f64>> = None;
-        for worker in (0..self.places.len()).filter(|worker| self.alive[*worker]) {
-            let values = self.of(worker, version)?;
-            match &mut sum {
-                None => sum = Some(values.to_vec()),
-                Some(sum) => sum
-                    .iter_mut()
-                    .zip(values)
-                    .for_each(|(sum, value)| *sum += value),
-            }
+        // Asked at each poll: nothing is added up in vain.
+        if self.missing(version).next().is_some() {
+            return None;
         }
-        sum
+        let workers = (0..self.places.len()).filter(|worker| self.alive[*worker]);
+        let mut all = workers.filter_map(|worker| self.of(worker, version));
+        let mut sum = all.next()?.to_vec();
+        for values in all {
+            let pairs = sum.iter_mut().zip(values);
+            pairs.for_each(|(sum, value)| *sum += value);
+        }
+        Some(sum)
     }
 }
 
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(table.take(0, 3, a.clone()), Taken::New);
         assert_eq!(table.sum(1), None); // overwritten
         // A dead worker's share drops out.
-        table.reset(&[true, false]);
+        table.reset(&[true, false], &[10, 10]);
         assert_eq!(table.take(1, 1, b), Taken::Known);
         table.take(0, 1, a.clone());
         assert_eq!(table.sum(1), Some(a));

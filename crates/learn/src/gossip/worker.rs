@@ -5,17 +5,23 @@
 //! Invariant (`newton`): a worker takes a step only from the sum of all statistics of one version, so all workers of an epoch have the same parameters
 //! at the same version.
 
+mod newton;
+mod reduce;
+mod sgd;
+
 use std::collections::VecDeque;
 
 use crate::config::{Method, Mode};
 use crate::data::Features;
-use crate::newton::{Advance, Newton};
+use crate::newton::Newton;
 use crate::objective::Share;
 use crate::sgd::Sgd;
 
-use super::exchange::{Exchange, is_plausible};
-use super::message::{Answer, End, Order, PeerMessage, Setup, encode, finite};
-use super::table::{Plausible, Table, Taken};
+use super::exchange::Exchange;
+use super::message::{Answer, Begin, Order, PeerMessage, Setup, encode};
+use super::table::{Plausible, Table};
+
+pub(super) use reduce::{Reduced, Reducing};
 
 /// Why a worker ends without the judge's order to leave.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +53,7 @@ pub(super) enum To {
 pub(super) struct Out {
     pub(super) to: To,
     pub(super) bytes: Vec<u8>,
-    /// It was sent before; as a message, which is not lost, it need not be.
+    /// It makes good for a loss, and need not be sent where nothing is lost.
     pub(super) is_repeat: bool,
     /// A newer datagram with this key replaces it.
     pub(super) key: u32,
@@ -60,7 +66,7 @@ pub(super) enum Step {
     Again,
     /// Wait for messages.
     Wait,
-    /// Wait for peers' statistics; when none come for a while, call `repeat`.
+    /// Wait for peers' statistics; when some are missing for a while, call `ask`.
     WaitForPeers,
     /// Run the all-reduce to its end, then call `reduced`.
     Reduce,
@@ -76,6 +82,8 @@ enum Phase {
     Running,
     /// The method has ended; others may still need answers.
     Ended,
+    /// The counters are to be told.
+    Finishing,
     Finished,
     Left,
 }
@@ -87,7 +95,10 @@ enum State {
     Newton {
         newton: Newton,
         epoch: u32,
+        /// Of the own newest statistic.
         version: u64,
+        /// Of the newest that was sent to all.
+        published: u64,
     },
     Sgd(Box<Sgd>),
 }
@@ -107,13 +118,12 @@ pub(super) struct Worker {
     ports: Option<Vec<u16>>,
     accused: Vec<bool>,
     random: fastrand::Rng,
+    /// Steps of SGD between two looks for messages.
+    steps_per_poll: usize,
     /// Statistics of an epoch that has not begun here.
     early: Vec<(usize, Vec<u8>)>,
     out: VecDeque<Out>,
 }
-
-/// Statistics of each peer that are kept until their epoch begins here: so far can a peer be ahead.
-const EARLY_PER_PEER: usize = 2;
 
 impl Worker {
     /// `me` counts workers from 0. A corrupt worker sends its peers and the judge numbers that cannot be, for tests.
@@ -131,6 +141,7 @@ impl Worker {
             ports: None,
             accused: Vec::new(),
             random: fastrand::Rng::with_seed(me as u64),
+            steps_per_poll: 1,
             early: Vec::new(),
             out: VecDeque::new(),
         }
@@ -154,6 +165,37 @@ impl Worker {
     /// Whether steps are being done.
     pub(super) fn is_running(&self) -> bool {
         self.phase == Phase::Running
+    }
+
+    /// Whether [`finish`](Self::finish) is to be called.
+    pub(super) fn is_finishing(&self) -> bool {
+        self.phase == Phase::Finishing
+    }
+
+    /// Tells the judge all counters. `bytes_sent`: what this node has given to its link since it began.
+    pub(super) fn finish(&mut self, bytes_sent: u64) {
+        let answer = Answer::Final {
+            exchanges: self.exchange.exchanges,
+            rejected: self.exchange.rejected,
+            bytes_sent,
+        };
+        self.tell(&answer);
+        self.phase = Phase::Finished;
+    }
+
+    /// Statistics or parameters that were taken from others.
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchange.exchanges
+    }
+
+    /// Rows that were computed with so far.
+    pub(super) fn rows_done(&self) -> u64 {
+        let rows = self.share.as_ref().map_or(0, Share::rows) as u64;
+        match (&self.state, &self.setup) {
+            (State::Newton { version, .. }, _) => version * rows,
+            (State::Sgd(sgd), Some(setup)) => sgd.steps() * setup.config.sgd.batch as u64,
+            _ => 0,
+        }
     }
 
     /// This worker's number.
@@ -199,6 +241,7 @@ impl Worker {
             PeerMessage::Statistic { version, .. } => (version % 2) as u32,
             PeerMessage::Push { .. } => 2,
             PeerMessage::Pull { .. } => 3,
+            PeerMessage::Ask { .. } => 4,
         };
         self.out.push_back(Out {
             to: To::Worker(to),
@@ -208,8 +251,8 @@ impl Worker {
         });
     }
 
-    /// Takes an order of the judge. `bytes_sent`: what this node has given to its link since it began.
-    pub(super) fn order(&mut self, bytes: &[u8], bytes_sent: u64) -> Result<(), WorkerFault> {
+    /// Takes an order of the judge.
+    pub(super) fn order(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
         let bad = |what| Err(WorkerFault::Protocol { what });
         let Some(order) = Order::parse(bytes) else {
             return bad("a message that does not parse");
@@ -222,23 +265,22 @@ impl Worker {
             (Order::Rows(features, targets), Phase::Loading) => {
                 return self.rows(&features, &targets);
             }
-            (
-                Order::Begin {
-                    epoch,
-                    alive,
-                    theta,
-                    ports,
-                },
-                Phase::Ready | Phase::Running | Phase::Ended,
-            ) => {
-                let Some(setup) = &self.setup else {
-                    return bad("an order before the setup");
+            (Order::Begin(begin), Phase::Ready | Phase::Running | Phase::Ended) => {
+                let is_fit = match (&self.setup, &self.share) {
+                    (Some(setup), Some(share)) => {
+                        let own = begin.rows.get(self.me).copied().unwrap_or(0);
+                        begin.alive.len() == begin.rows.len()
+                            && begin.rows.len() >= setup.rows.len()
+                            && begin.theta.len() == setup.shape().parameters()
+                            && own > 0
+                            && own <= share.rows() as u64
+                    }
+                    _ => false,
                 };
-                if alive.len() != setup.rows.len() || theta.len() != setup.shape().parameters() {
+                if !is_fit {
                     return bad("a begin that does not fit");
                 }
-                self.ports = Some(ports);
-                self.begin(epoch, &alive, theta);
+                self.begin(begin);
             }
             (Order::Verify { id, theta }, Phase::Running | Phase::Ended) => {
                 let Some(share) = &self.share else {
@@ -257,16 +299,11 @@ impl Worker {
                 }
                 self.tell(&Answer::Parameters { id, theta });
             }
-            (Order::Finish, Phase::Running | Phase::Ended) => {
-                let answer = Answer::Final {
-                    exchanges: self.exchange.exchanges,
-                    rejected: self.exchange.rejected,
-                    bytes_sent,
-                };
-                self.tell(&answer);
-                self.phase = Phase::Finished;
+            (Order::Finish, Phase::Running | Phase::Ended) => self.phase = Phase::Finishing,
+            // The run may end while a worker that has joined still gets its rows.
+            (Order::Leave, Phase::Finished | Phase::Loading | Phase::Ready) => {
+                self.phase = Phase::Left;
             }
-            (Order::Leave, Phase::Finished) => self.phase = Phase::Left,
             _ => return bad("an order that does not fit"),
         }
         Ok(())
@@ -306,10 +343,9 @@ impl Worker {
             return bad("rows before the setup");
         };
         let wanted = setup.rows[self.me] as usize;
-        let is_dense = |features: &Features| matches!(features, Features::Dense { .. });
         if share.rows() + targets.len() > wanted
             || features.columns() != share.features.columns()
-            || is_dense(features) != is_dense(&share.features)
+            || features.is_dense() != share.features.is_dense()
         {
             return bad("rows that do not fit");
         }
@@ -322,46 +358,56 @@ impl Worker {
         Ok(())
     }
 
-    fn begin(&mut self, epoch: u32, alive: &[bool], theta: Vec<f64>) {
-        let Some(setup) = &self.setup else { return };
-        let (config, shape) = (setup.config, setup.shape());
+    /// Begins, or begins again. The workers' rows may have changed: the last ones of a share go to a worker that has joined.
+    fn begin(&mut self, begin: Begin) {
+        let (Some(setup), Some(share), Some(table)) =
+            (&mut self.setup, &mut self.share, &mut self.table)
+        else {
+            return;
+        };
         self.phase = Phase::Running;
-        self.peers = (0..alive.len())
-            .filter(|worker| *worker != self.me && alive[*worker])
+        self.ports = Some(begin.ports);
+        self.peers = (0..begin.alive.len())
+            .filter(|worker| *worker != self.me && begin.alive[*worker])
             .collect();
+        self.accused.resize(begin.rows.len(), false);
+        share.truncate(begin.rows[self.me] as usize);
+        table.reset(&begin.alive, &begin.rows);
+        setup.rows = begin.rows;
+        let (config, shape) = (setup.config, setup.shape());
         match config.method {
             Method::Newton => {
-                if let Some(table) = &mut self.table {
-                    table.reset(alive);
-                }
                 self.state = State::Newton {
-                    newton: Newton::new(shape, config.l2, config.tol, theta),
-                    epoch,
+                    newton: Newton::new(shape, config.l2, config.tol, begin.theta),
+                    epoch: begin.epoch,
                     version: 0,
+                    published: 0,
                 };
                 for (from, bytes) in std::mem::take(&mut self.early) {
                     self.peer(from, &bytes);
                 }
             }
             Method::Sgd => {
-                let rows = setup.rows.iter().copied().max().unwrap_or(1) as usize;
+                self.steps_per_poll = sgd::steps_per_poll(share, config.sgd.batch);
+                let alive = setup
+                    .rows
+                    .iter()
+                    .zip(&begin.alive)
+                    .filter(|(_, alive)| **alive);
+                let rows = alive.map(|(rows, _)| *rows).max().unwrap_or(1) as usize;
                 let seed = config.seed.wrapping_add(self.me as u64);
-                let sgd = Sgd::new(
-                    config.sgd,
-                    setup.rate,
-                    config.l2,
-                    shape.parameters(),
-                    rows,
-                    seed,
-                );
+                let mut sgd = Sgd::new(config.sgd, setup.rate, config.l2, shape, rows, seed);
+                sgd.resume(&begin.theta, begin.epochs);
+                self.exchange
+                    .begin(sgd.steps_per_epoch() / config.sgd.period);
                 self.state = State::Sgd(Box::new(sgd));
             }
         }
     }
 
     /// The parameters to report.
-    fn theta(&self) -> &[f64] {
-        match &self.state {
+    fn theta(&mut self) -> &[f64] {
+        match &mut self.state {
             State::None => &[],
             State::Newton { newton, .. } => newton.theta(),
             State::Sgd(sgd) => sgd.result(),
@@ -381,80 +427,16 @@ impl Worker {
             Some(PeerMessage::Statistic {
                 epoch,
                 version,
-                asks,
                 values,
             }) => {
                 if matches!(self.state, State::Newton { epoch: own, .. } if epoch > own) {
                     return self.keep_early(from, bytes);
                 }
-                self.statistic(from, epoch, version, asks, values);
+                self.statistic(from, epoch, version, values);
             }
-            Some(PeerMessage::Push { number, theta }) => {
-                let State::Sgd(sgd) = &mut self.state else {
-                    return;
-                };
-                if !finite(sgd.theta()) {
-                    return; // this worker is the one that diverged
-                }
-                if self.phase == Phase::Ended {
-                    // Its parameters are what it will tell; those that still step come nearer to them.
-                    let own = sgd.result().to_vec();
-                    if is_plausible(&own, &theta) {
-                        self.send(from, PeerMessage::Pull { number, theta: own }, false);
-                    } else {
-                        self.refuse(from);
-                    }
-                    return;
-                }
-                match self.exchange.pushed(sgd.theta_mut(), &theta) {
-                    Some(theta) => self.send(from, PeerMessage::Pull { number, theta }, false),
-                    None => self.accuse(from),
-                }
-            }
-            Some(PeerMessage::Pull { number, theta }) => {
-                let State::Sgd(sgd) = &mut self.state else {
-                    return;
-                };
-                if self.phase == Phase::Running && finite(sgd.theta()) {
-                    let before = self.exchange.rejected;
-                    self.exchange.pulled(from, number, sgd.theta_mut(), &theta);
-                    if self.exchange.rejected > before {
-                        self.accuse(from);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Keeps the newest messages of a peer whose epoch has not begun here.
-    fn keep_early(&mut self, from: usize, bytes: &[u8]) {
-        let same = || self.early.iter().filter(|early| early.0 == from);
-        if same().any(|early| early.1 == bytes) {
-            return; // a repeat
-        }
-        if same().count() == EARLY_PER_PEER
-            && let Some(oldest) = self.early.iter().position(|early| early.0 == from)
-        {
-            self.early.remove(oldest);
-        }
-        self.early.push((from, bytes.to_vec()));
-    }
-
-    fn statistic(&mut self, from: usize, epoch: u32, version: u64, asks: bool, values: Vec<f64>) {
-        let (State::Newton { epoch: own, .. }, Some(table)) = (&self.state, &mut self.table) else {
-            return;
-        };
-        let own = *own;
-        if epoch != own {
-            return;
-        }
-        match table.take(from, version, values) {
-            Taken::New => self.exchange.exchanges += 1,
-            Taken::Known => {}
-            Taken::Refused => self.refuse(from),
-        }
-        if asks {
-            self.publish(from, version, false, true);
+            Some(PeerMessage::Ask { epoch, version }) => self.asked(from, epoch, version),
+            Some(PeerMessage::Push { number, theta }) => self.pushed(from, number, &theta),
+            Some(PeerMessage::Pull { number, theta }) => self.pulled(from, number, &theta),
         }
     }
 
@@ -477,35 +459,6 @@ impl Worker {
         self.peers.retain(|peer| *peer != worker);
     }
 
-    /// Sends the own statistic of a version, if it is here.
-    fn publish(&mut self, to: usize, version: u64, asks: bool, is_repeat: bool) {
-        let (State::Newton { epoch, .. }, Some(table)) = (&self.state, &self.table) else {
-            return;
-        };
-        let Some(values) = table.of(self.me, version) else {
-            return;
-        };
-        let message = PeerMessage::Statistic {
-            epoch: *epoch,
-            version,
-            asks,
-            values: values.to_vec(),
-        };
-        self.send(to, message, is_repeat);
-    }
-
-    /// Sends the last two statistics again to those whose newest is missing, and asks for theirs.
-    pub(super) fn repeat(&mut self) {
-        let (State::Newton { version, .. }, Some(table)) = (&self.state, &self.table) else {
-            return;
-        };
-        let version = *version;
-        for peer in table.missing(version).collect::<Vec<_>>() {
-            self.publish(peer, version.saturating_sub(1), false, true);
-            self.publish(peer, version, true, true);
-        }
-    }
-
     /// Does one step of work.
     pub(super) fn step(&mut self) -> Step {
         match self.phase {
@@ -519,158 +472,12 @@ impl Worker {
             _ => Step::Wait,
         }
     }
-
-    fn step_newton(&mut self) -> Step {
-        let (
-            State::Newton {
-                newton, version, ..
-            },
-            Some(table),
-            Some(share),
-        ) = (&mut self.state, &mut self.table, &self.share)
-        else {
-            return Step::Wait;
-        };
-        if *version != newton.steps() + 1 {
-            // The own statistic comes first, so that the others have it soon.
-            *version = newton.steps() + 1;
-            let version = *version;
-            let statistic = share.statistic(newton.theta(), true);
-            if table.take(self.me, version, statistic) == Taken::Refused {
-                self.failed("its statistics are no finite numbers".to_owned());
-                return Step::Again;
-            }
-            for peer in self.peers.clone() {
-                self.publish(peer, version, false, false);
-            }
-            return Step::Again;
-        }
-        let Some(sums) = table.sum(*version) else {
-            return Step::WaitForPeers;
-        };
-        let end = match newton.advance(&sums) {
-            Advance::Evaluate => None,
-            Advance::Converged => Some(End::Converged),
-            Advance::Stagnated => Some(End::Stagnated),
-        };
-        self.report_newton(end);
-        Step::Again
-    }
-
-    fn report_newton(&mut self, end: Option<End>) {
-        let State::Newton { newton, epoch, .. } = &self.state else {
-            return;
-        };
-        let (loss, gradient_norm) = newton.progress();
-        let answer = Answer::Step {
-            epoch: *epoch,
-            steps: newton.steps(),
-            loss,
-            gradient_norm,
-            theta: newton.theta().to_vec(),
-            end,
-        };
-        self.tell(&answer);
-        if end.is_some() {
-            self.phase = Phase::Ended;
-        }
-    }
-
-    fn step_sgd(&mut self) -> Step {
-        let (State::Sgd(sgd), Some(share), Some(setup)) =
-            (&mut self.state, &self.share, &self.setup)
-        else {
-            return Step::Wait;
-        };
-        let before = sgd.epochs();
-        sgd.step(share);
-        let (done, is_last) = (sgd.epochs(), sgd.is_done());
-        let is_time = sgd.steps().is_multiple_of(setup.config.sgd.period);
-        if is_time
-            && finite(sgd.theta())
-            && !is_last
-            && let Some(peer) = self.random.choice(&self.peers).copied()
-        {
-            let theta = sgd.theta().to_vec();
-            let number = self.exchange.push(peer, &theta);
-            self.send(peer, PeerMessage::Push { number, theta }, false);
-        }
-        if done > before {
-            self.tell(&Answer::Epochs { done, is_last });
-        }
-        if is_last {
-            self.phase = Phase::Ended;
-        }
-        Step::Again
-    }
-
-    /// What an all-reduce came to; `exchanges`: how many there were.
-    pub(super) fn reduced(&mut self, result: Reduced, exchanges: u64) {
-        self.exchange.exchanges += exchanges;
-        match result {
-            Reduced::Newton { newton, end } => {
-                let epoch = match &self.state {
-                    State::Newton { epoch, .. } => *epoch,
-                    _ => 0,
-                };
-                self.state = State::Newton {
-                    newton,
-                    epoch,
-                    version: 0,
-                };
-                self.report_newton(Some(end));
-            }
-            Reduced::Sgd(sgd) => {
-                let done = sgd.epochs();
-                self.state = State::Sgd(sgd);
-                self.tell(&Answer::Epochs {
-                    done,
-                    is_last: true,
-                });
-                self.phase = Phase::Ended;
-            }
-        }
-    }
-
-    /// The method's state, to be advanced by an all-reduce.
-    pub(super) fn take_state(&mut self) -> Option<Reducing> {
-        match std::mem::replace(&mut self.state, State::None) {
-            State::None => None,
-            State::Newton {
-                newton,
-                epoch,
-                version,
-            } => {
-                let copy = newton.clone();
-                self.state = State::Newton {
-                    newton,
-                    epoch,
-                    version,
-                };
-                Some(Reducing::Newton(copy))
-            }
-            State::Sgd(sgd) => Some(Reducing::Sgd(sgd)),
-        }
-    }
-}
-
-/// What an all-reduce begins with.
-#[derive(Debug)]
-pub(super) enum Reducing {
-    Newton(Newton),
-    Sgd(Box<Sgd>),
-}
-
-/// What an all-reduce ends with.
-#[derive(Debug)]
-pub(super) enum Reduced {
-    Newton { newton: Newton, end: End },
-    Sgd(Box<Sgd>),
 }
 
 fn corrupt(message: &mut PeerMessage) {
     match message {
         PeerMessage::Statistic { values, .. } => values.iter_mut().for_each(|value| *value *= -1e6),
+        PeerMessage::Ask { .. } => {}
         PeerMessage::Push { theta, .. } | PeerMessage::Pull { theta, .. } => theta.fill(f64::NAN),
     }
 }
