@@ -21,8 +21,9 @@ use tsumuji_learn::{
 use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
-use distributed::{Cluster, Job};
+use distributed::Job;
 pub(crate) use distributed::{WorkerArgs, work};
 use show::Run;
 
@@ -475,19 +476,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
     }
     check_sending(args)?;
     if let Some(path) = &args.plot {
-        let ends_well = path
-            .extension()
-            .is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
-        ensure!(
-            ends_well,
-            "{}: plots are written as .svg; give a name that ends so",
-            path.display()
-        );
+        output::check_plot(path)?;
     }
-    for path in [&args.model, &args.history, &args.plot]
-        .into_iter()
-        .flatten()
-    {
+    for path in [&args.model, &args.history].into_iter().flatten() {
         output::check_writable(path)?;
     }
     Ok(())

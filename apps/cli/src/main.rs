@@ -25,6 +25,7 @@ mod relay;
 mod security;
 mod solve;
 mod talk;
+mod team;
 mod testbed;
 mod top;
 mod tune;

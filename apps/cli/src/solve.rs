@@ -4,8 +4,6 @@
 //! refused before a worker is started; the output file is opened at the start and gets its name only when it is whole.
 
 mod distributed;
-use distributed::Cluster;
-pub(crate) use distributed::join;
 mod history;
 mod show;
 
@@ -24,6 +22,7 @@ use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use history::History;
 use show::{Bar, Run, Traffic};
@@ -214,14 +213,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
         file.membership(NodeId(id), hosts)?;
         let security = args.security.stated(args.link.as_ref(), Some(&file))?;
-        return crate::worker::serve_host(
-            &file,
-            hosts,
-            id,
-            args.loss.unwrap_or(0.0),
-            &security,
-            distributed::options(&args)?,
-        );
+        let cluster = Cluster { file, path: hosts };
+        let team = distributed::team(&args, (Some(&cluster), 0), &security);
+        return crate::worker::serve_host(team.open(&cluster, id, &mut || false)?);
     }
     check(&args)?;
     let cluster = match &args.hosts {
@@ -247,7 +241,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         rows: source.rows(),
         mode: args.mode.name().to_owned(),
         link: args.mode.uses_messages().then(|| match &cluster {
-            Some(cluster) => cluster.link_name(),
+            Some(cluster) => distributed::link_name(cluster),
             None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
         }),
         executor: (args.mode.uses_messages())

@@ -2,18 +2,10 @@
 //!
 //! All its input comes by messages. Errors are reported to the launcher, which names the worker to the user.
 
-use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
-
-use tsumuji_node::{
-    ClusterFile, Endpoint, Link, Options, Security, endpoint_from_env, report_error,
-};
+use tsumuji_node::{AnyLink, Endpoint};
 use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
-use crate::{DONE, NOT_REACHED, Outcome, solve};
-
-const FAREWELL: Duration = Duration::from_secs(1);
+use crate::{BAD_INPUT, NOT_REACHED, Outcome, team};
 
 /// Serve one `tsumuji solve` of this host.
 #[derive(Debug, clap::Args)]
@@ -21,56 +13,13 @@ pub(crate) struct Args {}
 
 /// Runs a launched worker.
 pub(crate) fn run(_: Args) -> Outcome {
-    let endpoint = match endpoint_from_env(Options::default()) {
-        Ok(endpoint) => endpoint,
-        Err(error) => {
-            report_error(&error);
-            return Err(error.into());
-        }
-    };
-    match serve(endpoint) {
-        Ok(()) => Ok(DONE),
-        Err(error) => {
-            // Told to the launcher only: the judge prints the error, and a second message would repeat it.
-            report_error(&error);
-            Ok(ExitCode::from(NOT_REACHED))
-        }
-    }
+    team::work(worker_main)
 }
 
-/// Runs a worker that was started by hand, as node `id` of the cluster file.
-pub(crate) fn serve_host(
-    file: &ClusterFile,
-    path: &Path,
-    id: u16,
-    loss: f64,
-    security: &Security,
-    options: Options,
-) -> Outcome {
-    match serve(solve::join(
-        file,
-        path,
-        id,
-        loss,
-        security,
-        options,
-        &mut || false,
-    )?) {
-        Ok(()) => Ok(DONE),
-        Err(error) => {
-            eprintln!("tsumuji: {error}");
-            let code = if matches!(error, WorkerError::Fault(WorkerFault::Aborted { .. })) {
-                NOT_REACHED
-            } else {
-                crate::BAD_INPUT
-            };
-            Ok(ExitCode::from(code))
-        }
-    }
-}
-
-fn serve<L: Link>(mut endpoint: Endpoint<L>) -> Result<(), WorkerError> {
-    let result = worker_main(&mut endpoint);
-    let _ = endpoint.close(FAREWELL);
-    result
+/// Runs a worker that was started by hand, as a node of the hosts file.
+pub(crate) fn serve_host(endpoint: Endpoint<AnyLink>) -> Outcome {
+    team::work_by_hand(endpoint, worker_main, |error| match error {
+        WorkerError::Fault(WorkerFault::Aborted { .. }) => NOT_REACHED,
+        _ => BAD_INPUT,
+    })
 }

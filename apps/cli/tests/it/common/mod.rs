@@ -295,11 +295,12 @@ pub(crate) fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it is the shell that starts what ends a launch's leftovers, and is gone in a moment; or a child of `parent` that is not yet what it will be.
+/// Whether it is the shell that starts what ends a launch's leftovers, and is gone in a moment; or a child of `parent` that is not yet what it will be, or just
+/// becomes it, or has ended: then it has no words.
 fn is_passing(pid: u32, parent: u32) -> bool {
     let words = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let own = words(pid);
-    own.starts_with(b"sh\0-c\0\nexec 3<&0\n") || own == words(parent)
+    own.is_empty() || own.starts_with(b"sh\0-c\0\nexec 3<&0\n") || own == words(parent)
 }
 
 /// Waits until `pid` has `count` children.

@@ -1,0 +1,184 @@
+//! A run with a judge (node 0) and workers: what `solve` and `learn` share. Workers are processes of this host, or nodes of a hosts file.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use tsumuji_node::{
+    AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec,
+    MetricsAt, NodeId, Options, Printing, Security, bootstrap, endpoint_from_env, open_in_cluster,
+    report_error,
+};
+
+use crate::meeting::meet;
+use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output};
+
+/// Grace time of the remaining workers when a run has failed.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a node that leaves waits for acknowledgements.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+/// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
+const PARTING: Duration = Duration::from_secs(5);
+
+/// Several hosts, from their file.
+pub(crate) struct Cluster<'a> {
+    pub(crate) file: ClusterFile,
+    /// Path of the file, for messages.
+    pub(crate) path: &'a Path,
+}
+
+impl Cluster<'_> {
+    /// Number of workers in the file, without the judge.
+    pub(crate) fn workers(&self) -> anyhow::Result<usize> {
+        let nodes = self.file.hosts().len();
+        ensure!(
+            nodes >= 2,
+            "{}: {nodes} node; a judge (id 0) and at least one worker are needed",
+            self.path.display()
+        );
+        Ok(nodes - 1)
+    }
+}
+
+/// Judge and workers, as the command line says.
+pub(crate) struct Team<'a> {
+    /// The hidden command of workers.
+    pub(crate) command: &'static str,
+    pub(crate) workers: usize,
+    pub(crate) cluster: Option<&'a Cluster<'a>>,
+    pub(crate) security: &'a Security,
+    pub(crate) link: Option<LinkSpec>,
+    pub(crate) congestion: Option<Congestion>,
+    /// Fraction of received frames that each node drops on purpose.
+    pub(crate) loss: Option<f64>,
+    pub(crate) seed: u64,
+    pub(crate) metrics: Option<MetricsAt>,
+    /// Path of this program on other hosts.
+    pub(crate) program: Option<&'a PathBuf>,
+    /// Workers may join.
+    pub(crate) admits: bool,
+}
+
+impl Team<'_> {
+    /// Options of this process's endpoint.
+    pub(crate) fn options(&self) -> anyhow::Result<Options> {
+        Ok(Options {
+            seed: self.seed,
+            security: self.security.clone(),
+            metrics: metrics::wanted(self.metrics)?,
+            congestion: self.congestion.unwrap_or_default(),
+            admits: self.admits,
+            ..Options::default()
+        })
+    }
+
+    /// Losses on purpose at one node.
+    pub(crate) fn impairment(&self, id: u16) -> Option<ImpairConfig> {
+        let loss = self.loss.filter(|loss| *loss > 0.0)?;
+        Some(ImpairConfig {
+            loss,
+            seed: self.seed.wrapping_add(u64::from(id)),
+            ..ImpairConfig::default()
+        })
+    }
+
+    /// Opens node `id` of the hosts file, and waits for all others, or until `stop` says so.
+    pub(crate) fn open(
+        &self,
+        cluster: &Cluster<'_>,
+        id: u16,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> anyhow::Result<Endpoint<AnyLink>> {
+        let options = Options {
+            admits: self.admits && id == 0,
+            ..self.options()?
+        };
+        let impair = self.impairment(id);
+        let mut endpoint =
+            open_in_cluster(&cluster.file, cluster.path, NodeId(id), options, impair)?;
+        meet(&mut endpoint, stop)?;
+        Ok(endpoint)
+    }
+
+    /// Specification of the workers' launch.
+    pub(crate) fn launch_spec(&self) -> anyhow::Result<LaunchSpec> {
+        let program = hosts::program(self.program)?;
+        let command = [program.clone().into(), OsString::from(self.command)];
+        let mut spec = LaunchSpec::new(self.workers, command);
+        if let Some(cluster) = self.cluster {
+            spec.hosts = Some(hosts::of(&cluster.file, program));
+            spec.join_timeout = hosts::ANSWER_WITHIN;
+        }
+        spec.with_self = true;
+        spec.self_name = "judge".to_owned();
+        spec.link = self.link.unwrap_or(LinkSpec::Shm);
+        (spec.congestion, spec.admits) = (self.congestion, self.admits);
+        // The output of workers must not be mixed with the result.
+        (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
+        let seed = self.seed.to_string();
+        spec.env.push((bootstrap::ENV_SEED.into(), seed.into()));
+        spec.env.extend(self.security.env());
+        spec.env.push(metrics::env(metrics::wanted(self.metrics)?));
+        let loss = self.loss.map(|loss| loss.to_string().into());
+        let loss = loss.map(|loss| (bootstrap::ENV_LOSS.into(), loss));
+        spec.env.extend(loss);
+        Ok(spec)
+    }
+}
+
+/// Ends the workers' processes. `is_whole`: they know that the run has ended, and may have something to write, such as a capture.
+pub(crate) fn part(launcher: &mut Launcher, is_whole: bool) {
+    if is_whole {
+        let exits = launcher.wait_all(PARTING);
+        if exits.iter().any(|exit| !exit.success()) {
+            output::note_partial();
+        }
+    }
+    launcher.shutdown(GRACE);
+}
+
+/// Runs a launched worker. All its input comes by messages; errors are told to the launcher only: the judge prints them.
+pub(crate) fn work<E: std::error::Error>(
+    serve: impl FnOnce(&mut Endpoint<AnyLink>) -> Result<(), E>,
+) -> Outcome {
+    let endpoint = match endpoint_from_env(Options::default()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            report_error(&error);
+            return Err(error.into());
+        }
+    };
+    match served(endpoint, serve) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            report_error(&error);
+            Ok(ExitCode::from(NOT_REACHED))
+        }
+    }
+}
+
+/// Runs a worker that was started by hand. `code`: that of an error.
+pub(crate) fn work_by_hand<E: std::error::Error>(
+    endpoint: Endpoint<AnyLink>,
+    serve: impl FnOnce(&mut Endpoint<AnyLink>) -> Result<(), E>,
+    code: impl FnOnce(&E) -> u8,
+) -> Outcome {
+    match served(endpoint, serve) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            eprintln!("tsumuji: {error}");
+            Ok(ExitCode::from(code(&error)))
+        }
+    }
+}
+
+fn served<L: Link, E>(
+    mut endpoint: Endpoint<L>,
+    serve: impl FnOnce(&mut Endpoint<L>) -> Result<(), E>,
+) -> Result<(), E> {
+    let result = serve(&mut endpoint);
+    let _ = endpoint.close(FAREWELL);
+    result
+}
