@@ -9,6 +9,8 @@ use crate::data::{CLASSES_MAX, COLUMNS_MAX, Features, Targets};
 
 /// What a file must say to be a model.
 const FORMAT: &str = "tsumuji-model";
+/// Longest text of what is wrong with a file's form.
+const ERROR_CHARS_MAX: usize = 200;
 /// The version that is written and read.
 const VERSION: u32 = 1;
 
@@ -110,7 +112,12 @@ impl Model {
 
     /// Reads a model's file.
     pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
-        let form = |error: serde_json::Error| ModelError::Form(error.to_string());
+        // Errors quote the file's own words, which may be of any length and hold anything.
+        let form = |error: serde_json::Error| {
+            let text = error.to_string();
+            let plain = |c: char| if c.is_control() { '?' } else { c };
+            ModelError::Form(text.chars().take(ERROR_CHARS_MAX).map(plain).collect())
+        };
         let model: Self = serde_json::from_slice(bytes).map_err(form)?;
         model.check()?;
         Ok(model)
@@ -291,6 +298,17 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("is no model")
+        );
+    }
+
+    /// A file's own line breaks do not get into what is said of it.
+    #[test]
+    fn errors_are_one_line() {
+        let text = three().to_json().replace("logistic", "logi\\nstic");
+        let error = Model::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(
+            error.contains("logi?stic") && !error.contains('\n'),
+            "{error}"
         );
     }
 

@@ -240,7 +240,8 @@ fn other_modes_agree() {
             tol: 5e-3,
             ..self::config(Kind::Ridge, Method::Sgd)
         };
-        let problem = self::problem(data(Kind::Ridge, 1000, 5, 2), &config, true);
+        // So many rows that learning takes longer than a connection of TCP.
+        let problem = self::problem(data(Kind::Ridge, 40_000, 5, 2), &config, true);
         let outcome = learn(Over::Shm, 2, 0.0, &problem, &config, mode);
         assert_eq!(outcome.reason, Reason::Converged, "{mode:?}: {outcome:?}");
         assert!(outcome.exchanges > 0, "{mode:?}");

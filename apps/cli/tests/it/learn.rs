@@ -535,3 +535,33 @@ fn worker_joins() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     }
 }
+
+/// Options of messages without an effect, and nodes that are in no file, are refused in one line.
+#[test]
+fn impossible_clusters_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "plane.csv", plane(30));
+    let hosts = hosts::loopback(folder.path(), 2, "[]");
+    for (options, words) in [
+        (&["--mode", "tcp", "--admit"][..], "--mode gossip"),
+        (&["--mode", "allreduce", "--admit"], "--mode gossip"),
+        (&["--mode", "single", "--admit"], "no effect"),
+        (
+            &["--mode", "single", "--congestion", "suci"],
+            "--congestion: no effect",
+        ),
+        (
+            &["--mode", "single", "--metrics", "off"],
+            "--metrics: no effect",
+        ),
+        (&["--id", "1"], "--hosts"),
+        (&["--hosts", &hosts, "--id", "2", "--open"], "2"),
+        (&["--hosts", &hosts, "--admit", "--mode", "tcp"], "--admit"),
+    ] {
+        let output = tsumuji(&[&["learn", "linear", &data], options].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {told}");
+        assert!(told.contains(words), "{options:?}: {told}");
+        assert!(output.stdout.is_empty());
+    }
+}
