@@ -4,6 +4,7 @@
 //! [`measure`] runs in the parent (node 0, the generator) and starts the server and the third node, which call [`serve`]. A message that finds no room at the moment when
 //! the line would carry it is not sent, and counted: nothing is lost unseen.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -112,7 +113,9 @@ pub struct Delayed {
     pub refused: u64,
     /// Messages that came back, or to the third node.
     pub returned: u64,
-    /// Messages that were sent and did not come.
+    /// Messages that the server got and could not send on, as the third node took too few: its queue was full.
+    pub dropped: u64,
+    /// Messages that were sent, not dropped, and did not come.
     pub lost: u64,
     /// Those that came, a second, while the line carried messages.
     pub per_second: f64,
@@ -136,6 +139,8 @@ struct State {
     moves: u64,
     /// Served messages that came.
     messages: u64,
+    /// Served messages for which there was no room.
+    dropped: u64,
 }
 
 #[derive(Default)]
@@ -208,18 +213,19 @@ pub fn measure(
     // Those that came while the line carried messages, and in the end.
     let in_time = generator.came(plan)?;
     let (sent, drained) = (offered - refused, Instant::now());
-    let mut returned = in_time;
-    while returned < sent && drained.elapsed() < DRAIN {
+    let (mut returned, mut state) = (in_time, generator.ask(SERVER)?);
+    while returned + state.dropped < sent && drained.elapsed() < DRAIN {
         generator.poll()?;
+        state = generator.ask(SERVER)?;
         returned = generator.came(plan)?;
     }
-    let state = generator.ask(SERVER)?;
     let _ = generator.endpoint.close(Duration::from_millis(100));
     Ok(Delayed {
         offered,
         refused,
         returned,
-        lost: sent - returned,
+        dropped: state.dropped,
+        lost: sent - returned - state.dropped,
         per_second: in_time as f64 / seconds,
         with_workers: state.with_workers,
         moves: state.moves,
@@ -272,8 +278,9 @@ fn spend(time_ns: u64) {
 /// The server or the third node, in the process that [`measure`] starts: until the generator leaves.
 pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
+    let dropped = Arc::new(AtomicU64::new(0));
     if endpoint.me() == SERVER {
-        serve_messages(plan, &mut endpoint)?;
+        serve_messages(plan, &mut endpoint, Arc::clone(&dropped))?;
     }
     // After the executor: its workers take the other cores.
     let _pinned = exchange::pin(plan.cpu_of(endpoint.me()))?;
@@ -309,6 +316,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
                 with_workers,
                 moves,
                 messages: asked.messages,
+                dropped: dropped.load(Ordering::Relaxed),
             };
             endpoint.send(GENERATOR, STATE, &serde_json::to_vec(&state)?)?;
         }
@@ -316,7 +324,11 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     Ok(())
 }
 
-fn serve_messages<L: Link>(plan: &Plan, endpoint: &mut Endpoint<L>) -> Result<(), ExchangeError> {
+fn serve_messages<L: Link>(
+    plan: &Plan,
+    endpoint: &mut Endpoint<L>,
+    dropped: Arc<AtomicU64>,
+) -> Result<(), ExchangeError> {
     let (delay_ns, per, counter, count) =
         (plan.delay_ns, plan.per, plan.counter(), AtomicU64::new(0));
     let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
@@ -324,11 +336,14 @@ fn serve_messages<L: Link>(plan: &Plan, endpoint: &mut Endpoint<L>) -> Result<()
         if delay_ns > 0 && (per == Per::Frame || is_burst()) {
             spend(delay_ns);
         }
-        // The generator holds less than this queue, so there is room for answers; the third node never stops the server.
-        let _ = match counter {
+        let answered = match counter {
             GENERATOR => answers.reply(request.body),
             other => answers.send(other, CHANNEL, request.body),
         };
+        // The generator holds less than this queue, so there is room for what goes back to it; the third node may be too slow.
+        if answered.is_err() {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
     };
     let executor = ExecutorOptions {
         executor: plan.executor,

@@ -103,6 +103,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             "of the line",
             "messages/s",
             "refused",
+            "dropped",
             "lost",
             "where",
         ];
@@ -150,7 +151,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     Ok(DONE)
 }
 
-fn row(plan: &Plan, delayed: &Delayed) -> [String; 7] {
+fn row(plan: &Plan, delayed: &Delayed) -> [String; 8] {
     let place = if delayed.with_workers {
         "workers"
     } else {
@@ -162,6 +163,7 @@ fn row(plan: &Plan, delayed: &Delayed) -> [String; 7] {
         format!("{:.1} %", 100.0 * delayed.part(plan)),
         format!("{:.0}", delayed.per_second),
         delayed.refused.to_string(),
+        delayed.dropped.to_string(),
         delayed.lost.to_string(),
         place.to_owned(),
     ]

@@ -8,6 +8,7 @@ use tsumuji_bench::table;
 use super::super::Args;
 use super::{EXECUTORS, child};
 use crate::bench::compare::testbed;
+use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
@@ -38,6 +39,8 @@ pub(super) fn run(args: &Args) -> Outcome {
         "served by",
         "predicted knee",
         "measured",
+        "refused",
+        "dropped",
         "lost",
     ];
     let mut rows = vec![heads.map(str::to_owned)];
@@ -77,11 +80,12 @@ pub(super) fn run(args: &Args) -> Outcome {
                 let knee = knees
                     .filter(|one| one["executor"] == executor)
                     .find_map(|one| one["knee_ns"].as_u64());
-                let lost: u64 = list
-                    .iter()
-                    .filter(|one| one["size"] == *size && one["executor"] == executor)
-                    .filter_map(|one| one["measured"]["lost"].as_u64())
-                    .sum();
+                let sum = |part: &str| -> u64 {
+                    list.iter()
+                        .filter(|one| one["size"] == *size && one["executor"] == executor)
+                        .filter_map(|one| one["measured"][part].as_u64())
+                        .sum()
+                };
                 rows.push([
                     (*ports).to_owned(),
                     size.to_string(),
@@ -90,14 +94,16 @@ pub(super) fn run(args: &Args) -> Outcome {
                         .as_f64()
                         .map_or_else(String::new, |knee| format!("{knee:.0} ns")),
                     knee.map_or_else(|| "-".to_owned(), |knee| format!("{knee} ns")),
-                    lost.to_string(),
+                    short(sum("refused") as f64),
+                    sum("dropped").to_string(),
+                    sum("lost").to_string(),
                 ]);
             }
         }
         results.push(json!({ "ports": ports, "measured": found }));
     }
     talk.say(&table::aligned(&rows));
-    talk.say("measured: the longest time of those tried with which the server keeps pace (95 % of the line); lost: sent, and never came (refused ones were not sent)");
+    talk.say("measured: the longest time of those tried with which the server keeps pace (95 % of the line); refused: not sent, as the server was late; dropped: by the server, as the third node was late; lost: without a trace");
     drop(talk);
     if args.json {
         let results: Vec<Value> = results;
