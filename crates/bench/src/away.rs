@@ -131,7 +131,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
         ..plan.options()
     };
     let mut endpoint = launcher.endpoint(options, None, None)?;
-    wait_up(endpoint.wait_up(PATIENCE)?)?;
+    exchange::meet(&mut endpoint, &mut launcher)?;
     let message = vec![0x5a; plan.message_bytes];
     let (start, mut computed) = (Instant::now(), Duration::ZERO);
     let mut sending_us = Vec::new();
@@ -176,7 +176,9 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
 /// The other side, in the process that [`measure`] starts.
 pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
-    wait_up(endpoint.wait_up(PATIENCE)?)?;
+    if !endpoint.wait_up(PATIENCE)?.is_empty() {
+        return Err(ExchangeError::Stalled);
+    }
     let mut laps = Laps {
         messages: plan.messages.max(1),
         came: 0,
@@ -200,14 +202,6 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     }
     let _ = endpoint.close(Duration::from_secs(1));
     Ok(())
-}
-
-fn wait_up(missing: Vec<NodeId>) -> Result<(), ExchangeError> {
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(ExchangeError::Stalled)
-    }
 }
 
 /// Processor time, as part of a core, while the program makes no call and nothing happens.

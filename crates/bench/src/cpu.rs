@@ -165,9 +165,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cos
     }
     let mut report = Report::default();
     let mut endpoint = launcher.endpoint(options, None, None)?;
-    if !endpoint.wait_up(PATIENCE)?.is_empty() {
-        return Err(ExchangeError::Stalled);
-    }
+    exchange::meet(&mut endpoint, &mut launcher)?;
     let warm = Plan {
         milliseconds: WARM_UP.as_millis() as u64,
         ..*plan

@@ -175,9 +175,7 @@ pub fn measure(
         ..plan.options()
     };
     let mut endpoint = launcher.endpoint(options, None, None)?;
-    if !endpoint.wait_up(DRAIN)?.is_empty() {
-        return Err(ExchangeError::Stalled);
-    }
+    exchange::meet(&mut endpoint, &mut launcher)?;
     let message = vec![0x5a; plan.size];
     let mut returns = Returns::default();
     let (mut offered, mut refused, mut bursts) = (0, 0, 0_u64);

@@ -19,7 +19,7 @@ use tsumuji_node::{
     LinkSpec, NodeId, Options, Security, endpoint_from_env,
 };
 
-use crate::exchange::{ExchangeError, watch};
+use crate::exchange::{ExchangeError, meet, watch};
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 
@@ -417,7 +417,9 @@ pub fn measure(
         security: security.clone(),
         ..plan.options()
     };
-    let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan)?;
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    meet(&mut endpoint, &mut launcher)?;
+    let mut member = Member::new(endpoint, *plan)?;
     let mut watch = || watch(&mut launcher);
     let (span, cpu) = member.run(&mut watch)?;
     let others = plan.nodes - 1;

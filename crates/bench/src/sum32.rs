@@ -137,18 +137,21 @@ pub fn sum(request: &[u8], loops: u32) -> u32 {
     total
 }
 
-/// Sums a second that one core computes, without any communication: the limit.
+/// Sums a second that one core computes, without any communication: the limit. The best of some slices of the time, as others may take the core.
 pub fn compute_rate(loops: u32, time: Duration) -> f64 {
+    const SLICES: u32 = 10;
     let request = request();
-    let begun = Instant::now();
-    let mut sums = 0_u64;
-    while begun.elapsed() < time {
-        for _ in 0..(1_000 / loops.max(1)).max(1) {
-            std::hint::black_box(sum(std::hint::black_box(&request), loops));
-            sums += 1;
+    let slice = || {
+        let (begun, mut sums) = (Instant::now(), 0_u64);
+        while begun.elapsed() < time / SLICES {
+            for _ in 0..(1_000 / loops.max(1)).max(1) {
+                std::hint::black_box(sum(std::hint::black_box(&request), loops));
+                sums += 1;
+            }
         }
-    }
-    sums as f64 / begun.elapsed().as_secs_f64()
+        sums as f64 / begun.elapsed().as_secs_f64()
+    };
+    (0..SLICES).map(|_| slice()).fold(0.0, f64::max)
 }
 
 fn request() -> [u8; REQUEST_BYTES] {
@@ -219,9 +222,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64
     };
     let mut endpoint = launcher.endpoint(options, None, None)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
-    if !endpoint.wait_up(LOST_AFTER)?.is_empty() {
-        return Err(ExchangeError::Stalled);
-    }
+    exchange::meet(&mut endpoint, &mut launcher)?;
     let mut count = Count::new(plan);
     let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
     let (mut seen, mut moved) = (0, Instant::now());

@@ -8,6 +8,7 @@ use crate::common::{
     assert_nothing_left, command, finish, json, signal, skipped, text, tsumuji, wait_for_children,
 };
 use serde_json::Value;
+use tsumuji_testbed::{Spec, Testbed};
 
 /// Every operation runs among processes of this host over both links, and gives the same numbers for each.
 #[test]
@@ -496,4 +497,33 @@ fn interrupt_leaves_nothing() {
     assert!(tsumuji_testbed::Testbed::find(&name).unwrap().is_none());
     assert_nothing_left(&processes);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Hosts between which nothing crosses: within seconds it is said for whom the measurement waits, and in the end it is an error, not silence.
+#[test]
+fn absent_nodes_are_told() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("absent_nodes_are_told", &error.to_string());
+    }
+    let name: tsumuji_testbed::Name = "tsumuji-absent".parse().unwrap();
+    let testbed = match Testbed::up(&Spec::new(2).named(name)) {
+        Ok(testbed) => testbed,
+        Err(error) => return skipped("absent_nodes_are_told", &format!("no testbed: {error}")),
+    };
+    let all = tsumuji_testbed::Impairment {
+        loss: 1.0,
+        ..tsumuji_testbed::Impairment::NONE
+    };
+    testbed.impair(&[0, 1], all).unwrap();
+    let hosts = testbed.hosts_file();
+    let words = ["bench", "pingpong", "--link", "udp", "--open", "--hosts"];
+    let output = tsumuji(&[&words[..], &[hosts.to_str().unwrap()]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("waiting for "), "{said}");
+    assert!(
+        said.contains("not all nodes have met within 15 s"),
+        "{said}"
+    );
+    testbed.down().unwrap();
 }
