@@ -26,7 +26,7 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) struct Division {
     executor: Executor,
-    has_core: bool,
+    may_gain: bool,
     beside: bool,
     /// Where the period began; time 0: none has.
     since: Done,
@@ -34,11 +34,11 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// `has_core`: there is one for a second thread.
-    pub(super) fn new(executor: Executor, has_core: bool) -> Self {
+    /// `may_gain`: there are others to hear from, and a core for a second thread.
+    pub(super) fn new(executor: Executor, may_gain: bool) -> Self {
         Self {
             executor,
-            has_core,
+            may_gain,
             beside: executor == Executor::Pipeline,
             since: Done::default(),
             trial: Trial::default(),
@@ -47,7 +47,7 @@ impl Division {
 
     /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the worker relaxes.
     pub(super) fn is_beside(&mut self, done: Done) -> bool {
-        if self.executor != Executor::Adaptive || !self.has_core {
+        if self.executor != Executor::Adaptive || !self.may_gain {
             return self.beside;
         }
         if self.since.now_ns == 0 {
@@ -122,7 +122,7 @@ mod tests {
     /// Work moves only if there is a core and messages take time; it stays there if laps become faster, and comes back if they become slower.
     #[test]
     fn work_moves_where_that_makes_laps_faster() {
-        let adaptive = |has_core| Division::new(Executor::Adaptive, has_core);
+        let adaptive = |may_gain| Division::new(Executor::Adaptive, may_gain);
         assert_eq!(run(&mut adaptive(false), 50, [1.0, 2.0], 10), [false; 50]);
         assert_eq!(run(&mut adaptive(true), 50, [1.0, 2.0], 90), [false; 50]);
         let faster = run(&mut adaptive(true), 50, [1.0, 1.2], 50);

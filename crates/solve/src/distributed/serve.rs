@@ -114,7 +114,8 @@ fn serve<L: Link>(
         driver.worker.exchanged(now_ns() - before);
         driver.check()?;
         let sent = driver.send(endpoint)?;
-        driver.divide(before, crowded, began)?;
+        let gains = !crowded && !others.is_empty(); // alone there is nothing to receive
+        driver.divide(before, (gains, crowded), began)?;
         let mut batch = endpoint.batch();
         let mut outlets = Outlets {
             endpoint: &mut batch,
@@ -181,12 +182,17 @@ struct Driver {
 }
 
 impl Driver {
-    /// Gives the work to the thread that is to do it.
-    fn divide(&mut self, now_ns: u64, crowded: bool, began: Instant) -> Result<(), WorkerError> {
+    /// Gives the work to the thread that is to do it. `gains`: a second one may do better; `crowded`: threads outnumber cores.
+    fn divide(
+        &mut self,
+        now_ns: u64,
+        (gains, crowded): (bool, bool),
+        began: Instant,
+    ) -> Result<(), WorkerError> {
         let Some(executor) = self.worker.executor() else {
             return Ok(());
         };
-        let division = (self.division).get_or_insert_with(|| Division::new(executor, !crowded));
+        let division = (self.division).get_or_insert_with(|| Division::new(executor, gains));
         let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
         let done = match (lent, self.worker.relaxing()) {
             (Some(beside), _) => Done {
