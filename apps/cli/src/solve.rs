@@ -241,7 +241,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         rows: source.rows(),
         mode: args.mode.name().to_owned(),
         link: args.mode.uses_messages().then(|| match &cluster {
-            Some(cluster) => distributed::link_name(cluster),
+            Some(cluster) => cluster.file.link_name(),
             None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
         }),
         executor: (args.mode.uses_messages())

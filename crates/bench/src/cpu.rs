@@ -4,7 +4,6 @@
 //! between two threads. Times of sending travel in the messages: both sides are on one machine, whose monotonic clock they share.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -16,6 +15,7 @@ use tsumuji_node::{
 
 use crate::exchange::{self, ExchangeError, watch};
 use crate::limits::place::Place;
+use crate::limits::udp;
 use crate::stats::RoundTrips;
 use crate::{machine, stop};
 
@@ -248,22 +248,15 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
 
 /// The same over UDP sockets of the kernel, between two places of this machine.
 pub fn measure_kernel(plan: &Plan, places: &[Place; 2]) -> Result<Cost, String> {
-    let open = |place: &Place| {
-        let ip = place.ip;
-        place
-            .enter(move || UdpSocket::bind((ip, 0)))
-            .map_err(|error| error.to_string())
-    };
+    let open = |place| udp::open(place).map_err(|error| error.to_string());
     let (sender, receiver) = (open(&places[0])?, open(&places[1])?);
     let to = receiver.local_addr().map_err(|error| error.to_string())?;
-    let waits = match plan.waits {
-        Waits::Spins => receiver.set_nonblocking(true),
-        Waits::Sleeps => receiver.set_read_timeout(Some(LOOK)),
-    };
-    waits.map_err(|error| error.to_string())?;
-    sender
-        .set_nonblocking(true)
-        .map_err(|error| error.to_string())?;
+    if plan.waits == Waits::Sleeps {
+        let blocks = receiver.set_nonblocking(false);
+        blocks
+            .and_then(|()| receiver.set_read_timeout(Some(LOOK)))
+            .map_err(|error| error.to_string())?;
+    }
     let cpus = machine::two_cpus();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

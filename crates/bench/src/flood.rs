@@ -18,13 +18,12 @@ use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use crate::alone;
-use crate::limits::place::{Place, of_testbed};
+use crate::limits::place::of_testbed;
+use crate::limits::udp;
 use crate::{machine, stop};
 
 /// Frames offered to a link at once, and taken from it.
 const BATCH: usize = 32;
-/// Receive buffer of a socket.
-const SOCKET_BYTES: usize = 4 << 20;
 /// After the last frame was sent, what is on its way arrives within this time.
 const QUIET: Duration = Duration::from_millis(50);
 
@@ -82,8 +81,8 @@ pub fn measure(
     all.resize(1 + receivers, other.clone());
     match way.0 {
         None => {
-            let sockets = alone::ends(&all, bind)?;
-            run.flood(sockets)
+            let sockets: io::Result<Vec<UdpSocket>> = all.iter().map(udp::open).collect();
+            run.flood(sockets.map_err(|error| error.to_string())?)
         }
         Some(LinkSpec::Udp(_)) => run.flood_link(alone::ends(&all, |place| {
             Udp::bind((place.ip, 0).into(), UdpConfig::default())
@@ -111,19 +110,13 @@ pub fn measure(
     }
 }
 
-fn bind(place: &Place) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((place.ip, 0))?;
-    socket.set_nonblocking(true)?;
-    // The system's limit may cap it.
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
-    Ok(socket)
-}
-
 /// An end that sends or receives frames without any protocol.
 trait End: Send {
     type Addr: Copy + Sync + Send;
 
     fn addr(&self) -> Result<Self::Addr, String>;
+    /// Frames of so many bytes are to be sent there, each by itself.
+    fn prepare(&mut self, _to: Self::Addr, _frame_bytes: usize) {}
     /// Offers a batch of frames; returns how many were taken.
     fn offer(&mut self, to: Self::Addr, frame: &[u8]) -> Result<usize, String>;
     /// Takes what has arrived, one batch at most; returns the number of frames.
@@ -171,14 +164,17 @@ impl<L: Link + Send> End for Bare<L> {
         Ok(self.0.local_addr())
     }
 
+    fn prepare(&mut self, to: LinkAddr, frame_bytes: usize) {
+        // None is joined with others into one Ethernet frame.
+        self.0.set_reach(to, frame_bytes);
+    }
+
     fn offer(&mut self, to: LinkAddr, frame: &[u8]) -> Result<usize, String> {
         let body = &frame[1..];
         let frame = Frame {
             head: &frame[..1],
             body,
         };
-        // None is joined with others into one Ethernet frame.
-        self.0.set_reach(to, 1 + body.len());
         let sent = self.0.send(to, std::iter::repeat_n(frame, BATCH));
         sent.and_then(|sent| self.0.flush().map(|()| sent))
             .map_err(|error| error.to_string())
@@ -212,6 +208,7 @@ impl Run {
         let spins = ends.len() <= cpus.len();
         let mut sender = ends.remove(0);
         let addrs: Vec<E::Addr> = ends.iter().map(End::addr).collect::<Result<_, _>>()?;
+        addrs.iter().for_each(|to| sender.prepare(*to, self.size));
         let (count, ready, over) = (ends.len(), AtomicUsize::new(0), AtomicBool::new(false));
         let rest = || {
             if spins {
@@ -283,6 +280,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::place::Place;
 
     /// What is received and what is dropped add up to what was sent, for sockets and links.
     #[test]
@@ -297,7 +295,7 @@ mod tests {
             run.flood(
                 Place::LOOPBACK
                     .iter()
-                    .map(|place| bind(place).unwrap())
+                    .map(|place| udp::open(place).unwrap())
                     .collect(),
             ),
             run.flood_link(links.collect()),

@@ -10,11 +10,6 @@ use crate::interrupt::Interrupt;
 use crate::meeting::meet;
 use crate::team::{self, Cluster, FAREWELL, Team};
 
-/// Kind of the judge's link, for reports: `udp`, `packet` or `xdp`.
-pub(super) fn link_name(cluster: &Cluster<'_>) -> String {
-    cluster.file.link_name()
-}
-
 /// Judge and workers, as the command line says.
 pub(super) fn team<'a>(
     args: &'a Args,

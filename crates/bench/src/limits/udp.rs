@@ -46,7 +46,8 @@ pub enum UdpLimitError {
     },
 }
 
-fn open(place: &Place) -> io::Result<UdpSocket> {
+/// A socket at that place that never waits, with a large receive buffer.
+pub(crate) fn open(place: &Place) -> io::Result<UdpSocket> {
     let ip = place.ip;
     let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
     socket.set_nonblocking(true)?;

@@ -1,7 +1,7 @@
 //! L2RTC's figure 10: how heavy a service may be before it cannot keep pace with a line.
 
 use anyhow::anyhow;
-use serde_json::{Value, json};
+use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::table;
 
@@ -106,7 +106,6 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say("measured: the longest time of those tried with which the server keeps pace (95 % of the line); refused: not sent, as the server was late; dropped: by the server, as the third node was late; lost: without a trace");
     drop(talk);
     if args.json {
-        let results: Vec<Value> = results;
         output::print_json(
             &json!({ "figure": "l2rtc-fig10", "machine": machine, "link": link, "results": results }),
         );
