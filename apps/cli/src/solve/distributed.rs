@@ -120,14 +120,8 @@ fn judge(
     failure: &mut dyn FnMut() -> Option<String>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let mut stop = || {
-        if interrupt.is_set() {
-            Some("interrupted".to_owned())
-        } else {
-            failure()
-        }
-    };
-    match tsumuji_solve::distributed::run(endpoint, input, config, progress, &mut stop) {
+    let stop = || interrupt.is_set();
+    match tsumuji_solve::distributed::run(endpoint, input, config, progress, failure, &stop) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {
@@ -167,6 +161,7 @@ fn ended(reason: Reason) -> (Outcome, Traffic) {
     let outcome = Outcome {
         converged: false,
         reason,
+        method: String::new(),
         residual: f64::NAN,
         laps: Vec::new(),
         verifications: 0,

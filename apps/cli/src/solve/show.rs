@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tsumuji_solve::outlook::Outlook;
-use tsumuji_solve::report::{Outcome, Progress};
+use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
@@ -168,21 +168,37 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
         outcome.laps.iter().min().copied().unwrap_or(0),
         outcome.laps.iter().max().copied().unwrap_or(0),
     );
+    let is_relaxation = outcome.method == RELAXATION;
     let mut rows = vec![
         ("result", outcome.reason.to_string()),
         (
             "residual",
             format!("{:.3e}  (|b - A x| / |b|, from the data)", outcome.residual),
         ),
-        (
-            "laps",
-            format!(
-                "{} by {workers}{where_to}, {}; verified {} times",
-                range(fewest, most),
-                run.mode,
-                outcome.verifications
-            ),
-        ),
+        if is_relaxation {
+            (
+                "laps",
+                format!(
+                    "{} by {workers}{where_to}, {}; verified {} times",
+                    range(fewest, most),
+                    run.mode,
+                    outcome.verifications
+                ),
+            )
+        } else {
+            let threads = if run.workers == 1 {
+                "thread"
+            } else {
+                "threads"
+            };
+            (
+                "method",
+                format!(
+                    "{} by {} {threads} of this process, {most} iterations; verified {} times",
+                    outcome.method, run.workers, outcome.verifications
+                ),
+            )
+        },
         (
             "time",
             format!(
@@ -254,6 +270,7 @@ mod tests {
         let outcome = Outcome {
             converged: true,
             reason: Reason::Converged,
+            method: "relaxation".into(),
             residual: 3e-11,
             laps: vec![18, 20],
             verifications: 1,

@@ -207,17 +207,8 @@ impl Field {
     /// The exact residual of the own rows: one pass over them, two with `magnitude`.
     pub(super) fn exact_residual(&self, magnitude: bool) -> Exact {
         let block = self.sweeper.block();
-        let row = |(own, b): (usize, &f64)| match &block.values {
-            RowValues::Dense(values) => {
-                let values = &values[own * block.columns..(own + 1) * block.columns];
-                kernels::carried_residual(*b, values, &self.x)
-            }
-            RowValues::Sparse(csr) => {
-                let (columns, values) = csr.row(own);
-                kernels::carried_sparse_residual(*b, columns, values, &self.x)
-            }
-        };
-        let residual: Vec<f64> = block.rhs.iter().enumerate().map(row).collect();
+        let mut residual = vec![0.0; block.rhs.len()];
+        block.exact_residual(&self.x, &mut residual);
         Exact {
             residual_sq: kernels::sum_of_squares(&residual),
             magnitude_sq: if magnitude {

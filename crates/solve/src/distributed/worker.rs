@@ -12,7 +12,7 @@ use super::field::{Exact, Field, Outlet, Stepped};
 use super::message::{Answer, Estimate, Frozen, Order, Piece, RowSource, Setup, WorkerStats};
 use super::watch::{Cause, Watch};
 use crate::local::{Relaxation, RelaxationError, Sweeper};
-use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, StreamError};
+use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, Solution, StreamError};
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::Lap;
@@ -106,6 +106,7 @@ pub(super) enum Rows {
         what: Generate,
         rows: Range<usize>,
         seed: u64,
+        solution: Solution,
     },
 }
 
@@ -113,7 +114,12 @@ impl Rows {
     pub(super) fn make(self) -> RowBlock {
         match self {
             Rows::Here(block) => *block,
-            Rows::Made { what, rows, seed } => what.rows(rows, seed),
+            Rows::Made {
+                what,
+                rows,
+                seed,
+                solution,
+            } => what.rows(rows, seed, solution),
         }
     }
 }
@@ -474,6 +480,7 @@ impl Worker {
                     what,
                     rows,
                     seed: setup.config.seed,
+                    solution: setup.config.solution,
                 });
             }
         }

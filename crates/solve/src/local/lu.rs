@@ -322,6 +322,11 @@ pub(crate) fn transpose(matrix: &Csr) -> Csr {
 }
 
 /// Approximate minimum degree on the pattern of A + Aᵀ.
+/// Entries and multiplications of factors of `matrix` that keep the diagonal as pivots.
+pub(crate) fn predict(matrix: &Csr) -> Result<(f64, f64), LuError> {
+    order(matrix).map(|ordering| (ordering.entries, ordering.multiplications))
+}
+
 fn order(matrix: &Csr) -> Result<Ordering, LuError> {
     let n = matrix.rows();
     let failed = |what: String| LuError::Ordering { what };

@@ -3,6 +3,7 @@
 //! `distributed` uses [`Sweeper`] and [`StopRule`] for each worker; the command line calls [`single`] and [`threads`]
 //! for comparison. Nothing here knows of frames or nodes.
 
+pub mod direct;
 pub mod kernels;
 mod lu;
 pub mod single;
@@ -11,6 +12,7 @@ mod sweep;
 pub mod threads;
 
 pub use stop::{Limits, LimitsError, StopRule};
+pub(crate) use sweep::diagonal_block;
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
 
 /// A norm divided by ‖b‖; for b = 0, whose solution is 0, the norm itself.

@@ -1,7 +1,7 @@
 //! Sequential Gauss–Seidel: one worker, every row, always the newest values. The reference for the other modes.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
-use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{RowBlock, System};
 use std::time::Instant;
 
@@ -72,6 +72,7 @@ pub fn solve_until(
     Ok(Outcome {
         converged: reason.is_converged(),
         reason,
+        method: RELAXATION.into(),
         residual,
         laps: vec![laps],
         verifications,

@@ -8,7 +8,7 @@
 //! are single 64-bit words, read and written whole (relaxed): a reader sees some value that the owner had, and asynchronous relaxation needs no more.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
-use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{Order, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
 use std::sync::Barrier;
@@ -125,6 +125,7 @@ pub fn solve_until(
     Ok(Outcome {
         converged: reason == Reason::Converged,
         reason,
+        method: RELAXATION.into(),
         residual,
         laps: shared
             .cells
