@@ -348,6 +348,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             )?
         }
     };
+    let traffic = traffic.with_headers(run.link.as_deref().unwrap_or("shm"));
     bar.finish();
     outcome.seconds.load += load_seconds;
     if let (Some(order), false) = (order, outcome.x.is_empty()) {

@@ -143,6 +143,13 @@ fn traffic(solved: &Solved) -> Traffic {
         frames_sent: solved.frames_sent(),
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
+        wire_frames: solved.workers.iter().map(|worker| worker.wire_frames).sum(),
+        wire_bytes: solved.workers.iter().map(|worker| worker.wire_bytes).sum(),
+        elements: solved
+            .workers
+            .iter()
+            .map(|worker| worker.elements)
+            .collect(),
         peak_rss_bytes: solved
             .workers
             .iter()

@@ -373,7 +373,13 @@ impl Judge {
         else {
             return Ok(());
         };
-        let same = all.iter().all(|frozen| frozen.held == all[0].held) && !all[0].held.contains(&0);
+        // Every worker holds, of what it reads of another's block, the stamp that the other has itself.
+        let same = (0..all.len()).all(|owner| {
+            let own = all[owner].held[owner];
+            let agrees = |held: Option<u32>| held.is_none() || held == own;
+            own.is_some_and(|stamp| stamp != 0)
+                && all.iter().all(|frozen| agrees(frozen.held[owner]))
+        });
         if same {
             self.disagreements = 0;
             let Phase::Freezing(cause) = self.phase else {
