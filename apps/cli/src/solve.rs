@@ -7,6 +7,7 @@ mod distributed;
 mod history;
 mod how;
 mod show;
+mod swept;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, Solution, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::sweep::Sweep;
 use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use history::History;
@@ -43,6 +45,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
+  tsumuji solve --generate dense:6000 --workers 2 --sweep elements=1,4,20,120 --plot elements.svg
 
 Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
 the judge. The file:
@@ -75,6 +78,12 @@ pub(crate) struct Args {
     /// Draw how the residual fell
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Run at each value of one quantity, and tabulate (--history: as CSV, --plot: as a figure): elements=1,4,20, workers=1,2 or n=1000,2000 (of --generate)
+    #[arg(long, value_name = "QUANTITY=VALUES", conflicts_with_all = ["output", "id"])]
+    sweep: Option<Sweep>,
+    /// Runs at each value
+    #[arg(long, value_name = "R", requires = "sweep", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repeat: Option<u64>,
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -231,6 +240,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         return crate::worker::serve_host(team.open(&cluster, id, &mut || false)?);
     }
     check(&args)?;
+    if let Some(sweep) = &args.sweep {
+        return swept::run(sweep, &args);
+    }
     let how = How::of(&args)?;
     let cluster = match &args.hosts {
         Some(path) => {

@@ -128,6 +128,8 @@ pub struct Seconds {
     pub iterate: f64,
     /// Computing exact residuals.
     pub verify: f64,
+    /// Of these, the last one: the one that ended the run. The paper RELAX does not count it.
+    pub verify_last: f64,
 }
 
 /// `Outcome::method` of all modes that do laps.

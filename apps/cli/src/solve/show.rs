@@ -336,6 +336,7 @@ mod tests {
                 distribute: 0.2,
                 iterate: 0.3,
                 verify: 0.01,
+                verify_last: 0.01,
             },
             notes: vec!["something to know".into()],
             x: vec![1.0; 3],

@@ -182,6 +182,58 @@ fn one_process_chooses_a_method() {
     }
 }
 
+/// A sweep runs the same command at each value, and tells each value's runs.
+#[test]
+fn sweeps_run_the_command_at_each_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    for (sweep, more) in [
+        (
+            "elements=1,16",
+            &["--link", "udp", "--generate", "dense:200"][..],
+        ),
+        ("workers=1,2,3", &["--generate", "dense:200"]),
+        ("n=100,200", &["--generate=dense:9", "--mode", "threads"]),
+    ] {
+        let mut words = vec!["solve", "--sweep", sweep, "--repeat=2", "--method", "relax"];
+        words.extend([
+            "--history",
+            csv.to_str().unwrap(),
+            "--plot",
+            svg.to_str().unwrap(),
+        ]);
+        let (code, report) = json(&[&words[..], more].concat());
+        assert_eq!(code, 0, "{report}");
+        let (varied, values) = sweep.split_once('=').unwrap();
+        assert_eq!(report["varied"], varied);
+        let cells = report["results"][0]["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), values.split(',').count());
+        for cell in cells {
+            assert_eq!(cell["missing"], Value::Null, "{cell}");
+            assert_eq!(cell["seconds"].as_array().unwrap().len(), 2, "{cell}");
+        }
+        let rows = std::fs::read_to_string(&csv).unwrap();
+        assert_eq!(rows.lines().count(), 1 + 2 * cells.len(), "{rows}");
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+    for words in [
+        &[
+            "--sweep",
+            "elements=1",
+            "--elements",
+            "4",
+            "--generate",
+            "dense:9",
+        ][..],
+        &["--sweep", "n=5", "A.mtx"],
+        &["--sweep", "colour=5", "--generate", "dense:9"],
+        &["--repeat", "5", "--generate", "dense:9"],
+    ] {
+        let refused = tsumuji(&[&["solve"], words].concat());
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+    }
+}
+
 /// Zeros on the diagonal are moved away, and x keeps its order.
 #[test]
 fn zero_diagonals_are_matched() {

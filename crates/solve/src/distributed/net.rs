@@ -4,7 +4,8 @@
 use super::field::Outlet;
 use super::judge::{Ended, Judge, JudgeFault, Stage};
 use super::message::{LapReport, Order, RowSource, Setup, WorkerStats};
-use super::worker::{Step, To, Way, Worker};
+use super::step::{Step, To, Way};
+use super::worker::Worker;
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
 use crate::system::{RowBlock, System, partition};

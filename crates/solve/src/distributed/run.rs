@@ -281,7 +281,11 @@ impl StageClock {
                 self.began = now;
             }
             Stage::Iterating => self.seconds.iterate += spent,
-            Stage::Verifying | Stage::Collecting | Stage::Done => self.seconds.verify += spent,
+            Stage::Verifying => {
+                self.seconds.verify += spent;
+                self.seconds.verify_last = spent;
+            }
+            Stage::Collecting | Stage::Done => self.seconds.verify += spent,
         }
         (self.stage, self.since) = (stage, now);
     }

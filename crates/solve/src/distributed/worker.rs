@@ -10,11 +10,13 @@
 use super::config::Mode;
 use super::field::{Exact, Field, Outlet, Stepped};
 use super::message::{Answer, Estimate, Frozen, Note, Order, Piece, RowSource, Setup, WorkerStats};
+use super::readers::Readers;
+use super::step::{Out, Rows, Step, To, Way, WorkerFault};
+
 use super::watch::{Cause, Watch};
-use crate::local::{Relaxation, RelaxationError, Sweeper};
-use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, Solution, StreamError};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use crate::local::{Relaxation, Sweeper};
+use crate::system::{Generate, RowBlockBuilder};
+use std::collections::VecDeque;
 use tsumuji_board::{Elements, Lap, Reads};
 use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
@@ -23,109 +25,8 @@ use tsumuji_wire::Datagram;
 /// few that every block is several messages.
 const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 
-/// Most elements in a list: those of the largest board.
-const LIST_MOST: usize = u32::MAX as usize;
-
 /// Memory per row that a block needs beyond its stream.
 const BYTES_PER_ROW: usize = 64;
-
-/// Why a worker ends without the judge's order to leave.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkerFault {
-    /// A message does not parse or fit.
-    #[error("{from} sent {what}; run the same version on every host")]
-    Protocol {
-        /// The sender.
-        from: &'static str,
-        /// What was wrong.
-        what: &'static str,
-    },
-    /// The rows are damaged.
-    #[error(transparent)]
-    Rows(#[from] StreamError),
-    /// The rows cannot be made.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// The rows cannot be relaxed as asked.
-    #[error(transparent)]
-    Relaxation(#[from] RelaxationError),
-    /// The judge aborted the run.
-    #[error("the run was given up: {why}")]
-    Aborted {
-        /// The judge's reason.
-        why: String,
-    },
-}
-
-/// Receiver of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
-    Judge,
-    Worker(usize),
-}
-
-/// One of two sequences; within each, messages arrive in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
-    /// Small and urgent.
-    Control,
-    /// Rows, blocks, solutions.
-    Bulk,
-}
-
-/// A message that waits to be sent.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Out {
-    pub(super) to: To,
-    pub(super) way: Way,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// Action for the driver after a step.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
-    Again(bool),
-    /// Wait for messages or a short time, then step again.
-    Rest,
-    /// Wait for messages.
-    Wait,
-    /// Make a sweeper of these (may take seconds) and pass it to `built`.
-    Build(Rows, Relaxation),
-    /// Compute `exact_residual` (one pass over the rows) and pass it to `verified`.
-    Verify,
-    /// Pass the counters to `finish`.
-    Count,
-    /// Send waiting messages, then leave.
-    Leave,
-}
-
-/// A worker's rows, or how to make them.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Rows {
-    Here(Box<RowBlock>),
-    Made {
-        what: Generate,
-        rows: Range<usize>,
-        seed: u64,
-        solution: Solution,
-    },
-}
-
-impl Rows {
-    pub(super) fn make(self) -> RowBlock {
-        match self {
-            Rows::Here(block) => *block,
-            Rows::Made {
-                what,
-                rows,
-                seed,
-                solution,
-            } => what.rows(rows, seed, solution),
-        }
-    }
-}
 
 #[derive(Debug, PartialEq)]
 enum Phase {
@@ -158,14 +59,6 @@ struct Received {
     estimate: Estimate,
 }
 
-/// What another worker reads of the own elements.
-#[derive(Debug, Default)]
-struct Reader {
-    packed: bool,
-    elements: Vec<u32>,
-    is_whole: bool,
-}
-
 #[derive(Debug)]
 pub(super) struct Worker {
     me: usize,
@@ -177,14 +70,11 @@ pub(super) struct Worker {
     epoch: u32,
     watch: Watch,
     received: Vec<Received>,
-    /// What each other worker reads of the own elements; a list is built up until it is whole.
-    readers: BTreeMap<usize, Reader>,
+    readers: Readers,
     /// Answer to give once all of `readers` are known.
     ready: Option<Answer>,
     /// Pieces of laps (sync) and epochs that have not begun here.
     early: VecDeque<(usize, Piece)>,
-    /// Own elements that each other worker reads.
-    lists: BTreeMap<usize, Reads>,
     out: VecDeque<Out>,
 }
 
@@ -201,10 +91,9 @@ impl Worker {
             epoch: 0,
             watch: Watch::new(0.0, 0, 0.0, 0),
             received: Vec::new(),
-            readers: BTreeMap::new(),
+            readers: Readers::default(),
             ready: None,
             early: VecDeque::new(),
-            lists: BTreeMap::new(),
             out: VecDeque::new(),
         }
     }
@@ -354,17 +243,9 @@ impl Worker {
                 last,
                 elements,
             } => {
-                let reader = self.readers.entry(from).or_default();
-                let fits = !reader.is_whole
-                    && (reader.elements.is_empty() || reader.packed == packed)
-                    && (packed || elements.is_empty())
-                    && reader.elements.len() + elements.len() <= LIST_MOST;
-                if !fits {
+                if !self.readers.hear(from, packed, last, elements) {
                     return Err(fault("a list of elements that does not fit"));
                 }
-                reader.packed = packed;
-                reader.elements.extend(elements);
-                reader.is_whole = last;
                 self.meet()
             }
         }
@@ -377,24 +258,17 @@ impl Worker {
         else {
             return Ok(());
         };
-        let known = self.readers.values().filter(|reader| reader.is_whole);
-        if known.count() + 1 < setup.workers() {
+        if self.readers.known() + 1 < setup.workers() {
             return Ok(());
         }
-        for (worker, reader) in std::mem::take(&mut self.readers) {
-            let reads = if reader.packed {
-                Reads::Packed(reader.elements.into())
-            } else {
-                Reads::Whole
-            };
-            let is_other = worker != self.me && worker < setup.workers();
-            if !is_other || !field.set_reader(worker, reads.clone()) {
+        for (worker, reads) in self.readers.lists() {
+            let is_other = *worker != self.me && *worker < setup.workers();
+            if !is_other || !field.set_reader(*worker, reads.clone()) {
                 return Err(WorkerFault::Protocol {
                     from: "another worker",
                     what: "a list of elements that are not this worker's",
                 });
             }
-            self.lists.insert(worker, reads);
         }
         self.phase = Phase::Idle;
         if let Some(ready) = self.ready.take() {
@@ -657,7 +531,7 @@ impl Worker {
         };
         let lap = field.freeze().get();
         let own = field.sweeper().block().rows.start;
-        for (&worker, reads) in &self.lists {
+        for (&worker, reads) in self.readers.lists() {
             let values = field.own_read(reads);
             let first = match reads {
                 Reads::Whole => own,

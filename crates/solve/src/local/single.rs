@@ -60,7 +60,8 @@ pub fn solve_until(
             let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
             let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
             verifications += 1;
-            seconds.verify += verifying.elapsed().as_secs_f64();
+            seconds.verify_last = verifying.elapsed().as_secs_f64();
+            seconds.verify += seconds.verify_last;
             let reason = rule.verified(laps, residual, rounding);
             if let Some(reason) = reason.or(stopped.then_some(Reason::Interrupted)) {
                 break (reason, residual);

@@ -114,7 +114,8 @@ pub fn solve_until(
             verified_at = laps;
             verifications += 1;
             shared.resume(if reason.is_some() { END } else { RUN });
-            seconds.verify += verifying.elapsed().as_secs_f64();
+            seconds.verify_last = verifying.elapsed().as_secs_f64();
+            seconds.verify += seconds.verify_last;
             if let Some(reason) = reason {
                 break (reason, residual);
             }
