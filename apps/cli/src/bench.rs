@@ -129,7 +129,7 @@ pub(crate) fn short(rate: f64) -> String {
 }
 
 /// Time of one measurement.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("accepted are 0.01 to 60 seconds".to_owned()),

@@ -11,7 +11,7 @@ mod swept;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
@@ -119,6 +119,12 @@ pub(crate) struct Args {
         allow_hyphen_values = true
     )]
     tol: f64,
+    /// Let further workers join while it runs, by the command that it tells
+    #[arg(long)]
+    admit: bool,
+    /// Take a worker for lost that is not heard of for so long, in seconds; its rows go to the others
+    #[arg(long, value_name = "S", default_value = "5", value_parser = crate::bench::seconds)]
+    lease: Duration,
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
@@ -345,6 +351,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 omega: args.omega,
                 combines: how.method == Method::RelaxGcr,
                 tol: args.tol,
+                lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
                 max_laps: args.max_laps,
                 solution: args.solution().unwrap_or_default(),
                 seed: args.seed,

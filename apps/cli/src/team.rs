@@ -102,6 +102,19 @@ impl Team<'_> {
         Ok(endpoint)
     }
 
+    /// Tells the user how further workers join, if they may.
+    pub(crate) fn tell_how_to_join(&self, launcher: &Launcher) {
+        if self.admits
+            && let Some(address) = launcher.join_address()
+        {
+            let flags = crate::security::as_flags(self.security);
+            eprintln!(
+                "tsumuji: workers join by: tsumuji join --to {address}{flags} -- tsumuji {}",
+                self.command
+            );
+        }
+    }
+
     /// Specification of the workers' launch.
     pub(crate) fn launch_spec(&self) -> anyhow::Result<LaunchSpec> {
         let program = hosts::program(self.program)?;
@@ -125,6 +138,31 @@ impl Team<'_> {
         let loss = loss.map(|loss| (bootstrap::ENV_LOSS.into(), loss));
         spec.env.extend(loss);
         Ok(spec)
+    }
+}
+
+/// The processes of workers that were started here.
+pub(crate) struct Processes<'a> {
+    launcher: Option<&'a mut Launcher>,
+    told: usize,
+}
+
+impl<'a> Processes<'a> {
+    pub(crate) fn of(launcher: Option<&'a mut Launcher>) -> Self {
+        Self { launcher, told: 0 }
+    }
+
+    /// Which workers, counted from 0, have failed since the last call, and how.
+    pub(crate) fn ended(&mut self) -> Vec<(usize, String)> {
+        let Some(launcher) = &mut self.launcher else {
+            return Vec::new();
+        };
+        let exits = launcher.exits();
+        let new = exits.iter().skip(self.told).filter(|exit| !exit.success());
+        let ended = new.map(|exit| (usize::from(exit.node.0).wrapping_sub(1), exit.to_string()));
+        let ended = ended.collect();
+        self.told = exits.len();
+        ended
     }
 }
 

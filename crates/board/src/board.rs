@@ -24,9 +24,9 @@ pub const FORMER_INCARNATIONS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BoardError {
-    /// Ranges must follow one another from 0 on, since each element has exactly one owner.
+    /// Ranges, in whatever order of nodes, must follow one another from 0 on, since each element has exactly one owner.
     #[error(
-        "{owner} owns {range:?}, but the elements before it end at {expected}; give each element one owner, in order"
+        "{owner} owns {range:?}, but the elements before it end at {expected}; give each element one owner"
     )]
     Ranges {
         /// The owner of the range.
@@ -157,8 +157,8 @@ pub struct Board<S = Shared> {
 }
 
 impl Board {
-    /// A board of zeros in epoch 0, to be read from other threads, too. `owned[i]` are the elements of node i, one range after the other from 0; nodes
-    /// without elements have an empty range. The board's length is the end of the last range. Its frames use channel `channel_id`.
+    /// A board of zeros in epoch 0, to be read from other threads, too. `owned[i]` are the elements of node i: ranges that follow
+    /// one another from 0 on, in any order of nodes; nodes without elements have an empty one. The board's length is the end of the last. Its frames use channel `channel_id`.
     pub fn new(channel_id: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
         Self::with_store(channel_id, me, owned, Shared::new)
     }
@@ -206,11 +206,13 @@ impl<S: Store> Board<S> {
                 nodes: owned.len(),
             });
         }
-        for (node, range) in owned
+        let mut ranges: Vec<(usize, &Range<usize>)> = owned
             .iter()
             .enumerate()
             .filter(|(_, range)| !range.is_empty())
-        {
+            .collect();
+        ranges.sort_by_key(|(_, range)| range.start);
+        for (node, range) in ranges {
             if range.start != len {
                 return Err(BoardError::Ranges {
                     owner: NodeId(node as u16),

@@ -46,22 +46,13 @@ pub(super) fn team<'a>(
 
 /// The workers' processes, if they were started here, and the user's signal.
 struct Processes<'a> {
-    launcher: Option<&'a mut Launcher>,
+    workers: team::Processes<'a>,
     interrupt: &'a Interrupt,
-    told: usize,
 }
 
 impl Watch for Processes<'_> {
     fn ended(&mut self) -> Vec<(usize, String)> {
-        let Some(launcher) = &mut self.launcher else {
-            return Vec::new();
-        };
-        let exits = launcher.exits();
-        let new = exits.iter().skip(self.told).filter(|exit| !exit.success());
-        let ended = new.map(|exit| (usize::from(exit.node.0).wrapping_sub(1), exit.to_string()));
-        let ended = ended.collect();
-        self.told = exits.len();
-        ended
+        self.workers.ended()
     }
 
     fn stops(&mut self) -> bool {
@@ -104,14 +95,7 @@ fn with(
     meet(&mut endpoint, &mut || {
         interrupt.is_set() || launcher.check().is_some()
     })?;
-    if team.admits
-        && let Some(address) = launcher.join_address()
-    {
-        let flags = crate::security::as_flags(&job.security);
-        eprintln!(
-            "tsumuji: workers join by: tsumuji join --to {address}{flags} -- tsumuji {WORKER}"
-        );
-    }
+    team.tell_how_to_join(launcher);
     judge(endpoint, job, mode, Some(launcher), interrupt)
 }
 
@@ -124,9 +108,8 @@ fn judge<L: Link>(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let mut processes = Processes {
-        launcher,
+        workers: team::Processes::of(launcher),
         interrupt,
-        told: 0,
     };
     let result = gossip::run(&mut endpoint, job.problem, job.config, mode, &mut processes);
     let _ = endpoint.close(FAREWELL);

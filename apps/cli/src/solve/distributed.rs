@@ -27,7 +27,7 @@ pub(super) fn team<'a>(
         seed: args.seed,
         metrics: args.metrics,
         program: args.program.as_ref(),
-        admits: false,
+        admits: args.admit,
     }
 }
 
@@ -48,14 +48,7 @@ pub(super) fn solve(
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
-            let result = judge(
-                &mut endpoint,
-                input,
-                config,
-                progress,
-                &mut || None,
-                interrupt,
-            );
+            let result = judge(&mut endpoint, input, config, progress, None, interrupt);
             let _ = endpoint.close(FAREWELL);
             result
         }
@@ -81,25 +74,23 @@ fn with_launched(
         Err(OpenError::Worker(failure)) => return Ok(lost(&failure)),
         Err(error) => return Err(error.into()),
     };
-    let mut seen = None;
-    let mut failure = || {
-        seen = seen.take().or_else(|| launcher.check());
-        seen.as_ref().map(ToString::to_string)
-    };
-    // A worker that fails meanwhile ends the wait, and then the run.
+    // A worker that fails before the run begins ends the wait.
     meet(&mut endpoint, &mut || {
-        interrupt.is_set() || failure().is_some()
+        interrupt.is_set() || launcher.check().is_some()
     })?;
+    team.tell_how_to_join(&launcher);
     let result = judge(
         &mut endpoint,
         input,
         config,
         progress,
-        &mut failure,
+        Some(&mut launcher),
         interrupt,
     );
     let _ = endpoint.close(FAREWELL);
-    let is_whole = seen.is_none() && matches!(&result, Ok((outcome, _)) if outcome.converged);
+    let seen = launcher.check();
+    let is_whole = seen.is_none()
+        && matches!(&result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0);
     team::part(&mut launcher, is_whole);
     match (result, seen) {
         (Ok((outcome, _)), Some(failure))
@@ -117,11 +108,13 @@ fn judge(
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
-    failure: &mut dyn FnMut() -> Option<String>,
+    launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let stop = || interrupt.is_set();
-    match tsumuji_solve::distributed::run(endpoint, input, config, progress, failure, &stop) {
+    let mut processes = team::Processes::of(launcher);
+    let mut gone = || processes.ended();
+    match tsumuji_solve::distributed::run(endpoint, input, config, progress, &mut gone, &stop) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {
@@ -143,6 +136,7 @@ fn traffic(solved: &Solved) -> Traffic {
         frames_sent: solved.frames_sent(),
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
+        lost_workers: solved.lost_workers,
         wire_frames: solved.workers.iter().map(|worker| worker.wire_frames).sum(),
         wire_bytes: solved.workers.iter().map(|worker| worker.wire_bytes).sum(),
         elements: solved

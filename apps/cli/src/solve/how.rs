@@ -96,6 +96,7 @@ impl Args {
             ("--elements", self.elements != Elements::Auto),
             ("--congestion", self.congestion.is_some()),
             ("--metrics", self.metrics.is_some()),
+            ("--admit", self.admit),
             ("--key, --seal and --open", self.security.is_given()),
         ]
         .into_iter()

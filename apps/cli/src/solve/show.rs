@@ -88,6 +88,8 @@ pub(super) struct Traffic {
     pub(super) frames_lost: u64,
     /// Bytes given to the link.
     pub(super) bytes_sent: u64,
+    /// Workers that were lost on the way.
+    pub(super) lost_workers: usize,
     /// Frames that workers gave to the link while they iterated.
     pub(super) wire_frames: u64,
     /// Their bytes, with the headers of the link (Ethernet; IP and UDP).
@@ -175,6 +177,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
         "frames_sent": traffic.frames_sent,
         "frames_lost": traffic.frames_lost,
         "bytes_sent": traffic.bytes_sent,
+        "lost_workers": traffic.lost_workers,
         "wire_frames": traffic.wire_frames,
         "wire_bits_per_second": traffic.wire_bits_per_second(outcome.seconds.iterate),
         "elements": traffic.elements,
@@ -345,6 +348,7 @@ mod tests {
             frames_sent: 10,
             frames_lost: 1,
             bytes_sent: 4000,
+            lost_workers: 0,
             wire_frames: 9,
             wire_bytes: 3000,
             elements: vec![16, 16],
@@ -367,6 +371,7 @@ mod tests {
             "peak_rss_bytes",
             "executor",
             "laps_beside",
+            "lost_workers",
             "wire_frames",
             "wire_bits_per_second",
             "elements",

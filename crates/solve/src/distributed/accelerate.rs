@@ -41,12 +41,12 @@ struct Move {
 }
 
 impl History {
-    /// For `n` unknowns, of which `rhs` belongs to the own rows: x = 0 has r = b.
-    pub(super) fn new(n: usize, rhs: &[f64]) -> Self {
+    /// For `n` unknowns, of which `rhs` belongs to the own rows: x = 0 has r = b. `moved`: x is not 0, and its residual not known before the first pause.
+    pub(super) fn new(n: usize, rhs: &[f64], moved: bool) -> Self {
         let window = WINDOW_BYTES / (size_of::<f64>() * n.max(1));
         Self {
             window: window.clamp(2, WINDOW),
-            old: Some((vec![0.0; n], rhs.to_vec())),
+            old: (!moved).then(|| (vec![0.0; n], rhs.to_vec())),
             moves: VecDeque::new(),
             residual: Vec::new(),
         }
@@ -190,7 +190,10 @@ mod tests {
     fn combination_is_least() {
         let mut x = [vec![0.0; 6], vec![0.0; 6]];
         let rhs = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        let mut workers = [History::new(6, &rhs[..3]), History::new(6, &rhs[3..])];
+        let mut workers = [
+            History::new(6, &rhs[..3], false),
+            History::new(6, &rhs[3..], false),
+        ];
         for epoch in 0..8 {
             for x in &mut x {
                 for (place, value) in x.iter_mut().enumerate() {

@@ -35,6 +35,8 @@ pub struct SolveConfig {
     pub combines: bool,
     /// Relative residual ‖b − A x‖₂ / ‖b‖₂ to reach.
     pub tol: f64,
+    /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
+    pub lease_ms: u64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
     /// Of generated systems.
@@ -70,6 +72,7 @@ impl Default for SolveConfig {
             omega: 1.0,
             combines: true,
             tol: 1e-10,
+            lease_ms: 5_000,
             max_laps: 100_000,
             solution: Solution::Ones,
             seed: 1,

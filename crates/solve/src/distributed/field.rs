@@ -11,6 +11,7 @@ use super::round::Round;
 use super::walk::Walk;
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::local::{Inner, Sweeper};
+use crate::system::RowBlock;
 use std::ops::Range;
 use tsumuji_board::{Board, Carrier, Elements, Lap, Private, Published, Reads};
 use tsumuji_wire::{Datagram, NodeId};
@@ -62,6 +63,17 @@ pub(super) struct Exact {
     pub(super) magnitude_sq: f64,
 }
 
+/// What outlives a division of rows.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    /// All elements, of which the own ones and those that were read are known; empty at first.
+    pub(super) x: Vec<f64>,
+    laps: f64,
+    shares_taken: u64,
+    refused: u64,
+    laps_beside: f64,
+}
+
 #[derive(Debug)]
 pub(super) struct Field {
     sweeper: Sweeper,
@@ -69,6 +81,8 @@ pub(super) struct Field {
     walk: Walk,
     round: Round,
     history: History,
+    /// Laps of earlier divisions.
+    laps_before: f64,
     /// Stamp of the values published now.
     lap: Lap,
     me: usize,
@@ -98,11 +112,19 @@ pub(super) struct Field {
 
 impl Field {
     /// `me` counts workers from 0. `capacity_bytes`: values that one datagram holds.
-    pub(super) fn new(sweeper: Sweeper, setup: &Setup, me: usize, capacity_bytes: usize) -> Self {
+    pub(super) fn new(
+        sweeper: Sweeper,
+        setup: &Setup,
+        (me, capacity_bytes): (usize, usize),
+        carried: Carried,
+    ) -> Self {
         let owned =
             std::iter::once(0..0).chain((0..setup.workers()).map(|worker| setup.rows_of(worker)));
-        let mut board = Board::private(BOARD_CHANNEL, node(me), owned.collect())
-            .expect("bounds rise and start at 0");
+        let mut board =
+            Board::private(BOARD_CHANNEL, node(me), owned.collect()).expect("a sound setup");
+        if carried.x.len() == board.len() {
+            board.values_mut().copy_from_slice(&carried.x);
+        }
         board.remove_reader(JUDGE);
         let rows = board.own().len();
         let capacity = capacity_bytes / size_of::<f64>();
@@ -140,7 +162,8 @@ impl Field {
         Self {
             walk: Walk::new(setup.rows_of(me), frame),
             round: Round::new(neighbours.len()),
-            history: History::new(setup.n(), &sweeper.block().rhs),
+            history: History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
+            laps_before: carried.laps,
             sweeper,
             board,
             lap: Lap::FIRST,
@@ -156,11 +179,28 @@ impl Field {
             reported_ns: 0,
             repaired_ns: 0,
             received_ns: 0,
-            shares_taken: 0,
-            refused: 0,
+            shares_taken: carried.shares_taken,
+            refused: carried.refused,
             computed_ns: 0,
-            laps_beside: 0.0,
+            laps_beside: carried.laps_beside,
         }
+    }
+
+    /// Ends a division: gives the rows back, and what outlives it.
+    pub(super) fn into_parts(self) -> (RowBlock, Carried) {
+        let carried = Carried {
+            x: self.board.values().to_vec(),
+            laps: self.laps(),
+            shares_taken: self.shares_taken,
+            refused: self.refused,
+            laps_beside: self.laps_beside,
+        };
+        (self.sweeper.into_block(), carried)
+    }
+
+    /// Laps since the beginning of the run, with the part of the current one.
+    pub(super) fn laps(&self) -> f64 {
+        self.laps_before + self.walk.progress()
     }
 
     pub(super) fn sweeper(&self) -> &Sweeper {
@@ -377,7 +417,7 @@ impl Field {
     }
 
     fn laps_are_done(&self) -> bool {
-        self.walk.laps() >= self.max_laps
+        self.laps() >= self.max_laps as f64
     }
 
     /// Whether another worker, as far as is known here, has laps to do. Stamps count at least as fast as laps.
@@ -423,7 +463,7 @@ impl Field {
         outlet.report(&LapReport {
             epoch: self.board.epoch(),
             number: self.reports,
-            laps: self.walk.progress(),
+            laps: self.laps(),
             estimate,
         })
     }

@@ -3,16 +3,21 @@
 //! Driven by `run`. Asynchronous runs end only like this: the sum of all workers' estimates is low enough in two reports of each → pause → every
 //! worker holds the same blocks (their stamps prove it) → exact residual on the rows' owners, summed here → end, or another epoch. Reports may be
 //! lost, late or repeated: that delays, and never falsifies.
+//!
+//! Workers are mortal: when one is lost its rows go to those whose rows are next to them, in a new division, and the run goes on from the values that
+//! they have; when one joins it gets half of the rows of the worker that has most. Answers of older epochs and divisions are void.
+//!
 //! Invariants: a run converges only by an exact residual of one x that all workers hold; an unexpected answer ends the run; phases follow one another
-//! and each waits for all workers.
+//! and each waits for all workers that have rows.
 
 use super::accelerate::combine;
-use super::config::Mode;
-use super::message::{Answer, Frozen, LapReport, Order, Setup, WorkerStats};
+use super::config::{Mode, SolveConfig};
+use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, WorkerStats};
 use super::watch::{Cause, Policy, Watch};
 use crate::local::Limits;
 use crate::report::Reason;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Reports of each worker that must find the sum low enough. One might be older than a value under way that raises it; an unnecessary pause costs a
 /// pass over A and does no harm, so two are enough.
@@ -25,7 +30,7 @@ const DISAGREEMENTS: u32 = 3;
 pub(super) enum JudgeFault {
     /// A worker reports a failure.
     Worker { worker: usize, why: String },
-    /// A worker lost contact with another one.
+    /// The last worker was lost.
     Missed { worker: usize },
     /// A message does not parse or fit.
     Protocol { worker: usize, what: &'static str },
@@ -65,13 +70,22 @@ pub(super) struct Ended {
     pub(super) verifications: u64,
     pub(super) x: Vec<f64>,
     pub(super) stats: Vec<WorkerStats>,
+    /// Workers that were lost.
+    pub(super) lost: usize,
     pub(super) notes: Vec<String>,
 }
 
 /// State of one worker as the judge knows it.
 #[derive(Debug, Clone, Default)]
 struct WorkerSlot {
+    /// Empty: it takes no part, for it was lost or left.
+    rows: Range<usize>,
+    /// It was lost; its rows are empty, unless its results had arrived.
+    is_gone: bool,
+    /// Set once it is ready in the present division.
     rhs_sq: Option<f64>,
+    /// Laps when it was last heard of; what a lost worker has done.
+    laps: f64,
     /// The newest report of this epoch.
     report: Option<LapReport>,
     /// Reports since the sum became and stayed low enough.
@@ -86,7 +100,12 @@ struct WorkerSlot {
 
 #[derive(Debug)]
 pub(super) struct Judge {
-    setup: Setup,
+    config: SolveConfig,
+    division: u32,
+    /// Whether x may be other than 0.
+    moved: bool,
+    /// Whether an epoch has begun.
+    begun: bool,
     limits: Limits,
     phase: Phase,
     epoch: u32,
@@ -100,38 +119,172 @@ pub(super) struct Judge {
     residual: f64,
     reason: Option<Reason>,
     notes: Vec<String>,
+    /// The last known values: snapshots, then the solution.
     x: Vec<f64>,
     out: VecDeque<(usize, Order)>,
 }
 
 impl Judge {
-    /// Orders the setup; the driver sends the rows.
-    pub(super) fn new(limits: Limits, setups: Vec<Setup>) -> Self {
-        let workers = setups.len();
-        let setup = setups[0].clone();
-        let policy = Policy::new(limits, 0.0, setup.config.combines);
-        Self {
+    /// Orders the first division; the driver completes each setup and sends what it announces (`feed`). `start`: x to begin with, if not 0.
+    pub(super) fn new(
+        limits: Limits,
+        config: &SolveConfig,
+        ranges: Vec<Range<usize>>,
+        start: Option<Vec<f64>>,
+    ) -> Self {
+        let policy = Policy::new(limits, 0.0, config.combines);
+        let n = ranges.iter().map(|rows| rows.end).max().unwrap_or(0);
+        let mut judge = Self {
+            config: config.clone(),
+            division: 0,
+            moved: start.is_some(),
+            begun: false,
             limits,
             phase: Phase::Loading,
             epoch: 0,
             rhs_sq: 0.0,
             watch: policy.watch(),
             policy,
-            slots: vec![WorkerSlot::default(); workers],
+            slots: vec![WorkerSlot::default(); ranges.len()],
             disagreements: 0,
             interrupted: false,
             verifications: 0,
             residual: f64::NAN,
             reason: None,
             notes: Vec::new(),
-            x: Vec::new(),
-            out: setups
-                .into_iter()
-                .map(|setup| Order::Setup(Box::new(setup)))
-                .enumerate()
-                .collect(),
-            setup,
+            x: start.unwrap_or_else(|| vec![0.0; n]),
+            out: VecDeque::new(),
+        };
+        judge.divide(ranges);
+        judge
+    }
+
+    /// Divides the rows anew: `ranges` are those of each worker.
+    fn divide(&mut self, ranges: Vec<Range<usize>>) {
+        self.division += 1;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.phase = Phase::Loading;
+        self.reason = None;
+        self.policy.restart();
+        self.out.clear(); // orders of the last division are void
+        for (worker, rows) in ranges.iter().enumerate() {
+            let slot = &mut self.slots[worker];
+            // Only what a worker had when it was ready is known to be there.
+            let had = if slot.rhs_sq.is_some() {
+                slot.rows.clone()
+            } else {
+                0..0
+            };
+            *slot = WorkerSlot {
+                rows: rows.clone(),
+                laps: slot.laps,
+                is_gone: slot.is_gone,
+                ..WorkerSlot::default()
+            };
+            if rows.is_empty() {
+                continue;
+            }
+            let setup = Setup {
+                config: self.config.clone(),
+                division: self.division,
+                epoch: self.epoch,
+                ranges: ranges.clone(),
+                fresh: without(rows, &had),
+                rows: RowSource::Stream { bytes: Vec::new() },
+                values: 0,
+                exchanges: self.moved,
+            };
+            self.out.push_back((worker, Order::Setup(Box::new(setup))));
         }
+    }
+
+    /// The last known x, for workers that get rows of others; `None`: x is still 0.
+    pub(super) fn known_x(&self) -> Option<&[f64]> {
+        self.moved.then_some(&self.x[..])
+    }
+
+    /// Workers that have rows.
+    fn team(&self) -> impl Iterator<Item = &WorkerSlot> {
+        self.slots.iter().filter(|slot| !slot.rows.is_empty())
+    }
+
+    /// Whether a worker has rows.
+    pub(super) fn takes_part(&self, worker: usize) -> bool {
+        self.slots
+            .get(worker)
+            .is_some_and(|slot| !slot.rows.is_empty())
+    }
+
+    /// A worker is lost, for the reason `cause`: its rows go to its neighbours.
+    pub(super) fn lost(&mut self, worker: usize, cause: &str) -> Result<(), JudgeFault> {
+        if !self.takes_part(worker) || self.phase == Phase::Done || self.slots[worker].is_gone {
+            return Ok(());
+        }
+        self.slots[worker].is_gone = true;
+        if self.has_all_of(worker) {
+            return Ok(()); // its results are here; they are only lost with those of another worker
+        }
+        let mut ranges: Vec<Range<usize>> =
+            self.slots.iter().map(|slot| slot.rows.clone()).collect();
+        for gone in 0..ranges.len() {
+            if !self.slots[gone].is_gone || ranges[gone].is_empty() {
+                continue;
+            }
+            let lost = ranges[gone].len();
+            let heirs = hand_over(&mut ranges, gone);
+            if heirs.is_empty() {
+                return Err(JudgeFault::Missed { worker });
+            }
+            self.notes.push(format!(
+                "worker {} was lost after {:.1} laps ({}): {} took over its {lost} rows",
+                gone + 1,
+                self.slots[gone].laps,
+                if gone == worker {
+                    cause
+                } else {
+                    "with its results"
+                },
+                heirs.join(" and "),
+            ));
+        }
+        self.moved |= self.begun;
+        self.divide(ranges);
+        Ok(())
+    }
+
+    /// A worker joins: it gets half of the rows of the one that has most. Too late, or more workers than rows: nothing happens.
+    pub(super) fn joined(&mut self, worker: usize) {
+        if worker >= self.slots.len() {
+            self.slots.resize_with(worker + 1, WorkerSlot::default);
+        }
+        let is_late = matches!(self.phase, Phase::Collecting | Phase::Done);
+        if self.takes_part(worker) || self.slots[worker].is_gone {
+            return;
+        }
+        if is_late {
+            self.out.push_back((worker, Order::Leave));
+            return;
+        }
+        let mut ranges: Vec<Range<usize>> =
+            self.slots.iter().map(|slot| slot.rows.clone()).collect();
+        let Some(donor) = (0..ranges.len()).max_by_key(|other| ranges[*other].len()) else {
+            return;
+        };
+        if ranges[donor].len() < 2 {
+            self.out.push_back((worker, Order::Leave));
+            return;
+        }
+        let middle = ranges[donor].start + ranges[donor].len() / 2;
+        ranges[worker] = middle..ranges[donor].end;
+        ranges[donor].end = middle;
+        self.notes.push(format!(
+            "worker {} joined and took {} rows of worker {}",
+            worker + 1,
+            ranges[worker].len(),
+            donor + 1
+        ));
+        self.moved |= self.begun;
+        self.divide(ranges);
     }
 
     /// Orders to send, in order.
@@ -158,7 +311,7 @@ impl Judge {
 
     /// Laps of the slowest and the fastest worker and the estimated relative residual, by the newest reports.
     pub(super) fn progress(&self) -> Option<(u64, u64, f64)> {
-        let reports = || self.slots.iter().map(|slot| slot.report.as_ref());
+        let reports = || self.team().map(|slot| slot.report.as_ref());
         let laps = |report: Option<&LapReport>| report.map(|report| report.laps as u64);
         let measured_sq = reports()
             .map(|report| Some(report?.estimate.measured_sq))
@@ -172,16 +325,20 @@ impl Judge {
 
     /// The result, once `stage` is done.
     pub(super) fn into_ended(self) -> Option<Ended> {
+        if self.phase != Phase::Done {
+            return None;
+        }
         Some(Ended {
             reason: self.reason?,
             residual: self.residual,
             verifications: self.verifications,
+            lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
             x: self.x,
             stats: self
                 .slots
                 .into_iter()
-                .map(|slot| slot.stats)
-                .collect::<Option<_>>()?,
+                .filter_map(|slot| slot.stats)
+                .collect(),
             notes: self.notes,
         })
     }
@@ -189,7 +346,7 @@ impl Judge {
     /// Ends the run as interrupted, with the verified x of the pause that this begins. In synchronous runs, whose workers stop by themselves, and before
     /// the first epoch nothing is to be had: false.
     pub(super) fn interrupt(&mut self) -> bool {
-        if self.setup.config.mode == Mode::Sync || self.phase == Phase::Loading {
+        if self.config.mode == Mode::Sync || !self.begun {
             return false;
         }
         if self.phase == Phase::Iterating {
@@ -214,11 +371,12 @@ impl Judge {
             return;
         }
         slot.report = Some(report);
-        if self.setup.config.mode == Mode::Sync {
+        slot.laps = report.laps;
+        if self.config.mode == Mode::Sync {
             return; // in synchronous runs the workers decide, all alike, after the same lap
         }
         let (mut measured_sq, mut expected_sq, mut laps) = (0.0, 0.0, f64::INFINITY);
-        for slot in &self.slots {
+        for slot in self.team() {
             let Some(report) = &slot.report else { return };
             measured_sq += report.estimate.measured_sq;
             expected_sq += report.estimate.expected_sq;
@@ -226,7 +384,7 @@ impl Judge {
         }
         if self.watch.is_candidate(expected_sq) {
             self.slots[worker].low += 1;
-            if self.slots.iter().all(|slot| slot.low >= REPORTS_NEEDED) {
+            if self.team().all(|slot| slot.low >= REPORTS_NEEDED) {
                 return self.pause(Cause::Candidate);
             }
         } else {
@@ -243,18 +401,24 @@ impl Judge {
         if worker >= self.slots.len() {
             return bad("a message although it has no rows");
         }
-        match (Answer::parse(bytes), self.phase) {
-            (None, _) => bad("a message that does not parse"),
+        if !self.takes_part(worker) {
+            return Ok(()); // it was taken for lost
+        }
+        let Some(answer) = Answer::parse(bytes) else {
+            return bad("a message that does not parse");
+        };
+        if self.is_late(&answer) {
+            return Ok(());
+        }
+        match (Some(answer), self.phase) {
             (Some(Answer::Failed { why }), _) => Err(JudgeFault::Worker { worker, why }),
             (Some(Answer::PeerLost { worker: lost }), _) => {
-                let lost_early = lost < self.slots.len() && !self.has_all_of(lost);
-                if lost_early {
-                    Err(JudgeFault::Missed { worker: lost })
-                } else {
-                    Ok(())
-                }
+                self.lost(lost, &format!("worker {} hears nothing of it", worker + 1))
             }
-            (Some(Answer::Ready { rhs_sq, notes }), Phase::Loading)
+            (Some(Answer::Snapshot { start, values, .. }), _) => {
+                self.snapshot(worker, start, &values)
+            }
+            (Some(Answer::Ready { rhs_sq, notes, .. }), Phase::Loading)
                 if self.slots[worker].rhs_sq.is_none() =>
             {
                 self.slots[worker].rhs_sq = Some(rhs_sq);
@@ -282,40 +446,71 @@ impl Judge {
                     what: "products of other epochs",
                 })
             }
-            (Some(Answer::Solution { start, values }), Phase::Collecting) => {
+            (Some(Answer::Solution { start, values, .. }), Phase::Collecting) => {
                 self.solution(worker, start, &values)
             }
-            (Some(Answer::Final(stats)), Phase::Collecting) => {
-                if self.slots[worker].solved != self.setup.rows_of(worker).len() {
+            (Some(Answer::Final { stats, .. }), Phase::Collecting) => {
+                if self.slots[worker].solved != self.slots[worker].rows.len() {
                     return bad("only a part of its solution");
                 }
                 self.slots[worker].stats = Some(stats);
-                if self.slots.iter().all(|slot| slot.stats.is_some()) {
+                if self.team().all(|slot| slot.stats.is_some()) {
                     self.phase = Phase::Done;
                     self.all(&Order::Leave);
                 }
                 Ok(())
             }
-            (Some(_), _) => bad("an answer that was not asked for"),
+            (_, _) => bad("an answer that was not asked for"),
         }
     }
 
+    /// Whether an answer belongs to an older division or epoch.
+    fn is_late(&self, answer: &Answer) -> bool {
+        let old = |epoch: u32| (epoch.wrapping_sub(self.epoch) as i32) < 0;
+        match answer {
+            Answer::Ready { division, .. } | Answer::Snapshot { division, .. } => {
+                *division < self.division
+            }
+            Answer::Frozen(frozen) => old(frozen.epoch),
+            Answer::Residual { epoch, .. }
+            | Answer::Solution { epoch, .. }
+            | Answer::Final { epoch, .. } => old(*epoch),
+            Answer::Failed { .. } | Answer::PeerLost { .. } => false,
+        }
+    }
+
+    fn snapshot(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {
+        let rows = &self.slots[worker].rows;
+        let end = start.saturating_add(values.len());
+        if start < rows.start || end > rows.end {
+            return Err(JudgeFault::Protocol {
+                worker,
+                what: "a snapshot that is not its own",
+            });
+        }
+        // The solution is not overwritten by what was sent before it.
+        if !matches!(self.phase, Phase::Collecting | Phase::Done) {
+            self.x[start..end].copy_from_slice(values);
+            self.moved = true;
+        }
+        Ok(())
+    }
+
     fn all(&mut self, order: &Order) {
-        self.out
-            .extend((0..self.slots.len()).map(|worker| (worker, order.clone())));
+        let team = (0..self.slots.len()).filter(|worker| !self.slots[*worker].rows.is_empty());
+        let orders: Vec<(usize, Order)> = team.map(|worker| (worker, order.clone())).collect();
+        self.out.extend(orders);
     }
 
     fn start_if_ready(&mut self) {
-        let Some(rhs_sq) = self
-            .slots
-            .iter()
-            .map(|slot| slot.rhs_sq)
-            .sum::<Option<f64>>()
-        else {
+        let Some(rhs_sq) = self.team().map(|slot| slot.rhs_sq).sum::<Option<f64>>() else {
             return;
         };
-        self.rhs_sq = rhs_sq;
-        self.policy = Policy::new(self.limits, rhs_sq, self.setup.config.combines);
+        if !self.begun {
+            self.begun = true;
+            self.rhs_sq = rhs_sq;
+            self.policy = Policy::new(self.limits, rhs_sq, self.config.combines);
+        }
         self.begin(Vec::new());
     }
 
@@ -344,7 +539,7 @@ impl Judge {
     }
 
     fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
-        let sync = self.setup.config.mode == Mode::Sync;
+        let sync = self.config.mode == Mode::Sync;
         if frozen.cause.is_some() != sync || frozen.held.len() != self.slots.len() {
             return Err(JudgeFault::Protocol {
                 worker,
@@ -365,20 +560,20 @@ impl Judge {
             _ => {}
         }
         self.slots[worker].frozen = Some(frozen);
-        let Some(all) = self
-            .slots
-            .iter()
-            .map(|slot| slot.frozen.as_ref())
-            .collect::<Option<Vec<_>>>()
-        else {
+        if self.team().any(|slot| slot.frozen.is_none()) {
             return Ok(());
-        };
+        }
+        let all: Vec<Option<&Frozen>> =
+            self.slots.iter().map(|slot| slot.frozen.as_ref()).collect();
         // Every worker holds, of what it reads of another's block, the stamp that the other has itself.
-        let same = (0..all.len()).all(|owner| {
-            let own = all[owner].held[owner];
-            let agrees = |held: Option<u32>| held.is_none() || held == own;
-            own.is_some_and(|stamp| stamp != 0)
-                && all.iter().all(|frozen| agrees(frozen.held[owner]))
+        let same = all.iter().enumerate().all(|(owner, own)| {
+            let Some(own) = own else { return true };
+            let agrees = |held: Option<u32>| held.is_none() || held == own.held[owner];
+            own.held[owner].is_some_and(|stamp| stamp != 0)
+                && all
+                    .iter()
+                    .flatten()
+                    .all(|frozen| agrees(frozen.held[owner]))
         });
         if same {
             self.disagreements = 0;
@@ -406,7 +601,7 @@ impl Judge {
     fn decide_if_exact(&mut self, cause: Cause) -> Option<()> {
         let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
         let mut dots: Option<Vec<f64>> = None;
-        for slot in &self.slots {
+        for slot in self.team() {
             let Some((residual, magnitude, own)) = &slot.exact else {
                 return Some(());
             };
@@ -438,17 +633,16 @@ impl Judge {
         }
         if self.reason.is_some() {
             self.phase = Phase::Collecting;
-            self.x = vec![0.0; self.setup.n()];
-            self.all(&Order::Finish);
+            self.all(&Order::Finish { epoch: self.epoch });
         } else {
-            let combines = self.setup.config.combines;
+            let combines = self.config.combines;
             self.begin(if combines { factors } else { Vec::new() });
         }
         Some(())
     }
 
     fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {
-        let rows = self.setup.rows_of(worker);
+        let rows = self.slots[worker].rows.clone();
         // Parts must come in order, so that nothing is counted twice.
         if start != rows.start + self.slots[worker].solved || values.len() > rows.end - start {
             return Err(JudgeFault::Protocol {
@@ -460,6 +654,41 @@ impl Judge {
         self.slots[worker].solved += values.len();
         Ok(())
     }
+}
+
+/// Gives the rows of a worker to those whose rows are next to them; returns their names. None: it was the last one.
+fn hand_over(ranges: &mut [Range<usize>], gone: usize) -> Vec<String> {
+    let lost = std::mem::replace(&mut ranges[gone], 0..0);
+    let find = |is: &dyn Fn(&Range<usize>) -> bool| {
+        (ranges.iter()).position(|rows| !rows.is_empty() && is(rows))
+    };
+    let before = find(&|rows| rows.end == lost.start);
+    let behind = find(&|rows| rows.start == lost.end);
+    let middle = match (before, behind) {
+        (Some(_), Some(_)) => lost.start + lost.len() / 2,
+        (Some(_), None) => lost.end,
+        (None, _) => lost.start,
+    };
+    let mut heirs = Vec::new();
+    if let Some(before) = before.filter(|_| middle > lost.start) {
+        ranges[before].end = middle;
+        heirs.push(format!("worker {}", before + 1));
+    }
+    if let Some(behind) = behind.filter(|_| middle < lost.end) {
+        ranges[behind].start = middle;
+        heirs.push(format!("worker {}", behind + 1));
+    }
+    heirs
+}
+
+/// The parts of `rows` that are not in `had`.
+fn without(rows: &Range<usize>, had: &Range<usize>) -> Vec<Range<usize>> {
+    let kept = rows.start.max(had.start)..rows.end.min(had.end);
+    if kept.is_empty() {
+        return vec![rows.clone()];
+    }
+    let parts = [rows.start..kept.start, kept.end..rows.end];
+    parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
 #[cfg(test)]

@@ -327,13 +327,15 @@ fn zero_rhs_is_solved() {
 /// Two ready workers of a system of two rows, in epoch 1.
 fn judge() -> Judge {
     let system = dense(2, 0.5);
-    let setups = super::super::net::setups(&system, 2, &config(Mode::Async));
-    let mut judge = Judge::new(Limits::new(1e-10, 100).unwrap(), setups);
+    let ranges = crate::system::partition(&system.matrix, 2).unwrap();
+    let limits = Limits::new(1e-10, 100).unwrap();
+    let mut judge = Judge::new(limits, &config(Mode::Async), ranges, None);
     for worker in 0..2 {
         judge
             .answer(
                 worker,
                 &Answer::Ready {
+                    division: 1,
                     rhs_sq: 0.5,
                     notes: vec![],
                 }
@@ -351,7 +353,7 @@ fn report(number: u32, expected_sq: f64) -> LapReport {
         expected_sq,
     };
     LapReport {
-        epoch: 1,
+        epoch: 2,
         number,
         laps: 3.0 + f64::from(number),
         estimate,
@@ -368,7 +370,7 @@ fn one_low_report_is_not_enough() {
     judge.report(
         1,
         LapReport {
-            epoch: 0,
+            epoch: 1,
             ..report(9, 1e-30)
         },
     );
@@ -384,7 +386,7 @@ fn one_low_report_is_not_enough() {
     judge.report(0, report(5, 1e-30));
     assert_eq!(judge.stage(), Stage::Verifying);
     let orders: Vec<Order> = judge.out().drain(..).map(|(_, order)| order).collect();
-    assert_eq!(orders, vec![Order::Pause { epoch: 1 }; 2]);
+    assert_eq!(orders, vec![Order::Pause { epoch: 2 }; 2]);
 }
 
 fn frozen(epoch: u32, held: [u32; 2]) -> Vec<u8> {
@@ -408,7 +410,7 @@ fn different_stamps_are_not_verified() {
                     judge.report(
                         worker,
                         LapReport {
-                            epoch: round,
+                            epoch: round + 1,
                             ..report(number, 1e-30)
                         },
                     );
@@ -418,10 +420,10 @@ fn different_stamps_are_not_verified() {
             judge
                 .answer(
                     0,
-                    &frozen(round, if wrong[0] == 0 { wrong } else { [5, 7] }),
+                    &frozen(round + 1, if wrong[0] == 0 { wrong } else { [5, 7] }),
                 )
                 .unwrap();
-            let last = judge.answer(1, &frozen(round, wrong));
+            let last = judge.answer(1, &frozen(round + 1, wrong));
             assert_eq!(judge.verifications, 0);
             if round == DISAGREEMENTS {
                 assert_eq!(last, Err(JudgeFault::Disagreement));
@@ -437,7 +439,7 @@ fn different_stamps_are_not_verified() {
 fn only_readers_must_agree() {
     let answer = |held: &[Option<u32>; 2]| {
         Answer::Frozen(Frozen {
-            epoch: 1,
+            epoch: 2,
             held: held.to_vec(),
             laps: 9,
             cause: None,
@@ -458,39 +460,159 @@ fn only_readers_must_agree() {
     }
 }
 
-/// Answers of another epoch, phase or shape are faults with the worker's number, and have no other effect.
+/// Answers of another phase or shape are faults with the worker's number, and have no other effect; those of older epochs are void.
 #[test]
 fn unasked_answers_are_faults() {
-    let residual = Answer::Residual {
-        epoch: 1,
-        residual_sq: 0.0,
-        magnitude_sq: 0.0,
-        dots: vec![],
-    }
-    .encode();
+    let residual = |epoch| {
+        Answer::Residual {
+            epoch,
+            residual_sq: 0.0,
+            magnitude_sq: 0.0,
+            dots: vec![],
+        }
+        .encode()
+    };
     let solution = Answer::Solution {
+        epoch: 2,
         start: 0,
         values: vec![0.0],
     }
     .encode();
-    for bytes in [
-        frozen(1, [5, 5]),
-        frozen(0, [5, 5]),
-        residual,
-        solution,
-        vec![99],
-        vec![],
-    ] {
+    for bytes in [frozen(2, [5, 5]), residual(2), solution, vec![99], vec![]] {
         let answer = judge().answer(1, &bytes);
         assert!(
             matches!(answer, Err(JudgeFault::Protocol { worker: 1, .. })),
             "{bytes:?}: {answer:?}"
         );
     }
-    let lost = Answer::PeerLost { worker: 0 }.encode();
-    assert_eq!(
-        judge().answer(1, &lost),
-        Err(JudgeFault::Missed { worker: 0 })
-    );
+    for bytes in [frozen(1, [5, 5]), residual(1)] {
+        let mut judge = judge();
+        assert_eq!(judge.answer(1, &bytes), Ok(()));
+        assert_eq!((judge.stage(), judge.epoch), (Stage::Iterating, 2));
+    }
+    let beyond = Answer::Snapshot {
+        division: 1,
+        start: 0,
+        values: vec![0.0; 2],
+    };
+    assert!(judge().answer(1, &beyond.encode()).is_err());
     assert!(judge().answer(7, &[]).is_err());
+}
+
+/// The rows of a lost worker go to its neighbours, which are told only of what they lack; the last worker's loss ends the run.
+#[test]
+fn rows_of_the_lost_are_taken_over() {
+    let mut judge = judge();
+    let lost = Answer::PeerLost { worker: 0 }.encode();
+    assert_eq!(judge.answer(1, &lost), Ok(()));
+    assert_eq!(judge.stage(), Stage::Distributing);
+    let Some((1, Order::Setup(setup))) = judge.out().pop_front() else {
+        panic!("no setup")
+    };
+    assert_eq!(setup.ranges, [0..0, 0..2]);
+    assert_eq!((setup.fresh.len(), setup.fresh[0].clone()), (1, 0..1));
+    assert_eq!((setup.division, setup.exchanges), (2, true));
+    assert!(judge.out().is_empty(), "nothing for the lost one");
+    assert_eq!(judge.answer(0, &[99]), Ok(()), "its messages are void");
+    assert_eq!(judge.lost(0, "again"), Ok(()));
+    assert_eq!(judge.lost(1, "too"), Err(JudgeFault::Missed { worker: 1 }));
+    assert!(
+        judge.notes[0].contains("worker 2 took over its 1 rows"),
+        "{:?}",
+        judge.notes
+    );
+}
+
+/// A worker that is lost before it was ready again gets all rows anew: nobody knows what it has.
+#[test]
+fn half_loaded_workers_begin_anew() {
+    let system = dense(9, 0.5);
+    let limits = Limits::new(1e-10, 100).unwrap();
+    let ranges = vec![0..3, 3..6, 6..9];
+    let mut judge = Judge::new(limits, &config(Mode::Async), ranges, None);
+    judge.lost(1, "early").unwrap();
+    let fresh = |judge: &mut Judge| {
+        let orders = judge.out().drain(..).map(|(worker, order)| match order {
+            Order::Setup(setup) => (worker, setup.fresh.len(), setup.fresh[0].clone()),
+            other => panic!("{other:?}"),
+        });
+        orders.collect::<Vec<_>>()
+    };
+    assert_eq!(fresh(&mut judge), [(0, 1, 0..4), (2, 1, 4..9)]);
+    assert!(judge.known_x().is_none(), "x is still 0");
+    drop(system);
+}
+
+/// Moments of a run at which something may happen: loading, iterating, pausing, collecting.
+fn moment(random: &mut fastrand::Rng) -> u64 {
+    1 << random.u32(12..24)
+}
+
+/// Workers that die at any moment delay the end, and never falsify it, in both modes, with sweeps and LU, also when one is only taken for lost.
+#[test]
+fn deaths_delay_but_never_falsify() {
+    let few = std::env::var("TSUMUJI_SOLVE_DEATHS").ok();
+    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(150);
+    for seed in 1..=runs {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let workers = random.usize(3..=6);
+        let mode = if random.bool() {
+            Mode::Async
+        } else {
+            Mode::Sync
+        };
+        let config = SolveConfig {
+            inner: if random.bool() {
+                Inner::Lu
+            } else {
+                Inner::Sweep
+            },
+            ..config(mode)
+        };
+        let mut weather = if random.bool() {
+            Weather::calm(seed)
+        } else {
+            Weather::rough(seed)
+        };
+        let mortal = random.usize(1..workers);
+        for death in weather.deaths.iter_mut().take(mortal.min(3)) {
+            *death = (moment(&mut random), random.usize(..workers));
+        }
+        if mortal + 1 < workers && random.bool() {
+            weather.mistakes[0] = (moment(&mut random), random.usize(..workers));
+        }
+        let system = if random.bool() {
+            poisson(7)
+        } else {
+            dense(40, 0.6)
+        };
+        let verdict = solve(&system, workers, &config, weather);
+        assert!(
+            verdict.reason.is_converged(),
+            "{:?} seed {seed}",
+            verdict.reason
+        );
+    }
+}
+
+/// Workers join at any moment, others die meanwhile: the run converges, and those that came in time have done laps.
+#[test]
+fn workers_join_and_leave() {
+    for seed in 1..=80 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mode = if random.bool() {
+            Mode::Async
+        } else {
+            Mode::Sync
+        };
+        let mut weather = Weather::calm(seed);
+        weather.joins = [moment(&mut random), moment(&mut random)];
+        weather.deaths[0] = (moment(&mut random), random.usize(..4));
+        let verdict = solve(&poisson(9), 2, &config(mode), weather);
+        assert!(
+            verdict.reason.is_converged(),
+            "{:?} seed {seed}",
+            verdict.reason
+        );
+    }
 }

@@ -19,10 +19,17 @@ pub(super) const REPORT_CHANNEL: u16 = 3;
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// The first order: the run's configuration and the owners of rows.
+    /// The run's configuration and a division of the rows: the first order, and again whenever workers are lost, join or are given other rows.
     Setup(Box<Setup>),
-    /// The next bytes of the worker's row block.
+    /// The next bytes of the rows that the setup announced.
     Rows(#[serde(skip)] Vec<u8>),
+    /// The last known x of such rows.
+    Values {
+        /// The first row.
+        start: usize,
+        #[serde(skip)]
+        values: Vec<f64>,
+    },
     /// Iterate in this epoch until `watch` says otherwise (sync) or `Pause` comes (async).
     Begin {
         /// Greater than any before.
@@ -47,7 +54,10 @@ pub(super) enum Order {
         magnitude: bool,
     },
     /// Answer `Solution` and `Final`.
-    Finish,
+    Finish {
+        /// The epoch that has ended.
+        epoch: u32,
+    },
     /// The judge has received everything: leave.
     Leave,
     /// The run has failed: leave.
@@ -57,22 +67,33 @@ pub(super) enum Order {
     },
 }
 
-/// First message to a worker.
+/// A division of the rows, as one worker is told of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Setup {
     pub(super) config: SolveConfig,
-    /// First row of each worker, then the number of rows: strictly rising from 0.
-    pub(super) bounds: Vec<usize>,
+    /// Rising with each division.
+    pub(super) division: u32,
+    /// What belongs to older epochs is void.
+    pub(super) epoch: u32,
+    /// Rows of each worker; empty for one that takes no part.
+    pub(super) ranges: Vec<Range<usize>>,
+    /// Rows of this worker that it does not have yet, in order.
+    pub(super) fresh: Vec<Range<usize>>,
+    /// Where they come from.
     pub(super) rows: RowSource,
+    /// Elements of x that follow, for rows of `fresh`.
+    pub(super) values: usize,
+    /// Workers begin by exchanging their blocks: x is not 0.
+    pub(super) exchanges: bool,
 }
 
 /// Source of a worker's rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum RowSource {
-    /// Sent as `Order::Rows`, together this many bytes.
+    /// Sent as `Order::Rows`: a stream of this many bytes for each range of `fresh`, one after the other.
     Stream {
-        /// Length of the whole stream.
-        bytes: u64,
+        /// Lengths of the streams.
+        bytes: Vec<u64>,
     },
     /// Made by the worker, from the seed of the configuration.
     Generate {
@@ -82,24 +103,42 @@ pub(super) enum RowSource {
 }
 
 impl Setup {
-    /// Rows of worker `worker`, counted from 0.
+    /// Rows of worker `worker`, counted from 0; empty for one that takes no part.
     pub(super) fn rows_of(&self, worker: usize) -> Range<usize> {
-        self.bounds[worker]..self.bounds[worker + 1]
+        self.ranges.get(worker).cloned().unwrap_or(0..0)
     }
 
+    /// Workers, whether or not they take part.
     pub(super) fn workers(&self) -> usize {
-        self.bounds.len() - 1
+        self.ranges.len()
+    }
+
+    /// Workers that have rows.
+    pub(super) fn team(&self) -> impl Iterator<Item = usize> {
+        let has_rows =
+            |(worker, rows): (usize, &Range<usize>)| (!rows.is_empty()).then_some(worker);
+        self.ranges.iter().enumerate().filter_map(has_rows)
     }
 
     pub(super) fn n(&self) -> usize {
-        self.bounds[self.bounds.len() - 1]
+        self.ranges.iter().map(|rows| rows.end).max().unwrap_or(0)
     }
 
     /// Whether its fields keep their invariants; the sender is not trusted.
     fn is_sound(&self) -> bool {
-        self.bounds.len() >= 2
-            && self.bounds[0] == 0
-            && self.bounds.is_sorted_by(|a, b| a < b)
+        let mut ranges: Vec<&Range<usize>> =
+            self.ranges.iter().filter(|rows| !rows.is_empty()).collect();
+        ranges.sort_by_key(|rows| rows.start);
+        let covers = ranges.first().is_some_and(|rows| rows.start == 0)
+            && ranges.windows(2).all(|pair| pair[0].end == pair[1].start);
+        let streams = match &self.rows {
+            RowSource::Stream { bytes } => bytes.len(),
+            RowSource::Generate { .. } => self.fresh.len(),
+        };
+        covers
+            && streams == self.fresh.len()
+            && self.fresh.iter().all(|rows| !rows.is_empty())
+            && self.fresh.is_sorted_by(|a, b| a.end <= b.start)
             && self.config.elements != Elements::Fixed(0)
     }
 }
@@ -109,6 +148,8 @@ impl Setup {
 pub(super) enum Answer {
     /// The rows have arrived and are ready to be relaxed.
     Ready {
+        /// Of the setup.
+        division: u32,
         /// Σ b² over the own rows.
         rhs_sq: f64,
         /// Notes for the user.
@@ -137,8 +178,19 @@ pub(super) enum Answer {
         /// Products for `accelerate::combine`, over the own rows.
         dots: Vec<f64>,
     },
-    /// Part of the own block of x.
+    /// Part of the own block of x, in case this worker is lost.
+    Snapshot {
+        /// Of the present setup.
+        division: u32,
+        /// First row of the part.
+        start: usize,
+        #[serde(skip)]
+        values: Vec<f64>,
+    },
+    /// Part of the own block of x, which is the result.
     Solution {
+        /// The epoch that has ended.
+        epoch: u32,
         /// First row of the part.
         start: usize,
         /// x from there on.
@@ -146,7 +198,11 @@ pub(super) enum Answer {
         values: Vec<f64>,
     },
     /// The last answer: this worker's counters.
-    Final(WorkerStats),
+    Final {
+        /// The epoch that has ended.
+        epoch: u32,
+        stats: WorkerStats,
+    },
 }
 
 /// State of a worker that has stopped iterating.
@@ -192,6 +248,8 @@ pub struct WorkerStats {
 pub(super) enum Note {
     /// What the sender reads of the receiver's elements: all, or a list in parts.
     Reads {
+        /// Of the sender's setup.
+        division: u32,
         /// Whether only the elements that are listed.
         packed: bool,
         /// Whether this is the last part.
@@ -272,8 +330,10 @@ impl Order {
     pub(super) const ROWS: u8 = 1;
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Order::Rows(rows) = self else {
-            return codec::to_bytes(self, &[]);
+        let rows = match self {
+            Order::Rows(rows) => rows,
+            Order::Values { values, .. } => return codec::to_bytes(self, values),
+            _ => return codec::to_bytes(self, &[]),
         };
         let mut bytes = codec::head_to_bytes(self, rows.len());
         bytes.extend_from_slice(rows);
@@ -287,6 +347,10 @@ impl Order {
                 rows.extend_from_slice(rest);
                 true
             }
+            Order::Values { values, .. } => {
+                *values = codec::f64s(rest)?;
+                true
+            }
             Order::Setup(setup) => setup.is_sound() && rest.is_empty(),
             _ => rest.is_empty(),
         };
@@ -297,7 +361,9 @@ impl Order {
 impl Answer {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Answer::Solution { values, .. } => codec::to_bytes(self, values),
+            Answer::Solution { values, .. } | Answer::Snapshot { values, .. } => {
+                codec::to_bytes(self, values)
+            }
             _ => codec::to_bytes(self, &[]),
         }
     }
@@ -305,7 +371,9 @@ impl Answer {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (mut answer, rest) = codec::head_from_bytes(bytes)?;
         match &mut answer {
-            Answer::Solution { values, .. } => *values = codec::f64s(rest)?,
+            Answer::Solution { values, .. } | Answer::Snapshot { values, .. } => {
+                *values = codec::f64s(rest)?;
+            }
             _ if !rest.is_empty() => return None,
             _ => {}
         }
@@ -318,9 +386,10 @@ const LIST_PART: usize = 64 << 10;
 
 impl Note {
     /// What is read, as messages.
-    pub(super) fn of_reads(reads: &Reads) -> Vec<Vec<u8>> {
+    pub(super) fn of_reads(division: u32, reads: &Reads) -> Vec<Vec<u8>> {
         let Reads::Packed(list) = reads else {
             let note = Note::Reads {
+                division,
                 packed: false,
                 last: true,
                 elements: Vec::new(),
@@ -333,6 +402,7 @@ impl Note {
             .enumerate()
             .map(|(part, elements)| {
                 let note = Note::Reads {
+                    division,
                     packed: true,
                     last: part + 1 == count,
                     elements: elements.to_vec(),
@@ -342,6 +412,7 @@ impl Note {
             .collect();
         if notes.is_empty() {
             let note = Note::Reads {
+                division,
                 packed: true,
                 last: true,
                 elements: Vec::new(),

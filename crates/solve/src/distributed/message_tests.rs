@@ -13,8 +13,13 @@ fn orders() -> Vec<Order> {
             mode: Mode::Sync,
             ..SolveConfig::default()
         },
-        bounds: vec![0, 3, 9],
-        rows: RowSource::Stream { bytes: 77 },
+        division: 3,
+        epoch: 8,
+        ranges: vec![3..9, 0..0, 0..3],
+        fresh: vec![4..5, 7..9],
+        rows: RowSource::Stream { bytes: vec![77, 5] },
+        values: 3,
+        exchanges: true,
     };
     let watch = Watch::new(1e-20, 50, f64::INFINITY, 1000);
     vec![
@@ -26,6 +31,10 @@ fn orders() -> Vec<Order> {
         })),
         Order::Setup(Box::new(setup)),
         Order::Rows(vec![1, 2, 3]),
+        Order::Values {
+            start: 4,
+            values: vec![0.5],
+        },
         Order::Begin {
             epoch: 4,
             rhs_sq: 2.5,
@@ -37,7 +46,7 @@ fn orders() -> Vec<Order> {
             epoch: 4,
             magnitude: true,
         },
-        Order::Finish,
+        Order::Finish { epoch: 4 },
         Order::Leave,
         Order::Abort {
             why: "worker 2 died".into(),
@@ -48,6 +57,7 @@ fn orders() -> Vec<Order> {
 fn answers() -> Vec<Answer> {
     vec![
         Answer::Ready {
+            division: 2,
             rhs_sq: 3.0,
             notes: vec!["a".into(), "bc".into()],
         },
@@ -65,15 +75,24 @@ fn answers() -> Vec<Answer> {
             magnitude_sq: 4.0,
             dots: vec![1.0, 2.0],
         },
+        Answer::Snapshot {
+            division: 2,
+            start: 8,
+            values: vec![3.0],
+        },
         Answer::Solution {
+            epoch: 3,
             start: 8,
             values: vec![1.0, -2.0],
         },
-        Answer::Final(WorkerStats {
-            laps: 1,
-            elements: 7,
-            ..WorkerStats::default()
-        }),
+        Answer::Final {
+            epoch: 3,
+            stats: WorkerStats {
+                laps: 1,
+                elements: 7,
+                ..WorkerStats::default()
+            },
+        },
     ]
 }
 
@@ -99,6 +118,7 @@ fn messages_round_trip() {
     let notes = [
         Note::Piece(piece.clone()),
         Note::Reads {
+            division: 2,
             packed: true,
             last: false,
             elements: vec![3, 70_000],
@@ -111,9 +131,10 @@ fn messages_round_trip() {
     for length in [0u32, 1, 65_536, 200_000] {
         let list: Vec<u32> = (0..length).collect();
         let mut found = Vec::new();
-        let notes = Note::of_reads(&Reads::Packed(list.clone().into()));
+        let notes = Note::of_reads(7, &Reads::Packed(list.clone().into()));
         for (part, bytes) in notes.iter().enumerate() {
             let Some(Note::Reads {
+                division: 7,
                 packed: true,
                 last,
                 elements,
@@ -149,9 +170,13 @@ fn bulk_is_raw() {
         .flat_map(|value: &f64| value.to_le_bytes())
         .collect();
     assert!(
-        Answer::Solution { start: 8, values }
-            .encode()
-            .ends_with(&raw)
+        Answer::Solution {
+            epoch: 1,
+            start: 8,
+            values
+        }
+        .encode()
+        .ends_with(&raw)
     );
 }
 
@@ -185,15 +210,29 @@ fn damaged_messages_do_not_panic() {
     assert_eq!(LapReport::parse(0, 0, &[0xff; 24]), None, "NaN laps");
 }
 
-/// Rows that do not rise from 0, frames of no elements, and lengths that the bytes do not have are refused.
+/// Rows that are not all owned once, frames of no elements, and lengths that the bytes do not have are refused.
 #[test]
 fn unsound_messages_are_refused() {
     let Order::Setup(good) = orders().remove(0) else {
         panic!("the first is a setup")
     };
-    for bounds in [vec![], vec![0], vec![1, 2], vec![0, 2, 2], vec![0, 5, 3]] {
+    let of = |list: &[(usize, usize)]| list.iter().map(|(a, b)| *a..*b).collect::<Vec<_>>();
+    for ranges in [
+        &[][..],
+        &[(0, 0)],
+        &[(1, 2)],
+        &[(0, 2), (3, 4)],
+        &[(0, 5), (3, 6)],
+    ] {
         let setup = Setup {
-            bounds,
+            ranges: of(ranges),
+            ..(*good).clone()
+        };
+        assert_eq!(Order::parse(&Order::Setup(Box::new(setup)).encode()), None);
+    }
+    for fresh in [&[(3, 3)][..], &[(5, 6), (4, 5)], &[(4, 6), (5, 7)]] {
+        let setup = Setup {
+            fresh: of(fresh),
             ..(*good).clone()
         };
         assert_eq!(Order::parse(&Order::Setup(Box::new(setup)).encode()), None);
@@ -204,10 +243,11 @@ fn unsound_messages_are_refused() {
 
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
     let notes = Answer::Ready {
+        division: 1,
         rhs_sq: 3.0,
         notes: Vec::new(),
     };
-    let without_count = &notes.encode()[..9];
+    let without_count = &notes.encode()[..10];
     assert_eq!(Answer::parse(&[without_count, &huge].concat()), None);
     let why = "x".repeat(2 << 20);
     assert_eq!(Answer::parse(&Answer::Failed { why }.encode()), None);

@@ -1,14 +1,16 @@
 //! A test network: judge and workers in one thread, under a seeded network. Datagrams are lost, repeated and reordered, reliable messages delayed (in
 //! order within one sequence), workers unequally fast. Virtual time, in nanoseconds. A failing test prints its seed.
 
+use super::feed::Feed;
 use super::field::Outlet;
 use super::judge::{Ended, Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, RowSource, Setup, WorkerStats};
-use super::step::{Step, To, Way};
+use super::message::{LapReport, Order, WorkerStats};
+use super::run::Input;
+use super::step::{Step, To, Way, WorkerFault};
 use super::worker::Worker;
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
-use crate::system::{RowBlock, System, partition};
+use crate::system::{System, partition};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tsumuji_board::Carrier;
@@ -32,7 +34,16 @@ pub(super) struct Weather {
     pub(super) step_ns: Option<u64>,
     /// From this moment on all datagrams of the board are lost.
     pub(super) silent_after_ns: u64,
+    /// Workers that die, and when; the judge and the others notice a little later.
+    pub(super) deaths: [(u64, usize); 3],
+    /// Workers that are taken for lost although they live, and when.
+    pub(super) mistakes: [(u64, usize); 1],
+    /// When further workers join.
+    pub(super) joins: [u64; 2],
 }
+
+/// Nothing of the kind happens.
+pub(super) const NEVER: (u64, usize) = (u64::MAX, 0);
 
 impl Weather {
     pub(super) fn calm(seed: u64) -> Self {
@@ -44,6 +55,9 @@ impl Weather {
             reliable_delay_ns: 5_000,
             step_ns: None,
             silent_after_ns: u64::MAX,
+            deaths: [NEVER; 3],
+            mistakes: [NEVER; 1],
+            joins: [u64::MAX; 2],
         }
     }
 
@@ -100,6 +114,16 @@ enum Event {
         from: usize,
         bytes: Vec<u8>,
     },
+    /// A worker's process ends.
+    Death {
+        worker: usize,
+    },
+    /// The judge (`None`) or a worker notices that another one is gone.
+    Noticed {
+        by: Option<usize>,
+        worker: usize,
+    },
+    Join,
 }
 
 /// Messages under way, by time of arrival.
@@ -208,21 +232,6 @@ impl Outlet for WorkerOutlet<'_> {
     }
 }
 
-pub(super) fn setups(system: &System, workers: usize, config: &SolveConfig) -> Vec<Setup> {
-    let ranges = partition(&system.matrix, workers).unwrap();
-    let bounds: Vec<usize> = std::iter::once(0)
-        .chain(ranges.iter().map(|rows| rows.end))
-        .collect();
-    let setup = |rows: &std::ops::Range<usize>| Setup {
-        config: config.clone(),
-        bounds: bounds.clone(),
-        rows: RowSource::Stream {
-            bytes: RowBlock::stream_bytes(system, rows.clone()),
-        },
-    };
-    ranges.iter().map(setup).collect()
-}
-
 /// Runs the system to the end.
 pub(super) fn run(
     system: &System,
@@ -230,14 +239,11 @@ pub(super) fn run(
     config: &SolveConfig,
     weather: Weather,
 ) -> Result<Verdict, JudgeFault> {
-    let setups = setups(system, workers, config);
-    let ranges: Vec<_> = (0..workers)
-        .map(|worker| setups[0].rows_of(worker))
-        .collect();
+    let ranges = partition(&system.matrix, workers).unwrap();
     let limits = Limits::new(config.tol, config.max_laps).unwrap();
-    let mut judge = Judge::new(limits, setups);
-    let mut team: Vec<Worker> = (0..workers)
-        .map(|me| Worker::new(me, CAPACITY_BYTES))
+    let mut judge = Judge::new(limits, config, ranges, None);
+    let mut team: Vec<Option<Worker>> = (0..workers)
+        .map(|me| Some(Worker::new(me, CAPACITY_BYTES)))
         .collect();
     let mut network = Network {
         weather,
@@ -249,36 +255,36 @@ pub(super) fn run(
         shares_lost: 0,
     };
     const JUDGE: usize = usize::MAX;
+    let order = |network: &mut Network, to: usize, way: Way, order: &Order| {
+        let bytes = order.encode();
+        network.reliable((JUDGE, to, way), Event::Order { to, bytes });
+    };
     let send_orders = |judge: &mut Judge, network: &mut Network| {
-        while let Some((to, order)) = judge.out().pop_front() {
-            let way = if matches!(order, Order::Setup(_)) {
-                Way::Bulk
-            } else {
-                Way::Control
+        while let Some((to, next)) = judge.out().pop_front() {
+            let Order::Setup(mut setup) = next else {
+                order(network, to, Way::Control, &next);
+                continue;
             };
-            network.reliable(
-                (JUDGE, to, way),
-                Event::Order {
-                    to,
-                    bytes: order.encode(),
-                },
-            );
+            let x = judge.known_x();
+            let mut feed = Feed::new(Input::System(system), &mut setup, x, 100);
+            order(network, to, Way::Bulk, &Order::Setup(setup));
+            while let Some(next) = feed.next() {
+                order(network, to, Way::Bulk, &next);
+            }
         }
     };
     send_orders(&mut judge, &mut network);
-    for (to, rows) in ranges.iter().enumerate() {
-        for chunk in RowBlock::chunks(system, rows.clone(), 100) {
-            network.reliable(
-                (JUDGE, to, Way::Bulk),
-                Event::Order {
-                    to,
-                    bytes: Order::Rows(chunk).encode(),
-                },
-            );
-        }
+    for (at, worker) in weather.deaths {
+        network.put(at, Event::Death { worker });
+    }
+    for (at, worker) in weather.mistakes {
+        network.put(at, Event::Noticed { by: None, worker });
+    }
+    for at in weather.joins {
+        network.put(at, Event::Join);
     }
     // Unequal: each worker steps at its own pace.
-    let pace: Vec<u64> = (0..workers)
+    let mut pace: Vec<u64> = (0..workers)
         .map(|_| {
             weather
                 .step_ns
@@ -304,21 +310,68 @@ pub(super) fn run(
                     lap,
                     key: start,
                     payload,
-                } => team[to].datagram(&Datagram {
-                    source: NodeId(from as u16 + 1),
-                    incarnation: 7,
-                    channel_id,
-                    epoch,
-                    lap,
-                    key: start,
-                    payload: &payload,
-                }),
+                } => {
+                    if let Some(worker) = &mut team[to] {
+                        worker.datagram(&Datagram {
+                            source: NodeId(from as u16 + 1),
+                            incarnation: 7,
+                            channel_id,
+                            epoch,
+                            lap,
+                            key: start,
+                            payload: &payload,
+                        });
+                    }
+                }
                 Event::Report { from, report } => judge.report(from, report),
-                Event::Order { to, bytes } => team[to].order(&bytes).expect("a good order"),
+                Event::Order { to, bytes } => {
+                    let taken = team[to].as_mut().map(|worker| worker.order(&bytes));
+                    match taken {
+                        Some(Err(WorkerFault::Aborted { .. })) => {
+                            team[to] = None;
+                            turn[to] = u64::MAX;
+                        }
+                        taken => taken.unwrap_or(Ok(())).expect("a good order"),
+                    }
+                }
                 Event::Answer { from, bytes } => judge.answer(from, &bytes)?,
                 Event::Piece { to, from, bytes } => {
-                    team[to].note(from, &bytes).expect("a good note")
+                    if let Some(worker) = &mut team[to] {
+                        worker.note(from, &bytes).expect("a good note");
+                    }
                 }
+                Event::Death { worker } if worker < team.len() => {
+                    team[worker] = None;
+                    turn[worker] = u64::MAX;
+                    for by in (0..team.len()).map(Some).chain([None]) {
+                        let due = network.now + network.random.u64(..3_000_000);
+                        network.put(due, Event::Noticed { by, worker });
+                    }
+                }
+                Event::Noticed {
+                    by: Some(by),
+                    worker,
+                } => {
+                    if let Some(by) = &mut team[by] {
+                        by.peer_lost(worker);
+                    }
+                }
+                Event::Noticed { by: None, worker } => {
+                    if judge.takes_part(worker) {
+                        judge.lost(worker, "it died")?;
+                        let abort = Order::Abort {
+                            why: "taken for lost".into(),
+                        };
+                        order(&mut network, worker, Way::Control, &abort);
+                    }
+                }
+                Event::Join => {
+                    judge.joined(team.len());
+                    team.push(Some(Worker::new(team.len(), CAPACITY_BYTES)));
+                    pace.push(1_000);
+                    turn.push(network.now);
+                }
+                Event::Death { .. } => {}
             }
         } else {
             network.now = next_turn;
@@ -333,22 +386,27 @@ pub(super) fn run(
                 me,
                 clock,
             };
-            let Ok(step) = team[me].step(&mut outlet);
+            let worker = team[me].as_mut().expect("it takes turns");
+            let Ok(step) = worker.step(&mut outlet);
             match step {
                 Step::Again(_) => {}
                 Step::Rest => turn[me] += 20_000,
                 Step::Wait | Step::Leave => turn[me] += 2_000,
-                Step::Build(rows, relaxation) => team[me]
-                    .built(Sweeper::new(rows.make(), relaxation).unwrap())
-                    .expect("good lists"),
-                Step::Verify => {
-                    let exact = team[me].exact_residual();
-                    team[me].verified(exact);
+                Step::Lap => worker.lap_is_complete().expect("good blocks"),
+                Step::Build(rows, relaxation) => {
+                    let block = rows.make().expect("all rows");
+                    let built = worker.built(Sweeper::new(block, relaxation).unwrap());
+                    built.expect("good lists");
                 }
-                Step::Count => team[me].finish(WorkerStats::default()),
+                Step::Verify => {
+                    let exact = worker.exact_residual();
+                    worker.verified(exact);
+                }
+                Step::Count => worker.finish(WorkerStats::default()),
             }
         }
         for (from, worker) in team.iter_mut().enumerate() {
+            let Some(worker) = worker else { continue };
             while let Some(out) = worker.out().pop_front() {
                 match out.to {
                     To::Judge => network.reliable(

@@ -4,13 +4,14 @@
 //! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
 use super::config::SolveConfig;
+use super::feed::Feed;
 use super::field::node;
 use super::judge::{Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, Setup, WorkerStats};
+use super::message::{LapReport, Order, REPORT_CHANNEL, WorkerStats};
 use super::stats;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
 use crate::report::{Outcome, Progress, RELAXATION, Seconds};
-use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partition};
+use crate::system::{Generate, PartitionError, System, partition};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
@@ -37,6 +38,13 @@ const PROGRESS: Duration = Duration::from_millis(50);
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its launcher is asked for the cause before the run ends without one.
 const CAUSE: Duration = Duration::from_secs(1);
+/// Why a worker is taken for lost that its launcher knows nothing of.
+const SILENT: &str = "nothing is heard from it any more";
+/// A worker is silent if it was not heard of for so many of its longest pauses so far.
+const PAUSES: u32 = 8;
+/// A pass over all rows, and what workers tell at pauses, may take so many leases.
+const PASS_LEASES: u32 = 4;
+
 /// How long to wait for the acknowledgement of the last orders.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -49,13 +57,18 @@ pub enum Input<'a> {
     Generate(&'a Generate),
 }
 
+/// Workers whose processes have ended since the last call, counted from 0, and how.
+pub type Ended<'a> = &'a mut dyn FnMut() -> Vec<(usize, String)>;
+
 /// Result of a distributed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Solved {
     /// The outcome, as in any mode.
     pub outcome: Outcome,
-    /// Counters of each worker.
+    /// Counters of each worker that was there in the end.
     pub workers: Vec<WorkerStats>,
+    /// Workers that were lost on the way.
+    pub lost_workers: usize,
     /// Counters of the judge; its laps, datagrams and elements are 0.
     pub judge: WorkerStats,
 }
@@ -156,14 +169,14 @@ pub enum SolveError {
 
 /// Solves `input` with all other members of the cluster as workers.
 ///
-/// `progress` is called a few times a second. `failure` is called to ask whether a worker's process has ended; it returns one line that says which
-/// and how. When `stop` returns true an asynchronous run ends with the x that it has, verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
+/// `progress` is called a few times a second. `ended` is called to ask which workers' processes have ended since, counted from 0, and how. A run goes on
+/// without workers that are lost, as long as one is left. When `stop` returns true an asynchronous run ends with the x that it has, verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
 pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
-    failure: &mut dyn FnMut() -> Option<String>,
+    ended: Ended<'_>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Solved, SolveError> {
     if endpoint.me() != NodeId(0) {
@@ -173,18 +186,16 @@ pub fn run<L: Link>(
     Relaxation::new(config.inner, config.omega)?;
     let ranges = share_out(input, endpoint.members().len() - 1)?;
     let mut bench = Bench {
-        judge: Judge::new(limits, setups(input, config, &ranges)),
-        feeds: match input {
-            Input::System(system) => ranges
-                .iter()
-                .map(|rows| Some(RowBlock::chunks(system, rows.clone(), CHUNK_BYTES)))
-                .collect(),
-            Input::Generate(_) => Vec::new(),
-        },
+        feeds: ranges.iter().map(|_| None).collect(),
+        heard: vec![Heard::now(); ranges.len()],
+        judge: Judge::new(limits, config, ranges, None),
+        input,
+        up: Vec::new(),
+        first_loading: None,
         fault: None,
     };
     let mut clock = StageClock::new();
-    let result = bench.drive(endpoint, &mut clock, progress, failure, stop);
+    let result = bench.drive(endpoint, &mut clock, progress, ended, stop, config.lease_ms);
     if let Err(error) = result {
         bench.abort(endpoint, &error);
         return Err(error);
@@ -208,6 +219,7 @@ pub fn run<L: Link>(
             x: ended.x,
         },
         workers: ended.stats,
+        lost_workers: ended.lost,
         judge: stats::count(&endpoint.counters(), false),
     })
 }
@@ -228,26 +240,6 @@ fn share_out(input: Input<'_>, workers: usize) -> Result<Vec<Range<usize>>, Part
             }
         }
     }
-}
-
-fn setups(input: Input<'_>, config: &SolveConfig, ranges: &[Range<usize>]) -> Vec<Setup> {
-    let bounds: Vec<usize> = std::iter::once(0)
-        .chain(ranges.iter().map(|rows| rows.end))
-        .collect();
-    let source = |rows: &Range<usize>| match input {
-        Input::System(system) => RowSource::Stream {
-            bytes: RowBlock::stream_bytes(system, rows.clone()),
-        },
-        Input::Generate(what) => RowSource::Generate {
-            what: what.to_string(),
-        },
-    };
-    let setup = |rows| Setup {
-        config: config.clone(),
-        bounds: bounds.clone(),
-        rows: source(rows),
-    };
-    ranges.iter().map(setup).collect()
 }
 
 /// Time spent in each stage.
@@ -291,11 +283,33 @@ impl StageClock {
     }
 }
 
+/// When a worker was last heard of.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    at: Instant,
+    longest: Duration,
+}
+
+impl Heard {
+    fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            longest: Duration::ZERO,
+        }
+    }
+}
+
 /// The judge and its driver's state.
 struct Bench<'a> {
     judge: Judge,
-    /// Rows still to be sent to each worker.
-    feeds: Vec<Option<Chunks<'a>>>,
+    input: Input<'a>,
+    /// Rows and values still to be sent to each worker.
+    feeds: Vec<Option<Feed<'a>>>,
+    heard: Vec<Heard>,
+    /// Nodes that are new here.
+    up: Vec<usize>,
+    /// How long the first division took until all were ready.
+    first_loading: Option<Duration>,
     fault: Option<JudgeFault>,
 }
 
@@ -305,10 +319,12 @@ impl Bench<'_> {
         endpoint: &mut Endpoint<L>,
         clock: &mut StageClock,
         progress: &mut dyn FnMut(Progress),
-        failure: &mut dyn FnMut() -> Option<String>,
+        ended: Ended<'_>,
         stop: &dyn Fn() -> bool,
+        lease_ms: u64,
     ) -> Result<(), SolveError> {
         let mut stopping = false;
+        let lease = Duration::from_millis(lease_ms);
         let (mut checked, mut shown) = (Instant::now(), Instant::now());
         loop {
             let waits = match self.judge.stage() {
@@ -322,10 +338,14 @@ impl Bench<'_> {
                 endpoint.poll_wait(self, waits)?
             };
             if let Some(fault) = self.fault.take() {
-                return Err(self.explain(endpoint, fault, failure));
+                return Err(self.explain(endpoint, fault, ended));
+            }
+            self.welcome(endpoint);
+            if self.first_loading.is_none() && self.judge.stage() != Stage::Distributing {
+                self.first_loading = Some(clock.began.elapsed());
             }
             clock.note(self.judge.stage());
-            let sent = self.send_orders(endpoint, failure)? | self.feed(endpoint)?;
+            let sent = self.send_orders(endpoint, ended)? | self.feed(endpoint)?;
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
                 return Ok(());
             }
@@ -338,9 +358,14 @@ impl Bench<'_> {
                         return Err(SolveError::Interrupted);
                     }
                 }
-                if let Some(what) = failure() {
-                    return Err(SolveError::WorkerEnded(what));
+                for (worker, what) in ended() {
+                    if let Err(fault) = self.judge.lost(worker, &what) {
+                        return Err(
+                            self.explain(endpoint, fault, &mut || vec![(worker, what.clone())])
+                        );
+                    }
                 }
+                self.check_leases(endpoint, lease);
             }
             if now - shown >= PROGRESS && self.judge.stage() == Stage::Iterating {
                 shown = now;
@@ -360,31 +385,98 @@ impl Bench<'_> {
         }
     }
 
+    /// Gives rows to nodes that have joined.
+    fn welcome<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
+        if self.up.is_empty() {
+            return;
+        }
+        endpoint.update_members();
+        self.up.sort_unstable();
+        for worker in std::mem::take(&mut self.up) {
+            if worker > self.heard.len() {
+                self.up.push(worker); // one whose number is beyond the next waits until the others are up
+            } else if worker == self.heard.len() {
+                self.heard.push(Heard::now());
+                self.feeds.push(None);
+                self.judge.joined(worker);
+            }
+        }
+    }
+
+    /// Notes that a worker was heard of.
+    fn note(&mut self, worker: usize) {
+        let is_iterating = self.judge.stage() == Stage::Iterating;
+        if let Some(heard) = self.heard.get_mut(worker) {
+            let now = Instant::now();
+            if is_iterating {
+                heard.longest = heard.longest.max(now - heard.at);
+            }
+            heard.at = now;
+        }
+    }
+
+    /// Goes on without workers that were not heard of for `lease`. Before they first iterate that is for their links and launcher to say.
+    fn check_leases<L: Link>(&mut self, endpoint: &mut Endpoint<L>, lease: Duration) {
+        let lease = match self.judge.stage() {
+            Stage::Iterating => lease,
+            Stage::Verifying | Stage::Collecting => PASS_LEASES * lease,
+            // Preparing rows may take long, but hardly longer than the first time.
+            Stage::Distributing => match self.first_loading {
+                Some(first) => PASS_LEASES * lease.max(first),
+                None => return,
+            },
+            Stage::Done => return,
+        };
+        for worker in 0..self.heard.len() {
+            let heard = self.heard[worker];
+            let silence = heard.at.elapsed();
+            if silence > lease.max(PAUSES * heard.longest) && self.judge.takes_part(worker) {
+                let cause = format!("not heard of for {:.1} s", silence.as_secs_f64());
+                if let Err(fault) = self.judge.lost(worker, &cause) {
+                    self.fault = Some(fault);
+                    return;
+                }
+                let order = Order::Abort {
+                    why: "it was taken for lost".to_owned(),
+                };
+                let _ = endpoint.try_send(node(worker), CONTROL, &order.encode());
+                self.heard
+                    .iter_mut()
+                    .for_each(|heard| heard.at = Instant::now());
+            }
+        }
+    }
+
     /// Sends orders while there is room; returns whether any was sent.
     fn send_orders<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
-        failure: &mut dyn FnMut() -> Option<String>,
+        ended: Ended<'_>,
     ) -> Result<bool, SolveError> {
         let mut sent = false;
-        while let Some((worker, order)) = self.judge.out().front() {
-            let worker = *worker;
-            let channel = if matches!(order, Order::Setup(_)) {
+        while let Some((worker, order)) = self.judge.out().pop_front() {
+            let mut order = order;
+            let channel = if let Order::Setup(setup) = &mut order {
+                let x = self.judge.known_x();
+                self.feeds[worker] = Some(Feed::new(self.input, setup, x, CHUNK_BYTES));
+                self.heard[worker] = Heard::now();
                 BULK
             } else {
                 CONTROL
             };
             match endpoint.try_send(node(worker), channel, &order.encode()) {
                 Ok(()) => sent = true,
-                Err(SendError::WouldBlock { .. }) => break,
-                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
-                    if self.judge.has_all_of(worker) => {}
+                Err(SendError::WouldBlock { .. }) => {
+                    self.judge.out().push_front((worker, order));
+                    break;
+                }
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
-                    return Err(self.explain(endpoint, JudgeFault::Missed { worker }, failure));
+                    if let Err(fault) = self.judge.lost(worker, SILENT) {
+                        return Err(self.explain(endpoint, fault, ended));
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.judge.out().pop_front();
         }
         Ok(sent)
     }
@@ -396,17 +488,13 @@ impl Bench<'_> {
             return Ok(false); // the setup goes first
         }
         for (worker, feed) in self.feeds.iter_mut().enumerate() {
-            let Some(chunks) = feed else { continue };
+            let Some(orders) = feed else { continue };
             if endpoint.queued_bytes(node(worker)) >= QUEUE_BYTES {
                 continue;
             }
-            match chunks.next() {
-                Some(chunk) => {
-                    match endpoint.send_shared(
-                        node(worker),
-                        BULK,
-                        Order::Rows(chunk).encode().into(),
-                    ) {
+            match orders.next() {
+                Some(order) => {
+                    match endpoint.send_shared(node(worker), BULK, order.encode().into()) {
                         Ok(()) => sent = true,
                         // `peer_dead` reports the loss.
                         Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
@@ -426,7 +514,7 @@ impl Bench<'_> {
         &mut self,
         endpoint: &mut Endpoint<L>,
         fault: JudgeFault,
-        failure: &mut dyn FnMut() -> Option<String>,
+        ended: Ended<'_>,
     ) -> SolveError {
         let name = |worker: usize| endpoint.name_of(node(worker)).to_owned();
         match fault {
@@ -443,7 +531,7 @@ impl Bench<'_> {
                 let worker = name(worker);
                 let began = Instant::now();
                 while began.elapsed() < CAUSE {
-                    if let Some(what) = failure() {
+                    if let Some((_, what)) = ended().pop() {
                         return SolveError::WorkerEnded(what);
                     }
                     // Goes on polling, so that the other workers do not take this node for dead, too.
@@ -452,7 +540,7 @@ impl Bench<'_> {
                     }
                     std::thread::sleep(CHECK);
                 }
-                let cause = "nothing is heard from it any more".into();
+                let cause = SILENT.into();
                 SolveError::WorkerLost { worker, cause }
             }
         }
@@ -476,6 +564,7 @@ impl Handler for Bench<'_> {
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
         let answer = self.judge.answer(worker, delivery.body.bytes());
         self.fault = self.fault.take().or(answer.err());
+        self.note(worker);
     }
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
@@ -483,15 +572,19 @@ impl Handler for Bench<'_> {
         if datagram.channel_id == REPORT_CHANNEL
             && let Some(report) = LapReport::parse(datagram.epoch, datagram.lap, datagram.payload)
         {
-            self.judge
-                .report(usize::from(datagram.source.0).wrapping_sub(1), report);
+            let worker = usize::from(datagram.source.0).wrapping_sub(1);
+            self.judge.report(worker, report);
+            self.note(worker);
         }
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        self.up.extend(usize::from(peer.0).checked_sub(1));
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         let worker = usize::from(peer.0).wrapping_sub(1);
-        if !self.judge.has_all_of(worker) {
-            self.fault.get_or_insert(JudgeFault::Missed { worker });
-        }
+        let lost = self.judge.lost(worker, SILENT);
+        self.fault = self.fault.take().or(lost.err());
     }
 }

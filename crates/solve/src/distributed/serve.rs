@@ -130,7 +130,7 @@ fn serve<L: Link>(
                     endpoint.uncork()?;
                 }
                 match (beside.returned(), beside.rests()) {
-                    (Some(returned), _) => driver.take_back(returned),
+                    (Some(returned), _) => driver.take_back(returned)?,
                     (None, true) => drop(endpoint.poll_wait(driver, REST)?),
                     (None, false) if idle && crowded => std::thread::yield_now(),
                     (None, false) => std::hint::spin_loop(),
@@ -154,8 +154,13 @@ fn serve<L: Link>(
             }
             Step::Rest => drop(endpoint.poll_wait(driver, REST)?),
             Step::Wait => drop(endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?),
+            Step::Lap => driver.worker.lap_is_complete()?,
             Step::Build(rows, relaxation) => {
-                let built = Sweeper::new(rows.make(), relaxation);
+                let block = rows.make().ok_or(WorkerFault::Protocol {
+                    from: "the judge",
+                    what: "rows that are not all of a block",
+                })?;
+                let built = Sweeper::new(block, relaxation);
                 driver.worker.built(built.map_err(WorkerFault::from)?)?;
             }
             Step::Verify => {
@@ -232,21 +237,22 @@ impl Driver {
                     beside.lend(field, mode);
                 }
             }
-            (false, true) => self.recall(),
+            (false, true) => self.recall()?,
             _ => {}
         }
         Ok(())
     }
 
     /// Takes the work back, if it is lent.
-    fn recall(&mut self) {
-        if let Some(returned) = self.beside.as_mut().and_then(Beside::recall) {
-            self.take_back(returned);
+    fn recall(&mut self) -> Result<(), WorkerFault> {
+        match self.beside.as_mut().and_then(Beside::recall) {
+            Some(returned) => self.take_back(returned),
+            None => Ok(()),
         }
     }
 
-    fn take_back(&mut self, Returned { field, lap }: Returned) {
-        self.worker.take_back(field, lap);
+    fn take_back(&mut self, Returned { field, lap }: Returned) -> Result<(), WorkerFault> {
+        self.worker.take_back(field, lap)
     }
 
     fn check(&mut self) -> Result<(), WorkerError> {
@@ -270,7 +276,10 @@ impl Driver {
             };
             match endpoint.try_send(to, channel, &out.bytes) {
                 Ok(()) => {}
-                Err(SendError::WouldBlock { .. }) => return Ok(false),
+                // Node 0 is about to tell who a worker is that has joined.
+                Err(SendError::WouldBlock { .. } | SendError::UnknownPeer { .. }) => {
+                    return Ok(false);
+                }
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
                     return Err(WorkerError::JudgeLost);
                 }
@@ -285,11 +294,12 @@ impl Driver {
 
     fn take(&mut self, from: NodeId, bytes: &[u8]) {
         if self.fault.is_none() {
-            self.recall(); // messages may end an epoch, or bring values: both need x
-            self.fault = match from {
-                JUDGE => self.worker.order(bytes).err(),
-                NodeId(worker) => self.worker.note(usize::from(worker) - 1, bytes).err(),
-            };
+            // Messages may end an epoch, or bring values: both need x.
+            let taken = self.recall().and_then(|()| match from {
+                JUDGE => self.worker.order(bytes),
+                NodeId(worker) => self.worker.note(usize::from(worker) - 1, bytes),
+            });
+            self.fault = taken.err();
         }
     }
 

@@ -62,12 +62,14 @@ pub(super) struct Out {
 pub(super) enum Step {
     /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
     Again(bool),
+    /// A lap of a synchronous run is complete: call `lap_is_complete`.
+    Lap,
     /// Wait for messages or a short time, then step again.
     Rest,
     /// Wait for messages.
     Wait,
     /// Make a sweeper of these (may take seconds) and pass it to `built`.
-    Build(Rows, Relaxation),
+    Build(Box<Rows>, Relaxation),
     /// Compute `exact_residual` (one pass over the rows) and pass it to `verified`.
     Verify,
     /// Pass the counters to `finish`.
@@ -76,28 +78,56 @@ pub(super) enum Step {
     Leave,
 }
 
-/// A worker's rows, or how to make them.
+/// What a worker's block is put together from.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Rows {
-    Here(Box<RowBlock>),
+pub(super) struct Rows {
+    /// Rows that it had before, of which those in `rows` are kept.
+    pub(super) kept: Option<RowBlock>,
+    pub(super) fresh: Fresh,
+    /// All rows of the block.
+    pub(super) rows: Range<usize>,
+}
+
+/// Rows that are new to a worker, or how to make them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Fresh {
+    Here(Vec<RowBlock>),
     Made {
         what: Generate,
-        rows: Range<usize>,
+        ranges: Vec<Range<usize>>,
         seed: u64,
         solution: Solution,
     },
 }
 
 impl Rows {
-    pub(super) fn make(self) -> RowBlock {
-        match self {
-            Rows::Here(block) => *block,
-            Rows::Made {
+    /// The block. `None`: its parts are not all of its rows.
+    pub(super) fn make(self) -> Option<RowBlock> {
+        let mut parts = match self.fresh {
+            Fresh::Here(blocks) => blocks,
+            Fresh::Made {
                 what,
-                rows,
+                ranges,
                 seed,
                 solution,
-            } => what.rows(rows, seed, solution),
+            } => {
+                let make = |rows| what.rows(rows, seed, solution);
+                ranges.into_iter().map(make).collect()
+            }
+        };
+        // What is not new is one range; the judge does not count on more than it knows to be here.
+        parts.sort_by_key(|block| block.rows.start);
+        let mut gap = self.rows.clone();
+        for part in &parts {
+            if part.rows.start == gap.start {
+                gap.start = part.rows.end;
+            } else {
+                gap.end = gap.end.min(part.rows.start);
+            }
         }
+        let kept = self.kept.filter(|_| !gap.is_empty());
+        parts.extend(kept.and_then(|block| block.narrowed(&gap)));
+        parts.sort_by_key(|block| block.rows.start);
+        RowBlock::joined(parts).filter(|block| block.rows == self.rows)
     }
 }

@@ -161,6 +161,12 @@ impl Policy {
         }
     }
 
+    /// The rows are divided anew: values of lost workers are older than before, and what was reached so far is no measure.
+    pub(super) fn restart(&mut self) {
+        (self.standing, self.standstills) = (f64::INFINITY, 0);
+        (self.tightening, self.growth) = (1.0, GROWTH);
+    }
+
     /// Residuals are relative to this.
     pub(super) fn rhs_norm(&self) -> f64 {
         self.rhs_norm

@@ -1,23 +1,26 @@
 //! A worker as a state machine: messages and datagrams in, messages out, steps of work between. No clock, no link, no thread.
 //!
-//! Driven by `worker_main`. Phases: rows arrive → they are prepared → the judge orders to begin → relax until pause → freeze, exchange blocks, tell
-//! the judge their stamps → exact residual of the own rows → begin again, or deliver the results and leave.
+//! Driven by `worker_main`. Phases: rows arrive → they are prepared → workers tell each other what they read → the judge orders to begin → relax until
+//! pause → freeze, exchange blocks, tell the judge their stamps → exact residual of the own rows → begin again, or deliver the results and leave. A new
+//! setup, in any phase, divides the rows anew: what this worker has of its new rows is kept, with x.
 //!
 //! Invariants: a worker sends `Frozen` only after it has every other worker's block of that epoch, so equal stamps mean equal x; between `Frozen` and
-//! the answer to `Verify` x does not change. A message that does not fit the phase is a failure of the run; a late one (of an older epoch) is
-//! dropped.
+//! the answer to `Verify` x does not change. A message that does not fit the phase is a failure of the run; a late one (of an older epoch or division)
+//! is dropped.
 
+use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
-use super::field::{Exact, Field, Outlet, Stepped};
+use super::field::{Carried, Exact, Field, Outlet, Stepped};
+use super::loading::Loading;
 use super::message::{Answer, Estimate, Frozen, Note, Order, Piece, RowSource, Setup, WorkerStats};
 use super::readers::Readers;
 use super::step::{Out, Rows, Step, To, Way, WorkerFault};
-
 use super::watch::{Cause, Watch};
 use crate::local::{Relaxation, Sweeper};
-use crate::system::{Generate, RowBlockBuilder};
+use crate::system::{Generate, RowBlock};
 use std::collections::VecDeque;
-use tsumuji_board::{Elements, Lap, Reads};
+use std::ops::Range;
+use tsumuji_board::{Elements, Reads};
 use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
 
@@ -25,17 +28,22 @@ use tsumuji_wire::Datagram;
 /// few that every block is several messages.
 const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 
-/// Memory per row that a block needs beyond its stream.
-const BYTES_PER_ROW: usize = 64;
+/// Time between two snapshots of the own x to the judge: what is lost with a worker is one of these old at most.
+const SNAPSHOT_EVERY_NS: u64 = 1_000_000_000;
+
+/// Most values of another worker's block that are kept before the first setup: 128 MB.
+const BEFORE_SETUP_VALUES: usize = 1 << 22;
 
 #[derive(Debug, PartialEq)]
 enum Phase {
     Loading,
     /// All rows have arrived, or are known how to make.
-    Loaded(Rows),
+    Loaded,
     Building,
     /// Waits to hear what the others read.
     Meeting,
+    /// Waits for the blocks of the others with which a division begins.
+    Joining,
     /// Waits for `Begin`.
     Idle,
     Running,
@@ -50,31 +58,24 @@ enum Phase {
     Left,
 }
 
-/// How much of a worker's block has arrived, of which epoch and lap.
-#[derive(Debug, Clone, Copy, Default)]
-struct Received {
-    epoch: u32,
-    lap: u32,
-    values: usize,
-    estimate: Estimate,
-}
-
 #[derive(Debug)]
 pub(super) struct Worker {
     me: usize,
     capacity_bytes: usize,
     phase: Phase,
     setup: Option<Box<Setup>>,
-    builder: Option<RowBlockBuilder>,
+    loading: Loading,
+    /// Rows of the last division, while there is no field.
+    kept: Option<RowBlock>,
+    carried: Carried,
     field: Option<Field>,
     epoch: u32,
     watch: Watch,
-    received: Vec<Received>,
+    blocks: Blocks,
     readers: Readers,
-    /// Answer to give once all of `readers` are known.
+    /// Answer to give once this worker is ready.
     ready: Option<Answer>,
-    /// Pieces of laps (sync) and epochs that have not begun here.
-    early: VecDeque<(usize, Piece)>,
+    snapshot_ns: u64,
     out: VecDeque<Out>,
 }
 
@@ -86,14 +87,16 @@ impl Worker {
             capacity_bytes,
             phase: Phase::Loading,
             setup: None,
-            builder: None,
+            loading: Loading::default(),
+            kept: None,
+            carried: Carried::default(),
             field: None,
             epoch: 0,
             watch: Watch::new(0.0, 0, 0.0, 0),
-            received: Vec::new(),
+            blocks: Blocks::default(),
             readers: Readers::default(),
             ready: None,
-            early: VecDeque::new(),
+            snapshot_ns: 0,
             out: VecDeque::new(),
         }
     }
@@ -119,11 +122,12 @@ impl Worker {
     }
 
     /// Takes the numbers back. `lap`: a lap of a synchronous run is complete.
-    pub(super) fn take_back(&mut self, field: Field, lap: bool) {
+    pub(super) fn take_back(&mut self, field: Field, lap: bool) -> Result<(), WorkerFault> {
         self.field = Some(field);
         if lap {
-            self.lap_is_complete();
+            return self.lap_is_complete();
         }
+        Ok(())
     }
 
     /// The numbers while this worker relaxes by itself.
@@ -187,22 +191,33 @@ impl Worker {
                 what,
             })
         };
-        if let (Some((&Order::ROWS, rows)), Phase::Loading) = (bytes.split_first(), &self.phase) {
+        if let Some((&Order::ROWS, rows)) = bytes.split_first() {
             return self.rows(rows); // without the copy that `parse` makes
         }
-        match (Order::parse(bytes), &self.phase) {
-            (None, _) => bad("a message that does not parse"),
-            (Some(Order::Abort { why }), _) => Err(WorkerFault::Aborted { why }),
-            (Some(Order::Setup(setup)), Phase::Loading) if self.setup.is_none() => {
-                self.set_up(setup)
+        let order = match Order::parse(bytes) {
+            Some(order) => order,
+            None => return bad("a message that does not parse"),
+        };
+        let is_late = |epoch: u32| (epoch.wrapping_sub(self.epoch) as i32) < 0;
+        match (order, &self.phase) {
+            (Order::Abort { why }, _) => Err(WorkerFault::Aborted { why }),
+            (_, Phase::Left) => Ok(()),
+            (Order::Setup(setup), _) => self.set_up(setup),
+            (Order::Values { start, values }, Phase::Loading) => {
+                self.loading.values(&mut self.carried.x, start, &values)?;
+                if self.loading.is_whole() {
+                    self.phase = Phase::Loaded;
+                }
+                Ok(())
             }
+            (Order::Begin { epoch, .. }, _) if is_late(epoch) => Ok(()),
             (
-                Some(Order::Begin {
+                Order::Begin {
                     epoch,
                     rhs_sq,
                     watch,
                     factors,
-                }),
+                },
                 Phase::Idle | Phase::Frozen,
             ) => {
                 if !self.begin(epoch, rhs_sq, watch, &factors) {
@@ -210,23 +225,26 @@ impl Worker {
                 }
                 Ok(())
             }
-            (Some(Order::Pause { epoch }), Phase::Running) if epoch == self.epoch => {
-                self.freeze();
+            (Order::Pause { epoch } | Order::Verify { epoch, .. } | Order::Finish { epoch }, _)
+                if is_late(epoch) =>
+            {
                 Ok(())
             }
-            (Some(Order::Verify { epoch, magnitude }), Phase::Frozen) if epoch == self.epoch => {
+            (Order::Pause { epoch }, Phase::Running) if epoch == self.epoch => self.freeze(),
+            (Order::Verify { epoch, magnitude }, Phase::Frozen) if epoch == self.epoch => {
                 self.phase = Phase::Verifying(magnitude);
                 Ok(())
             }
-            (Some(Order::Finish), Phase::Frozen) => {
+            (Order::Finish { epoch }, Phase::Frozen) if epoch == self.epoch => {
                 self.phase = Phase::Counting;
                 Ok(())
             }
-            (Some(Order::Leave), Phase::Finished) => {
+            // In the second case it has joined too late.
+            (Order::Leave, Phase::Finished | Phase::Loading) => {
                 self.phase = Phase::Left;
                 Ok(())
             }
-            (Some(_), _) => bad("an order that does not fit"),
+            (_, _) => bad("an order that does not fit"),
         }
     }
 
@@ -239,11 +257,12 @@ impl Worker {
         match Note::parse(bytes).ok_or(fault("a message that does not parse"))? {
             Note::Piece(piece) => self.piece(from, piece),
             Note::Reads {
+                division,
                 packed,
                 last,
                 elements,
             } => {
-                if !self.readers.hear(from, packed, last, elements) {
+                if !self.readers.hear((division, from), packed, last, elements) {
                     return Err(fault("a list of elements that does not fit"));
                 }
                 self.meet()
@@ -251,67 +270,65 @@ impl Worker {
         }
     }
 
-    /// Answers that this worker is ready once it knows what all others read.
+    /// Goes on once this worker knows what all others read.
     fn meet(&mut self) -> Result<(), WorkerFault> {
         let (Phase::Meeting, Some(field), Some(setup)) =
             (&self.phase, &mut self.field, &self.setup)
         else {
             return Ok(());
         };
-        if self.readers.known() + 1 < setup.workers() {
+        if self.readers.lists().count() + 1 < setup.team().count() {
             return Ok(());
         }
         for (worker, reads) in self.readers.lists() {
-            let is_other = *worker != self.me && *worker < setup.workers();
-            if !is_other || !field.set_reader(*worker, reads.clone()) {
+            let is_other = worker != self.me && !setup.rows_of(worker).is_empty();
+            if !is_other || !field.set_reader(worker, reads.clone()) {
                 return Err(WorkerFault::Protocol {
                     from: "another worker",
                     what: "a list of elements that are not this worker's",
                 });
             }
         }
+        if setup.exchanges {
+            self.phase = Phase::Joining;
+            self.send_block();
+            return self.look_for_blocks();
+        }
+        self.be_ready();
+        Ok(())
+    }
+
+    fn be_ready(&mut self) {
         self.phase = Phase::Idle;
         if let Some(ready) = self.ready.take() {
             self.tell(Way::Control, &ready);
         }
-        Ok(())
     }
 
     fn piece(&mut self, from: usize, piece: Piece) -> Result<(), WorkerFault> {
-        let fault = |what| WorkerFault::Protocol {
+        let misfit = |_: Misfit| WorkerFault::Protocol {
             from: "another worker",
-            what,
+            what: "a block that is not its own",
         };
-        let (Some(setup), Some(field)) = (&self.setup, &self.field) else {
-            return Err(fault("a block before the run began"));
+        let Some(setup) = &self.setup else {
+            return self
+                .blocks
+                .keep(from, piece, BEFORE_SETUP_VALUES)
+                .map_err(misfit);
         };
-        let (workers, mode) = (setup.workers(), setup.config.mode);
-        if from == self.me || from >= workers {
-            return Err(fault("a block although it has none"));
+        if from == self.me || (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
+            return Ok(()); // late
         }
-        let bounds = match field.reads(from) {
-            Reads::Whole => setup.rows_of(from),
-            Reads::Packed(list) => 0..list.len(),
-        };
-        let end = piece.start.saturating_add(piece.values.len());
-        let fits = bounds.start <= piece.start && end <= bounds.end;
-        if !fits || Lap::new(piece.lap).is_none() {
-            return Err(fault("a block that is not its own"));
-        }
-        if mode == Mode::Async && piece.epoch == self.epoch {
-            self.install(from, &piece);
-        } else if (piece.epoch.wrapping_sub(self.epoch) as i32) >= 0 {
-            // Of a later epoch, or (sync) perhaps a later lap. No worker is ever more than one ahead of another: it would lack our block.
-            let waiting = self.early.iter().filter(|early| early.0 == from);
-            // A block of nothing is one piece, too.
-            let waiting: usize = waiting.map(|early| early.1.values.len().max(1)).sum();
-            if waiting + piece.values.len().max(1) > 2 * bounds.len().max(1) {
-                return Err(fault("more blocks than laps"));
+        let is_due = setup.config.mode == Mode::Async && piece.epoch == self.epoch;
+        match &mut self.field {
+            Some(field) if is_due && self.phase != Phase::Meeting => {
+                let rows = setup.rows_of(from);
+                let installed = self.blocks.install(field, rows, from, &piece);
+                installed.map_err(misfit)?;
             }
-            self.early.push_back((from, piece));
+            _ => self.blocks.keep(from, piece, setup.n()).map_err(misfit)?,
         }
-        self.look_for_blocks();
-        Ok(())
+        self.look_for_blocks()
     }
 
     /// Does one step of work.
@@ -320,11 +337,12 @@ impl Worker {
             Phase::Loading
             | Phase::Building
             | Phase::Meeting
+            | Phase::Joining
             | Phase::Idle
             | Phase::Exchanging
             | Phase::Frozen
             | Phase::Finished => Ok(Step::Wait),
-            Phase::Loaded(_) => Ok(self.take_block()),
+            Phase::Loaded => Ok(self.take_block()),
             Phase::Verifying(_) => Ok(Step::Verify),
             Phase::Counting => Ok(Step::Count),
             Phase::Left => Ok(Step::Leave),
@@ -333,27 +351,50 @@ impl Worker {
                     unreachable!("running")
                 };
                 match setup.config.mode {
-                    Mode::Async => Ok(match field.step_async(outlet)? {
-                        Stepped::Rows(lap) => Step::Again(lap),
-                        Stepped::Rests => Step::Rest,
-                    }),
+                    Mode::Async => match field.step_async(outlet)? {
+                        Stepped::Rows(lap) => {
+                            if lap {
+                                self.snapshot(outlet.now_ns());
+                            }
+                            Ok(Step::Again(lap))
+                        }
+                        Stepped::Rests => Ok(Step::Rest),
+                    },
                     Mode::Sync => {
                         let lap = field.step_sync(outlet)?;
-                        if lap {
-                            self.lap_is_complete();
-                        }
-                        Ok(Step::Again(lap))
+                        Ok(if lap { Step::Lap } else { Step::Again(false) })
                     }
                 }
             }
         }
     }
 
+    /// Sends the judge the own x from time to time, while nothing else waits to be sent.
+    fn snapshot(&mut self, now_ns: u64) {
+        let (Some(field), Some(setup)) = (&self.field, &self.setup) else {
+            return;
+        };
+        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
+        if !is_due || !self.out.is_empty() || setup.team().count() == 1 {
+            return;
+        }
+        self.snapshot_ns = now_ns;
+        let (start, division) = (field.sweeper().block().rows.start, setup.division);
+        let parts = field.own_x().chunks(PIECE_VALUES).enumerate();
+        let parts = parts.map(|(part, values)| Answer::Snapshot {
+            division,
+            start: start + part * PIECE_VALUES,
+            values: values.to_vec(),
+        });
+        let parts: Vec<Answer> = parts.collect();
+        parts.iter().for_each(|part| self.tell(Way::Bulk, part));
+    }
+
     /// Sends the block of a synchronous run's lap, and waits for the others'.
-    fn lap_is_complete(&mut self) {
-        self.send_block();
+    pub(super) fn lap_is_complete(&mut self) -> Result<(), WorkerFault> {
         self.phase = Phase::Exchanging;
-        self.look_for_blocks();
+        self.send_block();
+        self.look_for_blocks()
     }
 
     /// Takes the result of [`Step::Build`].
@@ -361,11 +402,11 @@ impl Worker {
         let setup = self.setup.as_ref().expect("rows came after the setup");
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
         let notes = sweeper.note().map(str::to_owned).into_iter().collect();
-        let field = Field::new(sweeper, setup, self.me, self.capacity_bytes);
-        let workers = setup.workers();
-        self.received = vec![Received::default(); workers];
-        for worker in (0..workers).filter(|worker| *worker != self.me) {
-            let notes = Note::of_reads(field.reads(worker));
+        let carried = std::mem::take(&mut self.carried);
+        let field = Field::new(sweeper, setup, (self.me, self.capacity_bytes), carried);
+        let division = setup.division;
+        for worker in setup.team().filter(|worker| *worker != self.me) {
+            let notes = Note::of_reads(division, field.reads(worker));
             self.out.extend(notes.into_iter().map(|bytes| Out {
                 to: To::Worker(worker),
                 way: Way::Bulk,
@@ -373,7 +414,11 @@ impl Worker {
             }));
         }
         self.field = Some(field);
-        self.ready = Some(Answer::Ready { rhs_sq, notes });
+        self.ready = Some(Answer::Ready {
+            division,
+            rhs_sq,
+            notes,
+        });
         self.phase = Phase::Meeting;
         self.meet()
     }
@@ -411,18 +456,22 @@ impl Worker {
         let parts = field.own_x().chunks(PIECE_VALUES).enumerate();
         let mut answers: Vec<Answer> = parts
             .map(|(part, values)| Answer::Solution {
+                epoch: self.epoch,
                 start: start + part * PIECE_VALUES,
                 values: values.to_vec(),
             })
             .collect();
-        answers.push(Answer::Final(WorkerStats {
-            laps: self.laps(),
-            shares_taken: field.shares_taken,
-            elements: field.elements() as u64,
-            laps_beside: field.laps_beside.round() as u64,
-            frames_lost: stats.frames_lost + field.refused,
-            ..stats
-        }));
+        answers.push(Answer::Final {
+            epoch: self.epoch,
+            stats: WorkerStats {
+                laps: self.laps(),
+                shares_taken: field.shares_taken,
+                elements: field.elements() as u64,
+                laps_beside: field.laps_beside.round() as u64,
+                frames_lost: stats.frames_lost + field.refused,
+                ..stats
+            },
+        });
         for answer in &answers {
             self.tell(Way::Bulk, answer);
         }
@@ -437,69 +486,72 @@ impl Worker {
         });
     }
 
+    /// Begins a division of the rows, in whatever phase.
     fn set_up(&mut self, setup: Box<Setup>) -> Result<(), WorkerFault> {
-        if self.me >= setup.workers() {
-            return Err(WorkerFault::Protocol {
-                from: "the judge",
-                what: "a setup without rows for this worker",
-            });
-        }
+        let bad = |what| WorkerFault::Protocol {
+            from: "the judge",
+            what,
+        };
         let rows = setup.rows_of(self.me);
-        match &setup.rows {
-            RowSource::Stream { bytes } => {
-                // The block takes its stream's bytes, more per row (offsets, factors of relaxation), and x.
-                let more = BYTES_PER_ROW * rows.len() + size_of::<f64>() * setup.n();
-                self.builder = Some(RowBlockBuilder::new((*bytes as usize).saturating_add(more)));
-            }
-            RowSource::Generate { what } => {
-                let what: Generate = what.parse()?;
-                if what.n() != setup.n() {
-                    return Err(WorkerFault::Protocol {
-                        from: "the judge",
-                        what: "a system of another size",
-                    });
-                }
-                self.phase = Phase::Loaded(Rows::Made {
-                    what,
-                    rows,
-                    seed: setup.config.seed,
-                    solution: setup.config.solution,
-                });
+        if rows.is_empty() {
+            return Err(bad("a setup without rows for this worker"));
+        }
+        if let Some(field) = self.field.take() {
+            let (block, carried) = field.into_parts();
+            (self.kept, self.carried) = (Some(block), carried);
+        }
+        if self.carried.x.len() != setup.n() {
+            self.carried.x = vec![0.0; setup.n()];
+        }
+        self.readers.begin(setup.division);
+        self.blocks.begin(setup.workers(), setup.epoch);
+        self.ready = None;
+        self.epoch = setup.epoch;
+        self.loading = Loading::begin(&setup);
+        let within = |part: &Range<usize>| rows.start <= part.start && part.end <= rows.end;
+        if !setup.fresh.iter().all(within) {
+            return Err(bad("rows that are not this worker's"));
+        }
+        if let RowSource::Generate { what } = &setup.rows {
+            let what: Generate = what.parse()?;
+            if what.n() != setup.n() {
+                return Err(bad("a system of another size"));
             }
         }
         self.setup = Some(setup);
+        self.phase = if self.loading.is_whole() {
+            Phase::Loaded
+        } else {
+            Phase::Loading
+        };
         Ok(())
     }
 
     fn rows(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
-        let Some(builder) = &mut self.builder else {
+        let (Phase::Loading, Some(setup)) = (&self.phase, &self.setup) else {
             return Err(WorkerFault::Protocol {
                 from: "the judge",
-                what: "rows before the setup",
+                what: "rows that no setup announced",
             });
         };
-        builder.push(bytes)?;
-        if builder.is_complete() {
-            let block = self.builder.take().expect("just filled").finish()?;
-            let setup = self.setup.as_ref().expect("before the builder");
-            if block.rows != setup.rows_of(self.me) || block.columns != setup.n() {
-                return Err(WorkerFault::Protocol {
-                    from: "the judge",
-                    what: "rows that are not this worker's",
-                });
-            }
-            self.phase = Phase::Loaded(Rows::Here(Box::new(block)));
+        self.loading.rows(setup, bytes)?;
+        if self.loading.is_whole() {
+            self.phase = Phase::Loaded;
         }
         Ok(())
     }
 
     fn take_block(&mut self) -> Step {
-        let Phase::Loaded(rows) = std::mem::replace(&mut self.phase, Phase::Building) else {
-            unreachable!("loaded")
+        self.phase = Phase::Building;
+        let setup = self.setup.as_ref().expect("before the rows");
+        let fresh = self.loading.take(setup);
+        let rows = Rows {
+            kept: self.kept.take(),
+            fresh,
+            rows: setup.rows_of(self.me),
         };
-        let config = &self.setup.as_ref().expect("before the rows").config;
-        match Relaxation::new(config.inner, config.omega) {
-            Ok(relaxation) => Step::Build(rows, relaxation),
+        match Relaxation::new(setup.config.inner, setup.config.omega) {
+            Ok(relaxation) => Step::Build(Box::new(rows), relaxation),
             Err(error) => {
                 self.failed(error.to_string());
                 Step::Leave
@@ -513,16 +565,18 @@ impl Worker {
         if !field.combine(factors) {
             return false;
         }
-        field.begin(epoch, rhs_sq, watch.max_laps(), self.phase == Phase::Idle);
+        let is_first =
+            self.phase == Phase::Idle && self.setup.as_ref().is_some_and(|setup| !setup.exchanges);
+        field.begin(epoch, rhs_sq, watch.max_laps(), is_first);
         (self.epoch, self.watch, self.phase) = (epoch, watch, Phase::Running);
         true
     }
 
     /// Stops iterating (async) and sends the own block to all others.
-    fn freeze(&mut self) {
+    fn freeze(&mut self) -> Result<(), WorkerFault> {
         self.phase = Phase::Exchanging;
         self.send_block();
-        self.look_for_blocks();
+        self.look_for_blocks()
     }
 
     fn send_block(&mut self) {
@@ -531,7 +585,7 @@ impl Worker {
         };
         let lap = field.freeze().get();
         let own = field.sweeper().block().rows.start;
-        for (&worker, reads) in self.readers.lists() {
+        for (worker, reads) in self.readers.lists() {
             let values = field.own_read(reads);
             let first = match reads {
                 Reads::Whole => own,
@@ -556,58 +610,36 @@ impl Worker {
         }
     }
 
-    /// Stores a piece of another worker's block, of this epoch, in x.
-    fn install(&mut self, from: usize, piece: &Piece) {
-        let (Some(field), Some(lap)) = (&mut self.field, Lap::new(piece.lap)) else {
-            return;
-        };
-        let received = &mut self.received[from];
-        if (received.epoch, received.lap) != (piece.epoch, piece.lap) {
-            *received = Received {
-                epoch: piece.epoch,
-                lap: piece.lap,
-                ..Received::default()
-            };
-        }
-        received.values += piece.values.len();
-        received.estimate = piece.estimate;
-        field.install(from, piece.start, &piece.values, lap);
-    }
-
     /// Goes on if the blocks of all others have arrived.
-    fn look_for_blocks(&mut self) {
-        let (Phase::Exchanging, Some(setup)) = (&self.phase, &self.setup) else {
-            return;
+    fn look_for_blocks(&mut self) -> Result<(), WorkerFault> {
+        let (Phase::Exchanging | Phase::Joining, Some(setup), Some(field)) =
+            (&self.phase, &self.setup, &mut self.field)
+        else {
+            return Ok(());
         };
-        let (workers, mode) = (setup.workers(), setup.config.mode);
-        let field = self.field.as_ref().expect("exchanging after relaxing");
-        let lap = field.lap();
-        let lengths = (0..workers).map(|worker| field.read_elements(worker));
-        let lengths: Vec<usize> = lengths.collect();
-        if !self.early.is_empty() {
-            let is_due = |piece: &Piece| {
-                piece.epoch == self.epoch && (mode == Mode::Async || piece.lap == lap.get())
-            };
-            let (due, rest) = std::mem::take(&mut self.early)
-                .into_iter()
-                .partition(|(_, piece)| is_due(piece));
-            self.early = rest;
-            let due: VecDeque<(usize, Piece)> = due;
-            due.iter()
-                .for_each(|(from, piece)| self.install(*from, piece));
+        let (workers, mode, lap) = (setup.workers(), setup.config.mode, field.lap());
+        for (from, piece) in self.blocks.due(mode, self.epoch, lap) {
+            let installed = self
+                .blocks
+                .install(field, setup.rows_of(from), from, &piece);
+            installed.map_err(|_| WorkerFault::Protocol {
+                from: "another worker",
+                what: "a block that is not its own",
+            })?;
         }
-        let complete = |worker: usize| {
-            let received = &self.received[worker];
-            received.epoch == self.epoch
-                && received.values == lengths[worker]
-                && (mode == Mode::Async || received.lap == lap.get())
-        };
-        if !(0..workers).all(|worker| worker == self.me || complete(worker)) {
-            return;
+        let awaited = (mode, self.epoch, lap);
+        let is_whole = |worker| worker == self.me || self.blocks.is_whole(awaited, worker, field);
+        let all = setup.team().all(is_whole);
+        if !all {
+            return Ok(());
+        }
+        if self.phase == Phase::Joining {
+            self.be_ready();
+            return Ok(());
         }
         let cause = match mode {
             Mode::Async => None,
-            Mode::Sync => match self.judge_lap(workers) {
+            Mode::Sync => match self.judge_lap() {
                 Some(cause) => Some(cause),
                 None => {
                     self.field
@@ -615,7 +647,7 @@ impl Worker {
                         .expect("exchanging after relaxing")
                         .next_lap();
                     self.phase = Phase::Running;
-                    return;
+                    return Ok(());
                 }
             },
         };
@@ -628,17 +660,18 @@ impl Worker {
             cause,
         });
         self.tell(Way::Control, &answer);
+        Ok(())
     }
 
     /// Whether the estimates of all workers for this lap end the epoch (sync). All workers add the same numbers in the same order.
-    fn judge_lap(&mut self, workers: usize) -> Option<Cause> {
+    fn judge_lap(&mut self) -> Option<Cause> {
         let field = self.field.as_ref().expect("a lap is done");
         let mut sum = Estimate::default();
-        for worker in 0..workers {
+        for worker in self.setup.as_ref().expect("before the laps").team() {
             let estimate = if worker == self.me {
                 field.estimate()
             } else {
-                self.received[worker].estimate
+                self.blocks.estimate(worker)
             };
             sum.measured_sq += estimate.measured_sq;
             sum.expected_sq += estimate.expected_sq;
@@ -646,12 +679,13 @@ impl Worker {
         if self.watch.is_candidate(sum.expected_sq) {
             return Some(Cause::Candidate);
         }
+        // Laps of this division, which are the same everywhere.
         self.watch.trouble(sum.measured_sq, field.walk().progress())
     }
 
     fn laps(&self) -> u64 {
         self.field
             .as_ref()
-            .map_or(0, |field| field.walk().progress().round() as u64)
+            .map_or(0, |field| field.laps().round() as u64)
     }
 }

@@ -177,6 +177,11 @@ impl Sweeper {
         &self.block
     }
 
+    /// Gives the rows back.
+    pub(crate) fn into_block(self) -> RowBlock {
+        self.block
+    }
+
     /// The method in use; never `auto`.
     pub fn inner(&self) -> Inner {
         if self.solver.is_some() {

@@ -107,6 +107,50 @@ impl RowBlock {
         blocks
     }
 
+    /// Keeps the rows that are also in `rows`; `None`: there are none.
+    pub fn narrowed(self, rows: &Range<usize>) -> Option<Self> {
+        let kept = self.rows.start.max(rows.start)..self.rows.end.min(rows.end);
+        if kept.is_empty() {
+            return None;
+        }
+        if kept == self.rows {
+            return Some(self);
+        }
+        let own = kept.start - self.rows.start..kept.end - self.rows.start;
+        Some(Self {
+            values: match self.values {
+                RowValues::Dense(mut values) => {
+                    values.truncate(own.end * self.columns);
+                    values.drain(..own.start * self.columns);
+                    RowValues::Dense(values)
+                }
+                RowValues::Sparse(csr) => RowValues::Sparse(csr.cut(own.clone())),
+            },
+            rhs: self.rhs[own].to_vec(),
+            rows: kept,
+            columns: self.columns,
+        })
+    }
+
+    /// Puts blocks together whose rows follow one another. `None`: they do not, or are not of one kind and width.
+    pub fn joined(blocks: Vec<Self>) -> Option<Self> {
+        let mut blocks = blocks.into_iter();
+        let mut whole = blocks.next()?;
+        for block in blocks {
+            if block.rows.start != whole.rows.end || block.columns != whole.columns {
+                return None;
+            }
+            match (&mut whole.values, block.values) {
+                (RowValues::Dense(values), RowValues::Dense(more)) => values.extend(more),
+                (RowValues::Sparse(csr), RowValues::Sparse(more)) => csr.append(&more),
+                _ => return None,
+            }
+            whole.rhs.extend(block.rhs);
+            whole.rows.end = block.rows.end;
+        }
+        Some(whole)
+    }
+
     /// Stored entries.
     pub fn stored(&self) -> usize {
         match &self.values {
@@ -282,6 +326,25 @@ mod tests {
                 RowBlock::whole(system.clone()),
                 RowBlock::cut(&system, 0..3)
             );
+        }
+    }
+
+    /// Blocks that are cut and put together again are the same block.
+    #[test]
+    fn cuts_join() {
+        for system in both_kinds() {
+            let whole = RowBlock::whole(system);
+            let part = |rows: Range<usize>| whole.clone().narrowed(&rows);
+            let parts = vec![
+                part(0..1).unwrap(),
+                part(1..2).unwrap(),
+                part(2..9).unwrap(),
+            ];
+            assert_eq!(RowBlock::joined(parts.clone()), Some(whole.clone()));
+            assert_eq!(part(3..5), None);
+            let gap = vec![parts[0].clone(), parts[2].clone()];
+            assert_eq!(RowBlock::joined(gap), None);
+            assert_eq!(RowBlock::joined(vec![]), None);
         }
     }
 

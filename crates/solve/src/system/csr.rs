@@ -218,6 +218,16 @@ impl Csr {
             + size_of_val(self.values.as_slice())
     }
 
+    /// Puts the rows of `more`, of as many columns, behind these.
+    pub(crate) fn append(&mut self, more: &Self) {
+        assert_eq!(self.columns, more.columns, "rows of one width");
+        let stored = self.values.len();
+        self.offsets
+            .extend(more.offsets[1..].iter().map(|offset| stored + offset));
+        self.indices.extend_from_slice(&more.indices);
+        self.values.extend_from_slice(&more.values);
+    }
+
     /// Copies rows `rows`; columns keep their numbers.
     pub fn cut(&self, rows: std::ops::Range<usize>) -> Self {
         let entries = self.offsets[rows.start]..self.offsets[rows.end];

@@ -1,0 +1,75 @@
+//! What a setup announces, as a sequence of messages: the rows that a worker lacks, and the last known x of them.
+//!
+//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in chunks of bounded size; the matrix is never copied as a whole.
+
+use super::message::{Order, RowSource, Setup};
+use super::run::Input;
+use crate::system::{Chunks, RowBlock};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Values in one message.
+const PIECE_VALUES: usize = 32 << 10;
+
+#[derive(Debug)]
+pub(super) struct Feed<'a> {
+    rows: VecDeque<Chunks<'a>>,
+    values: VecDeque<(usize, Vec<f64>)>,
+}
+
+impl<'a> Feed<'a> {
+    /// Completes `setup` by where its fresh rows come from. `x`: last known values, if any are.
+    pub(super) fn new(
+        input: Input<'a>,
+        setup: &mut Setup,
+        x: Option<&[f64]>,
+        chunk_bytes: usize,
+    ) -> Self {
+        let mut rows = VecDeque::new();
+        setup.rows = match input {
+            Input::System(system) => {
+                for range in &setup.fresh {
+                    rows.push_back(RowBlock::chunks(system, range.clone(), chunk_bytes));
+                }
+                let bytes = setup.fresh.iter();
+                let bytes = bytes.map(|range| RowBlock::stream_bytes(system, range.clone()));
+                RowSource::Stream {
+                    bytes: bytes.collect(),
+                }
+            }
+            Input::Generate(what) => RowSource::Generate {
+                what: what.to_string(),
+            },
+        };
+        let mut values = VecDeque::new();
+        if let Some(x) = x {
+            let pieces = |range: &Range<usize>| {
+                let range = range.clone();
+                let starts = range.clone().step_by(PIECE_VALUES);
+                starts
+                    .map(|start| {
+                        (
+                            start,
+                            x[start..range.end.min(start + PIECE_VALUES)].to_vec(),
+                        )
+                    })
+                    .collect::<Vec<_>>()
+            };
+            values.extend(setup.fresh.iter().flat_map(pieces));
+        }
+        setup.values = values.iter().map(|(_, values)| values.len()).sum();
+        Self { rows, values }
+    }
+
+    /// The next message; `None`: all were sent.
+    pub(super) fn next(&mut self) -> Option<Order> {
+        while let Some(chunks) = self.rows.front_mut() {
+            match chunks.next() {
+                Some(chunk) => return Some(Order::Rows(chunk)),
+                None => drop(self.rows.pop_front()),
+            }
+        }
+        let (start, values) = self.values.pop_front()?;
+        Some(Order::Values { start, values })
+    }
+}
