@@ -296,6 +296,17 @@ pub(super) struct LapReport {
 }
 
 impl LapReport {
+    /// Tells only that its sender lives: of no epoch.
+    pub(super) const HEARTBEAT: Self = Self {
+        epoch: 0,
+        number: 0,
+        laps: 0.0,
+        estimate: Estimate {
+            measured_sq: f64::INFINITY,
+            expected_sq: f64::INFINITY,
+        },
+    };
+
     /// Payload of the datagram; epoch and number travel in its header.
     pub(super) fn payload(&self) -> Vec<u8> {
         codec::to_bytes(&(self.laps, self.estimate), &[])

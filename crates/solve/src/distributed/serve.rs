@@ -26,6 +26,8 @@ const TURN_NS: u64 = 50_000;
 const REST: Duration = Duration::from_micros(100);
 /// Most polls between two steps: so many take all frames of the largest receive buffers.
 const POLLS_PER_STEP_MAX: usize = 64;
+/// A worker that waits for others tells the judge so often that it lives: well below any lease.
+const HEARTBEAT_NS: u64 = 100_000_000;
 /// Longest wait for messages, which end it.
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
@@ -98,7 +100,7 @@ fn serve<L: Link>(
     let crowded = endpoint.is_oversubscribed(&[team, team].concat());
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
-    let mut turn = 0;
+    let (mut turn, mut beat) = (0, 0);
     loop {
         let before = now_ns();
         // All that has arrived is taken before the next step: a sweep over stale values is half wasted, and data waiting in the link only grows
@@ -153,7 +155,14 @@ fn serve<L: Link>(
                 }
             }
             Step::Rest => drop(endpoint.poll_wait(driver, REST)?),
-            Step::Wait => drop(endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?),
+            Step::Wait => {
+                let now = now_ns();
+                if now - beat >= HEARTBEAT_NS {
+                    beat = now;
+                    Outlets { endpoint, began }.report(&LapReport::HEARTBEAT)?;
+                }
+                endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
+            }
             Step::Lap => driver.worker.lap_is_complete()?,
             Step::Build(rows, relaxation) => {
                 let block = rows.make().ok_or(WorkerFault::Protocol {
