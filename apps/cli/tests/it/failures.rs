@@ -84,7 +84,7 @@ fn workers_join_a_run() {
             "--link",
             link,
             "--tol",
-            "1e-8",
+            "1e-10",
             "--method",
             "relax",
         ];
