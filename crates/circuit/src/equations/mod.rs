@@ -60,9 +60,17 @@ pub enum EquationsError {
 fn listed(names: &[String]) -> String {
     /// Nodes that an error names.
     const MOST_NAMED: usize = 4;
-    let shown: Vec<String> = names.iter().take(MOST_NAMED).map(|name| format!("'{name}'")).collect();
+    let shown: Vec<String> = names
+        .iter()
+        .take(MOST_NAMED)
+        .map(|name| format!("'{name}'"))
+        .collect();
     let more = names.len().saturating_sub(MOST_NAMED);
-    let dots = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let dots = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
     format!("{}{dots}", shown.join(", "))
 }
 
@@ -73,9 +81,13 @@ fn loop_text(element: &str, nodes: &[String], volts: Option<f64>) -> String {
     );
     match volts {
         Some(volts) if volts != 0.0 => {
-            format!("{place}, and contradicts the others by {volts} V; change it, or put a resistor into the loop")
+            format!(
+                "{place}, and contradicts the others by {volts} V; change it, or put a resistor into the loop"
+            )
         }
-        _ => format!("{place}, so that its current is undetermined; leave it out, or put a resistor into the loop"),
+        _ => format!(
+            "{place}, so that its current is undetermined; leave it out, or put a resistor into the loop"
+        ),
     }
 }
 
@@ -100,12 +112,19 @@ pub struct Excitation<'a> {
 impl<'a> Excitation<'a> {
     /// The values of the netlist.
     pub fn new(netlist: &'a Netlist) -> Self {
-        Self { netlist, swept: None, scale: 1.0 }
+        Self {
+            netlist,
+            swept: None,
+            scale: 1.0,
+        }
     }
 
     /// With another value of one source, in volts or amperes.
     pub fn with(self, source: SourceRef, value: f64) -> Self {
-        Self { swept: Some((source, value)), ..self }
+        Self {
+            swept: Some((source, value)),
+            ..self
+        }
     }
 
     /// All sources multiplied by `scale`.
@@ -141,7 +160,7 @@ pub struct Excited {
 
 /// Where the voltage of an end of a diode comes from.
 #[derive(Debug, Clone, Copy)]
-struct Terminal {
+pub(crate) struct Terminal {
     /// Its unknown, or [`KNOWN`].
     unknown: u32,
     /// Its node, whose offset counts; none within a diode.
@@ -151,6 +170,8 @@ struct Terminal {
 /// The ideal diode of a diode, behind its series resistance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Junction {
+    /// Place of its diode in [`Netlist::diodes`].
+    pub(crate) diode: u32,
     anode: Terminal,
     cathode: Terminal,
     /// Places among the values of the matrix: (a, a), (c, c), (a, c), (c, a); none where an end is known.
@@ -175,13 +196,20 @@ impl Equations {
     /// Makes the equations.
     pub fn new(netlist: &Netlist) -> Result<Self, EquationsError> {
         let mut is_branch = vec![false; netlist.voltages.len()];
-        for element in netlist.current_gains.iter().chain(&netlist.transresistances) {
+        for element in netlist
+            .current_gains
+            .iter()
+            .chain(&netlist.transresistances)
+        {
             is_branch[element.control as usize] = true;
         }
         let rigid = Rigid::new(netlist, &is_branch)?;
         paths::check(netlist, &rigid)?;
         let (unknowns, nodes) = number(&rigid.root);
-        let branches = (0..).zip(&is_branch).filter(|(_, is_branch)| **is_branch).map(|(place, _)| place);
+        let branches = (0..)
+            .zip(&is_branch)
+            .filter(|(_, is_branch)| **is_branch)
+            .map(|(place, _)| place);
         let branches: Vec<u32> = branches.collect();
         let mut equations = Self {
             matrix: Csr::from_triplets(0, 0, &[])?,
@@ -243,14 +271,23 @@ impl Equations {
 
     /// The unknown of a node and its offset's owner.
     fn terminal(&self, node: NodeId) -> Terminal {
-        Terminal { unknown: self.unknowns[node.index()], node: Some(node) }
+        Terminal {
+            unknown: self.unknowns[node.index()],
+            node: Some(node),
+        }
     }
 
     /// For messages: a node of this unknown, or the current it is.
     pub fn unknown_name(&self, netlist: &Netlist, unknown: usize) -> String {
-        let node = self.unknowns.iter().position(|&found| found as usize == unknown);
+        let node = self
+            .unknowns
+            .iter()
+            .position(|&found| found as usize == unknown);
         match node {
-            Some(node) => format!("the voltage of the node '{}'", netlist.nodes.get(node as u32)),
+            Some(node) => format!(
+                "the voltage of the node '{}'",
+                netlist.nodes.get(node as u32)
+            ),
             None if unknown < self.first_current as usize => "a voltage within a diode".into(),
             None => "the current of a voltage source".into(),
         }
@@ -265,7 +302,10 @@ impl Junction {
                 KNOWN => 0.0,
                 unknown => x[unknown as usize],
             };
-            unknown + terminal.node.map_or(0.0, |node| excited.offsets[node.index()])
+            unknown
+                + terminal
+                    .node
+                    .map_or(0.0, |node| excited.offsets[node.index()])
         };
         volts(self.anode) - volts(self.cathode)
     }
@@ -290,7 +330,11 @@ impl Junction {
 
     /// Voltage between the constants of its ends: what is left of the junction's voltage where all unknowns are 0.
     pub(crate) fn offset(&self, excited: &Excited) -> f64 {
-        let offset = |terminal: Terminal| terminal.node.map_or(0.0, |node| excited.offsets[node.index()]);
+        let offset = |terminal: Terminal| {
+            terminal
+                .node
+                .map_or(0.0, |node| excited.offsets[node.index()])
+        };
         offset(self.anode) - offset(self.cathode)
     }
 }

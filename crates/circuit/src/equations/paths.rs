@@ -26,7 +26,11 @@ pub(super) fn check(netlist: &Netlist, rigid: &Rigid) -> Result<(), EquationsErr
         join(element.nodes);
     });
     // A transconductance may be a conductance; whether it is one, the factors tell.
-    for element in netlist.voltage_gains.iter().chain(&netlist.transconductances) {
+    for element in netlist
+        .voltage_gains
+        .iter()
+        .chain(&netlist.transconductances)
+    {
         join(element.nodes);
     }
     netlist.transresistances.iter().for_each(|element| {
@@ -42,5 +46,8 @@ pub(super) fn check(netlist: &Netlist, rigid: &Rigid) -> Result<(), EquationsErr
         return Ok(());
     }
     let count = named.len() + floating.count();
-    Err(EquationsError::Floating { nodes: named, count })
+    Err(EquationsError::Floating {
+        nodes: named,
+        count,
+    })
 }

@@ -75,7 +75,9 @@ impl Rigid {
                 links.push((nodes, Link::Short));
             }
         }
-        let voltages = (0..).zip(&netlist.voltages).filter(|(place, _)| !is_branch[*place as usize]);
+        let voltages = (0..)
+            .zip(&netlist.voltages)
+            .filter(|(place, _)| !is_branch[*place as usize]);
         let (zero, others): (Vec<_>, Vec<_>) =
             voltages.partition(|(place, source)| source.value == 0.0 && !is_swept(netlist, *place));
         for (place, source) in zero {
@@ -85,12 +87,20 @@ impl Rigid {
         }
         for (place, source) in others {
             if !sets.join(source.nodes[0].0, source.nodes[1].0) {
-                return Err(closed_loop(netlist, &links, source.nodes, source.name, Some(source.value)));
+                return Err(closed_loop(
+                    netlist,
+                    &links,
+                    source.nodes,
+                    source.name,
+                    Some(source.value),
+                ));
             }
             links.push((source.nodes, Link::Voltage(place)));
         }
         check_branches(netlist, is_branch, &links, &mut sets.clone())?;
-        let root = (0..netlist.nodes.len() as u32).map(|node| sets.find(node)).collect();
+        let root: Vec<u32> = (0..netlist.nodes.len() as u32)
+            .map(|node| sets.find(node))
+            .collect();
         let tree = hang(&links, &root);
         Ok(Self { root, tree })
     }
@@ -117,9 +127,16 @@ fn check_branches(
     links: &[(Pair, Link)],
     sets: &mut Sets,
 ) -> Result<(), EquationsError> {
-    let voltages = netlist.voltages.iter().zip(is_branch).filter(|(_, is_branch)| **is_branch);
+    let voltages = netlist
+        .voltages
+        .iter()
+        .zip(is_branch)
+        .filter(|(_, is_branch)| **is_branch);
     let voltages = voltages.map(|(source, _)| (source.nodes, source.name, Some(source.value)));
-    let gains = netlist.voltage_gains.iter().map(|gain| (gain.nodes, gain.name, None));
+    let gains = netlist
+        .voltage_gains
+        .iter()
+        .map(|gain| (gain.nodes, gain.name, None));
     for (nodes, name, value) in voltages.chain(gains) {
         if !sets.join(nodes[0].0, nodes[1].0) {
             return Err(closed_loop(netlist, links, nodes, name, value));
@@ -140,7 +157,12 @@ fn hang(links: &[(Pair, Link)], root: &[u32]) -> Vec<Hanging> {
             let is_reversed = nodes[0].0 == from;
             let node = nodes[usize::from(is_reversed)].0;
             if !std::mem::replace(&mut is_reached[node as usize], true) {
-                tree.push(Hanging { node, from, link, is_reversed });
+                tree.push(Hanging {
+                    node,
+                    from,
+                    link,
+                    is_reversed,
+                });
             }
         }
     };
@@ -193,7 +215,9 @@ fn closed_loop(
             volts: value,
         };
     }
-    let root: Vec<u32> = (0..netlist.nodes.len() as u32).map(|node| if node == minus.0 { node } else { u32::MAX }).collect();
+    let root: Vec<u32> = (0..netlist.nodes.len() as u32)
+        .map(|node| if node == minus.0 { node } else { u32::MAX })
+        .collect();
     let tree = hang(links, &root);
     let mut above = vec![None; netlist.nodes.len()];
     for hanging in &tree {
@@ -208,7 +232,13 @@ fn closed_loop(
             Link::Short => 0.0,
             Link::Voltage(place) => netlist.voltages[place as usize].value,
         };
-        around = around.map(|sum| if hanging.is_reversed { sum - volts } else { sum + volts });
+        around = around.map(|sum| {
+            if hanging.is_reversed {
+                sum - volts
+            } else {
+                sum + volts
+            }
+        });
         node = hanging.from;
         nodes.push(netlist.node_name(NodeId(node)).to_owned());
     }
@@ -217,5 +247,9 @@ fn closed_loop(
         nodes.push(netlist.node_name(minus).to_owned());
     }
     let volts = value.zip(around).map(|(value, around)| value - around);
-    EquationsError::Loop { element, nodes, volts }
+    EquationsError::Loop {
+        element,
+        nodes,
+        volts,
+    }
 }

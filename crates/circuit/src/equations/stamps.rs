@@ -47,18 +47,29 @@ pub(super) fn stamp(
         entries.transconductance(ends, control, element.gain);
     }
     let mut junctions = Vec::with_capacity(netlist.diodes.len());
-    for diode in &netlist.diodes {
+    for (place, diode) in (0..).zip(&netlist.diodes) {
         let [mut anode, cathode] = diode.nodes.map(|node| equations.terminal(node));
         if diode.series_ohms > 0.0 {
             let unknown = equations.first_current;
             equations.first_current += 1;
             let ends = [anode.unknown, unknown];
             entries.transconductance(ends, ends, 1.0 / diode.series_ohms);
-            anode = Terminal { unknown, node: None };
+            anode = Terminal {
+                unknown,
+                node: None,
+            };
         }
         let ends = [anode.unknown, cathode.unknown];
-        entries.transconductance(ends, ends, 0.0);
-        junctions.push(Junction { anode, cathode, places: [None; 4] });
+        // A diode between voltages that are constant takes part in nothing.
+        if ends[0] != ends[1] {
+            entries.transconductance(ends, ends, 0.0);
+            junctions.push(Junction {
+                diode: place,
+                anode,
+                cathode,
+                places: [None; 4],
+            });
+        }
     }
     let n = branches(netlist, equations, &mut entries);
     if n == 0 {
@@ -110,7 +121,11 @@ fn branches(netlist: &Netlist, equations: &Equations, entries: &mut Entries) -> 
     for element in &netlist.current_gains {
         let control = current_of(element.control);
         for (node, sign) in element.nodes.iter().zip([1.0, -1.0]) {
-            entries.add(equations.unknowns[node.index()], control, sign * element.gain);
+            entries.add(
+                equations.unknowns[node.index()],
+                control,
+                sign * element.gain,
+            );
         }
     }
     equations.first_current as usize + first_resistance + netlist.transresistances.len()
@@ -119,9 +134,6 @@ fn branches(netlist: &Netlist, equations: &Equations, entries: &mut Entries) -> 
 /// Where a junction's conductance stands among the values.
 fn places(matrix: &Csr, junction: &Junction) -> [Option<usize>; 4] {
     let (a, c) = (junction.anode.unknown, junction.cathode.unknown);
-    if a == c {
-        return [None; 4];
-    }
     [(a, a), (c, c), (a, c), (c, a)].map(|(row, column)| {
         if row == KNOWN || column == KNOWN {
             return None;
@@ -157,12 +169,22 @@ pub(super) fn rhs(equations: &Equations, excitation: &Excitation<'_>, offsets: &
     for (place, source) in (0..).zip(&netlist.currents) {
         leave(source.nodes, excitation.amperes(place));
     }
-    let mut hidden = equations.junctions.iter().filter(|junction| junction.anode.node.is_none());
-    for diode in netlist.diodes.iter().filter(|diode| diode.series_ohms > 0.0) {
+    let mut hidden = equations
+        .junctions
+        .iter()
+        .filter(|junction| junction.anode.node.is_none());
+    for diode in netlist
+        .diodes
+        .iter()
+        .filter(|diode| diode.series_ohms > 0.0)
+    {
         // The series resistor lies between the anode's node and the junction.
         let Some(junction) = hidden.next() else { break };
         let amperes = offsets[diode.nodes[0].index()] / diode.series_ohms;
-        for (unknown, signed) in [(unknowns[diode.nodes[0].index()], -amperes), (junction.anode.unknown, amperes)] {
+        for (unknown, signed) in [
+            (unknowns[diode.nodes[0].index()], -amperes),
+            (junction.anode.unknown, amperes),
+        ] {
             if let Some(sum) = rhs.get_mut(unknown as usize) {
                 *sum += signed;
             }

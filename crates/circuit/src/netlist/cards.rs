@@ -12,12 +12,16 @@ use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted};
 const FUNCTIONS: [&str; 6] = ["pulse", "sin", "exp", "pwl", "sffm", "sine"];
 /// Parameters of diode models that do not matter for constant currents at the nominal temperature.
 const DYNAMIC: [&str; 22] = [
-    "cjo", "cj0", "cj", "tt", "vj", "pb", "m", "mj", "fc", "fcs", "kf", "af", "eg", "xti", "tnom", "jsw", "cjp", "cjsw", "php",
-    "mjsw", "level", "trs",
+    "cjo", "cj0", "cj", "tt", "vj", "pb", "m", "mj", "fc", "fcs", "kf", "af", "eg", "xti", "tnom",
+    "jsw", "cjp", "cjsw", "php", "mjsw", "level", "trs",
 ];
 
 /// Adds the element of a card.
-pub(super) fn add(unfolding: &mut Unfolding<'_>, card: &Card, instance: &Instance<'_>) -> Result<(), String> {
+pub(super) fn add(
+    unfolding: &mut Unfolding<'_>,
+    card: &Card,
+    instance: &Instance<'_>,
+) -> Result<(), String> {
     let pieces = pieces(&card.text)?;
     let &[name, ..] = &pieces.words[..] else {
         return Err("the line begins with no element".into());
@@ -51,16 +55,27 @@ pub(super) fn add(unfolding: &mut Unfolding<'_>, card: &Card, instance: &Instanc
             let name = source_name(unfolding, name, instance)?;
             let source = Source { nodes, value, name };
             let netlist = &mut *unfolding.netlist;
-            if kind == b'v' { &mut netlist.voltages } else { &mut netlist.currents }.push(source);
+            if kind == b'v' {
+                &mut netlist.voltages
+            } else {
+                &mut netlist.currents
+            }
+            .push(source);
         }
         b'e' | b'g' => voltage_controlled(unfolding, kind, name, nodes, rest, &pieces, instance)?,
-        b'f' | b'h' => current_controlled(unfolding, card, kind, name, nodes, rest, &pieces, instance)?,
+        b'f' | b'h' => {
+            current_controlled(unfolding, card, kind, name, nodes, rest, &pieces, instance)?
+        }
         _ => diode(unfolding, name, nodes, rest, &pieces, instance)?,
     }
     Ok(())
 }
 
-fn source_name(unfolding: &mut Unfolding<'_>, name: &str, instance: &Instance<'_>) -> Result<u32, String> {
+fn source_name(
+    unfolding: &mut Unfolding<'_>,
+    name: &str,
+    instance: &Instance<'_>,
+) -> Result<u32, String> {
     let name = unfolding.full_name(name, instance)?;
     unfolding.netlist.name_source(&name)
 }
@@ -70,7 +85,12 @@ fn resistance(pieces: &Pieces<'_>, rest: &[&str], scope: &Scope<'_>) -> Result<f
     let mut ohms = match rest {
         [] => None,
         [value] => Some(scope.value(value)?),
-        [_, more, ..] => return Err(format!("after the resistance follows {}; m= may follow", quoted(more))),
+        [_, more, ..] => {
+            return Err(format!(
+                "after the resistance follows {}; m= may follow",
+                quoted(more)
+            ));
+        }
     };
     let mut multiplier = 1.0;
     for (name, text) in &pieces.assignments {
@@ -78,7 +98,12 @@ fn resistance(pieces: &Pieces<'_>, rest: &[&str], scope: &Scope<'_>) -> Result<f
             "r" if ohms.is_none() => ohms = Some(scope.value(text)?),
             "m" => multiplier = positive("m", scope.value(text)?)?,
             "tc" | "tc1" | "tc2" | "ac" | "noisy" => {}
-            other => return Err(format!("a resistor has no {}; it has r, m, tc1 and tc2", quoted(other))),
+            other => {
+                return Err(format!(
+                    "a resistor has no {}; it has r, m, tc1 and tc2",
+                    quoted(other)
+                ));
+            }
         }
     }
     match ohms {
@@ -114,16 +139,26 @@ fn constant(pieces: &Pieces<'_>, rest: &[&str], scope: &Scope<'_>) -> Result<f64
             rest = more;
         } else if word == "ac" {
             // Magnitude and phase; neither matters here.
-            let numbers = rest.iter().take(2).take_while(|word| !is_keyword(word)).count();
+            let numbers = rest
+                .iter()
+                .take(2)
+                .take_while(|word| !is_keyword(word))
+                .count();
             rest = &rest[numbers..];
         } else if FUNCTIONS.contains(&word) {
-            let arguments = rest.iter().take_while(|word| !matches!(**word, "ac" | "dc")).count();
+            let arguments = rest
+                .iter()
+                .take_while(|word| !matches!(**word, "ac" | "dc"))
+                .count();
             at_zero = Some(function_at_zero(word, &rest[..arguments], scope)?);
             rest = &rest[arguments..];
         } else if constant.is_none() {
             constant = Some(scope.value(word)?);
         } else {
-            return Err(format!("after the value follows {}; ac or a function of time may follow", quoted(word)));
+            return Err(format!(
+                "after the value follows {}; ac or a function of time may follow",
+                quoted(word)
+            ));
         }
     }
     Ok(constant.or(at_zero).unwrap_or(0.0))
@@ -159,7 +194,10 @@ fn voltage_controlled(
     instance: &Instance<'_>,
 ) -> Result<(), String> {
     let &[c, d, gain] = rest else {
-        return Err(linear_only(name, "two nodes, two controlling nodes and a factor"));
+        return Err(linear_only(
+            name,
+            "two nodes, two controlling nodes and a factor",
+        ));
     };
     let multiplier = multiplier(pieces, &instance.scope, kind == b'g')?;
     let control = [unfolding.node(c, instance)?, unfolding.node(d, instance)?];
@@ -170,7 +208,12 @@ fn voltage_controlled(
         name: source_name(unfolding, name, instance)?,
     };
     let netlist = &mut *unfolding.netlist;
-    if kind == b'e' { &mut netlist.voltage_gains } else { &mut netlist.transconductances }.push(element);
+    if kind == b'e' {
+        &mut netlist.voltage_gains
+    } else {
+        &mut netlist.transconductances
+    }
+    .push(element);
     Ok(())
 }
 
@@ -187,7 +230,10 @@ fn current_controlled(
     instance: &Instance<'_>,
 ) -> Result<(), String> {
     let &[control, gain] = rest else {
-        return Err(linear_only(name, "two nodes, a voltage source and a factor"));
+        return Err(linear_only(
+            name,
+            "two nodes, a voltage source and a factor",
+        ));
     };
     let multiplier = multiplier(pieces, &instance.scope, kind == b'f')?;
     let element = CurrentControlled {
@@ -199,15 +245,27 @@ fn current_controlled(
     let control = unfolding.full_name(control, instance)?;
     let is_current_gain = kind == b'f';
     let netlist = &mut *unfolding.netlist;
-    let list = if is_current_gain { &mut netlist.current_gains } else { &mut netlist.transresistances };
+    let list = if is_current_gain {
+        &mut netlist.current_gains
+    } else {
+        &mut netlist.transresistances
+    };
     list.push(element);
     let place = list.len() - 1;
-    unfolding.references.push(Reference { is_current_gain, place, name: control, card: card.clone() });
+    unfolding.references.push(Reference {
+        is_current_gain,
+        place,
+        name: control,
+        card: card.clone(),
+    });
     Ok(())
 }
 
 fn linear_only(name: &str, wanted: &str) -> String {
-    format!("{} takes {wanted}; polynomials, tables and expressions of voltages are not read", quoted(name))
+    format!(
+        "{} takes {wanted}; polynomials, tables and expressions of voltages are not read",
+        quoted(name)
+    )
 }
 
 /// `m=` of a source of current.
@@ -230,24 +288,38 @@ fn diode(
 ) -> Result<(), String> {
     let scope = &instance.scope;
     let Some((&model, rest)) = rest.split_first() else {
-        return Err(format!("the diode {} needs two nodes and a model", quoted(name)));
+        return Err(format!(
+            "the diode {} needs two nodes and a model",
+            quoted(name)
+        ));
     };
     let mut area = 1.0;
     for word in rest.iter().filter(|word| **word != "off") {
         area = positive("the area", scope.value(word)?)?;
     }
     for (name, text) in &pieces.assignments {
+        let text = text.strip_suffix(" off").unwrap_or(text);
         match *name {
             "area" | "m" => area *= positive(name, scope.value(text)?)?,
             "ic" => {}
-            other => return Err(format!("a diode has no {} here; it has area and m", quoted(other))),
+            other => {
+                return Err(format!(
+                    "a diode has no {} here; it has area and m",
+                    quoted(other)
+                ));
+            }
         }
     }
     let card = unfolding
         .model(model, instance)
         .ok_or_else(|| format!("there is no model {}", quoted(model)))?;
-    let mut diode = diode_of_model(&card.text, scope)
-        .map_err(|what| format!("the model {} in line {}: {what}", quoted(model), card.origin.line))?;
+    let mut diode = diode_of_model(&card.text, scope).map_err(|what| {
+        format!(
+            "the model {} in line {}: {what}",
+            quoted(model),
+            card.origin.line
+        )
+    })?;
     diode.nodes = nodes;
     diode.saturation_amperes *= area;
     diode.series_ohms /= area;
@@ -275,7 +347,11 @@ fn diode_of_model(text: &str, scope: &Scope<'_>) -> Result<Diode, String> {
         name: u32::MAX,
     };
     for &(name, text) in &pieces.assignments {
-        let text = words(text).first().copied().filter(|_| !text.starts_with(['{', '\''])).unwrap_or(text);
+        let text = words(text)
+            .first()
+            .copied()
+            .filter(|_| !text.starts_with(['{', '\'']))
+            .unwrap_or(text);
         let value = scope.value(text)?;
         match name {
             "is" | "js" => diode.saturation_amperes = positive(name, value)?,
@@ -285,7 +361,12 @@ fn diode_of_model(text: &str, scope: &Scope<'_>) -> Result<Diode, String> {
             "bv" => diode.breakdown_volts = positive(name, value)?,
             "ibv" => {}
             other if DYNAMIC.contains(&other) => {}
-            other => return Err(format!("a diode's model has no {} here; it has IS, N, RS and BV", quoted(other))),
+            other => {
+                return Err(format!(
+                    "a diode's model has no {} here; it has IS, N, RS and BV",
+                    quoted(other)
+                ));
+            }
         }
     }
     Ok(diode)

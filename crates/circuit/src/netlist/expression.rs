@@ -277,7 +277,10 @@ mod tests {
             ("", "a number, a parameter or '(' is expected, but it ends"),
             ("1+", "but it ends"),
             ("(1", "')' is expected"),
-            ("1 2", "an operator (+ - * / **) or the end is expected, but '2' follows"),
+            (
+                "1 2",
+                "an operator (+ - * / **) or the end is expected, but '2' follows",
+            ),
             ("b", "no parameter 'b'"),
             ("1/0", "is inf"),
             ("sqrt(0-1)", "is NaN"),
@@ -286,7 +289,10 @@ mod tests {
             ("frob(1)", "there is no function 'frob'; there are abs sqrt"),
         ] {
             let error = value(text).unwrap_err();
-            assert!(error.contains(wanted) && !error.contains('\n'), "{text}: {error}");
+            assert!(
+                error.contains(wanted) && !error.contains('\n'),
+                "{text}: {error}"
+            );
         }
     }
 
@@ -314,7 +320,10 @@ mod tests {
         leaf.prop_recursive(5, 40, 2, |inner| {
             (inner.clone(), inner, 0..4usize).prop_map(|((left, x), (right, y), operator)| {
                 let value = [x + y, x - y, x * y, x / y][operator];
-                (format!("({left}) {} ({right})", ["+", "-", "*", "/"][operator]), value)
+                (
+                    format!("({left}) {} ({right})", ["+", "-", "*", "/"][operator]),
+                    value,
+                )
             })
         })
     }

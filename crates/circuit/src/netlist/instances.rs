@@ -98,7 +98,9 @@ impl<'a> Unfolding<'a> {
         }
         cards::add(self, card, instance)?;
         if self.netlist.bytes() as u64 > self.memory_bytes {
-            return Err("the circuit is too large for the memory that is available".to_owned().into());
+            return Err("the circuit is too large for the memory that is available"
+                .to_owned()
+                .into());
         }
         Ok(())
     }
@@ -107,13 +109,20 @@ impl<'a> Unfolding<'a> {
     fn instance(&mut self, card: &Card, outer: &Instance<'_>) -> Result<(), Failure> {
         let pieces = pieces(&card.text)?;
         let mut words = pieces.words;
-        if words.last().is_some_and(|last| matches!(*last, "params:" | "param:")) {
+        if words
+            .last()
+            .is_some_and(|last| matches!(*last, "params:" | "param:"))
+        {
             words.pop();
         }
         let &[name, ref nodes @ .., called] = &words[..] else {
-            return Err("an instance has a name, nodes and the name of a subcircuit".to_owned().into());
+            return Err("an instance has a name, nodes and the name of a subcircuit"
+                .to_owned()
+                .into());
         };
-        let number = self.find(outer.definition, |definition| definition.inner.get(called).copied());
+        let number = self.find(outer.definition, |definition| {
+            definition.inner.get(called).copied()
+        });
         let number = number.ok_or_else(|| format!("there is no subcircuit {}", quoted(called)))?;
         let definition: &'a Definition = &self.definitions[number];
         if nodes.len() != definition.ports.len() {
@@ -126,7 +135,11 @@ impl<'a> Unfolding<'a> {
             .into());
         }
         if outer.depth >= MOST_DEPTH {
-            return Err(format!("instances are nested more than {MOST_DEPTH} deep; does {} hold itself?", quoted(called)).into());
+            return Err(format!(
+                "instances are nested more than {MOST_DEPTH} deep; does {} hold itself?",
+                quoted(called)
+            )
+            .into());
         }
         self.bytes_left = self
             .bytes_left
@@ -134,7 +147,10 @@ impl<'a> Unfolding<'a> {
             .ok_or("the subcircuits unfold to more elements than are accepted; does one hold others many times?")?;
         let prefix = format!("{}{name}.", outer.prefix);
         if prefix.len() > LONGEST_NAME_BYTES {
-            return Err(format!("names of instances are longer than {LONGEST_NAME_BYTES} bytes together").into());
+            return Err(format!(
+                "names of instances are longer than {LONGEST_NAME_BYTES} bytes together"
+            )
+            .into());
         }
         let mut ports = HashMap::with_capacity(nodes.len());
         for (port, node) in definition.ports.iter().zip(nodes) {
@@ -145,9 +161,17 @@ impl<'a> Unfolding<'a> {
             scope.define(name, text);
         }
         for (given, text) in &pieces.assignments {
-            let known = definition.defaults.iter().find(|(name, _)| **name == **given);
+            let known = definition
+                .defaults
+                .iter()
+                .find(|(name, _)| **name == **given);
             let Some((name, _)) = known else {
-                return Err(format!("the subcircuit {} has no parameter {}", quoted(called), quoted(given)).into());
+                return Err(format!(
+                    "the subcircuit {} has no parameter {}",
+                    quoted(called),
+                    quoted(given)
+                )
+                .into());
             };
             scope.set(name, outer.scope.value(text)?);
         }
@@ -158,11 +182,16 @@ impl<'a> Unfolding<'a> {
             scope,
             depth: outer.depth + 1,
         };
-        self.cards(&inner).map_err(|(card, what)| Failure::Within(card, what))
+        self.cards(&inner)
+            .map_err(|(card, what)| Failure::Within(card, what))
     }
 
     /// Searches a definition, then those around it.
-    fn find<T>(&self, definition: usize, search: impl Fn(&'a Definition) -> Option<T>) -> Option<T> {
+    fn find<T>(
+        &self,
+        definition: usize,
+        search: impl Fn(&'a Definition) -> Option<T>,
+    ) -> Option<T> {
         let mut next = Some(definition);
         while let Some(number) = next {
             let definition = &self.definitions[number];
@@ -176,7 +205,9 @@ impl<'a> Unfolding<'a> {
 
     /// The model that an element of an instance names.
     pub(super) fn model(&self, name: &str, instance: &Instance<'_>) -> Option<&'a Card> {
-        self.find(instance.definition, |definition| definition.models.get(name))
+        self.find(instance.definition, |definition| {
+            definition.models.get(name)
+        })
     }
 
     /// The node that a name means within an instance.
@@ -198,7 +229,10 @@ impl<'a> Unfolding<'a> {
     /// The name of an element or node with the instances around it.
     pub(super) fn full_name(&self, name: &str, instance: &Instance<'_>) -> Result<String, String> {
         if instance.prefix.len() + name.len() > LONGEST_NAME_BYTES {
-            return Err(format!("the name {} is longer than {LONGEST_NAME_BYTES} bytes", quoted(name)));
+            return Err(format!(
+                "the name {} is longer than {LONGEST_NAME_BYTES} bytes",
+                quoted(name)
+            ));
         }
         Ok(format!("{}{name}", instance.prefix))
     }
@@ -208,11 +242,17 @@ impl<'a> Unfolding<'a> {
         if self.references.is_empty() {
             return Ok(());
         }
-        let places: HashMap<u32, u32> = (0..).zip(&self.netlist.voltages).map(|(place, source)| (source.name, place)).collect();
+        let places: HashMap<u32, u32> = (0..)
+            .zip(&self.netlist.voltages)
+            .map(|(place, source)| (source.name, place))
+            .collect();
         for reference in std::mem::take(&mut self.references) {
             let number = self.netlist.sources.find(&reference.name);
             let Some(&place) = number.and_then(|number| places.get(&number)) else {
-                let what = format!("there is no voltage source {}, whose current is the control", quoted(&reference.name));
+                let what = format!(
+                    "there is no voltage source {}, whose current is the control",
+                    quoted(&reference.name)
+                );
                 return Err((reference.card, what));
             };
             let list = match reference.is_current_gain {

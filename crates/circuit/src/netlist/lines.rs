@@ -101,7 +101,10 @@ impl<'a> Lines<'a> {
                 continue;
             }
             if bytes.trim_ascii_start().starts_with(b"+") {
-                return Err(self.error(origin, "a line that begins with '+' continues another, but there is none before it"));
+                return Err(self.error(
+                    origin,
+                    "a line that begins with '+' continues another, but there is none before it",
+                ));
             }
             strip_comment(&mut bytes);
             self.continuations(&mut bytes, origin)?;
@@ -130,7 +133,12 @@ impl<'a> Lines<'a> {
             strip_comment(&mut more);
             let rest = &more.trim_ascii_start()[1..];
             if bytes.len() + rest.len() > LONGEST_LINE_BYTES {
-                return Err(self.error(origin, format!("the line and its continuations are longer than {LONGEST_LINE_BYTES} bytes")));
+                return Err(self.error(
+                    origin,
+                    format!(
+                        "the line and its continuations are longer than {LONGEST_LINE_BYTES} bytes"
+                    ),
+                ));
             }
             bytes.push(b' ');
             bytes.extend_from_slice(rest);
@@ -148,18 +156,25 @@ impl<'a> Lines<'a> {
         };
         let most = LONGEST_LINE_BYTES as u64 + 1;
         let read = (&mut open.reader).take(most).read_until(b'\n', bytes);
-        let read = read.map_err(|source| ReadError::io(&self.files[origin.file as usize], source))?;
+        let read =
+            read.map_err(|source| ReadError::io(&self.files[origin.file as usize], source))?;
         if read == 0 {
             return Ok(false);
         }
         if read as u64 > self.bytes_left {
-            return Err(self.error(origin, "the netlist is too large for the memory that is available"));
+            return Err(self.error(
+                origin,
+                "the netlist is too large for the memory that is available",
+            ));
         }
         self.bytes_left -= read as u64;
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
         } else if read as u64 == most {
-            return Err(self.error(origin, format!("the line is longer than {LONGEST_LINE_BYTES} bytes; is it a netlist?")));
+            return Err(self.error(
+                origin,
+                format!("the line is longer than {LONGEST_LINE_BYTES} bytes; is it a netlist?"),
+            ));
         }
         Ok(true)
     }
@@ -167,14 +182,23 @@ impl<'a> Lines<'a> {
     /// The line as text, in lower case but for the names of files.
     fn decode(&self, bytes: Vec<u8>, origin: Origin, text: &mut String) -> Result<(), ReadError> {
         let Ok(decoded) = String::from_utf8(bytes) else {
-            return Err(self.error(origin, "the line holds bytes that are no UTF-8; only comments may"));
+            return Err(self.error(
+                origin,
+                "the line holds bytes that are no UTF-8; only comments may",
+            ));
         };
         *text = decoded;
         if let Some(control) = text.chars().find(|c| c.is_control() && !c.is_whitespace()) {
-            return Err(self.error(origin, format!("the line holds the control character {control:?}; only comments may")));
+            return Err(self.error(
+                origin,
+                format!("the line holds the control character {control:?}; only comments may"),
+            ));
         }
         let card = text.trim_ascii_start();
-        if !card.get(..4).is_some_and(|card| card.eq_ignore_ascii_case(".inc")) {
+        if !card
+            .get(..4)
+            .is_some_and(|card| card.eq_ignore_ascii_case(".inc"))
+        {
             text.make_ascii_lowercase();
         }
         Ok(())
@@ -183,14 +207,19 @@ impl<'a> Lines<'a> {
     /// Goes on with the file `path` of an `.include`, then with what follows in the present one.
     pub(super) fn include(&mut self, path: &str, origin: Origin) -> Result<(), ReadError> {
         let path = path.trim().trim_matches(['"', '\'']);
-        let refused = |what: &str| Err(self.error(origin, format!("include {}: {what}", quoted(path))));
+        let refused =
+            |what: &str| Err(self.error(origin, format!("include {}: {what}", quoted(path))));
         let Some(folder) = &self.folder else {
             return refused("no files are included from here; put its lines in place of it");
         };
         let relative = Path::new(path);
         let mut components = relative.components();
-        if path.is_empty() || !components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            return refused("only files beside the netlist or in folders below are included: a relative path without '..'");
+        if path.is_empty()
+            || !components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+        {
+            return refused(
+                "only files beside the netlist or in folders below are included: a relative path without '..'",
+            );
         }
         if self.open.len() >= MOST_FILES {
             return refused("files are included more than 8 deep; does one include itself?");
@@ -238,7 +267,10 @@ impl<'a> Open<'a> {
 
 /// Whether a physical line holds a comment or nothing.
 fn is_blank(bytes: &[u8]) -> bool {
-    matches!(bytes.trim_ascii_start().first(), None | Some(b'*' | b';' | b'$'))
+    matches!(
+        bytes.trim_ascii_start().first(),
+        None | Some(b'*' | b';' | b'$')
+    )
 }
 
 /// Removes a comment that follows text, and blanks before it.
@@ -247,7 +279,8 @@ fn strip_comment(bytes: &mut Vec<u8>) {
     let mut before = b' ';
     let comment = bytes.iter().position(|&byte| {
         is_quoted ^= byte == b'\'';
-        let begins = !is_quoted && (byte == b';' || byte == b'$' && matches!(before, b' ' | b'\t' | b','));
+        let begins =
+            !is_quoted && (byte == b';' || byte == b'$' && matches!(before, b' ' | b'\t' | b','));
         before = byte;
         begins
     });
@@ -277,9 +310,12 @@ mod tests {
     fn continuations_are_joined() {
         let text = b"title\n* comment\nR1 a B 1k ; ohms\r\n+ tc1=0 $ none\n\n*between\n + tc2=0\n  V1 a 0\n+5\n\xff is not reached";
         let error = lines(text).unwrap_err().to_string();
-        assert_eq!(error, "in: line 10: the line holds bytes that are no UTF-8; only comments may");
         assert_eq!(
-            lines(&text[..text.len() - 20]).unwrap(),
+            error,
+            "in: line 10: the line holds bytes that are no UTF-8; only comments may"
+        );
+        assert_eq!(
+            lines(&text[..text.len() - 17]).unwrap(),
             [
                 (3, "r1 a b 1k  tc1=0  tc2=0".to_owned()),
                 (8, "  v1 a 0 5".to_owned())
@@ -298,10 +334,20 @@ mod tests {
     #[test]
     fn hostile_lines_are_refused() {
         let long = vec![b'r'; 3 << 20];
-        assert!(lines(&[b"t\n", long.as_slice()].concat()).unwrap_err().to_string().contains("longer than"));
+        assert!(
+            lines(&[b"t\n", long.as_slice()].concat())
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
         let mut continued = b"t\nr1".to_vec();
         (0..300_000).for_each(|_| continued.extend_from_slice(b"\n+ abc"));
-        assert!(lines(&continued).unwrap_err().to_string().contains("longer than"));
+        assert!(
+            lines(&continued)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
         assert!(lines(b"t\n+ a").is_err());
         assert!(lines(b"t\nr1 a\x01 0 1").is_err());
         let mut none = Lines::new("in", Box::new(&b""[..]), None, u64::MAX);

@@ -14,6 +14,8 @@ mod lines;
 mod number;
 mod reader;
 mod scope;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use crate::names::Names;
@@ -296,8 +298,7 @@ pub fn read(path: &Path) -> Result<Netlist, ReadError> {
     if file.metadata().map_err(io)?.is_dir() {
         return Err(io(std::io::Error::other("it is a directory")));
     }
-    let reader =
-        decompressed(Box::new(BufReader::with_capacity(1 << 18, file))).map_err(io)?;
+    let reader = decompressed(Box::new(BufReader::with_capacity(1 << 18, file))).map_err(io)?;
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => Path::new(".").to_owned(),
@@ -329,5 +330,8 @@ fn quoted(text: &str) -> String {
     const MOST_LETTERS: usize = 40;
     let shown: String = text.chars().take(MOST_LETTERS).collect();
     let dots = if shown.len() < text.len() { "..." } else { "" };
-    format!("'{}{dots}'", shown.escape_debug().to_string().replace("\\'", "'"))
+    format!(
+        "'{}{dots}'",
+        shown.escape_debug().to_string().replace("\\'", "'")
+    )
 }

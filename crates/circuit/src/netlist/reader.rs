@@ -136,12 +136,18 @@ impl Reader<'_> {
     /// Stores the commonest cards: four words, the last a plain number. `false`: it is another card.
     fn plain(&mut self, card: &str, origin: Origin) -> Result<bool, ReadError> {
         let mut words = card.split_ascii_whitespace();
-        let (Some(name), Some(a), Some(b), Some(value), None) =
-            (words.next(), words.next(), words.next(), words.next(), words.next())
-        else {
+        let (Some(name), Some(a), Some(b), Some(value), None) = (
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+        ) else {
             return Ok(false);
         };
-        let has_marks = card.bytes().any(|b| matches!(b, b'(' | b')' | b',' | b'=' | b'{' | b'\''));
+        let has_marks = card
+            .bytes()
+            .any(|b| matches!(b, b'(' | b')' | b',' | b'=' | b'{' | b'\''));
         let kind = name.as_bytes()[0];
         if has_marks || !matches!(kind, b'r' | b'v' | b'i') {
             return Ok(false);
@@ -211,8 +217,10 @@ impl Reader<'_> {
                 what: "there are no elements; a netlist has a title in its first line and elements below".into(),
             });
         }
-        debug_assert!(matches!(&self.netlist.analysis, Analysis::Sweep { values, .. } if !values.is_empty())
-            || self.netlist.analysis == Analysis::OperatingPoint);
+        debug_assert!(
+            matches!(&self.netlist.analysis, Analysis::Sweep { values, .. } if !values.is_empty())
+                || self.netlist.analysis == Analysis::OperatingPoint
+        );
         Ok(self.netlist)
     }
 

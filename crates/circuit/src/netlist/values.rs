@@ -115,7 +115,9 @@ pub(super) fn words(text: &str) -> Vec<&str> {
 pub(super) fn unwrapped(text: &str) -> &str {
     let text = text.trim();
     let inner = |open, close| text.strip_prefix(open)?.strip_suffix(close);
-    inner('{', '}').or_else(|| inner('\'', '\'')).unwrap_or(text)
+    inner('{', '}')
+        .or_else(|| inner('\'', '\''))
+        .unwrap_or(text)
 }
 
 #[cfg(test)]
