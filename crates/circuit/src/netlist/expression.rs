@@ -10,8 +10,11 @@ use super::number;
 /// Deepest nesting of parentheses, powers and references together: far beyond what people write, and within any thread's stack.
 pub(super) const MOST_DEPTH: usize = 100;
 
+/// A function and its name.
+type Named<F> = (&'static str, F);
+
 /// Functions of one argument, natural logarithms and radians.
-const FUNCTIONS: [(&str, fn(f64) -> f64); 21] = [
+const FUNCTIONS: [Named<fn(f64) -> f64>; 21] = [
     ("abs", f64::abs),
     ("sqrt", f64::sqrt),
     ("exp", f64::exp),
@@ -36,7 +39,7 @@ const FUNCTIONS: [(&str, fn(f64) -> f64); 21] = [
 ];
 
 /// Functions of two arguments.
-const BINARY_FUNCTIONS: [(&str, fn(f64, f64) -> f64); 5] = [
+const BINARY_FUNCTIONS: [Named<fn(f64, f64) -> f64>; 5] = [
     ("min", f64::min),
     ("max", f64::max),
     ("pow", f64::powf),
