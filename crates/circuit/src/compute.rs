@@ -1,6 +1,6 @@
 //! What a netlist asks for: its operating point, or one for each point of its sweep.
 //!
-//! The command line calls [`compute`], which makes the equations, divides them into parts and solves them by `newton`. Factors are made once for all
+//! The command line makes a [`Computation`]: equations, divided into parts; then runs it, which solves them by `newton`. Factors are made once for all
 //! points of a linear circuit.
 
 use crate::equations::{Equations, EquationsError, Excitation};
@@ -85,63 +85,100 @@ pub struct Outcome {
     pub solve: Duration,
 }
 
-/// Computes what the netlist asks for. `stop` is asked between linear solutions.
+/// A computation whose equations are made.
+#[derive(Debug)]
+pub struct Computation<'a> {
+    netlist: &'a Netlist,
+    equations: Equations,
+    substructure: Substructure,
+    options: Options,
+    points: Vec<Option<f64>>,
+    prepare: Duration,
+}
+
+/// Computes what the netlist asks for. `stop` is asked before each linear solution.
 pub fn compute(
     netlist: &Netlist,
     options: Options,
     stop: impl Fn() -> bool,
 ) -> Result<Outcome, ComputeError> {
-    let began = Instant::now();
-    let points: Vec<Option<f64>> = match &netlist.analysis {
-        Analysis::OperatingPoint => vec![None],
-        Analysis::Sweep { values, .. } => values.iter().copied().map(Some).collect(),
-    };
-    check_memory(points.len(), netlist.nodes.len())?;
-    let equations = Equations::new(netlist)?;
-    let mut substructure =
-        Substructure::new(equations.matrix(), options.parts).map_err(ComputeError::Solve)?;
-    let mut outcome = Outcome {
-        swept: points.iter().copied().flatten().collect(),
-        voltages: Vec::with_capacity(points.len()),
-        residual: 0.0,
-        unknowns: equations.n(),
-        sizes: Sizes::default(),
-        steps: 0,
-        way: Way::Linear,
-        prepare: began.elapsed(),
-        factor: Duration::ZERO,
-        solve: Duration::ZERO,
-    };
-    let began = Instant::now();
-    let mut solver = Solver::new(netlist, &equations, options.tolerance);
-    for point in points {
-        let mut excitation = Excitation::new(netlist);
-        if let (Some(value), Analysis::Sweep { source, .. }) = (point, &netlist.analysis) {
-            excitation = excitation.with(*source, value);
-        }
-        let found = solver.solve(&excitation, |linear| {
-            if stop() {
-                return Err(Stopped::Asked);
-            }
-            if linear.is_new_matrix {
-                let began = Instant::now();
-                outcome.sizes = substructure.factor(linear.matrix)?;
-                outcome.factor += began.elapsed();
-            }
-            Ok(substructure.solve(linear.rhs, options.tolerance).x)
-        });
-        let found = found.map_err(|error| explain(error, &equations, netlist, point))?;
-        outcome.residual = if found.residual.is_nan() {
-            f64::NAN
-        } else {
-            outcome.residual.max(found.residual)
+    Computation::new(netlist, options)?.run(stop)
+}
+
+impl<'a> Computation<'a> {
+    /// Makes the equations and divides them into parts.
+    pub fn new(netlist: &'a Netlist, options: Options) -> Result<Self, ComputeError> {
+        let began = Instant::now();
+        let points: Vec<Option<f64>> = match &netlist.analysis {
+            Analysis::OperatingPoint => vec![None],
+            Analysis::Sweep { values, .. } => values.iter().copied().map(Some).collect(),
         };
-        outcome.steps += found.steps;
-        outcome.way = outcome.way.max(found.way);
-        outcome.voltages.push(found.voltages);
+        check_memory(points.len(), netlist.nodes.len())?;
+        let equations = Equations::new(netlist)?;
+        let substructure =
+            Substructure::new(equations.matrix(), options.parts).map_err(ComputeError::Solve)?;
+        Ok(Self {
+            netlist,
+            equations,
+            substructure,
+            options,
+            points,
+            prepare: began.elapsed(),
+        })
     }
-    outcome.solve = began.elapsed().saturating_sub(outcome.factor);
-    Ok(outcome)
+
+    /// Unknowns of the equations.
+    pub fn unknowns(&self) -> usize {
+        self.equations.n()
+    }
+
+    /// Solves them. `stop` is asked before each linear solution.
+    pub fn run(mut self, stop: impl Fn() -> bool) -> Result<Outcome, ComputeError> {
+        let began = Instant::now();
+        let mut outcome = Outcome {
+            swept: self.points.iter().copied().flatten().collect(),
+            voltages: Vec::with_capacity(self.points.len()),
+            residual: 0.0,
+            unknowns: self.equations.n(),
+            sizes: Sizes::default(),
+            steps: 0,
+            way: Way::Linear,
+            prepare: self.prepare,
+            factor: Duration::ZERO,
+            solve: Duration::ZERO,
+        };
+        let tolerance = self.options.tolerance;
+        let mut solver = Solver::new(self.netlist, &self.equations, tolerance);
+        for &point in &self.points {
+            let mut excitation = Excitation::new(self.netlist);
+            if let (Some(value), Analysis::Sweep { source, .. }) = (point, &self.netlist.analysis) {
+                excitation = excitation.with(*source, value);
+            }
+            let found = solver.solve(&excitation, |linear| {
+                if stop() {
+                    return Err(Stopped::Asked);
+                }
+                if linear.is_new_matrix {
+                    let began = Instant::now();
+                    outcome.sizes = self.substructure.factor(linear.matrix)?;
+                    outcome.factor += began.elapsed();
+                }
+                Ok(self.substructure.solve(linear.rhs, tolerance).x)
+            });
+            let found =
+                found.map_err(|error| explain(error, &self.equations, self.netlist, point))?;
+            outcome.residual = if found.residual.is_nan() {
+                f64::NAN
+            } else {
+                outcome.residual.max(found.residual)
+            };
+            outcome.steps += found.steps;
+            outcome.way = outcome.way.max(found.way);
+            outcome.voltages.push(found.voltages);
+        }
+        outcome.solve = began.elapsed().saturating_sub(outcome.factor);
+        Ok(outcome)
+    }
 }
 
 /// Why the linear solver gave nothing.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use tsumuji_board::Elements;
-use tsumuji_circuit::compute::{Options, Outcome, compute};
+use tsumuji_circuit::compute::{Computation, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
 use tsumuji_solve::local::{Inner, Limits};
@@ -48,23 +48,26 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     let began = Instant::now();
     let netlist = netlist::read(path)?;
     let load = began.elapsed();
+    let options = Options {
+        parts,
+        tolerance: args.tol,
+    };
+    let prepared = Computation::new(&netlist, options).with_context(|| netlist.name.clone())?;
     eprintln!(
-        "{}: {} nodes, {} elements, tolerance {:e}",
+        "{}: {} nodes, {} unknowns, tolerance {:e}",
         netlist.name,
         netlist.nodes.len(),
-        netlist.elements(),
+        prepared.unknowns(),
         args.tol
     );
     netlist
         .notes
         .iter()
         .for_each(|note| eprintln!("note: {note}"));
-    let options = Options {
-        parts,
-        tolerance: args.tol,
-    };
     // An interrupt just ends the program: there is nothing to clean up.
-    let outcome = compute(&netlist, options, || false).with_context(|| netlist.name.clone())?;
+    let outcome = prepared
+        .run(|| false)
+        .with_context(|| netlist.name.clone())?;
     let is_reached = outcome.residual <= args.tol;
     if !is_reached {
         eprintln!(

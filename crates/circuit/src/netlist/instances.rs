@@ -157,23 +157,21 @@ impl<'a> Unfolding<'a> {
             ports.insert(&**port, self.node(node, outer)?);
         }
         let mut scope = Scope::new(Some(&outer.scope));
-        for (name, text) in definition.defaults.iter().chain(&definition.parameters) {
+        for (name, text) in &definition.defaults {
             scope.define(name, text);
         }
         for (given, text) in &pieces.assignments {
-            let known = definition
-                .defaults
-                .iter()
-                .find(|(name, _)| **name == **given);
-            let Some((name, _)) = known else {
+            if !scope.set(given, outer.scope.value(text)?) {
                 return Err(format!(
                     "the subcircuit {} has no parameter {}",
                     quoted(called),
                     quoted(given)
                 )
                 .into());
-            };
-            scope.set(name, outer.scope.value(text)?);
+            }
+        }
+        for (name, text) in &definition.parameters {
+            scope.define(name, text);
         }
         let inner = Instance {
             definition: number,

@@ -44,10 +44,13 @@ impl<'a> Scope<'a> {
         self.parameters.insert(name, Parameter { text, state });
     }
 
-    /// Gives a parameter a value.
-    pub(super) fn set(&mut self, name: &'a str, value: f64) {
-        let state = Cell::new(State::Value(value));
-        self.parameters.insert(name, Parameter { text: "", state });
+    /// Gives a parameter of this scope a value. `false`: it has no such parameter.
+    pub(super) fn set(&mut self, name: &str, value: f64) -> bool {
+        let parameter = self.parameters.get(name);
+        if let Some(parameter) = parameter {
+            parameter.state.set(State::Value(value));
+        }
+        parameter.is_some()
     }
 
     /// The value of a number, or of an expression with or without braces. An error is one sentence without the place.
@@ -100,7 +103,9 @@ mod tests {
         outer.define("b", "1k");
         outer.define("c", "'b + pi - pi'");
         let mut inner = Scope::new(Some(&outer));
-        inner.set("b", 3.0);
+        assert!(!inner.set("b", 3.0));
+        inner.define("b", "2");
+        assert!(inner.set("b", 3.0));
         assert_eq!(outer.value("a"), Ok(2000.0));
         assert_eq!(inner.value("b"), Ok(3.0));
         assert_eq!(inner.value("a*b"), Ok(6000.0));
@@ -120,7 +125,7 @@ mod tests {
         for pair in names.windows(2) {
             chain.define(&pair[0], &pair[1]);
         }
-        chain.set("p1999", 1.0);
+        chain.define("p1999", "1");
         assert_eq!(chain.value("p1950"), Ok(1.0));
         assert!(chain.value("p0").unwrap_err().contains("nested more than"));
     }
