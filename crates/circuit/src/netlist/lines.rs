@@ -108,8 +108,11 @@ impl<'a> Lines<'a> {
             }
             strip_comment(&mut bytes);
             self.continuations(&mut bytes, origin)?;
-            self.decode(bytes, origin, text)?;
-            return Ok(Some(origin));
+            self.decode(std::mem::take(&mut bytes), origin, text)?;
+            // Blanks beyond ASCII are blanks, too.
+            if !text.trim().is_empty() {
+                return Ok(Some(origin));
+            }
         }
     }
 
@@ -349,6 +352,11 @@ mod tests {
                 .contains("longer than")
         );
         assert!(lines(b"t\n+ a").is_err());
+        assert!(
+            lines("t\n\u{a0}\n\u{b}\u{2003}".as_bytes())
+                .unwrap()
+                .is_empty()
+        );
         assert!(lines(b"t\nr1 a\x01 0 1").is_err());
         let mut none = Lines::new("in", Box::new(&b""[..]), None, u64::MAX);
         assert!(none.include("x", Origin { file: 0, line: 1 }).is_err());

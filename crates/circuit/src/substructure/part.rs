@@ -4,7 +4,7 @@
 //! part may also be computed by another process.
 
 use super::partition::{INTERFACE, Partition};
-use tsumuji_solve::local::{FillLimit, LuError, PartialLu, Schur};
+use tsumuji_solve::local::{FillLimit, LuError, PartialCholesky, PartialLu, Schur};
 use tsumuji_solve::system::Csr;
 
 /// What a part needs.
@@ -28,10 +28,17 @@ pub struct PartOutput {
 }
 
 /// What a part keeps.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PartFactors {
-    lu: PartialLu,
+    elimination: Elimination,
     interior: usize,
+}
+
+/// Factors of a part of resistors, diodes and independent sources, or of another one.
+#[derive(Debug)]
+enum Elimination {
+    Symmetric(Box<PartialCholesky>),
+    General(PartialLu),
 }
 
 /// Makes the input of every part. `place` is the number of each unknown within its part or within the interface.
@@ -115,13 +122,28 @@ fn input(
 impl PartInput {
     /// Eliminates the interior.
     pub fn factor(&self, limit: FillLimit) -> Result<(PartFactors, PartOutput), LuError> {
-        let (lu, schur) = PartialLu::new(&self.block, self.interior.len(), limit)?;
-        let output = PartOutput {
-            schur,
-            entries: lu.entries(),
-        };
         let interior = self.interior.len();
-        Ok((PartFactors { lu, interior }, output))
+        let (elimination, schur, entries) =
+            match PartialCholesky::new(&self.block, interior, limit)? {
+                Some((factors, values)) => {
+                    let entries = factors.entries();
+                    let schur = Schur {
+                        delayed: Vec::new(),
+                        values,
+                    };
+                    (Elimination::Symmetric(Box::new(factors)), schur, entries)
+                }
+                None => {
+                    let (factors, schur) = PartialLu::new(&self.block, interior, limit)?;
+                    let entries = factors.entries();
+                    (Elimination::General(factors), schur, entries)
+                }
+            };
+        let factors = PartFactors {
+            elimination,
+            interior,
+        };
+        Ok((factors, PartOutput { schur, entries }))
     }
 }
 
@@ -131,17 +153,26 @@ impl PartFactors {
     pub fn forward(&self, interior: &[f64], border: usize) -> Vec<f64> {
         let mut b = interior.to_vec();
         b.resize(interior.len() + border, 0.0);
-        self.lu.forward(&b)
+        match &self.elimination {
+            Elimination::Symmetric(factors) => factors.forward(&b),
+            Elimination::General(factors) => factors.forward(&b),
+        }
     }
 
     /// Where in the vector of [`PartFactors::forward`] the interface begins.
     pub fn pivots(&self) -> usize {
-        self.lu.pivots()
+        match &self.elimination {
+            Elimination::Symmetric(_) => self.interior,
+            Elimination::General(factors) => factors.pivots(),
+        }
     }
 
     /// The interior of the solution, from the vector of `forward` in whose end the solution of the interface stands.
     pub fn backward(&self, y: Vec<f64>) -> Vec<f64> {
-        let mut x = self.lu.backward(y);
+        let mut x = match &self.elimination {
+            Elimination::Symmetric(factors) => factors.backward(y),
+            Elimination::General(factors) => factors.backward(y),
+        };
         x.truncate(self.interior);
         x
     }

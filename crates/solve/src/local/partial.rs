@@ -11,7 +11,7 @@ use super::lu::{Columns, Elimination, FillLimit, LuError, NONE, order, transpose
 use crate::system::Csr;
 
 /// A pivot below this part of its column's largest entry is rounding.
-const ROUNDING: f64 = 8.0 * f64::EPSILON;
+pub(super) const ROUNDING: f64 = 8.0 * f64::EPSILON;
 
 /// P A Q = (L₁₁ 0; L₂₁ I) (U₁₁ U₁₂; 0 S), with S given away.
 #[derive(Debug, Clone)]
@@ -168,7 +168,7 @@ impl PartialLu {
 }
 
 /// The first `count` rows and columns.
-fn leading(matrix: &Csr, count: usize) -> Csr {
+pub(super) fn leading(matrix: &Csr, count: usize) -> Csr {
     let mut offsets = Vec::with_capacity(count + 1);
     offsets.push(0);
     let (mut indices, mut values) = (Vec::new(), Vec::new());
