@@ -257,8 +257,8 @@ fn options_temperature(keyword: &str, rest: &str) -> Result<(), String> {
         .try_for_each(|(_, value)| temperature(value.split_whitespace().next().unwrap_or("")))
 }
 
-/// The points of a `.dc`. An error is one sentence without the place.
-pub(super) fn sweep(netlist: &Netlist, text: &str) -> Result<Analysis, String> {
+/// The points of a `.dc`, whose numbers may be expressions of the file's parameters. An error is one sentence without the place.
+pub(super) fn sweep(netlist: &Netlist, scope: &Scope<'_>, text: &str) -> Result<Analysis, String> {
     let words = words(text);
     let &[name, start, stop, step] = &words[..] else {
         return Err(
@@ -272,7 +272,6 @@ pub(super) fn sweep(netlist: &Netlist, text: &str) -> Result<Analysis, String> {
             quoted(name)
         )
     })?;
-    let scope = Scope::new(None);
     let (start, stop, step) = (scope.value(start)?, scope.value(stop)?, scope.value(step)?);
     let steps = (stop - start) / step;
     if !steps.is_finite() || steps < 0.0 {

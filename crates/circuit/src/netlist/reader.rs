@@ -4,6 +4,7 @@
 //! one look-up for each of their nodes. All other cards wait in the [`Definition`] they stand in; the file itself is the first of these.
 
 use super::lines::Lines;
+use super::scope::Scope;
 use super::{Analysis, Limits, Netlist, NodeId, Origin, ReadError, Resistor, Source};
 use super::{directives, instances, number, quoted};
 use std::collections::{BTreeMap, HashMap};
@@ -208,7 +209,11 @@ impl Reader<'_> {
         }
         instances::unfold(&mut self)?;
         if let Some(card) = self.sweep.take() {
-            self.netlist.analysis = directives::sweep(&self.netlist, &card.text)
+            let mut scope = Scope::new(None);
+            for (name, text) in &self.definitions[0].parameters {
+                scope.define(name, text);
+            }
+            self.netlist.analysis = directives::sweep(&self.netlist, &scope, &card.text)
                 .map_err(|what| self.lines.error(card.origin, what))?;
         }
         if self.netlist.elements() == 0 {

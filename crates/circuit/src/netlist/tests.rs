@@ -81,7 +81,7 @@ fn instances_are_unfolded() {
     let circuit = netlist(
         "t\n.global vdd\n.param top=7\n.subckt half in out params: r=1k k={r/2}\nR1 in mid {r}\nR2 mid out 'k'\nR3 mid vdd {local}\n\
          .param local={top*k}\nV1 mid 0 1\nF1 out 0 v1 2\n.ends half\n\
-         .subckt pair a b\nX1 a m half r=10\nX2 m b half\n.ends\nXp in 0 pair\nVin in 0 1\nRv vdd 0 1\n.dc xp.x2.v1 0 1 0.25\n",
+         .subckt pair a b\nX1 a m half r=10\nX2 m b half\n.ends\nXp in 0 pair\nVin in 0 1\nRv vdd 0 1\n.dc xp.x2.v1 0 {top/7} 0.25\n",
     );
     let found: Vec<([&str; 2], f64)> = circuit
         .resistors

@@ -6,9 +6,12 @@
 use super::SolveError;
 use faer::linalg::solvers::{PartialPivLu, Solve};
 use faer::{Col, Mat};
+use tsumuji_solve::system::memory;
 
-/// Most unknowns of an interface: its matrix then has 2 GB.
-pub(super) const MOST_DENSE: usize = 16_384;
+/// Most unknowns of an interface: its matrix then has 2 GB, and takes minutes.
+const MOST_DENSE: usize = 16_384;
+/// Matrices of its size that there are at once: the sum, its factors, and room for these.
+const MATRICES: u64 = 3;
 /// A pivot below this part of the largest entry of its column in the whole matrix is rounding.
 const ROUNDING: f64 = 8.0 * f64::EPSILON;
 
@@ -16,6 +19,13 @@ const ROUNDING: f64 = 8.0 * f64::EPSILON;
 #[derive(Debug)]
 pub(super) struct Interface {
     lu: Option<PartialPivLu<f64>>,
+}
+
+/// Most unknowns that fit into the memory that is available, too.
+pub(super) fn most_unknowns() -> usize {
+    let available = memory::available_bytes().unwrap_or(u64::MAX);
+    let entries = available / MATRICES / size_of::<f64>() as u64;
+    MOST_DENSE.min(entries.isqrt() as usize)
 }
 
 impl Interface {

@@ -190,10 +190,11 @@ impl Substructure {
             });
             outputs.push(output);
         }
-        if unknowns > interface::MOST_DENSE {
+        let limit = interface::most_unknowns();
+        if unknowns > limit {
             return Err(SolveError::Interface {
                 found: unknowns,
-                limit: interface::MOST_DENSE,
+                limit,
             });
         }
         let schur = self.assemble(matrix, unknowns, &parts, &outputs);

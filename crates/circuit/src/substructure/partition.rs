@@ -9,6 +9,8 @@ use tsumuji_solve::system::Csr;
 pub(super) const INTERFACE: u32 = u32::MAX;
 /// Fewest unknowns of a part: smaller ones cost more than they save.
 const LEAST_UNKNOWNS: usize = 64;
+/// Most parts: each has a thread.
+const MOST_PARTS: usize = 256;
 /// METIS's choices are random: the same matrix shall have the same parts.
 const SEED: i32 = 1;
 /// METIS cuts by recursive bisection into so many parts, by a k-way method into more, as its manual recommends.
@@ -26,7 +28,7 @@ pub(super) struct Partition {
 /// Divides the unknowns into at most `wanted` parts.
 pub(super) fn partition(matrix: &Csr, wanted: usize) -> Result<Partition, String> {
     let n = matrix.rows();
-    let parts = wanted.min(n / LEAST_UNKNOWNS).max(1);
+    let parts = wanted.min(n / LEAST_UNKNOWNS).clamp(1, MOST_PARTS);
     if parts == 1 {
         return Ok(Partition {
             part_of: vec![0; n],
