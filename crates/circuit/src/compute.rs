@@ -1,7 +1,7 @@
 //! What a netlist asks for: its operating point, or one for each point of its sweep.
 //!
-//! The command line makes a [`Computation`]: equations, divided into parts; then runs it, which solves them by `newton`. Factors are made once for all
-//! points of a linear circuit.
+//! The command line makes a [`Computation`]: equations, divided into parts; then runs it, which solves them by `newton`. Factors are made once for
+//! all points of a linear circuit.
 
 use crate::equations::{Equations, EquationsError, Excitation};
 use crate::netlist::{Analysis, Netlist};

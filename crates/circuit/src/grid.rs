@@ -1,7 +1,8 @@
 //! Power grids of any size, as netlists: what supplies a chip, with the structure of real ones.
 //!
-//! The example `power_grid` writes them, tests and measurements read them. Layers of parallel strips run across each other, alternately along x and along
-//! y; at each crossing a via joins a layer to the next one. Pads on the top layer supply the voltage, cells on the bottom layer draw currents.
+//! The example `power_grid` writes them, tests and measurements read them. Layers of parallel strips run across each other, alternately along x and
+//! along y; at each crossing a via joins a layer to the next one. Pads on the top layer supply the voltage, cells on the bottom layer draw
+//! currents.
 //!
 //! Invariant: the same grid has the same text, and each node has a path to a pad.
 

@@ -1,9 +1,9 @@
 //! Operating points: one linear solution for linear circuits, Newton's method for circuits with diodes; and sweeps.
 //!
-//! The command line calls [`Solver::solve`], which asks a callback for the solution of each linear system, so that any solver does. A diode is the ideal
-//! one of Shockley, I = IS (exp(V / (N Vt)) − 1), beside a conductance of [`GMIN`]. Steps of a junction's voltage are limited as in SPICE2
-//! (Nagel, 1975): logarithmically above the critical voltage. Where Newton's method fails, larger conductances beside the diodes are taken away one after
-//! the other, then the sources are raised from 0 by steps.
+//! The command line calls [`Solver::solve`], which asks a callback for the solution of each linear system, so that any solver does. A diode is the
+//! ideal one of Shockley, I = IS (exp(V / (N Vt)) − 1), beside a conductance of [`GMIN`]. Steps of a junction's voltage are limited as in SPICE2
+//! (Nagel, 1975): logarithmically above the critical voltage. Where Newton's method fails, larger conductances beside the diodes are taken away one
+//! after the other, then the sources are raised from 0 by steps.
 //!
 //! Invariant: [`Point::residual`] is computed from the circuit's equations with the diodes' true currents, never from the linearised ones.
 
@@ -25,8 +25,10 @@ const STANDSTILL_VOLTS: f64 = 1e-12;
 const FIRST_GMIN: f64 = 1e-2;
 /// Smallest step of the sources' scale.
 const LEAST_SCALE_STEP: f64 = 1e-7;
-/// Beyond this argument the exponential goes on as its tangent: no solution lies there, and nothing overflows.
-const LARGEST_EXPONENT: f64 = 200.0;
+/// Most steps for one point, from all beginnings together.
+const MOST_STEPS_ALTOGETHER: usize = 2000;
+/// Beyond this current in amperes the exponential goes on as its tangent: no solution lies there, and nothing overflows.
+const LARGEST_AMPERES: f64 = 1e20;
 
 /// A linear system to be solved.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +130,7 @@ pub struct Solver<'a> {
 pub fn diode_current(diode: &Diode, volts: f64, gmin: f64) -> (f64, f64) {
     let slope = 1.0 / (diode.emission * THERMAL_VOLTS);
     let argument = volts * slope;
-    let bounded = argument.min(LARGEST_EXPONENT);
+    let bounded = argument.min((LARGEST_AMPERES / diode.saturation_amperes).ln());
     let power = bounded.exp();
     let current = diode.saturation_amperes * (bounded.exp_m1() + power * (argument - bounded));
     let conductance = diode.saturation_amperes * power * slope;
@@ -267,7 +269,8 @@ impl<'a> Solver<'a> {
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
     ) -> Result<Option<Converged>, E> {
         let base = self.equations.matrix();
-        for _ in 0..MOST_STEPS {
+        let most = MOST_STEPS.min(MOST_STEPS_ALTOGETHER.saturating_sub(self.steps));
+        for _ in 0..most {
             let mut values = base.values().to_vec();
             let mut rhs = excited.rhs.clone();
             for (junction, &volts) in self.equations.junctions().iter().zip(&self.volts) {

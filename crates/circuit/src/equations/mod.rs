@@ -1,9 +1,9 @@
 //! The equations of a circuit: as few unknowns as its sources leave, one per node or group of nodes, and some for currents.
 //!
-//! The command line and `newton` call [`Equations::new`]. Nodes that voltage sources and short circuits join share an unknown (`rigid`); the rest is
-//! nodal analysis: the currents that leave a node sum up to 0. A circuit of resistors and independent sources gives a symmetric M-matrix that way.
-//! Controlled voltage sources, and voltage sources whose current controls others, get an unknown current and an equation each (modified nodal analysis,
-//! Ho, Ruehli and Brennan, 1975); these may have zeros on the diagonal.
+//! The command line and `newton` call [`Equations::new`]. Nodes that voltage sources and short circuits join share an unknown (`rigid`); the rest
+//! is nodal analysis: the currents that leave a node sum up to 0. A circuit of resistors and independent sources gives a symmetric M-matrix that
+//! way. Controlled voltage sources, and voltage sources whose current controls others, get an unknown current and an equation each (modified nodal
+//! analysis, Ho, Ruehli and Brennan, 1975); these may have zeros on the diagonal.
 //!
 //! The matrix does not depend on the values of independent sources; the right-hand side does ([`Equations::excite`]). Diodes have entries in the
 //! matrix, which `newton` fills.

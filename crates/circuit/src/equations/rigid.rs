@@ -1,7 +1,7 @@
 //! Nodes whose voltages differ by constants: joined by short circuits, inductors and voltage sources.
 //!
-//! Called by `super`. Such nodes share one unknown, that of their root, or none if ground is among them. The sources of a sweep change the constants but
-//! not which nodes share: [`Rigid::offsets`] is computed for each point.
+//! Called by `super`. Such nodes share one unknown, that of their root, or none if ground is among them. The sources of a sweep change the
+//! constants but not which nodes share: [`Rigid::offsets`] is computed for each point.
 //!
 //! Invariant: `tree` lists each node that is no root once, after the node it hangs on.
 

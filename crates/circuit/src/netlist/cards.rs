@@ -5,7 +5,7 @@
 use super::instances::{Instance, Reference, Unfolding};
 use super::reader::Card;
 use super::scope::Scope;
-use super::values::{Pieces, pieces, words};
+use super::values::{Pieces, pieces};
 use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted};
 
 /// Functions of time, and how many arguments their value at time 0 takes.
@@ -347,11 +347,6 @@ fn diode_of_model(text: &str, scope: &Scope<'_>) -> Result<Diode, String> {
         name: u32::MAX,
     };
     for &(name, text) in &pieces.assignments {
-        let text = words(text)
-            .first()
-            .copied()
-            .filter(|_| !text.starts_with(['{', '\'']))
-            .unwrap_or(text);
         let value = scope.value(text)?;
         match name {
             "is" | "js" => diode.saturation_amperes = positive(name, value)?,

@@ -1,7 +1,7 @@
 //! Expressions of parameters: `{a * (1 + 2k)}`, `'max(r1, r2) ** 2'`.
 //!
-//! Called for values that are no plain number. Operators are + - * / ** (or ^), parentheses and the functions of [`FUNCTIONS`]; names are asked of the
-//! caller. Nothing is stored: an expression is evaluated while it is read.
+//! Called for values that are no plain number. Operators are + - * / ** (or ^), parentheses and the functions of [`FUNCTIONS`]; names are asked of
+//! the caller. Nothing is stored: an expression is evaluated while it is read.
 //!
 //! Invariant: recursion is at most [`MOST_DEPTH`] deep, parameters that refer to parameters included.
 
@@ -10,11 +10,11 @@ use super::number;
 /// Deepest nesting of parentheses, powers and references together: far beyond what people write, and within any thread's stack.
 pub(super) const MOST_DEPTH: usize = 100;
 
-/// A function and its name.
-type Named<F> = (&'static str, F);
+type Unary = fn(f64) -> f64;
+type Binary = fn(f64, f64) -> f64;
 
 /// Functions of one argument, natural logarithms and radians.
-const FUNCTIONS: [Named<fn(f64) -> f64>; 21] = [
+const FUNCTIONS: [(&str, Unary); 21] = [
     ("abs", f64::abs),
     ("sqrt", f64::sqrt),
     ("exp", f64::exp),
@@ -39,7 +39,7 @@ const FUNCTIONS: [Named<fn(f64) -> f64>; 21] = [
 ];
 
 /// Functions of two arguments.
-const BINARY_FUNCTIONS: [Named<fn(f64, f64) -> f64>; 5] = [
+const BINARY_FUNCTIONS: [(&str, Binary); 5] = [
     ("min", f64::min),
     ("max", f64::max),
     ("pow", f64::powf),

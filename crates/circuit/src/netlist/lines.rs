@@ -1,9 +1,10 @@
 //! Logical lines of a netlist: comments removed, continuations joined, letters in lower case, files included.
 //!
-//! `read` asks for one line after the other. A line that begins with `+` continues the one before, over comments and empty lines between them. `*` at the
-//! beginning of a line, `;`, and `$` after a blank begin comments. Of an included file no line is a title.
+//! `read` asks for one line after the other. A line that begins with `+` continues the one before, over comments and empty lines between them. `*`
+//! at the beginning of a line, `;`, and `$` after a blank begin comments. Of an included file no line is a title.
 //!
-//! Invariant: no more than two physical lines of each open file are in memory, each of [`LONGEST_LINE_BYTES`] at most, and files of [`MOST_FILES`] deep.
+//! Invariant: no more than two physical lines of each open file are in memory, each of [`LONGEST_LINE_BYTES`] at most, and files of [`MOST_FILES`]
+//! deep.
 
 use super::{Origin, ReadError, quoted};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Reads the lines of a netlist once, stores plain elements as they come and everything else by the scope it stands in, then unfolds the rest.
 //!
-//! Called by `super`. Most lines of a large netlist are resistors and sources of a plain value: these go straight to the [`Netlist`], so that they cost
-//! one look-up for each of their nodes. All other cards wait in the [`Definition`] they stand in; the file itself is the first of these.
+//! Called by `super`. Most lines of a large netlist are resistors and sources of a plain value: these go straight to the [`Netlist`], so that they
+//! cost one look-up for each of their nodes. All other cards wait in the [`Definition`] they stand in; the file itself is the first of these.
 
 use super::lines::Lines;
 use super::scope::Scope;

@@ -1,7 +1,7 @@
 //! Parameters: names for values that expressions may use.
 //!
-//! Each instance of a subcircuit has a scope; around it are those of the instances that hold it, the outermost that of the file. A parameter may refer
-//! to others of its scope or around it, wherever they are defined; its expression is evaluated when its value is asked for, once.
+//! Each instance of a subcircuit has a scope; around it are those of the instances that hold it, the outermost that of the file. A parameter may
+//! refer to others of its scope or around it, wherever they are defined; its expression is evaluated when its value is asked for, once.
 
 use super::{expression, number, quoted, values};
 use std::cell::Cell;

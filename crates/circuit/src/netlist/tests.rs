@@ -194,6 +194,10 @@ fn mistakes_are_located() {
             "is is 0e0; it must be above 0",
         ),
         ("t\n.model d1 d(isr=1)\nD1 a 0 d1", "has no 'isr' here"),
+        (
+            "t\n.model d1 d(is=1e-14 n 2)\nD1 a 0 d1",
+            "in the expression '1e-14 n 2'",
+        ),
         ("t\nF1 a 0 v9 2", "there is no voltage source 'v9'"),
         ("t\nE1 a 0 poly(1) b 0 1 2", "polynomials, tables"),
         ("t\nX1 a b sub", "there is no subcircuit 'sub'"),

@@ -1,9 +1,10 @@
 //! Direct solution of a sparse system in parts: substructuring with a Schur complement.
 //!
-//! The command line makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`). Each
-//! part eliminates its interior by sparse LU (`part`), all at once on threads; the interface's equations, to which each part adds its Schur complement,
-//! are solved densely (`interface`), and each part substitutes back. Unknowns without a usable pivot within their part join the interface: the currents
-//! of voltage sources do, where their nodes are there. Each solution is refined by its residual, computed from the whole matrix in 64 bits.
+//! The command line makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`).
+//! Each part eliminates its interior by sparse LU (`part`), all at once on threads; the interface's equations, to which each part adds its Schur
+//! complement, are solved densely (`interface`), and each part substitutes back. Unknowns without a usable pivot within their part join the
+//! interface: the currents of voltage sources do, where their nodes are there. Each solution is refined by its residual, computed from the whole
+//! matrix in 64 bits.
 //!
 //! One part is ordinary sparse LU.
 //!

@@ -38,7 +38,7 @@ pub struct PartFactors {
 #[derive(Debug)]
 enum Elimination {
     Symmetric(Box<PartialCholesky>),
-    General(PartialLu),
+    General(Box<PartialLu>),
 }
 
 /// Makes the input of every part. `place` is the number of each unknown within its part or within the interface.
@@ -136,7 +136,7 @@ impl PartInput {
                 None => {
                     let (factors, schur) = PartialLu::new(&self.block, interior, limit)?;
                     let entries = factors.entries();
-                    (Elimination::General(factors), schur, entries)
+                    (Elimination::General(Box::new(factors)), schur, entries)
                 }
             };
         let factors = PartFactors {
@@ -148,8 +148,8 @@ impl PartInput {
 }
 
 impl PartFactors {
-    /// From the right-hand side of the interior: what is kept until [`PartFactors::backward`]. Its end is what the part adds to the right-hand side of
-    /// the interface, in the order of the Schur complement.
+    /// From the right-hand side of the interior: what is kept until [`PartFactors::backward`]. Its end is what the part adds to the right-hand side
+    /// of the interface, in the order of the Schur complement.
     pub fn forward(&self, interior: &[f64], border: usize) -> Vec<f64> {
         let mut b = interior.to_vec();
         b.resize(interior.len() + border, 0.0);

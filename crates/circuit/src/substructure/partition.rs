@@ -1,5 +1,5 @@
-//! Which part each unknown belongs to: METIS cuts the graph of the matrix into parts of equal size with few edges between them; unknowns at one end of
-//! each cut edge become the interface.
+//! Which part each unknown belongs to: METIS cuts the graph of the matrix into parts of equal size with few edges between them; unknowns at one end
+//! of each cut edge become the interface.
 //!
 //! Called by `super`. Invariant: no entry of the matrix couples unknowns of two parts.
 

@@ -1,9 +1,9 @@
 //! Elimination of the interior of a symmetric positive definite block: as `partial`, with half the entries and, by supernodes, much less time.
 //!
-//! The circuits' solver calls it for parts of resistors, diodes and independent sources, and falls back to [`PartialLu`] where it refuses. The factors are
-//! `faer`'s supernodal ones. These cover a whole matrix, so the border gets a diagonal D of its own, large enough to be positive definite beside
-//! the interior: the last block of the factors is then the factor of D + S, from which S is got back. D is no larger than twice the couplings of the border,
-//! which the diagonal of the whole system exceeds too, so that nothing is lost by that.
+//! The circuits' solver calls it for parts of resistors, diodes and independent sources, and falls back to [`PartialLu`] where it refuses. The
+//! factors are `faer`'s supernodal ones. These cover a whole matrix, so the border gets a diagonal D of its own, large enough to be positive
+//! definite beside the interior: the last block of the factors is then the factor of D + S, from which S is got back. D is no larger than twice the
+//! couplings of the border, which the diagonal of the whole system exceeds too, so that nothing is lost by that.
 //!
 //! Invariant: what is accepted is symmetric in all bits, and no pivot is rounding.
 
@@ -189,7 +189,8 @@ impl PartialCholesky {
         self.values.len()
     }
 
-    /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialCholesky::backward`] needs, and behind the interior the right-hand side of S.
+    /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialCholesky::backward`] needs, and behind the interior the right-hand side
+    /// of S.
     pub fn forward(&self, b: &[f64]) -> Vec<f64> {
         let mut y: Vec<f64> = self
             .unknown_of

@@ -1,8 +1,9 @@
 //! Sparse LU factors of one worker's diagonal block, made once and solved with on every lap.
 //!
-//! Used by `sweep` (inner = lu); `partial` eliminates some rows of a block by the same steps. The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`faer`); columns are eliminated
-//! left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert and Peierls, 1988). The diagonal is kept as pivot while it
-//! is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices of circuits and grids fill no more than the ordering predicts.
+//! Used by `sweep` (inner = lu); `partial` eliminates some rows of a block by the same steps. The order of unknowns is approximate minimum degree
+//! on the pattern of A + Aᵀ (`faer`); columns are eliminated left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert
+//! and Peierls, 1988). The diagonal is kept as pivot while it is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices
+//! of circuits and grids fill no more than the ordering predicts.
 //!
 //! Invariant: neither the predicted nor the real fill exceeds [`FillLimit`]; a block that would exceed it is refused before or while it is
 //! factorised. Supernodes are left out: solves, not factorisation, are repeated, and a fill that needs supernodes is refused here anyway.

@@ -1,8 +1,8 @@
 //! Elimination of the interior of a block: sparse LU factors of its interior rows and columns, and the Schur complement of the others.
 //!
-//! The circuits' solver calls it for each of its parts, whose interior couples to others through a border only. The steps are those of `lu`. A column of
-//! the interior without a usable pivot in interior rows, as currents of voltage sources may have, is *delayed*: it joins the border, with an
-//! interior row that became no pivot.
+//! The circuits' solver calls it for each of its parts, whose interior couples to others through a border only. The steps are those of `lu`. A
+//! column of the interior without a usable pivot in interior rows, as currents of voltage sources may have, is *delayed*: it joins the border, with
+//! an interior row that became no pivot.
 //!
 //! Invariant: rows of the Schur complement are the interior rows that became no pivot, then the border's; its columns are the delayed ones, then the
 //! border's. It is square.
