@@ -95,6 +95,10 @@ pub struct Substructure {
     place: Vec<u32>,
     /// Unknowns of the interface as the partition makes it, ascending.
     interface: Vec<u32>,
+    /// Of each part's factors.
+    fill_limit: FillLimit,
+    /// Most unknowns of the interface, those that join it included.
+    interface_limit: usize,
     factors: Option<Factors>,
 }
 
@@ -139,6 +143,8 @@ impl Substructure {
             })
             .collect();
         Ok(Self {
+            fill_limit: fill_limit(partition.parts),
+            interface_limit: interface::most_unknowns(),
             partition,
             place,
             interface,
@@ -154,7 +160,7 @@ impl Substructure {
             "the division is that of another matrix"
         );
         self.factors = None;
-        let limit = fill_limit(self.partition.parts);
+        let limit = self.fill_limit;
         let inputs = part::inputs(matrix, &self.partition, &self.place);
         let outcomes: Vec<_> = std::thread::scope(|scope| {
             let (first, others) = inputs.split_first().expect("there is a part");
@@ -191,7 +197,7 @@ impl Substructure {
             });
             outputs.push(output);
         }
-        let limit = interface::most_unknowns();
+        let limit = self.interface_limit;
         if unknowns > limit {
             return Err(SolveError::Interface {
                 found: unknowns,
