@@ -167,11 +167,10 @@ impl<'a> Computation<'a> {
             });
             let found =
                 found.map_err(|error| explain(error, &self.equations, self.netlist, point))?;
-            outcome.residual = if found.residual.is_nan() {
-                f64::NAN
-            } else {
-                outcome.residual.max(found.residual)
-            };
+            // `max` would forget what is not a number.
+            if !(found.residual <= outcome.residual || outcome.residual.is_nan()) {
+                outcome.residual = found.residual;
+            }
             outcome.steps += found.steps;
             outcome.way = outcome.way.max(found.way);
             outcome.voltages.push(found.voltages);

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 use tsumuji_circuit::compute::{Options, Outcome, compute};
+use tsumuji_circuit::grid::PowerGrid;
 use tsumuji_circuit::netlist::{Netlist, read};
 
 /// Circuits compared.
@@ -146,14 +147,37 @@ fn solved(path: &Path, parts: usize) -> (Netlist, Outcome) {
     (netlist, outcome.unwrap_or_else(|error| panic!("{error}")))
 }
 
+/// Whether there is no ngspice, which is then told.
+fn is_missing(test: &str) -> bool {
+    let Err(error) = Command::new("ngspice").arg("--version").output() else {
+        return false;
+    };
+    let is_required = std::env::var("TSUMUJI_REQUIRE").is_ok_and(|list| list.contains("ngspice"));
+    assert!(!is_required, "ngspice is required: {error}");
+    println!("SKIPPED {test}: there is no ngspice: {error}");
+    true
+}
+
+/// The largest difference of all nodes' voltages, and how many nodes there are.
+fn difference(netlist: &Netlist, outcome: &Outcome, theirs: &HashMap<String, f64>) -> (f64, u64) {
+    let (mut largest, mut nodes) = (0.0f64, 0);
+    for (node, volts) in (0..).zip(&outcome.voltages[0]).skip(1) {
+        // ngspice prints nodes with a number for a name as functions.
+        let name = netlist.nodes.get(node);
+        let their = theirs
+            .get(name)
+            .or_else(|| theirs.get(&format!("v({name})")));
+        let their = their.unwrap_or_else(|| panic!("ngspice has no node {name}"));
+        largest = largest.max((volts - their).abs());
+        nodes += 1;
+    }
+    (largest, nodes)
+}
+
 /// Every node of random circuits has the voltage that ngspice finds.
 #[test]
 fn random_circuits_agree_with_ngspice() {
-    if let Err(error) = Command::new("ngspice").arg("--version").output() {
-        let is_required =
-            std::env::var("TSUMUJI_REQUIRE").is_ok_and(|list| list.contains("ngspice"));
-        assert!(!is_required, "ngspice is required: {error}");
-        println!("SKIPPED random_circuits_agree_with_ngspice: there is no ngspice: {error}");
+    if is_missing("random_circuits_agree_with_ngspice") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -167,23 +191,12 @@ fn random_circuits_agree_with_ngspice() {
         let Some(theirs) = ngspice(folder.path(), &text) else {
             continue;
         };
-        let mut nodes = 0;
-        for (node, volts) in (0..).zip(&outcome.voltages[0]).skip(1) {
-            // ngspice prints nodes with a number for a name as functions.
-            let name = netlist.nodes.get(node);
-            let their = theirs
-                .get(name)
-                .or_else(|| theirs.get(&format!("v({name})")));
-            let their =
-                their.unwrap_or_else(|| panic!("seed {seed}: ngspice has no node {name}\n{text}"));
-            let difference = (volts - their).abs();
-            assert!(
-                difference < TOLERANCE_VOLTS,
-                "seed {seed}: {name} has {volts} V, by ngspice {their} V\n{text}"
-            );
-            largest = largest.max(difference);
-            nodes += 1;
-        }
+        let (found, nodes) = difference(&netlist, &outcome, &theirs);
+        assert!(
+            found < TOLERANCE_VOLTS,
+            "seed {seed}: voltages differ by {found} V\n{text}"
+        );
+        largest = largest.max(found);
         assert!(nodes >= NODES);
         compared += 1;
     }
@@ -192,4 +205,31 @@ fn random_circuits_agree_with_ngspice() {
         compared >= 20,
         "ngspice gave voltages for {compared} of {CIRCUITS} circuits only"
     );
+}
+
+/// A power grid with ideal vias, in parts.
+#[test]
+fn power_grid_agrees_with_ngspice() {
+    if is_missing("power_grid_agrees_with_ngspice") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = Vec::new();
+    let grid = PowerGrid {
+        side: 20,
+        layers: 3,
+        seed: 5,
+    };
+    grid.write(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let path = folder.path().join("ours.sp");
+    std::fs::write(&path, &text).unwrap();
+    let (netlist, outcome) = solved(&path, 3);
+    assert_eq!(outcome.sizes.parts, 3);
+    let text = text.replace(".op\n.end\n", "");
+    let theirs = ngspice(folder.path(), &text).expect("a linear circuit");
+    let (found, nodes) = difference(&netlist, &outcome, &theirs);
+    assert_eq!(nodes as usize, grid.nodes());
+    // Volts that all digits of ngspice tell.
+    assert!(found < 1e-11, "voltages differ by {found} V");
 }

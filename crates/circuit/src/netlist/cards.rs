@@ -2,6 +2,7 @@
 //!
 //! Called by `instances` for each card that waited. An error is one sentence without the place.
 
+use super::directives::NOMINAL_TEMPERATURE;
 use super::instances::{Instance, Reference, Unfolding};
 use super::reader::Card;
 use super::scope::Scope;
@@ -11,9 +12,9 @@ use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted};
 /// Functions of time, and how many arguments their value at time 0 takes.
 const FUNCTIONS: [&str; 6] = ["pulse", "sin", "exp", "pwl", "sffm", "sine"];
 /// Parameters of diode models that do not matter for constant currents at the nominal temperature.
-const DYNAMIC: [&str; 22] = [
-    "cjo", "cj0", "cj", "tt", "vj", "pb", "m", "mj", "fc", "fcs", "kf", "af", "eg", "xti", "tnom",
-    "jsw", "cjp", "cjsw", "php", "mjsw", "level", "trs",
+const DYNAMIC: [&str; 20] = [
+    "cjo", "cj0", "cj", "tt", "vj", "pb", "m", "mj", "fc", "fcs", "kf", "af", "eg", "xti", "jsw",
+    "cjp", "cjsw", "php", "mjsw", "trs",
 ];
 
 /// Adds the element of a card.
@@ -355,6 +356,13 @@ fn diode_of_model(text: &str, scope: &Scope<'_>) -> Result<Diode, String> {
             "rs" => return Err(format!("rs is {value:e}; it must not be negative")),
             "bv" => diode.breakdown_volts = positive(name, value)?,
             "ibv" => {}
+            "level" if value == 1.0 => {}
+            "tnom" if value == NOMINAL_TEMPERATURE => {}
+            "level" | "tnom" => {
+                return Err(format!(
+                    "{name} is {value}; read are level 1 and {NOMINAL_TEMPERATURE} degrees"
+                ));
+            }
             other if DYNAMIC.contains(&other) => {}
             other => {
                 return Err(format!(

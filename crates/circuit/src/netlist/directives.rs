@@ -13,7 +13,7 @@ const MOST_POINTS: usize = 100_000;
 /// Deepest nesting of definitions.
 const MOST_OPEN: usize = 32;
 /// Diodes are computed at this temperature, in °C.
-const TEMPERATURE: f64 = 27.0;
+pub(super) const NOMINAL_TEMPERATURE: f64 = 27.0;
 
 /// Without effect on what is computed here.
 const HARMLESS: [&str; 24] = [
@@ -237,9 +237,9 @@ fn model(reader: &mut Reader<'_>, rest: &str, origin: Origin) -> Result<(), Stri
 
 fn temperature(text: &str) -> Result<(), String> {
     match Scope::new(None).value(text) {
-        Ok(TEMPERATURE) => Ok(()),
+        Ok(NOMINAL_TEMPERATURE) => Ok(()),
         _ => Err(format!(
-            "circuits are computed at {TEMPERATURE} degrees; leave other temperatures out"
+            "circuits are computed at {NOMINAL_TEMPERATURE} degrees; leave other temperatures out"
         )),
     }
 }

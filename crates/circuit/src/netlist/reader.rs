@@ -246,9 +246,9 @@ impl Netlist {
         }
     }
 
-    /// Adds a resistor, or a short circuit if it has no ohms.
+    /// Adds a resistor, or a short circuit if it has no ohms, or so few that its conductance is no number.
     pub(super) fn add_resistor(&mut self, nodes: super::Pair, ohms: f64) {
-        if ohms == 0.0 {
+        if (1.0 / ohms).is_infinite() {
             self.shorts.push(nodes);
         } else {
             self.resistors.push(Resistor { nodes, ohms });

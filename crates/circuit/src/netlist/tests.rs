@@ -195,6 +195,10 @@ fn mistakes_are_located() {
         ),
         ("t\n.model d1 d(isr=1)\nD1 a 0 d1", "has no 'isr' here"),
         (
+            "t\n.model d1 d(level=2)\nD1 a 0 d1",
+            "level is 2; read are level 1",
+        ),
+        (
             "t\n.model d1 d(is=1e-14 n 2)\nD1 a 0 d1",
             "in the expression '1e-14 n 2'",
         ),
