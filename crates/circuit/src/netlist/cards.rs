@@ -11,6 +11,8 @@ use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted};
 
 /// Functions of time, and how many arguments their value at time 0 takes.
 const FUNCTIONS: [&str; 6] = ["pulse", "sin", "exp", "pwl", "sffm", "sine"];
+/// Models of so many letters are read for each diode, longer ones count as unfolded.
+const USUAL_MODEL_BYTES: usize = 256;
 /// Parameters of diode models that do not matter for constant currents at the nominal temperature.
 const DYNAMIC: [&str; 20] = [
     "cjo", "cj0", "cj", "tt", "vj", "pb", "m", "mj", "fc", "fcs", "kf", "af", "eg", "xti", "jsw",
@@ -314,6 +316,8 @@ fn diode(
     let card = unfolding
         .model(model, instance)
         .ok_or_else(|| format!("there is no model {}", quoted(model)))?;
+    let beyond = card.text.len().saturating_sub(USUAL_MODEL_BYTES);
+    unfolding.charge(beyond as u64)?;
     let mut diode = diode_of_model(&card.text, scope).map_err(|what| {
         format!(
             "the model {} in line {}: {what}",

@@ -2,7 +2,7 @@
 //!
 //! Called by `reader` at the end of the file. The nodes and elements of an instance `x1` are called `x1.name`.
 //!
-//! Invariant: instances are nested [`MOST_DEPTH`] deep at most, and all cards that are unfolded have [`Limits::unfolded_bytes`] letters at most.
+//! Invariant: instances are nested [`MOST_DEPTH`] deep at most, and everything that is unfolded has [`Limits::unfolded_bytes`] letters at most.
 
 use super::reader::{Card, Definition, Reader, TOO_MANY_NAMES};
 use super::scope::Scope;
@@ -141,10 +141,7 @@ impl<'a> Unfolding<'a> {
             )
             .into());
         }
-        self.bytes_left = self
-            .bytes_left
-            .checked_sub(definition.bytes + card.text.len() as u64 + INSTANCE_BYTES)
-            .ok_or("the subcircuits unfold to more elements than are accepted; does one hold others many times?")?;
+        self.charge(definition.bytes + card.text.len() as u64 + INSTANCE_BYTES)?;
         let prefix = format!("{}{name}.", outer.prefix);
         if prefix.len() > LONGEST_NAME_BYTES {
             return Err(format!(
@@ -182,6 +179,15 @@ impl<'a> Unfolding<'a> {
         };
         self.cards(&inner)
             .map_err(|(card, what)| Failure::Within(card, what))
+    }
+
+    /// Counts letters that are read once more.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), String> {
+        let left = self.bytes_left.checked_sub(bytes);
+        self.bytes_left = left.ok_or(
+            "the subcircuits and models unfold to more than is accepted; does one hold others many times?",
+        )?;
+        Ok(())
     }
 
     /// Searches a definition, then those around it.

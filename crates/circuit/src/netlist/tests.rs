@@ -259,8 +259,17 @@ fn unfolding_is_bounded() {
             level - 1
         );
     }
-    assert!(refused(&format!("{text}X1 a s59\n")).contains("unfold to more elements"));
+    assert!(refused(&format!("{text}X1 a s59\n")).contains("unfold to more than is accepted"));
     assert_eq!(netlist(&format!("{text}X1 a s3\n")).resistors.len(), 8);
+}
+
+/// A long model that many diodes share is not read without end.
+#[test]
+fn models_are_bounded() {
+    let spaces = " ".repeat(1 << 16);
+    let diodes: String = (0..40).map(|n| format!("D{n} a 0 d\n")).collect();
+    let text = format!("t\n.model d d(is=1e-14{spaces}n=1)\n{diodes}");
+    assert!(refused(&text).contains("unfold to more than is accepted"));
 }
 
 /// Memory is bounded.

@@ -42,7 +42,7 @@ pub enum SolveError {
         what: String,
     },
     /// A part cannot be factorised.
-    #[error("part {part} of the circuit: {source}")]
+    #[error("part {part} of the circuit: {source}; more workers make smaller parts")]
     Part {
         /// The part, counted from 0.
         part: usize,
