@@ -1,6 +1,9 @@
 //! Which part each unknown belongs to: METIS cuts the graph of the matrix into parts of equal size with few edges between them; unknowns at one end
 //! of each cut edge become the interface.
 //!
+//! In large systems the few unknowns that make the matrix unsymmetric, or have no positive diagonal, join the interface from the start, so that the
+//! interiors are symmetric and have the quicker factors.
+//!
 //! Called by `super`. Invariant: no entry of the matrix couples unknowns of two parts.
 
 use tsumuji_solve::system::Csr;
@@ -16,6 +19,11 @@ const SEED: i32 = 1;
 /// METIS cuts by recursive bisection into so many parts, by a k-way method into more, as its manual recommends.
 const MOST_BISECTED: usize = 8;
 
+/// Smaller systems are solved at once by factors of any kind.
+const LEAST_SYMMETRIC: usize = 500;
+/// Most unknowns that join the interface for the sake of symmetry: these equations are dense.
+const MOST_UNSYMMETRIC: usize = 1000;
+
 /// A partition of unknowns.
 #[derive(Debug, Clone)]
 pub(super) struct Partition {
@@ -29,16 +37,46 @@ pub(super) struct Partition {
 pub(super) fn partition(matrix: &Csr, wanted: usize) -> Result<Partition, String> {
     let n = matrix.rows();
     let parts = wanted.min(n / LEAST_UNKNOWNS).clamp(1, MOST_PARTS);
+    let apart = if n < LEAST_SYMMETRIC {
+        Vec::new()
+    } else {
+        unsymmetric(matrix)
+    };
     if parts == 1 {
-        return Ok(Partition {
-            part_of: vec![0; n],
-            parts,
-        });
+        let mut part_of = vec![0; n];
+        apart
+            .iter()
+            .for_each(|&unknown| part_of[unknown] = INTERFACE);
+        return Ok(Partition { part_of, parts });
     }
     let graph = Graph::new(matrix)?;
     let mut part_of = graph.cut(parts)?;
+    apart
+        .iter()
+        .for_each(|&unknown| part_of[unknown] = INTERFACE);
     graph.separate(&mut part_of);
     Ok(Partition { part_of, parts })
+}
+
+/// Unknowns without which the matrix is symmetric with a positive diagonal; none if these are too many.
+fn unsymmetric(matrix: &Csr) -> Vec<usize> {
+    let n = matrix.rows();
+    let mut is_apart: Vec<bool> = (0..n).map(|row| matrix.get(row, row) <= 0.0).collect();
+    for row in 0..n {
+        let (columns, values) = matrix.row(row);
+        for (&column, &value) in columns.iter().zip(values) {
+            let column = column as usize;
+            if !is_apart[row] && !is_apart[column] && matrix.get(column, row) != value {
+                is_apart[row] = true;
+            }
+        }
+    }
+    let apart: Vec<usize> = (0..n).filter(|&unknown| is_apart[unknown]).collect();
+    if apart.len() > MOST_UNSYMMETRIC {
+        Vec::new()
+    } else {
+        apart
+    }
 }
 
 /// The graph of A + Aᵀ without loops.
@@ -126,11 +164,15 @@ impl Graph {
     fn separate(&self, part_of: &mut [u32]) {
         let mut ends: Vec<(usize, u32, usize)> = (0..part_of.len())
             .filter_map(|unknown| {
-                let neighbours = self.neighbours(unknown).iter();
-                let cut = neighbours
-                    .filter(|&&other| part_of[other as usize] != part_of[unknown])
+                let part = part_of[unknown];
+                let others = self
+                    .neighbours(unknown)
+                    .iter()
+                    .map(|&other| part_of[other as usize]);
+                let cut = others
+                    .filter(|&other| other != part && other != INTERFACE)
                     .count();
-                (cut > 0).then_some((cut, part_of[unknown], unknown))
+                (cut > 0 && part != INTERFACE).then_some((cut, part, unknown))
             })
             .collect();
         ends.sort_unstable_by_key(|&(cut, part, unknown)| (std::cmp::Reverse(cut), part, unknown));
@@ -214,6 +256,27 @@ pub(super) mod tests {
                 );
             }
         }
+    }
+
+    /// Unknowns without a positive diagonal, and those whose row is no column, are kept apart, unless they are too many.
+    #[test]
+    fn unsymmetric_unknowns_join_the_interface() {
+        let mut triplets: Vec<(u32, u32, f64)> = (0..600).map(|row| (row, row, 2.0)).collect();
+        triplets.extend((0..599).flat_map(|row| [(row, row + 1, -1.0), (row + 1, row, -1.0)]));
+        triplets.extend([(17, 17, -2.0), (40, 300, 0.5), (500, 499, 0.25)]);
+        let matrix = Csr::from_triplets(600, 600, &triplets).unwrap();
+        assert_eq!(unsymmetric(&matrix), [17, 40, 499]);
+        for parts in [1, 3] {
+            let partition = partition(&matrix, parts).unwrap();
+            check(&matrix, &partition);
+            assert!(
+                [17, 40, 499]
+                    .iter()
+                    .all(|&unknown: &usize| partition.part_of[unknown] == INTERFACE)
+            );
+        }
+        let many: Vec<_> = (0..3000).map(|row| (row, row, -1.0)).collect();
+        assert!(unsymmetric(&Csr::from_triplets(3000, 3000, &many).unwrap()).is_empty());
     }
 
     proptest! {
