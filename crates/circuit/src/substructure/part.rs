@@ -4,7 +4,7 @@
 //! part may also be computed by another process.
 
 use super::partition::{INTERFACE, Partition};
-use tsumuji_solve::local::{FillLimit, LuError, PartialCholesky, PartialLu, Schur};
+use tsumuji_solve::local::{BorderedCholesky, FillLimit, LuError, PartialLu, Schur};
 use tsumuji_solve::system::Csr;
 
 /// What a part needs.
@@ -34,10 +34,10 @@ pub struct PartFactors {
     interior: usize,
 }
 
-/// Factors of a part of resistors, diodes and independent sources, or of another one.
+/// Factors of a part whose interior holds resistors, diodes and independent sources only, or of another one.
 #[derive(Debug)]
 enum Elimination {
-    Symmetric(Box<PartialCholesky>),
+    Symmetric(Box<BorderedCholesky>),
     General(Box<PartialLu>),
 }
 
@@ -124,7 +124,7 @@ impl PartInput {
     pub fn factor(&self, limit: FillLimit) -> Result<(PartFactors, PartOutput), LuError> {
         let interior = self.interior.len();
         let (elimination, schur, entries) =
-            match PartialCholesky::new(&self.block, interior, limit)? {
+            match BorderedCholesky::new(&self.block, interior, limit)? {
                 Some((factors, values)) => {
                     let entries = factors.entries();
                     let schur = Schur {

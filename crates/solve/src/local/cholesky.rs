@@ -1,9 +1,9 @@
 //! Elimination of the interior of a symmetric positive definite block: as `partial`, with half the entries and, by supernodes, much less time.
 //!
-//! The circuits' solver calls it for parts of resistors, diodes and independent sources, and falls back to [`PartialLu`] where it refuses. The
-//! factors are `faer`'s supernodal ones. These cover a whole matrix, so the border gets a diagonal D of its own, large enough to be positive
-//! definite beside the interior: the last block of the factors is then the factor of D + S, from which S is got back. D is no larger than twice the
-//! couplings of the border, which the diagonal of the whole system exceeds too, so that nothing is lost by that.
+//! Called by `bordered`, which adds borders that are not symmetric. The factors are `faer`'s supernodal ones. These cover a whole matrix, so the
+//! border gets a diagonal D of its own, large enough to be positive definite beside the interior: the last block of the factors is then the factor
+//! of D + S, from which S is got back. D is no larger than twice the couplings of the border, which the diagonal of the whole system exceeds too,
+//! so that nothing is lost by that.
 //!
 //! Invariant: what is accepted is symmetric in all bits, and no pivot is rounding.
 
@@ -22,12 +22,9 @@ use faer::sparse::linalg::cholesky::{
 use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
 use faer::{Mat, Par, Side};
 
-#[cfg(doc)]
-use super::partial::PartialLu;
-
 /// P A Pᵀ = L Lᵀ of the interior, and the rows of L below it.
 #[derive(Debug)]
-pub struct PartialCholesky {
+pub(super) struct PartialCholesky {
     symbolic: SymbolicCholesky<u64>,
     values: Vec<f64>,
     /// Unknown of the block eliminated k-th; behind the interior the border in its own order.
@@ -38,7 +35,7 @@ pub struct PartialCholesky {
 impl PartialCholesky {
     /// Eliminates rows and columns 0 to `interior` of a block, within `limit`; entries between unknowns of the border are not read. Gives the Schur
     /// complement's columns, too. `None`: the block is not symmetric or not positive definite, or has a pivot that is rounding.
-    pub fn new(
+    pub(super) fn new(
         block: &Csr,
         interior: usize,
         limit: FillLimit,
@@ -185,13 +182,13 @@ impl PartialCholesky {
     }
 
     /// Entries of L.
-    pub fn entries(&self) -> usize {
+    pub(super) fn entries(&self) -> usize {
         self.values.len()
     }
 
     /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialCholesky::backward`] needs, and behind the interior the right-hand side
     /// of S.
-    pub fn forward(&self, b: &[f64]) -> Vec<f64> {
+    pub(super) fn forward(&self, b: &[f64]) -> Vec<f64> {
         let mut y: Vec<f64> = self
             .unknown_of
             .iter()
@@ -213,7 +210,7 @@ impl PartialCholesky {
 
     /// The solution of the whole block from `y` of [`PartialCholesky::forward`], in which the solution of S has taken the place of its right-hand
     /// side.
-    pub fn backward(&self, mut y: Vec<f64>) -> Vec<f64> {
+    pub(super) fn backward(&self, mut y: Vec<f64>) -> Vec<f64> {
         self.for_each_column(true, |column, own, pattern, values| {
             if column < self.interior {
                 let rows = own.iter().chain(pattern).zip(&values[1..]);

@@ -1,9 +1,10 @@
 //! Relaxation on one machine: the kernels, the sweepers that every mode uses, and the modes that need no network.
 //!
 //! `distributed` uses [`Sweeper`] and [`StopRule`] for each worker; the command line calls [`single`] and [`threads`]
-//! for comparison, and the circuits' solver eliminates the interior of its parts by [`PartialCholesky`] or
+//! for comparison, and the circuits' solver eliminates the interior of its parts by [`BorderedCholesky`] or
 //! [`PartialLu`]. Nothing here knows of frames or nodes.
 
+mod bordered;
 mod cholesky;
 pub mod kernels;
 mod lu;
@@ -13,7 +14,7 @@ mod stop;
 mod sweep;
 pub mod threads;
 
-pub use cholesky::PartialCholesky;
+pub use bordered::BorderedCholesky;
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};
