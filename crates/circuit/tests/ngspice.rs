@@ -207,7 +207,11 @@ fn random_circuits_agree_with_ngspice() {
     );
 }
 
-/// A power grid with ideal vias, in parts.
+/// Controlled sources across a power grid.
+const ACROSS: &str = "e1 q1 0 n1_5_5 n1_15_15 3\nrq1 q1 n2_9_9 10\nvs n1_7_7 q2 0\nrq2 q2 0 1k\nf1 n1_3_3 0 vs 0.5\n\
+    h1 q3 0 vs 100\nrq3 q3 n3_2_17 50\ng1 n1_9_9 0 n2_12_12 0 1u\n";
+
+/// A power grid with ideal vias and controlled sources, in parts.
 #[test]
 fn power_grid_agrees_with_ngspice() {
     if is_missing("power_grid_agrees_with_ngspice") {
@@ -222,14 +226,14 @@ fn power_grid_agrees_with_ngspice() {
     };
     grid.write(&mut text).unwrap();
     let text = String::from_utf8(text).unwrap();
+    let text = text.replace(".op\n.end\n", ACROSS);
     let path = folder.path().join("ours.sp");
     std::fs::write(&path, &text).unwrap();
     let (netlist, outcome) = solved(&path, 3);
     assert_eq!(outcome.sizes.parts, 3);
-    let text = text.replace(".op\n.end\n", "");
     let theirs = ngspice(folder.path(), &text).expect("a linear circuit");
     let (found, nodes) = difference(&netlist, &outcome, &theirs);
-    assert_eq!(nodes as usize, grid.nodes());
+    assert_eq!(nodes as usize, grid.nodes() + 3);
     // Volts that all digits of ngspice tell.
     assert!(found < 1e-11, "voltages differ by {found} V");
 }
