@@ -24,6 +24,7 @@ mod predict;
 mod relay;
 mod security;
 mod solve;
+mod sweep;
 mod talk;
 mod team;
 mod testbed;

@@ -3,7 +3,9 @@
 //! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. The paper's statements, in
 //! words or numbers, are printed next to the results; values that the paper does not state are left out.
 
+mod figure;
 mod l2rtc;
+mod relax;
 
 use std::path::PathBuf;
 
@@ -13,7 +15,6 @@ use serde_json::json;
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer};
 use tsumuji_bench::machine::Machine;
-use tsumuji_bench::ops::Op;
 use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
@@ -25,6 +26,7 @@ use crate::bench::compare::{object, pending, pending_plot, testbed};
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
+use figure::Figure;
 
 /// The paper's network.
 const CABLE: &str = "100mbit";
@@ -44,18 +46,21 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000"
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4"
 )]
 pub(crate) struct Args {
     /// Which
     #[arg(required_unless_present = "list")]
     figure: Option<Figure>,
     /// Say which there are
-    #[arg(long, conflicts_with_all = ["figure", "nodes", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
+    #[arg(long, conflicts_with_all = ["figure", "nodes", "rows", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
     list: bool,
-    /// Nodes of fig8 and fig9; several by commas; default: 8 (the paper does not say), and 5,40
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
+    /// Nodes of suci-fig8 and -fig9; several by commas; default: 8 (the paper does not say), and 5,40. Workers of relax-…; default: 1 to one a core
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=253))]
     nodes: Vec<u16>,
+    /// Rows of relax-… where the paper has 30000; default: 6000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..))]
+    rows: Option<u64>,
     /// The link: udp (as in the paper; the default), packet or xdp
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
@@ -111,93 +116,6 @@ fn rate(text: &str) -> Result<Limit, String> {
     rate.map_err(|error| format!("{error}; or none"))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Figure {
-    SuciFig6,
-    SuciFig7,
-    SuciFig8,
-    SuciFig9,
-    L2rtcFig5,
-    L2rtcFig6,
-    L2rtcFig10,
-    L2rtcFig12,
-    L2rtcFig14,
-}
-
-impl Figure {
-    const ALL: [Self; 9] = [
-        Self::SuciFig6,
-        Self::SuciFig7,
-        Self::SuciFig8,
-        Self::SuciFig9,
-        Self::L2rtcFig5,
-        Self::L2rtcFig6,
-        Self::L2rtcFig10,
-        Self::L2rtcFig12,
-        Self::L2rtcFig14,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::SuciFig6 => "suci-fig6",
-            Self::SuciFig7 => "suci-fig7",
-            Self::SuciFig8 => "suci-fig8",
-            Self::SuciFig9 => "suci-fig9",
-            Self::L2rtcFig5 => "l2rtc-fig5",
-            Self::L2rtcFig6 => "l2rtc-fig6",
-            Self::L2rtcFig10 => "l2rtc-fig10",
-            Self::L2rtcFig12 => "l2rtc-fig12",
-            Self::L2rtcFig14 => "l2rtc-fig14",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::SuciFig6 => "ping-pong between two nodes, 4 B to 512 KiB",
-            Self::SuciFig7 => "burst from one node to another, 4 B to 512 KiB",
-            Self::SuciFig8 => "gather: all nodes send to one, 4 B to 64 KiB",
-            Self::SuciFig9 => "broadcast from one node to all, 4 B to 512 KiB",
-            Self::L2rtcFig5 => "frames received and dropped a second, over cores",
-            Self::L2rtcFig6 => "processor time of a receiver over the offered load",
-            Self::L2rtcFig10 => "how heavy a service may be, by executors",
-            Self::L2rtcFig12 => "sums of 32 values, by links and executors, beside TCP",
-            Self::L2rtcFig14 => "time to learn a line, by links, beside TCP and one process",
-        }
-    }
-
-    fn is_of_l2rtc(self) -> bool {
-        self.name().starts_with("l2rtc")
-    }
-
-    fn op(self) -> Op {
-        match self {
-            Self::SuciFig7 => Op::Burst,
-            Self::SuciFig8 => Op::Gather,
-            Self::SuciFig9 => Op::Bcast,
-            _ => Op::Pingpong,
-        }
-    }
-
-    fn largest(self) -> usize {
-        if self == Self::SuciFig8 {
-            64 << 10
-        } else {
-            512 << 10
-        }
-    }
-
-    fn nodes(self, asked: &[u16]) -> Vec<usize> {
-        match self {
-            Self::SuciFig8 | Self::SuciFig9 if !asked.is_empty() => {
-                asked.iter().copied().map(usize::from).collect()
-            }
-            Self::SuciFig8 => vec![8], // the paper does not say how many
-            Self::SuciFig9 => vec![5, 40],
-            _ => vec![2],
-        }
-    }
-}
-
 /// One statement of a paper, and the corresponding results.
 #[derive(Debug, Serialize)]
 struct Beside {
@@ -215,22 +133,31 @@ struct Beside {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Outcome {
     let Some(figure) = args.figure else {
-        let list = Figure::ALL.map(|figure| (figure.name(), figure.title()));
+        let list = Figure::all().iter();
         if args.json {
-            let figures = list.map(|(name, title)| json!({ "name": name, "title": title }));
+            let one = |figure: &Figure| json!({ "name": figure.name(), "title": figure.title() });
+            let figures: Vec<_> = list.map(one).collect();
             output::print_json(&json!({ "figures": figures }));
         } else {
-            let lines = list.map(|(name, title)| format!("{name}  {title}\n"));
-            output::print_text(&lines.concat());
+            let line = |figure: &Figure| format!("{:<15}  {}\n", figure.name(), figure.title());
+            output::print_text(&list.map(line).collect::<String>());
         }
         return Ok(DONE);
     };
     if figure.is_of_l2rtc() {
         return l2rtc::run(figure, args);
     }
+    if figure.name().starts_with("relax") {
+        return relax::run(figure, args);
+    }
     ensure!(
         args.link() != LinkSpec::Shm,
         "--link shm: the paper's nodes are hosts; use udp, packet or xdp"
+    );
+    ensure!(
+        args.rows.is_none() && args.nodes.iter().all(|nodes| *nodes > 1),
+        "{} takes no --rows, and --nodes from 2 on",
+        figure.name()
     );
     let is_pair = matches!(figure, Figure::SuciFig6 | Figure::SuciFig7);
     ensure!(
@@ -592,7 +519,7 @@ mod tests {
     fn statements_have_both_sides() {
         // That of L2RTC has its own.
         let of_suci = |figure: &Figure| !figure.is_of_l2rtc();
-        for figure in Figure::ALL.into_iter().filter(of_suci) {
+        for figure in Figure::all().iter().copied().filter(of_suci) {
             let all = statements(figure, &found(figure));
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);

@@ -6,9 +6,11 @@
 mod circuit;
 mod distributed;
 mod history;
+mod how;
 mod show;
+mod swept;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -17,28 +19,35 @@ use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
+use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system, write_vector};
-use tsumuji_solve::system::{Generate, Order, System};
+use tsumuji_solve::system::{Generate, Order, Solution, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::sweep::Sweep;
 use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use history::History;
+use how::How;
 use show::{Bar, Run, Traffic};
 
-/// Solve A x = b by relaxation with several processes.
+/// Solve A x = b: by relaxation with several processes, or in this one by whatever is fastest.
 ///
-/// The residual that is reported is computed from A, b and x, never taken from the iteration. Without --rhs, b = A·1. Exit code
-/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included; 130 if interrupted.
+/// Without options this process solves by itself: one factorisation where that is cheap, otherwise conjugate gradients or GMRES. An option that concerns
+/// messages, laps or workers (--hosts, --link, --loss, --workers, --inner …) makes processes relax. The residual that is reported is computed from A, b
+/// and x, never taken from the iteration. Without --rhs, b = A·1. Exit code 1 if the tolerance was not reached, for whatever reason (which is named), a
+/// lost worker included; 130 if interrupted: the best x then goes to a file beside --output, named F.unfinished.npy or .mtx.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  tsumuji solve A.mtx --rhs b.mtx --output x.npy --workers 4
+  tsumuji solve A.mtx --rhs b.mtx --output x.npy
+  tsumuji solve A.mtx --workers 4 --output x.npy
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
   tsumuji solve amplifier.sp --output voltages.csv
+  tsumuji solve --generate dense:6000 --workers 2 --sweep elements=1,4,20,120 --plot elements.svg
 
 Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
 the judge. The file:
@@ -57,10 +66,10 @@ pub(crate) struct Args {
     #[arg(value_name = "MATRIX")]
     matrix: Option<PathBuf>,
     /// Make a system instead: dense:N, poisson2d:K, poisson3d:K or circuit:N
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["matrix", "rhs"])]
+    #[arg(long, value_name = "SPEC", conflicts_with = "matrix")]
     generate: Option<Generate>,
-    /// The right-hand side (.mtx or .npy); default: A times ones
-    #[arg(long, value_name = "FILE")]
+    /// The right-hand side (.mtx or .npy); ones: A times ones (default), which is easy for some methods; random: A times a random vector
+    #[arg(long, value_name = "FILE|ones|random")]
     rhs: Option<PathBuf>,
     /// Write the solution to this file (.npy or .mtx)
     #[arg(long, value_name = "FILE")]
@@ -71,15 +80,26 @@ pub(crate) struct Args {
     /// Draw how the residual fell
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Run at each value of one quantity, and tabulate (--history: as CSV, --plot: as a figure): elements=1,4,20, workers=1,2 or n=1000,2000 (of --generate)
+    #[arg(long, value_name = "QUANTITY=VALUES", conflicts_with_all = ["output", "id"])]
+    sweep: Option<Sweep>,
+    /// Runs at each value
+    #[arg(long, value_name = "R", requires = "sweep", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repeat: Option<u64>,
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// async: no worker waits; sync: all workers wait for each other each lap; threads and single: without messages, to compare
-    #[arg(long, value_name = "MODE", default_value = "async")]
+    /// async: processes, no worker waits; sync: all workers wait for each other each lap; threads and single: one process without messages; auto: async
+    /// if an option concerns messages, laps or workers, otherwise one process
+    #[arg(long, value_name = "MODE", default_value = "auto")]
     mode: ModeName,
+    /// relax: laps alone; relax+gcr: with the best combination of what they achieved at pauses; gmres, cg, direct: in one process; auto: relax+gcr between
+    /// processes, otherwise the fastest of direct, cg and gmres
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    method: Method,
     /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
     /// (adaptive, the default)
     #[arg(long, value_name = "EXECUTOR")]
@@ -139,6 +159,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ModeName {
+    Auto,
     Async,
     Sync,
     Threads,
@@ -148,6 +169,7 @@ enum ModeName {
 impl ModeName {
     fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Async => "async",
             Self::Sync => "sync",
             Self::Threads => "threads",
@@ -223,6 +245,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         return crate::worker::serve_host(team.open(&cluster, id, &mut || false)?);
     }
     check(&args)?;
+    if let Some(sweep) = &args.sweep {
+        return swept::run(sweep, &args);
+    }
+    let how = How::of(&args)?;
     let cluster = match &args.hosts {
         Some(path) => {
             let file = hosts::read(path, args.link.as_ref(), args.slots)?;
@@ -239,32 +265,43 @@ pub(crate) fn run(args: Args) -> Outcome {
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
     let began = Instant::now();
-    let (source, notes) = load(&args)?;
-    let workers = workers(&args, cluster.as_ref(), source.rows())?;
+    let (source, notes) = load(&args, how)?;
+    let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
+    let with_messages = how.mode.uses_messages();
     let mut run = Run {
         system: source.name(),
         rows: source.rows(),
-        mode: args.mode.name().to_owned(),
-        link: args.mode.uses_messages().then(|| match &cluster {
+        mode: how.mode.name().to_owned(),
+        link: with_messages.then(|| match &cluster {
             Some(cluster) => cluster.file.link_name(),
             None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
         }),
-        executor: (args.mode.uses_messages())
-            .then(|| args.executor.unwrap_or_default().to_string()),
+        executor: with_messages.then(|| args.executor.unwrap_or_default().to_string()),
         workers,
         ..Run::default()
     };
+    let by = if how.is_relaxation() {
+        format!("{} by {workers}", run.mode)
+    } else {
+        format!("in this process, method {}", how.method)
+    };
     eprintln!(
-        "{}: {} rows, {} by {workers}, tolerance {:e}",
-        run.system, run.rows, run.mode, args.tol
+        "{}: {} rows, {by}, tolerance {:e}",
+        run.system, run.rows, args.tol
     );
     notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let outlook = source.outlook(&args);
+    if how.is_relaxation() {
+        let outlook = source.outlook(&args);
+        eprintln!("outlook: {outlook}");
+        run.outlook = Some(outlook);
+    }
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
-    eprintln!("outlook: {outlook}");
-    run.outlook = Some(outlook);
-    let (source, order) = source.ordered(workers);
+    let (source, order) = if how.is_relaxation() {
+        source.ordered(workers)
+    } else {
+        (source, None)
+    };
     let load_seconds = began.elapsed().as_secs_f64();
 
     let mut bar = Bar::new(args.tol);
@@ -274,7 +311,24 @@ pub(crate) fn run(args: Args) -> Outcome {
         history.note(&progress);
     };
     let stop = || interrupt.is_set();
-    let (mut outcome, traffic) = match (args.mode, source) {
+    let (mut outcome, traffic) = match (how.mode, source) {
+        (_, source) if !how.is_relaxation() => {
+            let source = match source {
+                Source::System(system) => method::Source::System(system),
+                Source::Recipe(what) => method::Source::Generate {
+                    what,
+                    seed: args.seed,
+                    solution: args.solution().unwrap_or_default(),
+                },
+            };
+            let threads = match how.mode {
+                ModeName::Single => Some(1),
+                _ => args.workers,
+            };
+            let outcome = method::solve(source, how.method, threads, limits, &mut progress, &stop)?;
+            run.workers = outcome.laps.len();
+            (outcome, Traffic::of_this_process())
+        }
         (ModeName::Single, Source::System(system)) => (
             single::solve_until(system, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
@@ -285,7 +339,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         ),
         (_, source) => {
             let config = SolveConfig {
-                mode: if args.mode == ModeName::Sync {
+                mode: if how.mode == ModeName::Sync {
                     Mode::Sync
                 } else {
                     Mode::Async
@@ -294,8 +348,10 @@ pub(crate) fn run(args: Args) -> Outcome {
                 elements: args.elements,
                 inner: args.inner,
                 omega: args.omega,
+                combines: how.method == Method::RelaxGcr,
                 tol: args.tol,
                 max_laps: args.max_laps,
+                solution: args.solution().unwrap_or_default(),
                 seed: args.seed,
             };
             distributed::solve(
@@ -309,8 +365,9 @@ pub(crate) fn run(args: Args) -> Outcome {
             )?
         }
     };
+    let traffic = traffic.with_headers(run.link.as_deref().unwrap_or("shm"));
     bar.finish();
-    outcome.seconds.load = load_seconds;
+    outcome.seconds.load += load_seconds;
     if let (Some(order), false) = (order, outcome.x.is_empty()) {
         outcome.x = order.restore(&outcome.x);
     }
@@ -319,24 +376,51 @@ pub(crate) fn run(args: Args) -> Outcome {
         eprintln!("tsumuji: {}", outcome.reason);
     }
     history.end(&outcome);
-    history.write(args.history.as_deref())?;
-    let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
-    history.draw(args.plot.as_deref(), &title)?;
-    // An unfinished solution must not replace a complete one that may be there.
-    let unfinished = outcome.reason == Reason::Interrupted || outcome.x.is_empty();
-    if let (Some(path), false) = (&args.output, unfinished) {
-        write_vector(path, &outcome.x)?;
-    }
     if args.json {
         output::print_json(&show::json_of(&run, &outcome, &traffic)?);
     } else if !outcome.laps.is_empty() {
         output::print_text(&show::table(&run, &outcome, &traffic));
     }
+    // After the report: a full disk must not take that, too.
+    let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
+    let kept = [
+        keep_x(&args, &outcome),
+        history.write(args.history.as_deref()),
+        history.draw(args.plot.as_deref(), &title),
+    ];
+    let is_kept = kept.iter().all(Result::is_ok);
+    for error in kept.iter().filter_map(|kept| kept.as_ref().err()) {
+        eprintln!("tsumuji: {error:#}");
+    }
     Ok(match outcome.reason {
         Reason::Interrupted => ExitCode::from(INTERRUPTED),
-        _ if outcome.converged => DONE,
+        _ if outcome.converged && is_kept => DONE,
         _ => ExitCode::from(NOT_REACHED),
     })
+}
+
+/// Writes x to the file asked for. An unfinished x goes beside it: it must not replace a complete one that may be there.
+fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
+    let Some(path) = args.output.as_ref().filter(|_| !outcome.x.is_empty()) else {
+        return Ok(());
+    };
+    if outcome.reason != Reason::Interrupted {
+        return Ok(write_vector(path, &outcome.x)?);
+    }
+    let beside = unfinished(path);
+    write_vector(&beside, &outcome.x)?;
+    eprintln!(
+        "note: {} has the x of the interrupted run, with a relative residual of {:.1e}",
+        beside.display(),
+        outcome.residual
+    );
+    Ok(())
+}
+
+/// `x.npy` becomes `x.unfinished.npy`.
+fn unfinished(path: &Path) -> PathBuf {
+    let ending = path.extension().unwrap_or_default();
+    path.with_extension(Path::new("unfinished").with_extension(ending))
 }
 
 /// Checks that need not read the system.
@@ -346,6 +430,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
             "nothing to solve: give a matrix file, or --generate dense:N, poisson2d:K, poisson3d:K or circuit:N"
         );
     }
+    ensure!(
+        args.generate.is_none() || args.solution().is_some(),
+        "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
+    );
     if let Some(path) = &args.output {
         let ending = path
             .extension()
@@ -366,31 +454,17 @@ fn check(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         output::check_plot(path)?;
     }
-    if !args.mode.uses_messages() {
-        for (flag, is_given) in [
-            ("--link", args.link.is_some()),
-            ("--loss", args.loss.is_some()),
-            ("--executor", args.executor.is_some()),
-            ("--elements", args.elements != Elements::Auto),
-            ("--congestion", args.congestion.is_some()),
-            ("--metrics", args.metrics.is_some()),
-            ("--key, --seal and --open", args.security.is_given()),
-        ] {
-            ensure!(
-                !is_given,
-                "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode async or sync",
-                args.mode.name()
-            );
-        }
+    if !matches!(args.mode, ModeName::Auto | ModeName::Async | ModeName::Sync)
+        && let Some((flag, _)) = args.messages().find(|(_, is_given)| *is_given)
+    {
+        bail!(
+            "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode async or sync",
+            args.mode.name()
+        );
     }
     if args.hosts.is_none() {
         hosts::check_one_host(args.link.as_ref())?;
     } else {
-        ensure!(
-            args.mode.uses_messages(),
-            "--mode {} runs on one host; with --hosts use async or sync",
-            args.mode.name()
-        );
         ensure!(
             args.workers.is_none(),
             "--workers and --hosts exclude each other: the cluster file says who takes part"
@@ -399,23 +473,50 @@ fn check(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn load(args: &Args) -> anyhow::Result<(Source, Vec<String>)> {
+fn load(args: &Args, how: How) -> anyhow::Result<(Source, Vec<String>)> {
+    let solution = args.solution();
     match (&args.matrix, &args.generate) {
         (Some(path), _) => {
-            let (system, notes) = read_system(path, args.rhs.as_deref())?;
+            let file = args.rhs.as_deref().filter(|_| solution.is_none());
+            let (mut system, notes) = read_system(path, file)?;
+            if solution == Some(Solution::Random) {
+                let x = Solution::Random.elements(system.n(), args.seed);
+                system.rhs = system.matrix.times(&x);
+            }
             Ok((Source::System(system), notes))
         }
-        (None, Some(what)) if args.mode.uses_messages() => {
+        (None, Some(what)) if how.mode.uses_messages() || !how.is_relaxation() => {
             what.check_memory()?;
             Ok((Source::Recipe(*what), Vec::new()))
         }
-        (None, Some(what)) => Ok((Source::System(what.system(args.seed)?), Vec::new())),
+        (None, Some(what)) => {
+            let solution = solution.unwrap_or_default();
+            let system = what.system_for(args.seed, solution)?;
+            Ok((Source::System(system), Vec::new()))
+        }
         (None, None) => unreachable!("refused by `check`"),
     }
 }
 
+impl Args {
+    /// The solution that `--rhs` names, if it is not a file.
+    fn solution(&self) -> Option<Solution> {
+        match self.rhs.as_deref().and_then(Path::to_str) {
+            None if self.rhs.is_none() => Some(Solution::Ones),
+            Some("ones") => Some(Solution::Ones),
+            Some("random") => Some(Solution::Random),
+            _ => None,
+        }
+    }
+}
+
 /// Number of workers: as asked for, or one for each core.
-fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::Result<usize> {
+fn workers(
+    args: &Args,
+    how: How,
+    cluster: Option<&Cluster<'_>>,
+    rows: usize,
+) -> anyhow::Result<usize> {
     if let Some(cluster) = cluster {
         let workers = cluster.workers()?;
         ensure!(
@@ -425,7 +526,7 @@ fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::R
         );
         return Ok(workers);
     }
-    let workers = match (args.mode, args.workers) {
+    let workers = match (how.mode, args.workers) {
         (ModeName::Single, None | Some(1)) => 1,
         (ModeName::Single, Some(workers)) => bail!("--mode single has one worker, not {workers}"),
         (_, Some(0)) => bail!("0 workers solve nothing; use at least 1"),

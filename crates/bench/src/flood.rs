@@ -142,7 +142,7 @@ impl End for UdpSocket {
     }
 
     fn take(&mut self) -> Result<usize, String> {
-        let mut buffer = [0; 2048];
+        let mut buffer = [0; 9216];
         for taken in 0..BATCH {
             match self.recv_from(&mut buffer) {
                 Ok(_) => {}

@@ -112,6 +112,29 @@ fn draw_over_time(
 
 /// Draws lines over message sizes. `unit` is that of the heights.
 pub fn svg(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
+    let size = |size: &f64| size_name(size.round() as usize);
+    over(title, ("message size", &size), unit, lines)
+}
+
+/// Draws lines over what is counted, named `counted`: elements, workers, rows. Both axes are logarithmic.
+pub fn over_counts(
+    title: &str,
+    counted: &str,
+    unit: &str,
+    lines: &[Line],
+) -> Result<String, PlotError> {
+    over(
+        title,
+        (counted, &|count| format!("{}", count.round())),
+        unit,
+        lines,
+    )
+}
+
+/// The name of the horizontal axis, and how its values are written.
+type Axis<'a> = (&'a str, &'a dyn Fn(&f64) -> String);
+
+fn over(title: &str, axis: Axis<'_>, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
     let drawable = |&(x, y): &(f64, f64)| x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite();
     let points = || lines.iter().flat_map(|line| &line.points).copied();
     let ends = |pick: fn((f64, f64)) -> f64| {
@@ -125,7 +148,7 @@ pub fn svg(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError>
         return Err(PlotError::Empty);
     };
     let mut text = String::new();
-    draw(&mut text, title, unit, lines, (x, y), drawable)
+    draw(&mut text, title, axis, unit, lines, (x, y), drawable)
         .map_err(|error| PlotError::Drawing(error.to_string()))?;
     Ok(text)
 }
@@ -133,6 +156,7 @@ pub fn svg(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError>
 fn draw(
     text: &mut String,
     title: &str,
+    axis: Axis<'_>,
     unit: &str,
     lines: &[Line],
     ((x_least, x_most), (y_least, y_most)): ((f64, f64), (f64, f64)),
@@ -153,9 +177,9 @@ fn draw(
         .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("message size")
+        .x_desc(axis.0)
         .y_desc(unit)
-        .x_label_formatter(&|size| size_name(size.round() as usize))
+        .x_label_formatter(axis.1)
         .y_label_formatter(&|value| value.to_string()) // powers of ten, without needless zeros
         .light_line_style(RGBColor(235, 235, 235))
         .label_style((FONT, TEXT_PIXELS))

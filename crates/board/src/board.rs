@@ -1,16 +1,19 @@
 //! The copy of the vector on this node, and the stamps that decide which update it takes.
 //!
-//! Values are relaxed atomics behind an `Arc`: the thread that polls the endpoint owns the [`Board`] and writes, any
-//! number of [`Reader`]s on other threads read single elements that are never torn but need not belong together.
+//! The thread that polls the endpoint owns the [`Board`] and writes. Its values are shared with any number of [`Reader`]s on other threads, or private
+//! (`store`): then the program computes on them in place.
+//!
+//! A node that reads few elements of an owner may have them *packed*: datagrams then hold elements of a list that both know, so that what is scattered
+//! over the vector lies side by side in a frame. Packed datagrams go over the next channel.
 //!
 //! Invariants: an element is only written by its owner (or on behalf of it, by `install`); its stamp never goes back while the owner's incarnation
 //! stays the same; every value is finite if those published here are; a frame of an incarnation that `forget` ended is never taken again while it is
 //! among the last [`FORMER_INCARNATIONS`].
 
+use crate::store::{Private, Reader, Shared, Store};
 use crate::{ElementsTuner, Lap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tsumuji_wire::{Datagram, NodeId};
 
 /// Former incarnations of one owner that are remembered. A process that is restarted more often than this while one of its frames is still under way
@@ -83,31 +86,58 @@ impl Drops {
     }
 }
 
+/// Which elements of an owner one node reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reads {
+    /// All of them.
+    Whole,
+    /// These, strictly ascending: packed in datagrams of their own. May be empty.
+    Packed(Box<[u32]>),
+}
+
+impl Reads {
+    /// Whether the elements ascend and are all within `range`; whoever names them is not trusted.
+    pub fn fits(&self, range: &Range<usize>) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Packed(list) => {
+                list.is_sorted_by(|a, b| a < b)
+                    && list
+                        .first()
+                        .is_none_or(|&first| range.start <= first as usize)
+                    && list.last().is_none_or(|&last| (last as usize) < range.end)
+            }
+        }
+    }
+}
+
 /// One owner, as seen from here.
 #[derive(Debug)]
 struct Owner {
     range: Range<usize>,
+    /// What this node reads of it.
+    reads: Reads,
     /// 0: not known; the next frame tells it.
     incarnation: u32,
     /// Ended incarnations, newest first; 0 where none.
     former: [u32; FORMER_INCARNATIONS],
 }
 
+/// A node that reads some of the own elements.
+#[derive(Debug)]
+pub(crate) struct PackedReader {
+    pub(crate) node: NodeId,
+    pub(crate) list: Box<[u32]>,
+    /// Place in the list at which the next repair begins.
+    pub(crate) repair_at: usize,
+}
+
 /// Selects the counter of a reason.
 type Counter = fn(&mut Drops) -> &mut u64;
 
-/// The part that readers on other threads see.
-#[derive(Debug)]
-struct Cells {
-    /// Elements as `f64::to_bits`.
-    values: Box<[AtomicU64]>,
-    /// Newest lap heard of each node, 0: none.
-    laps: Box<[AtomicU32]>,
-}
-
 /// This node's copy, written by one thread.
 #[derive(Debug)]
-pub struct Board {
+pub struct Board<S = Shared> {
     pub(crate) channel_id: u16,
     pub(crate) me: NodeId,
     pub(crate) epoch: u32,
@@ -118,21 +148,57 @@ pub struct Board {
     pub(crate) repair_at: usize,
     /// Bytes of the frame being written, kept to save allocations.
     pub(crate) frame: Vec<u8>,
-    cells: Arc<Cells>,
+    /// Nodes that read all of the own elements.
+    pub(crate) whole_readers: Vec<NodeId>,
+    pub(crate) packed_readers: Vec<PackedReader>,
+    pub(crate) store: S,
     owners: Vec<Owner>,
     drops: Drops,
 }
 
-/// Reads the copy from any thread.
-#[derive(Debug, Clone)]
-pub struct Reader {
-    cells: Arc<Cells>,
+impl Board {
+    /// A board of zeros in epoch 0, to be read from other threads, too. `owned[i]` are the elements of node i, one range after the other from 0; nodes
+    /// without elements have an empty range. The board's length is the end of the last range. Its frames use channel `channel_id`.
+    pub fn new(channel_id: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
+        Self::with_store(channel_id, me, owned, Shared::new)
+    }
+
+    /// A handle for other threads.
+    pub fn reader(&self) -> Reader {
+        Reader {
+            cells: Arc::clone(&self.store.0),
+        }
+    }
 }
 
-impl Board {
-    /// A board of zeros in epoch 0. `owned[i]` are the elements of node i, one range after the other from 0; nodes without elements have an empty
-    /// range. The board's length is the end of the last range. Its frames use channel `channel_id`.
-    pub fn new(channel_id: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
+impl Board<Private> {
+    /// As [`new`](Board::new), for a program that computes on the values themselves.
+    pub fn private(
+        channel_id: u16,
+        me: NodeId,
+        owned: Vec<Range<usize>>,
+    ) -> Result<Self, BoardError> {
+        Self::with_store(channel_id, me, owned, Private::new)
+    }
+
+    /// All elements.
+    pub fn values(&self) -> &[f64] {
+        &self.store.values
+    }
+
+    /// All elements, to be changed. What changes among the own ones is sent by [`announce`](Self::announce).
+    pub fn values_mut(&mut self) -> &mut [f64] {
+        &mut self.store.values
+    }
+}
+
+impl<S: Store> Board<S> {
+    fn with_store(
+        channel_id: u16,
+        me: NodeId,
+        owned: Vec<Range<usize>>,
+        store: impl FnOnce(usize, usize) -> S,
+    ) -> Result<Self, BoardError> {
         let mut len = 0;
         if owned.len() > usize::from(u16::MAX) || usize::from(me.0) >= owned.len() {
             return Err(BoardError::NotAMember {
@@ -158,11 +224,10 @@ impl Board {
         if len > limit {
             return Err(BoardError::TooLong { len, limit });
         }
-        let cells = Cells {
-            values: (0..len).map(|_| AtomicU64::new(0)).collect(),
-            laps: (0..owned.len()).map(|_| AtomicU32::new(0)).collect(),
-        };
+        let readers = (0..owned.len()).map(|node| NodeId(node as u16));
         Ok(Self {
+            whole_readers: readers.filter(|node| *node != me).collect(),
+            packed_readers: Vec::new(),
             channel_id,
             me,
             epoch: 0,
@@ -170,11 +235,12 @@ impl Board {
             elements: ElementsTuner::default(),
             repair_at: 0,
             frame: Vec::new(),
-            cells: Arc::new(cells),
+            store: store(len, owned.len()),
             owners: owned
                 .into_iter()
                 .map(|range| Owner {
                     range: if range.is_empty() { 0..0 } else { range },
+                    reads: Reads::Whole,
                     incarnation: 0,
                     former: [0; FORMER_INCARNATIONS],
                 })
@@ -205,9 +271,58 @@ impl Board {
             .map_or(0..0, |owner| owner.range.clone())
     }
 
-    /// Id of the channel of its frames.
+    /// Id of the channel of its frames; packed ones use the next.
     pub fn channel(&self) -> u16 {
         self.channel_id
+    }
+
+    /// Id of the channel of packed frames.
+    pub fn packed_channel(&self) -> u16 {
+        self.channel_id + 1
+    }
+
+    /// Sets what this node reads of `owner`. Panics unless the elements are the owner's.
+    pub fn set_reads(&mut self, owner: NodeId, reads: Reads) {
+        let state = &mut self.owners[usize::from(owner.0)];
+        assert!(
+            reads.fits(&state.range),
+            "elements that {owner} does not own"
+        );
+        state.reads = reads;
+    }
+
+    /// What this node reads of `owner`.
+    pub fn reads(&self, owner: NodeId) -> &Reads {
+        &self.owners[usize::from(owner.0)].reads
+    }
+
+    /// Sets which of the own elements `reader` reads; without this it reads all. Panics unless they are this node's.
+    pub fn set_reader(&mut self, reader: NodeId, reads: Reads) {
+        assert!(
+            reads.fits(&self.own()),
+            "elements that {} does not own",
+            self.me
+        );
+        self.remove_reader(reader);
+        match reads {
+            Reads::Whole => self.whole_readers.push(reader),
+            Reads::Packed(list) => self.packed_readers.push(PackedReader {
+                node: reader,
+                list,
+                repair_at: 0,
+            }),
+        }
+    }
+
+    /// Sends nothing to `reader` any more.
+    pub fn remove_reader(&mut self, reader: NodeId) {
+        self.whole_readers.retain(|node| *node != reader);
+        self.packed_readers.retain(|packed| packed.node != reader);
+    }
+
+    /// Nodes that read all of the own elements.
+    pub fn whole_readers(&self) -> &[NodeId] {
+        &self.whole_readers
     }
 
     /// The epoch of frames that are taken and sent.
@@ -220,21 +335,16 @@ impl Board {
         self.epoch = epoch;
     }
 
-    /// A handle for other threads.
-    pub fn reader(&self) -> Reader {
-        Reader {
-            cells: Arc::clone(&self.cells),
-        }
-    }
-
     /// Element `index`. Panics beyond the end.
     pub fn get(&self, index: usize) -> f64 {
-        self.cells.get(index)
+        self.store.get(index)
     }
 
     /// Copies elements from `start` on into `out`. Panics beyond the end.
     pub fn copy_to(&self, start: usize, out: &mut [f64]) {
-        self.cells.copy_to(start, out);
+        for (index, out) in (start..).zip(out) {
+            *out = self.store.get(index);
+        }
     }
 
     /// Takes the newer elements of `datagram`. Returns the smallest range that holds all changes, or `None`: nothing was taken (counted in `drops`).
@@ -242,7 +352,10 @@ impl Board {
     /// The datagram may hold any bytes. The first incarnation of an owner that is heard of counts as its current one.
     pub fn apply(&mut self, datagram: &Datagram<'_>) -> Option<Range<usize>> {
         match self.examine(datagram) {
-            Ok((lap, range)) => self.take(datagram, lap, range),
+            Ok((lap, places)) if datagram.channel_id == self.channel_id => {
+                self.take(datagram, lap, places)
+            }
+            Ok((lap, places)) => self.take_packed(datagram, lap, places),
             Err(counter) => {
                 *counter(&mut self.drops) += 1;
                 None
@@ -250,13 +363,18 @@ impl Board {
         }
     }
 
-    /// Checks all of a datagram but its stamps: returns its lap and elements, or the counter of the reason for refusing it.
+    /// Checks all of a datagram but its stamps: returns its lap and elements (packed: places in the list), or the counter of the reason for refusing
+    /// it.
     fn examine(&mut self, datagram: &Datagram<'_>) -> Result<(Lap, Range<usize>), Counter> {
         let (elements, rest) = datagram.payload.as_chunks::<8>();
         let Some(lap) = Lap::new(datagram.lap) else {
             return Err(|drops| &mut drops.malformed);
         };
-        if datagram.channel_id != self.channel_id || !rest.is_empty() || elements.is_empty() {
+        let is_packed = datagram.channel_id == self.packed_channel();
+        if !(is_packed || datagram.channel_id == self.channel_id)
+            || !rest.is_empty()
+            || elements.is_empty()
+        {
             return Err(|drops| &mut drops.malformed);
         }
         if datagram.epoch != self.epoch {
@@ -275,7 +393,12 @@ impl Board {
             Some(owner) if datagram.source != self.me => owner,
             _ => return Err(|drops| &mut drops.not_owner),
         };
-        if start < owner.range.start || end > owner.range.end {
+        let bounds = match (&owner.reads, is_packed) {
+            (_, false) => owner.range.clone(),
+            (Reads::Packed(list), true) => 0..list.len(),
+            (Reads::Whole, true) => 0..0,
+        };
+        if start < bounds.start || end > bounds.end {
             return Err(|drops| &mut drops.not_owner);
         }
         // Every value is checked before any is written: a datagram is taken whole or not at all.
@@ -305,21 +428,51 @@ impl Board {
     ) -> Option<Range<usize>> {
         let (elements, _) = datagram.payload.as_chunks::<8>();
         let mut changed: Option<Range<usize>> = None;
-        let stamps = &mut self.stamps[range.clone()];
-        let cells = &self.cells.values[range.clone()];
-        for (offset, ((element, stamp), cell)) in elements.iter().zip(stamps).zip(cells).enumerate()
-        {
+        for (index, element) in range.zip(elements) {
+            let stamp = &mut self.stamps[index];
             if Lap::new(*stamp).is_none_or(|held| lap.is_newer_than(held)) {
                 *stamp = lap.get();
-                cell.store(u64::from_le_bytes(*element), Relaxed);
-                let index = range.start + offset;
+                self.store.set(index, f64::from_le_bytes(*element));
                 changed = Some(changed.map_or(index, |changed| changed.start)..index + 1);
             }
         }
+        self.heard(datagram.source, lap, changed)
+    }
+
+    /// As `take`, for places in the list of what is read of the source. The range that is returned holds other elements, too.
+    fn take_packed(
+        &mut self,
+        datagram: &Datagram<'_>,
+        lap: Lap,
+        places: Range<usize>,
+    ) -> Option<Range<usize>> {
+        let (elements, _) = datagram.payload.as_chunks::<8>();
+        let Reads::Packed(list) = &self.owners[usize::from(datagram.source.0)].reads else {
+            return None;
+        };
+        let mut changed: Option<Range<usize>> = None;
+        for (element, &index) in elements.iter().zip(&list[places]) {
+            let index = index as usize;
+            let stamp = &mut self.stamps[index];
+            if Lap::new(*stamp).is_none_or(|held| lap.is_newer_than(held)) {
+                *stamp = lap.get();
+                self.store.set(index, f64::from_le_bytes(*element));
+                changed = Some(changed.map_or(index, |changed| changed.start)..index + 1);
+            }
+        }
+        self.heard(datagram.source, lap, changed)
+    }
+
+    fn heard(
+        &mut self,
+        source: NodeId,
+        lap: Lap,
+        changed: Option<Range<usize>>,
+    ) -> Option<Range<usize>> {
         if changed.is_none() {
             self.drops.not_newer += 1;
         }
-        self.cells.heard(datagram.source, lap);
+        self.note_lap(source, lap);
         changed
     }
 
@@ -335,15 +488,37 @@ impl Board {
         for (index, value) in (start..end).zip(values) {
             if Lap::new(self.stamps[index]).is_none_or(|held| !held.is_newer_than(lap)) {
                 self.stamps[index] = lap.get();
-                self.cells.values[index].store(value.to_bits(), Relaxed);
+                self.store.set(index, *value);
             }
         }
-        self.cells.heard(owner, lap);
+        self.note_lap(owner, lap);
+    }
+
+    /// As [`install`](Self::install), for places in the list of what is read of `owner`. Panics unless that is packed and has those places.
+    pub fn install_packed(&mut self, owner: NodeId, place: usize, values: &[f64], lap: Lap) {
+        let Reads::Packed(list) = &self.owners[usize::from(owner.0)].reads else {
+            panic!("all of {owner}'s elements are read");
+        };
+        for (&index, value) in list[place..place + values.len()].iter().zip(values) {
+            let index = index as usize;
+            if Lap::new(self.stamps[index]).is_none_or(|held| !held.is_newer_than(lap)) {
+                self.stamps[index] = lap.get();
+                self.store.set(index, *value);
+            }
+        }
+        self.note_lap(owner, lap);
     }
 
     /// Writes own elements without sending them. Panics unless all of them are this node's.
     pub fn write(&mut self, start: usize, values: &[f64], lap: Lap) {
         self.install(self.me, start, values, lap);
+    }
+
+    /// Gives all own elements the stamp `lap`, without sending them.
+    pub fn stamp_own(&mut self, lap: Lap) {
+        let own = self.own();
+        self.stamps[own].fill(lap.get());
+        self.note_lap(self.me, lap);
     }
 
     /// Ends the known incarnation of `owner`, which died or came back: the next one may begin at lap 1 again. Values stay until overwritten.
@@ -357,27 +532,45 @@ impl Board {
             state.incarnation = 0;
         }
         self.stamps[state.range.clone()].fill(0);
-        self.cells.laps[usize::from(owner.0)].store(0, Relaxed);
+        self.store.set_lap(usize::from(owner.0), 0);
+    }
+
+    pub(crate) fn note_lap(&mut self, source: NodeId, lap: Lap) {
+        let node = usize::from(source.0);
+        if Lap::new(self.store.lap(node)).is_none_or(|held| lap.is_newer_than(held)) {
+            self.store.set_lap(node, lap.get());
+        }
     }
 
     /// Newest lap of `source` of which anything arrived.
     pub fn lap(&self, source: NodeId) -> Option<Lap> {
-        self.cells.lap(source)
+        Lap::new(self.store.lap(usize::from(source.0)))
     }
 
-    /// Oldest lap among the elements of `source`: all of them are at least this new. `None` while one has never arrived, or if it owns none. Reads
-    /// each of its stamps.
+    /// Oldest lap among the elements of `source` that are read here: all of them are at least this new. `None` while one has never arrived, or if there
+    /// are none. Reads each of their stamps.
     pub fn oldest(&self, source: NodeId) -> Option<Lap> {
-        let mut stamps = self.stamps[self.owned_by(source)].iter();
-        let first = Lap::new(*stamps.next()?)?;
-        stamps.try_fold(first, |oldest, &stamp| {
-            let lap = Lap::new(stamp)?;
-            Some(if oldest.is_newer_than(lap) {
-                lap
-            } else {
-                oldest
+        let oldest = |mut stamps: &mut dyn Iterator<Item = u32>| {
+            let first = Lap::new(stamps.next()?)?;
+            (&mut stamps).try_fold(first, |oldest, stamp| {
+                let lap = Lap::new(stamp)?;
+                Some(if oldest.is_newer_than(lap) {
+                    lap
+                } else {
+                    oldest
+                })
             })
-        })
+        };
+        match self
+            .owners
+            .get(usize::from(source.0))
+            .map(|owner| &owner.reads)
+        {
+            Some(Reads::Packed(list)) if source != self.me => {
+                oldest(&mut list.iter().map(|&index| self.stamps[index as usize]))
+            }
+            _ => oldest(&mut self.stamps[self.owned_by(source)].iter().copied()),
+        }
     }
 
     /// Laps by which the oldest element of `source` is behind the newest lap heard of it; `None` as in `oldest`.
@@ -388,57 +581,6 @@ impl Board {
     /// Refused datagrams, by reason.
     pub fn drops(&self) -> &Drops {
         &self.drops
-    }
-}
-
-impl Reader {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.cells.values.len()
-    }
-
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.cells.values.is_empty()
-    }
-
-    /// Element `index`. Panics beyond the end.
-    pub fn get(&self, index: usize) -> f64 {
-        self.cells.get(index)
-    }
-
-    /// Copies elements from `start` on into `out`. Panics beyond the end.
-    pub fn copy_to(&self, start: usize, out: &mut [f64]) {
-        self.cells.copy_to(start, out);
-    }
-
-    /// Newest lap of `source` of which anything arrived.
-    pub fn lap(&self, source: NodeId) -> Option<Lap> {
-        self.cells.lap(source)
-    }
-}
-
-impl Cells {
-    fn get(&self, index: usize) -> f64 {
-        f64::from_bits(self.values[index].load(Relaxed))
-    }
-
-    fn copy_to(&self, start: usize, out: &mut [f64]) {
-        let cells = &self.values[start..start + out.len()];
-        for (out, cell) in out.iter_mut().zip(cells) {
-            *out = f64::from_bits(cell.load(Relaxed));
-        }
-    }
-
-    fn lap(&self, source: NodeId) -> Option<Lap> {
-        Lap::new(self.laps.get(usize::from(source.0))?.load(Relaxed))
-    }
-
-    fn heard(&self, source: NodeId, lap: Lap) {
-        let newest = &self.laps[usize::from(source.0)];
-        if Lap::new(newest.load(Relaxed)).is_none_or(|held| lap.is_newer_than(held)) {
-            newest.store(lap.get(), Relaxed);
-        }
     }
 }
 

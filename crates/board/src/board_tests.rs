@@ -155,7 +155,7 @@ fn hostile_frames_are_counted() {
         datagram(1, 4, &[]),
         datagram(0, 4, &one),
         Datagram {
-            channel_id: 4,
+            channel_id: 5,
             ..datagram(1, 4, &one)
         },
     ];

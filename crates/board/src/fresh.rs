@@ -9,12 +9,19 @@ use tsumuji_node::{
     NodeId, SendError, SendId,
 };
 
-/// Sends a board's frames to all members of the endpoint.
+/// Sends a board's frames: to several readers by one broadcast, where one frame reaches all.
 impl<L: Link> Carrier for Endpoint<L> {
     type Error = SendError;
 
-    fn update(&mut self, update: Datagram<'_>) -> Result<usize, SendError> {
-        self.datagram(Destination::Broadcast, update, NOW_OR_NEVER)
+    fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
+        if readers.len() > 1 && self.broadcasts() {
+            return self.datagram(Destination::Broadcast, update, NOW_OR_NEVER);
+        }
+        let mut refused = 0;
+        for reader in readers {
+            refused += self.datagram(Destination::Peer(*reader), update, NOW_OR_NEVER)?;
+        }
+        Ok(refused)
     }
 }
 
@@ -33,7 +40,7 @@ impl<H: Handler> Handler for Feeding<'_, H> {
     }
 
     fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
-        if datagram.channel_id == self.board.channel() {
+        if [self.board.channel(), self.board.packed_channel()].contains(&datagram.channel_id) {
             self.board.apply(&datagram);
         } else {
             self.rest.datagram(context, datagram);

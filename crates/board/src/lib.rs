@@ -27,9 +27,11 @@ mod elements;
 mod fresh;
 mod lap;
 mod publish;
+mod store;
 
-pub use board::{Board, BoardError, Drops, FORMER_INCARNATIONS, Reader};
+pub use board::{Board, BoardError, Drops, FORMER_INCARNATIONS, Reads};
 pub use elements::{EXCHANGE_PERCENT, Elements, ElementsError, ElementsTuner};
 pub use fresh::{Feeding, wait_fresh};
 pub use lap::Lap;
 pub use publish::{Carrier, Published};
+pub use store::{Private, Reader, Shared, Store};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Reads;
 use fastrand::Rng;
 use tsumuji_wire::NodeId;
 
@@ -10,6 +11,7 @@ struct Frame {
     epoch: u32,
     lap: u32,
     start: u32,
+    is_packed: bool,
     payload: Vec<u8>,
 }
 
@@ -19,12 +21,14 @@ struct Wire(Vec<Frame>);
 impl Carrier for Wire {
     type Error = std::convert::Infallible;
 
-    fn update(&mut self, datagram: Datagram<'_>) -> Result<usize, Self::Error> {
+    fn update(&mut self, readers: &[NodeId], datagram: Datagram<'_>) -> Result<usize, Self::Error> {
+        assert_eq!(readers, [NodeId(1)]);
         assert!(datagram.payload.len() <= CAPACITY_BYTES);
         self.0.push(Frame {
             epoch: datagram.epoch,
             lap: datagram.lap,
             start: datagram.key,
+            is_packed: datagram.channel_id == 2,
             payload: datagram.payload.to_vec(),
         });
         Ok(0)
@@ -42,7 +46,7 @@ fn deliver(board: &mut Board, frame: &Frame) {
     board.apply(&Datagram {
         source: NodeId(0),
         incarnation: 5,
-        channel_id: 1,
+        channel_id: 1 + u16::from(frame.is_packed),
         epoch: frame.epoch,
         lap: frame.lap,
         key: frame.start,
@@ -150,4 +154,87 @@ fn copies_never_go_back() {
         wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
         assert_eq!(contents(&copy), contents(&owner), "seed {seed}");
     }
+}
+
+/// A reader of some elements gets those and no others, packed side by side, and stamps guard them as they do whole ranges.
+#[test]
+fn packed_readers_get_what_they_read() {
+    let (mut owner, mut copy) = boards(4);
+    let list: Box<[u32]> = [1, 2, 7, 19, 20, 21, 22].into();
+    owner.set_reader(NodeId(1), Reads::Packed(list.clone()));
+    copy.set_reads(NodeId(0), Reads::Packed(list.clone()));
+    let mut wire = Wire::default();
+    let values: Vec<f64> = (0..23).map(f64::from).collect();
+    owner
+        .publish(&mut wire, 0..23, &values, Lap::FIRST)
+        .unwrap();
+    assert_eq!(wire.0.len(), 2, "seven elements, four in a frame");
+    assert!(wire.0.iter().all(|frame| frame.is_packed));
+    let first: Vec<Frame> = wire.0.drain(..).collect();
+    let second = Lap::FIRST.next();
+    owner
+        .publish(&mut wire, 5..20, &[50.0; 15], second)
+        .unwrap();
+    assert_eq!(wire.0.len(), 1, "7 and 19 are next to each other");
+    wire.0
+        .iter()
+        .chain(&first)
+        .for_each(|frame| deliver(&mut copy, frame));
+    for (index, value) in contents(&copy).into_iter().enumerate() {
+        let expected = match index {
+            7 | 19 => 50.0,
+            _ if list.contains(&(index as u32)) => index as f64,
+            _ => 0.0,
+        };
+        assert_eq!(value, expected, "{index}");
+    }
+    assert_eq!(copy.oldest(NodeId(0)), Some(Lap::FIRST));
+    owner.publish(&mut wire, 3..7, &[1.0; 4], second).unwrap();
+    assert_eq!(wire.0.len(), 1, "nobody reads 3 to 6");
+}
+
+/// What is packed heals by repair alone, too.
+#[test]
+fn packed_readers_are_repaired() {
+    let (mut owner, mut copy) = boards(3);
+    let list: Box<[u32]> = (0..23).step_by(2).collect();
+    owner.set_reader(NodeId(1), Reads::Packed(list.clone()));
+    copy.set_reads(NodeId(0), Reads::Packed(list.clone()));
+    let mut lost = Wire::default();
+    owner
+        .publish(&mut lost, 0..23, &[1.0; 23], Lap::FIRST)
+        .unwrap();
+    owner
+        .publish(&mut lost, 5..9, &[2.0; 4], Lap::FIRST.next())
+        .unwrap();
+    let mut wire = Wire::default();
+    for _ in 0..12 {
+        owner.repair(&mut wire).unwrap();
+    }
+    wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
+    for index in list {
+        assert_eq!(copy.get(index as usize), owner.get(index as usize));
+    }
+    assert_eq!(copy.staleness(NodeId(0)), Some(1));
+}
+
+/// Packed datagrams that nobody asked for, or beyond the list, are refused.
+#[test]
+fn packed_datagrams_stay_within_the_list() {
+    let (_, mut copy) = boards(3);
+    let frame = |start, elements: usize| Frame {
+        epoch: 0,
+        lap: 1,
+        start,
+        is_packed: true,
+        payload: vec![0; 8 * elements],
+    };
+    deliver(&mut copy, &frame(0, 1));
+    assert_eq!(copy.drops().not_owner, 1, "all is read here");
+    copy.set_reads(NodeId(0), Reads::Packed([3, 9].into()));
+    deliver(&mut copy, &frame(1, 2));
+    deliver(&mut copy, &frame(u32::MAX, 1));
+    assert_eq!(copy.drops().not_owner, 3);
+    deliver(&mut copy, &frame(1, 1));
+    assert_eq!((copy.drops().not_owner, copy.oldest(NodeId(0))), (3, None));
 }

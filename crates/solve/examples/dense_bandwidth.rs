@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper, kernels};
-use tsumuji_solve::system::{Generate, RowBlock, RowValues};
+use tsumuji_solve::system::{Generate, RowBlock, RowValues, Solution};
 
 fn main() {
     let mut arguments = std::env::args()
@@ -29,7 +29,7 @@ fn main() {
         let mut sweepers: Vec<Sweeper> = shares
             .iter()
             .map(|rows| {
-                Sweeper::new(generate.rows(rows.clone(), 1), relaxation)
+                Sweeper::new(generate.rows(rows.clone(), 1, Solution::Ones), relaxation)
                     .expect("sweeps need nothing")
             })
             .collect();

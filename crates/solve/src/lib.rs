@@ -2,12 +2,16 @@
 //!
 //! - [`system`]: matrices, their sources, and the partition of rows.
 //! - [`local`]: kernels, sweepers, and the modes that need no network.
+//! - [`krylov`]: conjugate gradients and GMRES, for whatever relaxes badly.
 //! - [`distributed`]: judge and workers in several processes.
+//! - [`method`]: the choice among all of them for one process.
 //! - [`outlook`]: the expected convergence of a system.
 //! - [`report`]: progress and outcome.
 
 pub mod distributed;
+pub mod krylov;
 pub mod local;
+pub mod method;
 pub mod outlook;
 pub mod report;
 pub mod system;

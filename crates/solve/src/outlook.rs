@@ -262,7 +262,7 @@ fn reaches_all(edges: &[Vec<u32>]) -> bool {
     count == edges.len()
 }
 
-fn is_symmetric(matrix: &Matrix) -> bool {
+pub(crate) fn is_symmetric(matrix: &Matrix) -> bool {
     match matrix {
         Matrix::Dense(dense) => {
             let n = dense.n();

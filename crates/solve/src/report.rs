@@ -28,6 +28,11 @@ pub enum Reason {
         /// Best relative residual reached.
         floor: f64,
     },
+    /// The residual no longer falls, far above the level of rounding.
+    Stalled {
+        /// Best relative residual reached.
+        best: f64,
+    },
     /// The user asked to stop.
     Interrupted,
     /// A worker died, fell silent or failed.
@@ -47,6 +52,7 @@ impl Reason {
             Reason::MaxLaps { .. } => "max_laps",
             Reason::Diverged { .. } => "diverged",
             Reason::Stagnated { .. } => "stagnated",
+            Reason::Stalled { .. } => "stalled",
             Reason::Interrupted => "interrupted",
             Reason::WorkerLost { .. } => "worker_lost",
         }
@@ -68,17 +74,22 @@ impl std::fmt::Display for Reason {
             ),
             Reason::MaxLaps { limit } => write!(
                 f,
-                "stopped after {limit} laps without reaching the tolerance: allow more laps, or try --inner lu or \
-                 another --omega"
+                "stopped after {limit} laps without reaching the tolerance: allow more (--max-laps), or let --method \
+                 auto choose"
             ),
             Reason::Diverged { residual } => write!(
                 f,
                 "diverged: the relative residual grew to {residual:.1e}; relaxation does not converge for this system \
-                 with this --omega (try a smaller one, or --inner lu with fewer workers)"
+                 with this --omega (try a smaller one, fewer workers, or --method auto)"
             ),
             Reason::Stagnated { floor } => write!(
                 f,
                 "stagnated: rounding keeps the relative residual at about {floor:.1e}; ask for a --tol above that"
+            ),
+            Reason::Stalled { best } => write!(
+                f,
+                "stalled: the relative residual no longer falls below {best:.1e}, far above rounding; the matrix is singular \
+                 or nearly so, or the method does not suit it (try --method direct or gmres)"
             ),
             Reason::Interrupted => write!(f, "interrupted before the tolerance was reached"),
             Reason::WorkerLost { worker, cause } => write!(f, "{worker} was lost: {cause}"),
@@ -117,7 +128,12 @@ pub struct Seconds {
     pub iterate: f64,
     /// Computing exact residuals.
     pub verify: f64,
+    /// Of these, the last one: the one that ended the run. The paper RELAX does not count it.
+    pub verify_last: f64,
 }
+
+/// `Outcome::method` of all modes that do laps.
+pub const RELAXATION: &str = "relaxation";
 
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -126,6 +142,8 @@ pub struct Outcome {
     pub converged: bool,
     /// Why the run ended.
     pub reason: Reason,
+    /// The method that gave `x`, for people.
+    pub method: String,
     /// Verified relative residual of `x`; NaN (null in JSON) if it could not be computed.
     pub residual: f64,
     /// Laps of each worker.
@@ -151,6 +169,7 @@ mod tests {
         let outcome = Outcome {
             converged: false,
             reason: Reason::Stagnated { floor: 1e-15 },
+            method: "relaxation".into(),
             residual: f64::NAN,
             laps: vec![3, 4],
             verifications: 1,

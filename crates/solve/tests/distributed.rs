@@ -73,7 +73,14 @@ fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveCo
     let mut judge = nodes.next().unwrap();
     let team: Vec<_> = nodes.map(serve).collect();
     let mut calls = 0;
-    let solved = run(&mut judge, input, config, &mut |_| calls += 1, &mut || None);
+    let solved = run(
+        &mut judge,
+        input,
+        config,
+        &mut |_| calls += 1,
+        &mut || None,
+        &|| false,
+    );
     for worker in team {
         worker.join().unwrap().unwrap();
     }
@@ -226,6 +233,7 @@ fn extreme_numbers_of_workers() {
         &config(),
         &mut |_| (),
         &mut || None,
+        &|| false,
     );
     let error = error.unwrap_err();
     assert!(matches!(error, SolveError::Partition(_)), "{error}");
@@ -322,6 +330,7 @@ fn impossible_lu_is_reported_by_name() {
         &config,
         &mut |_| (),
         &mut || None,
+        &|| false,
     );
     let error = error.unwrap_err().to_string();
     assert!(
@@ -364,6 +373,7 @@ fn a_lost_worker_ends_the_run_by_name() {
             &config(),
             &mut |_| (),
             &mut || None,
+            &|| false,
         );
         let error = error.unwrap_err();
         assert!(
@@ -396,6 +406,7 @@ fn the_launchers_word_is_the_error() {
         &config(),
         &mut |_| (),
         failure,
+        &|| false,
     );
     assert_eq!(
         error.unwrap_err().to_string(),

@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// Receiving cores; several by commas [default: 1 to all but the sender's]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     cores: Vec<u16>,
-    /// Bytes in a frame, without headers
-    #[arg(long, value_name = "BYTES", default_value_t = 18, value_parser = clap::value_parser!(u16).range(2..=1400))]
+    /// Bytes in a frame, without headers; above 1400 the testbed has jumbo frames, which not every link can carry
+    #[arg(long, value_name = "BYTES", default_value_t = 18, value_parser = clap::value_parser!(u16).range(2..=8900))]
     size: u16,
     /// Seconds of one measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = super::seconds)]
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     let mut ways = vec![Way(None)];
     ways.extend(args.link.iter().map(|link| Way(Some(*link))));
-    let testbed = super::compare::testbed(2, None, 1500)?;
+    let testbed = super::compare::testbed(2, None, if args.size > 1400 { 9000 } else { 1500 })?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say(&format!(

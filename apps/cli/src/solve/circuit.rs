@@ -15,6 +15,7 @@ use tsumuji_circuit::compute::{Computation, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
 use tsumuji_solve::local::{Inner, Limits};
+use tsumuji_solve::method::Method;
 
 use super::{Args, ModeName};
 use crate::{DONE, NOT_REACHED, output};
@@ -103,7 +104,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--history", args.history.is_some()),
         ("--plot", args.plot.is_some()),
         ("--link", args.link.is_some()),
-        ("--mode", args.mode != ModeName::Async),
+        ("--mode", args.mode != ModeName::Auto),
+        ("--method", args.method != Method::Auto),
+        ("--sweep", args.sweep.is_some()),
         ("--executor", args.executor.is_some()),
         ("--elements", args.elements != Elements::Auto),
         ("--inner", args.inner != Inner::Auto),

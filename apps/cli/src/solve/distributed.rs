@@ -120,14 +120,8 @@ fn judge(
     failure: &mut dyn FnMut() -> Option<String>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let mut stop = || {
-        if interrupt.is_set() {
-            Some("interrupted".to_owned())
-        } else {
-            failure()
-        }
-    };
-    match tsumuji_solve::distributed::run(endpoint, input, config, progress, &mut stop) {
+    let stop = || interrupt.is_set();
+    match tsumuji_solve::distributed::run(endpoint, input, config, progress, failure, &stop) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {
@@ -149,6 +143,13 @@ fn traffic(solved: &Solved) -> Traffic {
         frames_sent: solved.frames_sent(),
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
+        wire_frames: solved.workers.iter().map(|worker| worker.wire_frames).sum(),
+        wire_bytes: solved.workers.iter().map(|worker| worker.wire_bytes).sum(),
+        elements: solved
+            .workers
+            .iter()
+            .map(|worker| worker.elements)
+            .collect(),
         peak_rss_bytes: solved
             .workers
             .iter()
@@ -167,6 +168,7 @@ fn ended(reason: Reason) -> (Outcome, Traffic) {
     let outcome = Outcome {
         converged: false,
         reason,
+        method: String::new(),
         residual: f64::NAN,
         laps: Vec::new(),
         verifications: 0,

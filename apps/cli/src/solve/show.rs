@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tsumuji_solve::outlook::Outlook;
-use tsumuji_solve::report::{Outcome, Progress};
+use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
@@ -88,6 +88,12 @@ pub(super) struct Traffic {
     pub(super) frames_lost: u64,
     /// Bytes given to the link.
     pub(super) bytes_sent: u64,
+    /// Frames that workers gave to the link while they iterated.
+    pub(super) wire_frames: u64,
+    /// Their bytes, with the headers of the link (Ethernet; IP and UDP).
+    pub(super) wire_bytes: u64,
+    /// Elements in a frame at the end, of each worker.
+    pub(super) elements: Vec<u64>,
     /// Peak memory of each worker.
     pub(super) peak_rss_bytes: Vec<u64>,
     /// Laps of each worker that a thread beside its polling one computed.
@@ -109,6 +115,32 @@ impl Traffic {
         Self {
             peak_rss_bytes: vec![kib.unwrap_or(0) * 1024],
             ..Self::default()
+        }
+    }
+}
+
+/// Bytes of headers before a frame's own: Ethernet's, and IPv4's and UDP's within.
+const ETHERNET_BYTES: u64 = 14;
+const IP_UDP_BYTES: u64 = 28;
+
+impl Traffic {
+    /// Adds the headers of `link`, as the report names it, to the bytes of the frames.
+    pub(super) fn with_headers(mut self, link: &str) -> Self {
+        let kind = link.split(':').next().unwrap_or(link);
+        let header = match kind {
+            "shm" => 0,
+            "udp" => ETHERNET_BYTES + IP_UDP_BYTES,
+            _ => ETHERNET_BYTES,
+        };
+        self.wire_bytes += header * self.wire_frames;
+        self
+    }
+
+    fn wire_bits_per_second(&self, seconds: f64) -> f64 {
+        if seconds > 0.0 {
+            8.0 * self.wire_bytes as f64 / seconds
+        } else {
+            0.0
         }
     }
 }
@@ -143,6 +175,9 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
         "frames_sent": traffic.frames_sent,
         "frames_lost": traffic.frames_lost,
         "bytes_sent": traffic.bytes_sent,
+        "wire_frames": traffic.wire_frames,
+        "wire_bits_per_second": traffic.wire_bits_per_second(outcome.seconds.iterate),
+        "elements": traffic.elements,
         "peak_rss_bytes": traffic.peak_rss_bytes,
         "laps_beside": traffic.laps_beside,
     });
@@ -168,21 +203,37 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
         outcome.laps.iter().min().copied().unwrap_or(0),
         outcome.laps.iter().max().copied().unwrap_or(0),
     );
+    let is_relaxation = outcome.method == RELAXATION;
     let mut rows = vec![
         ("result", outcome.reason.to_string()),
         (
             "residual",
             format!("{:.3e}  (|b - A x| / |b|, from the data)", outcome.residual),
         ),
-        (
-            "laps",
-            format!(
-                "{} by {workers}{where_to}, {}; verified {} times",
-                range(fewest, most),
-                run.mode,
-                outcome.verifications
-            ),
-        ),
+        if is_relaxation {
+            (
+                "laps",
+                format!(
+                    "{} by {workers}{where_to}, {}; verified {} times",
+                    range(fewest, most),
+                    run.mode,
+                    outcome.verifications
+                ),
+            )
+        } else {
+            let threads = if run.workers == 1 {
+                "thread"
+            } else {
+                "threads"
+            };
+            (
+                "method",
+                format!(
+                    "{} by {} {threads} of this process, {most} iterations; verified {} times",
+                    outcome.method, run.workers, outcome.verifications
+                ),
+            )
+        },
         (
             "time",
             format!(
@@ -207,8 +258,10 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
         rows.push((
             "traffic",
             format!(
-                "{} frames, {megabytes:.1} MB, {} frames lost",
-                traffic.frames_sent, traffic.frames_lost
+                "{} frames, {megabytes:.1} MB, {} frames lost; {:.1} Mbit/s on the wire while iterating",
+                traffic.frames_sent,
+                traffic.frames_lost,
+                traffic.wire_bits_per_second(outcome.seconds.iterate) / 1e6
             ),
         ));
     }
@@ -239,6 +292,26 @@ mod tests {
         assert_eq!(position(1e-11, 1e-11, 1e-10), STEPS);
     }
 
+    /// Headers are counted for each frame, by the kind of link.
+    #[test]
+    fn headers_are_counted() {
+        let traffic = Traffic {
+            wire_frames: 10,
+            wire_bytes: 1000,
+            ..Traffic::default()
+        };
+        for (link, bytes) in [
+            ("shm", 1000),
+            ("udp:10.0.0.1:7000", 1420),
+            ("packet", 1140),
+            ("xdp:eth0", 1140),
+        ] {
+            let counted = traffic.clone().with_headers(link);
+            assert_eq!(counted.wire_bytes, bytes, "{link}");
+            assert_eq!(counted.wire_bits_per_second(2.0), 4.0 * bytes as f64);
+        }
+    }
+
     /// JSON has the documented fields beside those of the outcome, and the table has the main ones.
     #[test]
     fn reports_are_complete() {
@@ -254,6 +327,7 @@ mod tests {
         let outcome = Outcome {
             converged: true,
             reason: Reason::Converged,
+            method: "relaxation".into(),
             residual: 3e-11,
             laps: vec![18, 20],
             verifications: 1,
@@ -262,6 +336,7 @@ mod tests {
                 distribute: 0.2,
                 iterate: 0.3,
                 verify: 0.01,
+                verify_last: 0.01,
             },
             notes: vec!["something to know".into()],
             x: vec![1.0; 3],
@@ -270,6 +345,9 @@ mod tests {
             frames_sent: 10,
             frames_lost: 1,
             bytes_sent: 4000,
+            wire_frames: 9,
+            wire_bytes: 3000,
+            elements: vec![16, 16],
             peak_rss_bytes: vec![5_000_000, 6_000_000],
             laps_beside: vec![7, 0],
         };
@@ -289,6 +367,10 @@ mod tests {
             "peak_rss_bytes",
             "executor",
             "laps_beside",
+            "wire_frames",
+            "wire_bits_per_second",
+            "elements",
+            "method",
         ] {
             assert!(!value[field].is_null(), "{field} is missing");
         }

@@ -87,14 +87,14 @@ fn matrices() {
     assert_matrix_refused(
         folder,
         "zero.npy",
-        &npy("(3, 3)", &[4.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 4.0]),
-        &["row 2", "zero"],
+        &npy("(3, 3)", &[4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 4.0]),
+        &["singular", "diagonal"],
     );
     assert_matrix_refused(
         folder,
         "hole.mtx",
         format!("{coordinate}3 3 3\n1 1 1.0\n2 1 1.0\n3 3 1.0\n").as_bytes(),
-        &["row 2", "zero"],
+        &["singular", "diagonal"],
     );
 }
 
@@ -130,7 +130,7 @@ fn right_hand_sides() {
 fn options() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 23] = [
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
@@ -141,6 +141,15 @@ fn options() {
             &["fast", "async", "sync", "threads", "single"],
         ),
         (&["--inner", "qr"], &["qr", "sweep", "lu"]),
+        (&["--method", "qr"], &["qr", "gmres", "cg", "direct"]),
+        (
+            &["--method", "gmres", "--loss", "0.1"],
+            &["--loss", "gmres"],
+        ),
+        (&["--method", "cg", "--inner", "lu"], &["--inner", "cg"]),
+        (&["--method", "cg", "--mode", "sync"], &["--mode", "cg"]),
+        (&["--method", "direct", "--workers", "2"], &["--workers"]),
+        (&["--method", "relax+gcr", "--mode", "single"], &["--mode"]),
         (&["--elements", "none"], &["none", "auto"]),
         (&["--elements", "0"], &["0", "auto"]),
         (&["--omega", "2"], &["2"]),

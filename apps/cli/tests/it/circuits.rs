@@ -126,6 +126,11 @@ fn refusals_have_one_line() {
             "--rhs: no effect with a netlist",
         ),
         (vec![&circuit, "--mode", "sync"], "--mode: no effect"),
+        (vec![&circuit, "--method", "cg"], "--method: no effect"),
+        (
+            vec![&circuit, "--sweep", "workers=1,2"],
+            "--sweep: no effect",
+        ),
         (vec![&circuit, "--loss", "0.1"], "--loss: no effect"),
         (vec![&circuit, "--link", "udp"], "--link: no effect"),
         (vec![&circuit, "--omega", "1.2"], "--omega: no effect"),

@@ -8,14 +8,14 @@ fn figures_of_the_list_run() {
     let (code, list) = json(&["paper", "--list"]);
     assert_eq!(code, 0);
     let figures = list["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 9);
+    assert_eq!(figures.len(), 32);
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped("figures_of_the_list_run", &error.to_string());
     }
     let folder = tempfile::tempdir().unwrap();
     for figure in figures {
         let name = figure["name"].as_str().unwrap();
-        if name.starts_with("l2rtc") {
+        if name.starts_with("l2rtc") || name.starts_with("relax") {
             continue; // their options are others, see below
         }
         let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
@@ -146,4 +146,49 @@ fn options_of_l2rtc_are_checked() {
         assert_eq!(refused.status.code(), Some(2), "{said}");
         assert!(said.contains(words[1]) && said.contains(words[0]), "{said}");
     }
+}
+
+/// Tables and figures of RELAX are measured over every link and stand beside the paper's numbers; a figure and its CSV can be had.
+#[test]
+fn relaxation_over_all_links() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("relaxation_over_all_links", &error.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    for (name, varied, lines) in [
+        ("relax-table5.1", "n", 1),
+        ("relax-fig5.4", "elements", 1),
+        ("relax-fig6.3", "workers", 4),
+        ("relax-fig6.5", "n", 5),
+    ] {
+        let mut words = vec!["paper", name, "--quick", "--rows", "300"];
+        words.extend([
+            "--csv",
+            csv.to_str().unwrap(),
+            "--plot",
+            svg.to_str().unwrap(),
+        ]);
+        let (code, report) = json(&words);
+        assert_eq!(code, 0, "{report}");
+        assert_eq!(report["varied"], varied);
+        let results = report["results"].as_array().unwrap();
+        assert_eq!(results.len(), lines, "{report}");
+        for result in results {
+            let is_dpdk = result["way"].as_str().unwrap().starts_with("dpdk");
+            for cell in result["cells"].as_array().unwrap() {
+                let is_measured = cell["seconds"].as_array().unwrap().len() == 1;
+                assert!(is_measured || is_dpdk, "{result}");
+            }
+        }
+        assert!(!report["beside"].as_array().unwrap().is_empty());
+        let rows = std::fs::read_to_string(&csv).unwrap();
+        assert!(rows.starts_with(&format!("way,{varied},")), "{rows}");
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+    let (code, report) = json(&["paper", "relax-table2.1", "--quick"]);
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(report["results"].as_array().unwrap().len(), 5);
+    let (code, report) = json(&["paper", "relax-fig5.4", "--link", "shm"]);
+    assert_eq!(code, 2, "{report}");
 }

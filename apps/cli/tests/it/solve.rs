@@ -158,6 +158,144 @@ fn the_fall_of_the_residual_is_told() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
+/// Without options one process solves by the method that it finds fastest, and says which; each can be asked for by name.
+#[test]
+fn one_process_chooses_a_method() {
+    for (system, words, method) in [
+        ("circuit:2000", &[][..], "sparse Cholesky"),
+        ("poisson2d:150", &["--method", "cg"], "conjugate gradients"),
+        ("dense:600", &[], "GMRES with Jacobi"),
+        ("dense:600", &["--method", "direct"], "dense LU"),
+        (
+            "poisson3d:20",
+            &["--method", "gmres", "--mode", "single"],
+            "GMRES",
+        ),
+        ("poisson2d:60", &["--method", "relax"], "relaxation"),
+    ] {
+        let random = ["solve", "--generate", system, "--rhs", "random"];
+        let (code, run) = json(&[&random[..], words].concat());
+        assert_converged(code, &run);
+        let told = run["method"].as_str().unwrap();
+        assert!(told.starts_with(method), "{system}: {told}");
+        assert_eq!(run["link"].is_null(), method != "relaxation", "{run}");
+    }
+}
+
+/// A sweep runs the same command at each value, and tells each value's runs.
+#[test]
+fn sweeps_run_the_command_at_each_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    for (sweep, more) in [
+        (
+            "elements=1,16",
+            &["--link", "udp", "--generate", "dense:200"][..],
+        ),
+        ("workers=1,2,3", &["--generate", "dense:200"]),
+        ("n=100,200", &["--generate=dense:9", "--mode", "threads"]),
+    ] {
+        let mut words = vec!["solve", "--sweep", sweep, "--repeat=2", "--method", "relax"];
+        words.extend([
+            "--history",
+            csv.to_str().unwrap(),
+            "--plot",
+            svg.to_str().unwrap(),
+        ]);
+        let (code, report) = json(&[&words[..], more].concat());
+        assert_eq!(code, 0, "{report}");
+        let (varied, values) = sweep.split_once('=').unwrap();
+        assert_eq!(report["varied"], varied);
+        let cells = report["results"][0]["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), values.split(',').count());
+        for cell in cells {
+            assert_eq!(cell["missing"], Value::Null, "{cell}");
+            assert_eq!(cell["seconds"].as_array().unwrap().len(), 2, "{cell}");
+        }
+        let rows = std::fs::read_to_string(&csv).unwrap();
+        assert_eq!(rows.lines().count(), 1 + 2 * cells.len(), "{rows}");
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+    for words in [
+        &[
+            "--sweep",
+            "elements=1",
+            "--elements",
+            "4",
+            "--generate",
+            "dense:9",
+        ][..],
+        &["--sweep", "n=5", "A.mtx"],
+        &["--sweep", "colour=5", "--generate", "dense:9"],
+        &["--repeat", "5", "--generate", "dense:9"],
+    ] {
+        let refused = tsumuji(&[&["solve"], words].concat());
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+    }
+}
+
+/// Zeros on the diagonal are moved away, and x keeps its order.
+#[test]
+fn zero_diagonals_are_matched() {
+    let folder = tempfile::tempdir().unwrap();
+    // A voltage source between two grounded nodes: its row and column have no diagonal.
+    let text = "%%MatrixMarket matrix coordinate real general\n3 3 6\n1 1 2\n2 2 3\n1 3 1\n2 3 -1\n3 1 1\n3 2 -1\n";
+    let matrix = file(folder.path(), "mna.mtx", text);
+    let rhs = file(
+        folder.path(),
+        "b.mtx",
+        "%%MatrixMarket matrix array real general\n3 1\n0\n0\n5\n",
+    );
+    let output = folder.path().join("x.mtx");
+    let (code, run) = json(&[
+        "solve",
+        &matrix,
+        "--rhs",
+        &rhs,
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    assert_converged(code, &run);
+    // 2 a + i = 0, 3 b = i, a - b = 5.
+    assert!(distance(&read_mtx_vector(&output), &[3.0, -2.0, -6.0]) < 1e-12);
+}
+
+/// Ctrl-C during an asynchronous run ends it with the x that it has: verified, reported, and kept beside the output.
+#[test]
+fn an_interrupted_run_keeps_its_x() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("x.npy");
+    std::fs::write(&output, "an earlier solution").unwrap();
+    for mode in ["async", "threads"] {
+        let mut words = vec!["solve", "--generate", "poisson2d:300", "--inner", "sweep"];
+        words.extend([
+            "--mode",
+            mode,
+            "--method",
+            "relax",
+            "--workers",
+            "2",
+            "--json",
+        ]);
+        words.extend(["--output", output.to_str().unwrap()]);
+        let child = common::start(&words);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        common::signal("-INT", child.id());
+        let done = common::finish(child);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(130), "{mode}: {said}");
+        let run: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(run["reason"], "interrupted");
+        let residual = run["residual"].as_f64().unwrap();
+        assert!(residual < 1.0 && residual > 1e-10, "{mode}: {residual}");
+        assert!(run["laps"][1].as_u64().unwrap() > 0, "{run}");
+        let kept = read_npy(&folder.path().join("x.unfinished.npy"));
+        assert_eq!(kept.len(), 90_000);
+        assert!(kept.iter().any(|x| *x != 0.0));
+    }
+    assert_eq!(std::fs::read(&output).unwrap(), b"an earlier solution");
+}
+
 /// A seed fixes what is generated, and another one gives another system.
 #[test]
 fn seed_fixes_the_system() {

@@ -14,10 +14,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tsumuji_board::Carrier;
-use tsumuji_wire::Datagram;
+use tsumuji_wire::{Datagram, NodeId};
 
 use super::config::Mode;
-use super::field::{Field, Outlet, Stepped};
+use super::field::{Field, JUDGE, Outlet, Stepped};
 use super::message::LapReport;
 
 /// Datagrams that wait in one direction. When there are more, the computing thread finds no slot, as if the link had none, and the polling thread drops
@@ -28,24 +28,18 @@ const REST: Duration = Duration::from_micros(100);
 /// Where threads outnumber cores, a core is given away at least this often.
 const TURN: Duration = Duration::from_micros(50);
 
-/// Where a datagram goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whither {
-    Workers,
-    Judge,
-}
-
 /// A copy of a datagram.
 #[derive(Debug)]
 struct Packet {
-    whither: Whither,
+    /// Where it goes; empty for one that arrived.
+    to: Vec<NodeId>,
     head: Datagram<'static>,
     payload: Vec<u8>,
 }
 
 impl Packet {
     const EMPTY: Self = Self {
-        whither: Whither::Workers,
+        to: Vec::new(),
         head: Datagram::EMPTY,
         payload: Vec::new(),
     };
@@ -82,11 +76,12 @@ fn ring() -> (Filler, Drainer) {
 
 impl Filler {
     /// Puts in a copy; false: the ring is full.
-    fn put(&mut self, whither: Whither, datagram: &Datagram<'_>) -> bool {
+    fn put(&mut self, to: &[NodeId], datagram: &Datagram<'_>) -> bool {
         let Ok(mut packet) = self.empty.pop() else {
             return false;
         };
-        packet.whither = whither;
+        packet.to.clear();
+        packet.to.extend_from_slice(to);
         packet.payload.clear();
         packet.payload.extend_from_slice(datagram.payload);
         packet.head = Datagram {
@@ -99,13 +94,13 @@ impl Filler {
 
 impl Drainer {
     /// Takes out the oldest packet.
-    fn take<T>(&mut self, with: impl FnOnce(Whither, &Datagram<'_>) -> T) -> Option<T> {
+    fn take<T>(&mut self, with: impl FnOnce(&[NodeId], &Datagram<'_>) -> T) -> Option<T> {
         let packet = self.full.pop().ok()?;
         let datagram = Datagram {
             payload: &packet.payload,
             ..packet.head
         };
-        let result = with(packet.whither, &datagram);
+        let result = with(&packet.to, &datagram);
         let _ = self.empty.push(packet); // there are no more packets than places
         Some(result)
     }
@@ -215,7 +210,7 @@ impl Beside {
 
     /// Gives a datagram that arrived to the computing thread.
     pub(super) fn give(&mut self, datagram: &Datagram<'_>) {
-        if !self.arrived.put(Whither::Workers, datagram) {
+        if !self.arrived.put(&[], datagram) {
             self.dropped += 1;
         }
         if self.rests()
@@ -228,7 +223,7 @@ impl Beside {
     /// Takes the oldest datagram that is to leave; `send` returns how many copies found no transmit slot.
     pub(super) fn take_leaving<E>(
         &mut self,
-        send: impl FnOnce(Whither, &Datagram<'_>) -> Result<usize, E>,
+        send: impl FnOnce(&[NodeId], &Datagram<'_>) -> Result<usize, E>,
     ) -> Result<bool, E> {
         match self.leaving.take(send) {
             None => Ok(false),
@@ -317,7 +312,7 @@ impl Computing {
         let mut turn = Instant::now();
         loop {
             let recalled = self.shared.recalled.load(Ordering::Acquire);
-            let mut take = |_, datagram: &Datagram<'_>| {
+            let mut take = |_: &[NodeId], datagram: &Datagram<'_>| {
                 if mode == Mode::Async {
                     field.take(datagram);
                 }
@@ -363,8 +358,8 @@ struct RingOutlet {
 impl Carrier for RingOutlet {
     type Error = Infallible;
 
-    fn update(&mut self, update: Datagram<'_>) -> Result<usize, Infallible> {
-        Ok(usize::from(!self.leaves.put(Whither::Workers, &update)))
+    fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, Infallible> {
+        Ok(usize::from(!self.leaves.put(readers, &update)))
     }
 }
 
@@ -372,7 +367,7 @@ impl Outlet for RingOutlet {
     fn report(&mut self, report: &LapReport) -> Result<(), Infallible> {
         let payload = report.payload();
         // One that finds no place is lost: the next one is newer.
-        self.leaves.put(Whither::Judge, &report.datagram(&payload));
+        self.leaves.put(&[JUDGE], &report.datagram(&payload));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Options of a distributed run.
 
 use crate::local::Inner;
+use crate::system::Solution;
 use serde::{Deserialize, Serialize};
 use tsumuji_board::Elements;
 use tsumuji_node::Executor;
@@ -30,10 +31,14 @@ pub struct SolveConfig {
     pub inner: Inner,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
+    /// Whether epochs are combined at pauses (GCR) where laps alone are slow.
+    pub combines: bool,
     /// Relative residual ‖b − A x‖₂ / ‖b‖₂ to reach.
     pub tol: f64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
+    /// Of generated systems.
+    pub solution: Solution,
     /// Seed of every random choice.
     pub seed: u64,
 }
@@ -63,8 +68,10 @@ impl Default for SolveConfig {
             elements: Elements::default(),
             inner: Inner::default(),
             omega: 1.0,
+            combines: true,
             tol: 1e-10,
             max_laps: 100_000,
+            solution: Solution::Ones,
             seed: 1,
         }
     }

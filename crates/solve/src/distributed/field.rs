@@ -1,6 +1,7 @@
-//! A worker's numbers: its rows, its plain copy of x, the board behind it, and its progress through the rows.
+//! A worker's numbers: its rows, its copy of x, which is the board's, and its progress through the rows.
 //!
-//! Called by `worker`, which has the protocol. x is private to the thread, the board carries it between nodes; arriving values go to both.
+//! Called by `worker`, which has the protocol. Of x only the own elements and those that the own rows read are kept up to date; the latter come packed,
+//! unless most of a worker's elements are read.
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
@@ -10,9 +11,8 @@ use super::round::Round;
 use super::walk::Walk;
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::local::{Inner, Sweeper};
-use crate::system::RowValues;
 use std::ops::Range;
-use tsumuji_board::{Board, Carrier, Elements, Lap, Published};
+use tsumuji_board::{Board, Carrier, Elements, Lap, Private, Published, Reads};
 use tsumuji_wire::{Datagram, NodeId};
 
 /// Where a worker's frames go: datagrams to the other workers, reports to the judge. All may be lost.
@@ -23,6 +23,9 @@ pub(super) trait Outlet: Carrier {
     /// Nanoseconds since some fixed moment.
     fn now_ns(&mut self) -> u64;
 }
+
+/// The judge as a node.
+pub(super) const JUDGE: NodeId = NodeId(0);
 
 /// Time between two reports of a worker. The judge would not gain by more, and each costs a frame.
 const REPORT_EVERY_NS: u64 = 200_000;
@@ -62,15 +65,15 @@ pub(super) struct Exact {
 #[derive(Debug)]
 pub(super) struct Field {
     sweeper: Sweeper,
-    x: Vec<f64>,
-    board: Board,
+    board: Board<Private>,
     walk: Walk,
     round: Round,
     history: History,
     /// Stamp of the values published now.
     lap: Lap,
     me: usize,
-    workers: usize,
+    /// Workers whose elements the own rows read.
+    neighbours: Vec<NodeId>,
     alone: bool,
     /// Fewest rows of one step, whatever the frames hold.
     least_rows: usize,
@@ -98,40 +101,51 @@ impl Field {
     pub(super) fn new(sweeper: Sweeper, setup: &Setup, me: usize, capacity_bytes: usize) -> Self {
         let owned =
             std::iter::once(0..0).chain((0..setup.workers()).map(|worker| setup.rows_of(worker)));
-        let mut board = Board::new(BOARD_CHANNEL, node(me), owned.collect())
+        let mut board = Board::private(BOARD_CHANNEL, node(me), owned.collect())
             .expect("bounds rise and start at 0");
-        let capacity_bytes = match setup.config.elements {
-            Elements::Fixed(_) => capacity_bytes,
+        board.remove_reader(JUDGE);
+        let rows = board.own().len();
+        let capacity = capacity_bytes / size_of::<f64>();
+        let lu = sweeper.inner() == Inner::Lu;
+        let (elements, most) = match setup.config.elements {
+            Elements::Fixed(count) => (Elements::Fixed(count), capacity),
             // The whole block changes at once.
-            Elements::Auto if sweeper.inner() == Inner::Lu => capacity_bytes,
+            Elements::Auto if lu => (Elements::Fixed(usize::MAX), capacity),
             Elements::Auto => {
-                let elements = (board.own().len() / FRAMES_PER_LAP).max(SMALL_FRAME);
-                capacity_bytes.min(elements * size_of::<f64>())
+                let most = (rows / FRAMES_PER_LAP).max(SMALL_FRAME).min(capacity);
+                // The tuner doubles and halves: powers of two fill parts without remainders.
+                (Elements::Auto, 1 << most.max(1).ilog2())
             }
         };
-        let elements = match (setup.config.elements, sweeper.inner()) {
-            (Elements::Auto, Inner::Lu) => Elements::Fixed(usize::MAX),
-            (elements, _) => elements,
-        };
-        board.set_elements(elements, capacity_bytes);
+        board.set_elements(elements, most * size_of::<f64>());
         // Dense rows are read several at a time. The automatic setting does not go below that either: frames of fewer elements would all leave at the
         // same moment.
-        let dense = matches!(sweeper.block().values, RowValues::Dense(_));
-        let least_rows = if dense || setup.config.elements == Elements::Auto {
-            ROW_GROUP
-        } else {
+        let is_fixed = matches!(setup.config.elements, Elements::Fixed(_));
+        let least_rows = if is_fixed { 1 } else { ROW_GROUP };
+        let frame = if lu {
             1
+        } else {
+            board.elements().max(if is_fixed { 1 } else { most })
         };
+        let reads = reads_of(&sweeper, setup, me);
+        for (worker, reads) in reads.iter().enumerate().filter(|(worker, _)| *worker != me) {
+            board.set_reads(node(worker), reads.clone());
+        }
+        let is_read = |(_, reads): &(usize, &Reads)| **reads != Reads::Packed(Box::default());
+        let neighbours = reads.iter().enumerate().filter(|(worker, _)| *worker != me);
+        let neighbours: Vec<NodeId> = neighbours
+            .filter(is_read)
+            .map(|(worker, _)| node(worker))
+            .collect();
         Self {
-            walk: Walk::new(setup.rows_of(me)),
-            round: Round::new(setup.workers() - 1),
+            walk: Walk::new(setup.rows_of(me), frame),
+            round: Round::new(neighbours.len()),
             history: History::new(setup.n(), &sweeper.block().rhs),
-            x: vec![0.0; setup.n()],
             sweeper,
             board,
             lap: Lap::FIRST,
             me,
-            workers: setup.workers(),
+            neighbours,
             alone: setup.workers() == 1,
             least_rows,
             rhs_sq: 0.0,
@@ -155,7 +169,29 @@ impl Field {
 
     /// x of the own rows.
     pub(super) fn own_x(&self) -> &[f64] {
-        &self.x[self.board.own()]
+        &self.board.values()[self.board.own()]
+    }
+
+    /// What the own rows read of another worker's elements.
+    pub(super) fn reads(&self, worker: usize) -> &Reads {
+        self.board.reads(node(worker))
+    }
+
+    /// Elements that the own rows read of another worker.
+    pub(super) fn read_elements(&self, worker: usize) -> usize {
+        match self.reads(worker) {
+            Reads::Whole => self.board.owned_by(node(worker)).len(),
+            Reads::Packed(list) => list.len(),
+        }
+    }
+
+    /// Sets what another worker reads of the own elements. False: it named others.
+    pub(super) fn set_reader(&mut self, worker: usize, reads: Reads) -> bool {
+        let fits = reads.fits(&self.board.own());
+        if fits {
+            self.board.set_reader(node(worker), reads);
+        }
+        fits
     }
 
     pub(super) fn lap(&self) -> Lap {
@@ -182,46 +218,45 @@ impl Field {
 
     /// Takes the newer values of a datagram.
     pub(super) fn take(&mut self, datagram: &Datagram<'_>) {
-        if let Some(changed) = self.board.apply(datagram) {
-            self.board.copy_to(changed.start, &mut self.x[changed]);
+        if self.board.apply(datagram).is_some() {
             self.shares_taken += 1;
             self.quiet_laps = 0;
         }
     }
 
-    /// Stores values of `worker` that came by reliable messages.
+    /// Stores values of `worker` that came by reliable messages, from `start` on: an element, or a place in the list of what is read.
     pub(super) fn install(&mut self, worker: usize, start: usize, values: &[f64], lap: Lap) {
-        self.board.install(node(worker), start, values, lap);
-        self.board
-            .copy_to(start, &mut self.x[start..start + values.len()]);
+        match self.reads(worker) {
+            Reads::Whole => self.board.install(node(worker), start, values, lap),
+            Reads::Packed(_) => self.board.install_packed(node(worker), start, values, lap),
+        }
         self.quiet_laps = 0;
     }
 
     /// Freezes the own block: all of it gets the present stamp.
     pub(super) fn freeze(&mut self) -> Lap {
-        let own = self.board.own();
-        self.board.write(own.start, &self.x[own.clone()], self.lap);
+        self.board.stamp_own(self.lap);
         self.lap
+    }
+
+    /// Own elements as `reads` names them, in its order.
+    pub(super) fn own_read(&self, reads: &Reads) -> Vec<f64> {
+        let x = self.board.values();
+        match reads {
+            Reads::Whole => self.own_x().to_vec(),
+            Reads::Packed(list) => list.iter().map(|&index| x[index as usize]).collect(),
+        }
     }
 
     /// The exact residual of the own rows: one pass over them, two with `magnitude`.
     pub(super) fn exact_residual(&self, magnitude: bool) -> Exact {
         let block = self.sweeper.block();
-        let row = |(own, b): (usize, &f64)| match &block.values {
-            RowValues::Dense(values) => {
-                let values = &values[own * block.columns..(own + 1) * block.columns];
-                kernels::carried_residual(*b, values, &self.x)
-            }
-            RowValues::Sparse(csr) => {
-                let (columns, values) = csr.row(own);
-                kernels::carried_sparse_residual(*b, columns, values, &self.x)
-            }
-        };
-        let residual: Vec<f64> = block.rhs.iter().enumerate().map(row).collect();
+        let mut residual = vec![0.0; block.rhs.len()];
+        block.exact_residual(self.board.values(), &mut residual);
         Exact {
             residual_sq: kernels::sum_of_squares(&residual),
             magnitude_sq: if magnitude {
-                block.magnitude_sq(&self.x)
+                block.magnitude_sq(self.board.values())
             } else {
                 0.0
             },
@@ -231,34 +266,29 @@ impl Field {
 
     /// Remembers the step of the epoch that ended; returns the products that the judge needs.
     pub(super) fn remember(&mut self, exact: Exact) -> Vec<f64> {
-        self.history.pause(&self.x, exact.residual)
+        self.history.pause(self.board.values(), exact.residual)
     }
 
     /// Moves x, on all workers alike, to the combination of former epochs. False: the factors do not fit.
     pub(super) fn combine(&mut self, factors: &[f64]) -> bool {
-        if !self.history.resume(&mut self.x, factors) {
-            return false;
-        }
-        if !factors.is_empty() {
-            // On the board, too: applying a datagram copies all elements between the changed ones from the board.
-            for worker in 0..self.workers {
-                let (owner, range) = (node(worker), self.board.owned_by(node(worker)));
-                if let Some(lap) = self.board.lap(owner) {
-                    self.board.install(owner, range.start, &self.x[range], lap);
-                }
-            }
-        }
-        true
+        self.history.resume(self.board.values_mut(), factors)
     }
 
-    /// Stamp of each worker's block as held here; 0 where its elements are of different laps.
-    pub(super) fn held(&self, workers: usize) -> Vec<u32> {
-        let held = |worker| match (
-            self.board.oldest(node(worker)),
-            self.board.staleness(node(worker)),
-        ) {
-            (Some(lap), Some(0)) => lap.get(),
-            _ => 0,
+    /// Stamp of what is held of each worker's block: 0 where elements are of different laps, `None` where nothing is read.
+    pub(super) fn held(&self, workers: usize) -> Vec<Option<u32>> {
+        let held = |worker| {
+            if worker != self.me && self.read_elements(worker) == 0 {
+                return None;
+            }
+            Some(
+                match (
+                    self.board.oldest(node(worker)),
+                    self.board.staleness(node(worker)),
+                ) {
+                    (Some(lap), Some(0)) => lap.get(),
+                    _ => 0,
+                },
+            )
         };
         (0..workers).map(held).collect()
     }
@@ -273,21 +303,21 @@ impl Field {
         self.rested = false;
         let rows = self.next_rows(self.board.elements().max(self.least_rows));
         let began = outlet.now_ns();
-        let squares = self.sweeper.relax(rows.clone(), &mut self.x);
+        let squares = self.sweeper.relax(rows.clone(), self.board.values_mut());
         let computed = outlet.now_ns();
         self.computed_ns += computed - began;
         let published = if self.alone {
             Published::default()
         } else {
-            self.board
-                .publish(outlet, rows.clone(), &self.x[rows.clone()], self.lap)?
+            self.board.announce(outlet, rows.clone(), self.lap)?
         };
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
             self.lap = self.lap.next();
             self.quiet_laps += 1;
-            let others = (0..self.workers).filter(|worker| *worker != self.me);
-            let heard = others.map(|worker| self.board.lap(node(worker)).map_or(0, Lap::get));
+            let board = &self.board;
+            let heard = self.neighbours.iter();
+            let heard = heard.map(|neighbour| board.lap(*neighbour).map_or(0, Lap::get));
             self.round.lap(self.walk.estimate().measured_sq, heard);
         }
         self.mind(outlet, computed, reached.estimate)?;
@@ -309,9 +339,9 @@ impl Field {
 
     /// One step of a lap whose values are not published before its end; returns whether the lap is complete.
     pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
-        let rows = self.next_rows(super::walk::part_rows(self.board.own().len()));
+        let rows = self.next_rows(super::walk::part_rows(self.board.own().len(), 1));
         let began = outlet.now_ns();
-        let squares = self.sweeper.relax(rows.clone(), &mut self.x);
+        let squares = self.sweeper.relax(rows.clone(), self.board.values_mut());
         self.computed_ns += outlet.now_ns() - began;
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
@@ -353,8 +383,8 @@ impl Field {
     /// Whether another worker, as far as is known here, has laps to do. Stamps count at least as fast as laps.
     fn others_are_behind(&self) -> bool {
         let limit = u32::try_from(self.max_laps).unwrap_or(u32::MAX);
-        let lap = |worker| self.board.lap(node(worker)).map_or(0, Lap::get);
-        (0..self.workers).any(|worker| worker != self.me && lap(worker) < limit)
+        let lap = |neighbour| self.board.lap(neighbour).map_or(0, Lap::get);
+        (self.neighbours.iter()).any(|neighbour| lap(*neighbour) < limit)
     }
 
     /// Whether to rest before a lap that could change little. Rests only once, so that workers do not all wait for each other.
@@ -397,6 +427,25 @@ impl Field {
             estimate,
         })
     }
+}
+
+/// A worker that reads more than one in so many of another's elements is sent all of them.
+const MOST_OF: usize = 2;
+
+/// What the rows of `sweeper` read of each worker.
+fn reads_of(sweeper: &Sweeper, setup: &Setup, me: usize) -> Vec<Reads> {
+    let foreign = sweeper.block().foreign_columns();
+    let of = |worker| {
+        let rows = setup.rows_of(worker);
+        let first = foreign.partition_point(|&column| (column as usize) < rows.start);
+        let last = foreign.partition_point(|&column| (column as usize) < rows.end);
+        if worker != me && (last - first) * MOST_OF > rows.len() {
+            Reads::Whole
+        } else {
+            Reads::Packed(foreign[first..last].into())
+        }
+    };
+    (0..setup.workers()).map(of).collect()
 }
 
 /// Worker `worker` as a node: the judge is node 0.

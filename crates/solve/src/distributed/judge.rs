@@ -95,6 +95,7 @@ pub(super) struct Judge {
     watch: Watch,
     slots: Vec<WorkerSlot>,
     disagreements: u32,
+    interrupted: bool,
     verifications: u64,
     residual: f64,
     reason: Option<Reason>,
@@ -108,7 +109,7 @@ impl Judge {
     pub(super) fn new(limits: Limits, setups: Vec<Setup>) -> Self {
         let workers = setups.len();
         let setup = setups[0].clone();
-        let policy = Policy::new(limits, 0.0);
+        let policy = Policy::new(limits, 0.0, setup.config.combines);
         Self {
             limits,
             phase: Phase::Loading,
@@ -118,6 +119,7 @@ impl Judge {
             policy,
             slots: vec![WorkerSlot::default(); workers],
             disagreements: 0,
+            interrupted: false,
             verifications: 0,
             residual: f64::NAN,
             reason: None,
@@ -182,6 +184,19 @@ impl Judge {
                 .collect::<Option<_>>()?,
             notes: self.notes,
         })
+    }
+
+    /// Ends the run as interrupted, with the verified x of the pause that this begins. In synchronous runs, whose workers stop by themselves, and before
+    /// the first epoch nothing is to be had: false.
+    pub(super) fn interrupt(&mut self) -> bool {
+        if self.setup.config.mode == Mode::Sync || self.phase == Phase::Loading {
+            return false;
+        }
+        if self.phase == Phase::Iterating {
+            self.pause(Cause::Interrupt);
+        }
+        self.interrupted = true;
+        true
     }
 
     /// Takes a lap report. Any may be missing, old or repeated.
@@ -300,7 +315,7 @@ impl Judge {
             return;
         };
         self.rhs_sq = rhs_sq;
-        self.policy = Policy::new(self.limits, rhs_sq);
+        self.policy = Policy::new(self.limits, rhs_sq, self.setup.config.combines);
         self.begin(Vec::new());
     }
 
@@ -318,6 +333,9 @@ impl Judge {
             watch: self.watch,
             factors,
         });
+        if self.interrupted {
+            self.pause(Cause::Interrupt);
+        }
     }
 
     fn pause(&mut self, cause: Cause) {
@@ -355,7 +373,13 @@ impl Judge {
         else {
             return Ok(());
         };
-        let same = all.iter().all(|frozen| frozen.held == all[0].held) && !all[0].held.contains(&0);
+        // Every worker holds, of what it reads of another's block, the stamp that the other has itself.
+        let same = (0..all.len()).all(|owner| {
+            let own = all[owner].held[owner];
+            let agrees = |held: Option<u32>| held.is_none() || held == own;
+            own.is_some_and(|stamp| stamp != 0)
+                && all.iter().all(|frozen| agrees(frozen.held[owner]))
+        });
         if same {
             self.disagreements = 0;
             let Phase::Freezing(cause) = self.phase else {
@@ -409,12 +433,16 @@ impl Judge {
         self.reason =
             self.policy
                 .verified(cause, laps, self.residual, least_sq.sqrt() / norm, rounding);
+        if self.interrupted {
+            self.reason.get_or_insert(Reason::Interrupted);
+        }
         if self.reason.is_some() {
             self.phase = Phase::Collecting;
             self.x = vec![0.0; self.setup.n()];
             self.all(&Order::Finish);
         } else {
-            self.begin(factors);
+            let combines = self.setup.config.combines;
+            self.begin(if combines { factors } else { Vec::new() });
         }
         Some(())
     }

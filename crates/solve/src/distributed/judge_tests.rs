@@ -390,7 +390,7 @@ fn one_low_report_is_not_enough() {
 fn frozen(epoch: u32, held: [u32; 2]) -> Vec<u8> {
     Answer::Frozen(Frozen {
         epoch,
-        held: held.to_vec(),
+        held: held.map(Some).to_vec(),
         laps: 9,
         cause: None,
     })
@@ -429,6 +429,32 @@ fn different_stamps_are_not_verified() {
                 assert_eq!((last, judge.stage()), (Ok(()), Stage::Iterating));
             }
         }
+    }
+}
+
+/// A worker that reads nothing of another has no say about it; the stamps of those who read, and the owner's, must agree.
+#[test]
+fn only_readers_must_agree() {
+    let answer = |held: &[Option<u32>; 2]| {
+        Answer::Frozen(Frozen {
+            epoch: 1,
+            held: held.to_vec(),
+            laps: 9,
+            cause: None,
+        })
+        .encode()
+    };
+    for (first, second, verified) in [
+        ([Some(5), None], [None, Some(9)], true),
+        ([Some(5), Some(9)], [None, Some(9)], true),
+        ([Some(5), Some(8)], [None, Some(9)], false),
+        ([None, Some(9)], [Some(5), Some(9)], false),
+    ] {
+        let mut judge = judge();
+        judge.pause(Cause::Candidate);
+        judge.answer(0, &answer(&first)).unwrap();
+        judge.answer(1, &answer(&second)).unwrap();
+        assert_eq!(judge.verifications == 1, verified, "{first:?} {second:?}");
     }
 }
 

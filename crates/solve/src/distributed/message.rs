@@ -8,13 +8,13 @@ use super::config::SolveConfig;
 use super::watch::{Cause, Watch};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use tsumuji_board::Elements;
+use tsumuji_board::{Elements, Reads};
 use tsumuji_wire::Datagram;
 
-/// Channel of the board's updates.
+/// Channel of the board's updates; packed ones use the next.
 pub(super) const BOARD_CHANNEL: u16 = 1;
 /// Channel of lap reports, sent to the judge alone.
-pub(super) const REPORT_CHANNEL: u16 = 2;
+pub(super) const REPORT_CHANNEL: u16 = 3;
 
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -153,8 +153,8 @@ pub(super) enum Answer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Frozen {
     pub(super) epoch: u32,
-    /// Lap stamp of each worker's block as held here; 0 where its elements are of different laps.
-    pub(super) held: Vec<u32>,
+    /// Lap stamp of what is read of each worker's block; 0 where it is of different laps, `None` where nothing is read.
+    pub(super) held: Vec<Option<u32>>,
     /// Laps done since the beginning, to the nearest whole one.
     pub(super) laps: u64,
     /// Why it stopped by itself (sync).
@@ -179,11 +179,31 @@ pub struct WorkerStats {
     pub shares_taken: u64,
     /// Elements per frame at the end.
     pub elements: u64,
+    /// Frames given to the link while iterating: updates and reports.
+    pub wire_frames: u64,
+    /// Their bytes, without the link's own headers.
+    pub wire_bytes: u64,
     /// Laps of these that a thread beside the polling one computed.
     pub laps_beside: u64,
 }
 
-/// From a worker to another: part of its block of x at the end of an epoch (async) or of a lap (sync).
+/// From a worker to another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Note {
+    /// What the sender reads of the receiver's elements: all, or a list in parts.
+    Reads {
+        /// Whether only the elements that are listed.
+        packed: bool,
+        /// Whether this is the last part.
+        last: bool,
+        #[serde(skip)]
+        elements: Vec<u32>,
+    },
+    /// Part of the sender's block.
+    Piece(Piece),
+}
+
+/// Part of a worker's block of x at the end of an epoch (async) or of a lap (sync), as far as the receiver reads it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Piece {
     pub(super) epoch: u32,
@@ -191,6 +211,7 @@ pub(super) struct Piece {
     pub(super) lap: u32,
     /// Estimate of the sender for its rows, squared (sync).
     pub(super) estimate: Estimate,
+    /// The first element; where the receiver's list is packed, its place in that.
     pub(super) start: usize,
     #[serde(skip)]
     pub(super) values: Vec<f64>,
@@ -292,15 +313,68 @@ impl Answer {
     }
 }
 
-impl Piece {
+/// Elements in one part of a list.
+const LIST_PART: usize = 64 << 10;
+
+impl Note {
+    /// What is read, as messages.
+    pub(super) fn of_reads(reads: &Reads) -> Vec<Vec<u8>> {
+        let Reads::Packed(list) = reads else {
+            let note = Note::Reads {
+                packed: false,
+                last: true,
+                elements: Vec::new(),
+            };
+            return vec![note.encode()];
+        };
+        let parts = list.chunks(LIST_PART);
+        let count = parts.len();
+        let mut notes: Vec<Vec<u8>> = parts
+            .enumerate()
+            .map(|(part, elements)| {
+                let note = Note::Reads {
+                    packed: true,
+                    last: part + 1 == count,
+                    elements: elements.to_vec(),
+                };
+                note.encode()
+            })
+            .collect();
+        if notes.is_empty() {
+            let note = Note::Reads {
+                packed: true,
+                last: true,
+                elements: Vec::new(),
+            };
+            notes.push(note.encode());
+        }
+        notes
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
-        codec::to_bytes(self, &self.values)
+        match self {
+            Note::Reads { elements, .. } => {
+                let mut bytes = codec::head_to_bytes(self, 4 * elements.len());
+                bytes.extend(elements.iter().flat_map(|element| element.to_le_bytes()));
+                bytes
+            }
+            Note::Piece(piece) => codec::to_bytes(self, &piece.values),
+        }
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (mut piece, rest): (Self, _) = codec::head_from_bytes(bytes)?;
-        piece.values = codec::f64s(rest)?;
-        Some(piece)
+        let (mut note, rest) = codec::head_from_bytes(bytes)?;
+        match &mut note {
+            Note::Reads { elements, .. } => {
+                let (words, odd) = rest.as_chunks::<4>();
+                if !odd.is_empty() {
+                    return None;
+                }
+                elements.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
+            }
+            Note::Piece(piece) => piece.values = codec::f64s(rest)?,
+        }
+        Some(note)
     }
 }
 

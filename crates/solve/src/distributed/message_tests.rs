@@ -3,6 +3,7 @@ use crate::distributed::Mode;
 use crate::local::Inner;
 use proptest::prelude::*;
 use tsumuji_board::Elements;
+use tsumuji_board::Reads;
 
 fn orders() -> Vec<Order> {
     let setup = Setup {
@@ -54,7 +55,7 @@ fn answers() -> Vec<Answer> {
         Answer::PeerLost { worker: 3 },
         Answer::Frozen(Frozen {
             epoch: 2,
-            held: vec![5, 6],
+            held: vec![Some(5), None],
             laps: 9,
             cause: Some(Cause::Stall),
         }),
@@ -95,7 +96,36 @@ fn messages_round_trip() {
         start: 4,
         values: vec![5.0],
     };
-    assert_eq!(Piece::parse(&piece.encode()), Some(piece.clone()));
+    let notes = [
+        Note::Piece(piece.clone()),
+        Note::Reads {
+            packed: true,
+            last: false,
+            elements: vec![3, 70_000],
+        },
+    ];
+    for note in notes {
+        assert_eq!(Note::parse(&note.encode()), Some(note));
+    }
+    // A list of any length comes whole, in parts that end with a last one.
+    for length in [0u32, 1, 65_536, 200_000] {
+        let list: Vec<u32> = (0..length).collect();
+        let mut found = Vec::new();
+        let notes = Note::of_reads(&Reads::Packed(list.clone().into()));
+        for (part, bytes) in notes.iter().enumerate() {
+            let Some(Note::Reads {
+                packed: true,
+                last,
+                elements,
+            }) = Note::parse(bytes)
+            else {
+                panic!("not a list")
+            };
+            found.extend(elements);
+            assert_eq!(last, part + 1 == notes.len());
+        }
+        assert_eq!(found, list);
+    }
     let report = LapReport {
         epoch: 1,
         number: 2,
@@ -134,7 +164,7 @@ fn damaged_messages_do_not_panic() {
             let _ = (
                 Order::parse(&message[..cut]),
                 Answer::parse(&message[..cut]),
-                Piece::parse(&message[..cut]),
+                Note::parse(&message[..cut]),
             );
             for value in [0, 1, 0x7f, 0xff] {
                 let mut changed = message.clone();
@@ -142,7 +172,7 @@ fn damaged_messages_do_not_panic() {
                 let _ = (
                     Order::parse(&changed),
                     Answer::parse(&changed),
-                    Piece::parse(&changed),
+                    Note::parse(&changed),
                 );
             }
         }
@@ -193,6 +223,6 @@ proptest! {
         if let Some(answer) = Answer::parse(&bytes) {
             prop_assert!(Answer::parse(&answer.encode()).is_some());
         }
-        let _ = (Piece::parse(&bytes), LapReport::parse(0, 0, &bytes));
+        let _ = (Note::parse(&bytes), LapReport::parse(0, 0, &bytes));
     }
 }

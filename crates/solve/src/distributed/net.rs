@@ -4,7 +4,8 @@
 use super::field::Outlet;
 use super::judge::{Ended, Judge, JudgeFault, Stage};
 use super::message::{LapReport, Order, RowSource, Setup, WorkerStats};
-use super::worker::{Step, To, Way, Worker};
+use super::step::{Step, To, Way};
+use super::worker::Worker;
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
 use crate::system::{RowBlock, System, partition};
@@ -76,6 +77,7 @@ enum Event {
     Datagram {
         to: usize,
         from: usize,
+        channel_id: u16,
         epoch: u32,
         lap: u32,
         key: u32,
@@ -150,16 +152,15 @@ impl Network {
 struct WorkerOutlet<'a> {
     network: &'a mut Network,
     me: usize,
-    workers: usize,
     clock: u64,
 }
 
 impl Carrier for WorkerOutlet<'_> {
     type Error = Infallible;
 
-    fn update(&mut self, datagram: Datagram<'_>) -> Result<usize, Infallible> {
+    fn update(&mut self, readers: &[NodeId], datagram: Datagram<'_>) -> Result<usize, Infallible> {
         let from = self.me;
-        for to in (0..self.workers).filter(|to| *to != from) {
+        for to in readers.iter().map(|reader| usize::from(reader.0) - 1) {
             let arrivals = self.network.lossy();
             if arrivals.is_empty() || self.network.now >= self.network.weather.silent_after_ns {
                 self.network.shares_lost += 1;
@@ -171,6 +172,7 @@ impl Carrier for WorkerOutlet<'_> {
                     Event::Datagram {
                         to,
                         from,
+                        channel_id: datagram.channel_id,
                         epoch: datagram.epoch,
                         lap: datagram.lap,
                         key: datagram.key,
@@ -297,6 +299,7 @@ pub(super) fn run(
                 Event::Datagram {
                     to,
                     from,
+                    channel_id,
                     epoch,
                     lap,
                     key: start,
@@ -304,7 +307,7 @@ pub(super) fn run(
                 } => team[to].datagram(&Datagram {
                     source: NodeId(from as u16 + 1),
                     incarnation: 7,
-                    channel_id: super::message::BOARD_CHANNEL,
+                    channel_id,
                     epoch,
                     lap,
                     key: start,
@@ -314,7 +317,7 @@ pub(super) fn run(
                 Event::Order { to, bytes } => team[to].order(&bytes).expect("a good order"),
                 Event::Answer { from, bytes } => judge.answer(from, &bytes)?,
                 Event::Piece { to, from, bytes } => {
-                    team[to].piece(from, &bytes).expect("a good piece")
+                    team[to].note(from, &bytes).expect("a good note")
                 }
             }
         } else {
@@ -328,7 +331,6 @@ pub(super) fn run(
             let mut outlet = WorkerOutlet {
                 network: &mut network,
                 me,
-                workers,
                 clock,
             };
             let Ok(step) = team[me].step(&mut outlet);
@@ -336,9 +338,9 @@ pub(super) fn run(
                 Step::Again(_) => {}
                 Step::Rest => turn[me] += 20_000,
                 Step::Wait | Step::Leave => turn[me] += 2_000,
-                Step::Build(rows, relaxation) => {
-                    team[me].built(Sweeper::new(rows.make(), relaxation).unwrap())
-                }
+                Step::Build(rows, relaxation) => team[me]
+                    .built(Sweeper::new(rows.make(), relaxation).unwrap())
+                    .expect("good lists"),
                 Step::Verify => {
                     let exact = team[me].exact_residual();
                     team[me].verified(exact);

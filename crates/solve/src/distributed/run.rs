@@ -9,7 +9,7 @@ use super::judge::{Judge, JudgeFault, Stage};
 use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, Setup, WorkerStats};
 use super::stats;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
-use crate::report::{Outcome, Progress, Seconds};
+use crate::report::{Outcome, Progress, RELAXATION, Seconds};
 use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -138,6 +138,9 @@ pub enum SolveError {
         /// What was wrong.
         what: &'static str,
     },
+    /// The user wanted to stop before there was an x to return.
+    #[error("interrupted before the tolerance was reached")]
+    Interrupted,
     /// Blocks that were sent reliably differ between workers.
     #[error(
         "workers hold different values after exchanging them; this is a defect, please report it with the seed"
@@ -154,13 +157,14 @@ pub enum SolveError {
 /// Solves `input` with all other members of the cluster as workers.
 ///
 /// `progress` is called a few times a second. `failure` is called to ask whether a worker's process has ended; it returns one line that says which
-/// and how. Workers run [`worker_main`](super::worker_main).
+/// and how. When `stop` returns true an asynchronous run ends with the x that it has, verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
 pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     failure: &mut dyn FnMut() -> Option<String>,
+    stop: &dyn Fn() -> bool,
 ) -> Result<Solved, SolveError> {
     if endpoint.me() != NodeId(0) {
         return Err(SolveError::NotTheJudge { me: endpoint.me() });
@@ -180,7 +184,7 @@ pub fn run<L: Link>(
         fault: None,
     };
     let mut clock = StageClock::new();
-    let result = bench.drive(endpoint, &mut clock, progress, failure);
+    let result = bench.drive(endpoint, &mut clock, progress, failure, stop);
     if let Err(error) = result {
         bench.abort(endpoint, &error);
         return Err(error);
@@ -195,6 +199,7 @@ pub fn run<L: Link>(
         outcome: Outcome {
             converged: ended.reason.is_converged(),
             reason: ended.reason,
+            method: RELAXATION.into(),
             residual: ended.residual,
             laps: ended.stats.iter().map(|worker| worker.laps).collect(),
             verifications: ended.verifications,
@@ -276,7 +281,11 @@ impl StageClock {
                 self.began = now;
             }
             Stage::Iterating => self.seconds.iterate += spent,
-            Stage::Verifying | Stage::Collecting | Stage::Done => self.seconds.verify += spent,
+            Stage::Verifying => {
+                self.seconds.verify += spent;
+                self.seconds.verify_last = spent;
+            }
+            Stage::Collecting | Stage::Done => self.seconds.verify += spent,
         }
         (self.stage, self.since) = (stage, now);
     }
@@ -297,7 +306,9 @@ impl Bench<'_> {
         clock: &mut StageClock,
         progress: &mut dyn FnMut(Progress),
         failure: &mut dyn FnMut() -> Option<String>,
+        stop: &dyn Fn() -> bool,
     ) -> Result<(), SolveError> {
+        let mut stopping = false;
         let (mut checked, mut shown) = (Instant::now(), Instant::now());
         loop {
             let waits = match self.judge.stage() {
@@ -321,6 +332,12 @@ impl Bench<'_> {
             let now = Instant::now();
             if now - checked >= CHECK {
                 checked = now;
+                if !stopping && stop() {
+                    stopping = true;
+                    if !self.judge.interrupt() {
+                        return Err(SolveError::Interrupted);
+                    }
+                }
                 if let Some(what) = failure() {
                     return Err(SolveError::WorkerEnded(what));
                 }

@@ -5,22 +5,20 @@
 //! takes the steps (`beside`), and this one receives and transmits. While a worker computes long outside of laps (factorising, making rows, a pass over
 //! a large block) the endpoint's progress assistant answers the others.
 
-use super::beside::{Beside, Returned, Whither};
+use super::beside::{Beside, Returned};
 use super::division::{Division, Done};
-use super::field::{Outlet, node};
+use super::field::{JUDGE, Outlet, node};
 use super::message::LapReport;
 use super::run::{BULK, CONTROL};
-use super::stats;
-use super::worker::{Step, To, Way, Worker, WorkerFault};
+use super::stats::{self, Meter};
+use super::step::{Step, To, Way, WorkerFault};
+use super::worker::Worker;
 use crate::local::Sweeper;
 use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
-    NodeId, SendError,
+    Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError,
 };
-
-const JUDGE: NodeId = NodeId(0);
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
 const TURN_NS: u64 = 50_000;
@@ -68,6 +66,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
         division: None,
         beside: None,
+        meter: Meter::default(),
         fault: None,
         judge_lost: false,
     };
@@ -116,18 +115,20 @@ fn serve<L: Link>(
         let sent = driver.send(endpoint)?;
         let gains = !crowded && !others.is_empty(); // alone there is nothing to receive
         driver.divide(before, (gains, crowded), began)?;
-        let mut batch = endpoint.batch();
-        let mut outlets = Outlets {
-            endpoint: &mut batch,
-            others: &others,
-            began,
-        };
+        // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.
+        let is_joined = driver.worker.joins_updates();
+        if is_joined {
+            endpoint.cork();
+        }
+        let mut outlets = Outlets { endpoint, began };
         if let Some(beside) = &mut driver.beside {
-            while beside.take_leaving(|whither, datagram| outlets.pass(whither, datagram))? {
+            while beside.take_leaving(|to, datagram| outlets.update(to, *datagram))? {
                 idle = false;
             }
             if beside.is_lent() {
-                drop(batch);
+                if is_joined {
+                    endpoint.uncork()?;
+                }
                 match (beside.returned(), beside.rests()) {
                     (Some(returned), _) => driver.take_back(returned),
                     (None, true) => drop(endpoint.poll_wait(driver, REST)?),
@@ -138,7 +139,12 @@ fn serve<L: Link>(
             }
         }
         let step = driver.worker.step(&mut outlets)?;
-        drop(batch); // the updates of one step leave together, and now
+        if is_joined {
+            endpoint.uncork()?;
+        }
+        driver
+            .meter
+            .note(driver.worker.is_running(), || endpoint.counters().link);
         match step {
             Step::Again(lap) => {
                 if contended && (lap || now_ns() - turn >= TURN_NS) {
@@ -150,15 +156,17 @@ fn serve<L: Link>(
             Step::Wait => drop(endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?),
             Step::Build(rows, relaxation) => {
                 let built = Sweeper::new(rows.make(), relaxation);
-                driver.worker.built(built.map_err(WorkerFault::from)?);
+                driver.worker.built(built.map_err(WorkerFault::from)?)?;
             }
             Step::Verify => {
                 let exact = driver.worker.exact_residual();
                 driver.worker.verified(exact);
             }
-            Step::Count => driver
-                .worker
-                .finish(stats::count(&endpoint.counters(), true)),
+            Step::Count => {
+                let mut stats = stats::count(&endpoint.counters(), true);
+                (stats.wire_frames, stats.wire_bytes) = driver.meter.total();
+                driver.worker.finish(stats);
+            }
             Step::Leave => {
                 // A peer that has left by now needs no more messages.
                 return match endpoint.flush(FAREWELL) {
@@ -177,6 +185,7 @@ struct Driver {
     division: Option<Division>,
     /// Started when it is first needed.
     beside: Option<Beside>,
+    meter: Meter,
     fault: Option<WorkerFault>,
     judge_lost: bool,
 }
@@ -279,7 +288,7 @@ impl Driver {
             self.recall(); // messages may end an epoch, or bring values: both need x
             self.fault = match from {
                 JUDGE => self.worker.order(bytes).err(),
-                NodeId(worker) => self.worker.piece(usize::from(worker) - 1, bytes).err(),
+                NodeId(worker) => self.worker.note(usize::from(worker) - 1, bytes).err(),
             };
         }
     }
@@ -312,43 +321,21 @@ impl Handler for Driver {
 /// Sends a worker's updates and reports.
 struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
-    others: &'a [NodeId],
     began: Instant,
-}
-
-impl<L: Link> Outlets<'_, L> {
-    /// Sends what the computing thread left; returns how many copies found no transmit slot.
-    fn pass(&mut self, whither: Whither, datagram: &Datagram<'_>) -> Result<usize, SendError> {
-        match whither {
-            Whither::Workers => self.update(*datagram),
-            Whither::Judge => {
-                let judge = Destination::Peer(JUDGE);
-                self.endpoint.datagram(judge, *datagram, NOW_OR_NEVER)
-            }
-        }
-    }
 }
 
 impl<L: Link> Carrier for Outlets<'_, L> {
     type Error = SendError;
 
-    fn update(&mut self, update: Datagram<'_>) -> Result<usize, SendError> {
-        if self.endpoint.broadcasts() {
-            return (self.endpoint).datagram(Destination::Broadcast, update, NOW_OR_NEVER);
-        }
-        let mut refused = 0;
-        for other in self.others {
-            // Not to the judge, which would only drop them.
-            let to = Destination::Peer(*other);
-            refused += self.endpoint.datagram(to, update, NOW_OR_NEVER)?;
-        }
-        Ok(refused)
+    fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
+        Carrier::update(self.endpoint, readers, update)
     }
 }
 
 impl<L: Link> Outlet for Outlets<'_, L> {
     fn report(&mut self, report: &LapReport) -> Result<(), SendError> {
-        self.pass(Whither::Judge, &report.datagram(&report.payload()))?;
+        let payload = report.payload();
+        self.update(&[JUDGE], report.datagram(&payload))?;
         Ok(())
     }
 

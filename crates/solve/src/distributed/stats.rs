@@ -1,6 +1,7 @@
 //! Counters of a node: frames and bytes from its endpoint, memory from the kernel.
 
 use super::message::WorkerStats;
+use tsumuji_link::LinkCounters;
 use tsumuji_node::Counters;
 
 /// Counters for a report. `overruns`: broadcast frames that this node missed count as lost; false for the judge, which does not read them.
@@ -14,6 +15,38 @@ pub(super) fn count(counters: &Counters, overruns: bool) -> WorkerStats {
         bytes_sent: link.sent_bytes,
         peak_rss_bytes: peak_rss_bytes(),
         ..WorkerStats::default()
+    }
+}
+
+/// Counts what the link sends while a worker iterates.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    /// Frames and bytes when the present epoch began.
+    since: Option<(u64, u64)>,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Meter {
+    /// Notes whether the worker iterates now.
+    pub(super) fn note(&mut self, runs: bool, link: impl FnOnce() -> LinkCounters) {
+        if runs == self.since.is_some() {
+            return;
+        }
+        let link = link();
+        let now = (link.sent_frames, link.sent_bytes);
+        match self.since.take() {
+            None => self.since = Some(now),
+            Some(since) => {
+                self.frames += now.0 - since.0;
+                self.bytes += now.1 - since.1;
+            }
+        }
+    }
+
+    /// Frames and bytes in all.
+    pub(super) fn total(&self) -> (u64, u64) {
+        (self.frames, self.bytes)
     }
 }
 

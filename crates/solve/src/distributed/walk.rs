@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Most parts of a lap; after each the estimate is renewed. The judge needs two low reports of each worker: with 16 parts that is an eighth of a lap
 /// too much, with 4 it is half a lap.
 const PARTS: usize = 16;
-/// Parts are multiples of this many rows: whole groups of the kernels, and no frame for a handful of elements.
+/// Parts are multiples of this many rows, or of the next multiple of a frame: whole groups of the kernels, and no frame for a handful of elements.
 const PART_ROWS: usize = 16;
 
 #[derive(Debug)]
@@ -36,11 +36,11 @@ pub(super) struct Reached {
 }
 
 impl Walk {
-    /// `own` is not empty.
-    pub(super) fn new(own: Range<usize>) -> Self {
+    /// `own` is not empty. `frame`: rows that leave in one frame, of which parts hold a whole number.
+    pub(super) fn new(own: Range<usize>, frame: usize) -> Self {
         Self {
             at: own.start,
-            part_rows: part_rows(own.len()),
+            part_rows: part_rows(own.len(), frame),
             own,
             laps: 0,
             sum: 0.0,
@@ -137,9 +137,11 @@ impl Walk {
     }
 }
 
-/// Rows of each part of `rows` but the last, which may have fewer.
-pub(super) fn part_rows(rows: usize) -> usize {
-    rows.div_ceil(PARTS).next_multiple_of(PART_ROWS)
+/// Rows of each part of `rows` but the last, which may have fewer: a multiple of `frame`.
+pub(super) fn part_rows(rows: usize, frame: usize) -> usize {
+    let frame = frame.clamp(1, rows.max(1));
+    let group = PART_ROWS.next_multiple_of(frame);
+    rows.div_ceil(PARTS).next_multiple_of(group)
 }
 
 #[cfg(test)]
@@ -152,7 +154,7 @@ mod tests {
         for rows in [1usize, 2, 5, 16, 17, 64, 101, 256, 257, 1000] {
             for step in [1, 2, 4, 30, 1000] {
                 let own = 10..10 + rows;
-                let mut walk = Walk::new(own.clone());
+                let mut walk = Walk::new(own.clone(), step);
                 for lap in 1..4u64 {
                     let mut expected = own.start;
                     loop {
@@ -184,10 +186,26 @@ mod tests {
         }
     }
 
+    /// Frames of one size fill every part but the last: none is cut at the end of a part.
+    #[test]
+    fn frames_fill_parts() {
+        for (rows, frame) in [
+            (1800, 112),
+            (1800, 128),
+            (7500, 120),
+            (100, 1),
+            (90_000, 181),
+        ] {
+            let part = part_rows(rows, frame);
+            assert_eq!(part % frame, 0, "{rows} rows, frames of {frame}");
+            assert!(part * PARTS >= rows);
+        }
+    }
+
     /// Before the first lap is complete there is no estimate, and no expected one.
     #[test]
     fn first_estimate_needs_a_lap() {
-        let mut walk = Walk::new(0..8);
+        let mut walk = Walk::new(0..8, 1);
         for _ in 0..3 {
             let next = walk.next(2);
             assert!(!walk.advance(&next, 1.0).estimate);

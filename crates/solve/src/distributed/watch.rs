@@ -41,6 +41,8 @@ pub(super) enum Cause {
     Stall,
     /// The estimates fall so slowly that combining epochs pays.
     Slow,
+    /// The user wants to stop.
+    Interrupt,
 }
 
 /// Decides the end of one epoch. Sent without its observations, as new.
@@ -53,6 +55,8 @@ pub(super) struct Watch {
     /// A measured Σ r² above this ends it.
     growth_sq: f64,
     max_laps: u64,
+    /// Whether slow progress ends it.
+    ends_slow: bool,
     #[serde(skip, default = "infinity")]
     best_sq: f64,
     /// Lap of the best; `None` before the first observation of the epoch.
@@ -70,10 +74,15 @@ impl Watch {
             patience,
             growth_sq,
             max_laps,
+            ends_slow: true,
             best_sq: f64::INFINITY,
             best_at: None,
             first: None,
         }
+    }
+
+    fn ending_slow_epochs(self, ends_slow: bool) -> Self {
+        Self { ends_slow, ..self }
     }
 
     /// Laps after which a worker stops.
@@ -108,7 +117,10 @@ impl Watch {
         // Logarithms of squares; the ratio of two of them equals that of the norms'.
         let fallen = (first_sq / measured_sq).ln();
         let to_fall = (measured_sq / self.threshold_sq).ln();
-        let slow = done >= patience && to_fall > 0.0 && to_fall * done > fallen * patience;
+        let slow = self.ends_slow
+            && done >= patience
+            && to_fall > 0.0
+            && to_fall * done > fallen * patience;
         slow.then_some(Cause::Slow)
     }
 }
@@ -121,6 +133,7 @@ fn infinity() -> f64 {
 #[derive(Debug)]
 pub(super) struct Policy {
     rule: StopRule,
+    combines: bool,
     /// ‖b‖₂, or 1 if b = 0: then residuals are absolute.
     rhs_norm: f64,
     /// Threshold relative to the tolerance.
@@ -134,9 +147,11 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    pub(super) fn new(limits: Limits, rhs_sq: f64) -> Self {
+    /// `combines`: slow epochs end early, to be combined.
+    pub(super) fn new(limits: Limits, rhs_sq: f64, combines: bool) -> Self {
         Self {
             rule: StopRule::new(limits),
+            combines,
             rhs_norm: if rhs_sq > 0.0 { rhs_sq.sqrt() } else { 1.0 },
             tightening: 1.0,
             growth: GROWTH,
@@ -162,6 +177,7 @@ impl Policy {
             growth * growth,
             limits.max_laps(),
         )
+        .ending_slow_epochs(self.combines)
     }
 
     /// Whether the rounding level is needed to decide after such an epoch: only where nothing moves.
@@ -195,12 +211,17 @@ impl Policy {
                 self.tightening = (self.tightening * needed * TIGHTER).max(TIGHTEST);
             }
             Cause::Growth => self.growth *= GROWTH,
+            Cause::Interrupt => {}
             Cause::Stall | Cause::Slow => {
                 let fell = combined < self.standing * SMALLER;
                 self.standstills = if fell { 0 } else { self.standstills + 1 };
                 self.standing = self.standing.min(combined);
                 if self.standstills >= STANDSTILLS {
-                    return Some(Reason::Stagnated { floor: self.best });
+                    return Some(if StopRule::is_rounding(self.best, rounding) {
+                        Reason::Stagnated { floor: self.best }
+                    } else {
+                        Reason::Stalled { best: self.best }
+                    });
                 }
             }
         }
@@ -213,7 +234,7 @@ mod tests {
     use super::*;
 
     fn policy(tol: f64) -> Policy {
-        Policy::new(Limits::new(tol, 100_000).unwrap(), 4.0)
+        Policy::new(Limits::new(tol, 100_000).unwrap(), 4.0, true)
     }
 
     /// Runs one epoch over `residual(lap)` from `lap` on; returns its cause and last lap.
@@ -285,10 +306,12 @@ mod tests {
     fn standstill_ends() {
         for floor in [1e-16, 1e-3] {
             let (reason, looks) = run(1e-17, 1.0, |lap| floor + 0.5f64.powi(lap as i32));
-            assert!(
-                matches!(reason, Reason::Stagnated { floor: found } if found < 1.1 * floor),
-                "{reason:?}"
-            );
+            let found = match reason {
+                Reason::Stagnated { floor } if floor < 1e-15 => floor,
+                Reason::Stalled { best } if best > 1e-15 => best,
+                other => panic!("{other:?}"),
+            };
+            assert!(found < 1.1 * floor, "{found}");
             assert!(looks <= 9, "{looks}");
         }
     }
@@ -296,7 +319,7 @@ mod tests {
     /// Laps run out even if nothing else ends the run.
     #[test]
     fn laps_run_out() {
-        let mut policy = Policy::new(Limits::new(1e-10, 20).unwrap(), 1.0);
+        let mut policy = Policy::new(Limits::new(1e-10, 20).unwrap(), 1.0, true);
         let (cause, lap) = epoch(&policy, 0, |lap| 0.99f64.powi(lap as i32));
         assert_eq!((cause, lap), (Cause::MaxLaps, 20));
         assert_eq!(

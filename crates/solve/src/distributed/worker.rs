@@ -9,13 +9,15 @@
 
 use super::config::Mode;
 use super::field::{Exact, Field, Outlet, Stepped};
-use super::message::{Answer, Estimate, Frozen, Order, Piece, RowSource, Setup, WorkerStats};
+use super::message::{Answer, Estimate, Frozen, Note, Order, Piece, RowSource, Setup, WorkerStats};
+use super::readers::Readers;
+use super::step::{Out, Rows, Step, To, Way, WorkerFault};
+
 use super::watch::{Cause, Watch};
-use crate::local::{Relaxation, RelaxationError, Sweeper};
-use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, StreamError};
+use crate::local::{Relaxation, Sweeper};
+use crate::system::{Generate, RowBlockBuilder};
 use std::collections::VecDeque;
-use std::ops::Range;
-use tsumuji_board::Lap;
+use tsumuji_board::{Elements, Lap, Reads};
 use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
 
@@ -26,104 +28,14 @@ const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 /// Memory per row that a block needs beyond its stream.
 const BYTES_PER_ROW: usize = 64;
 
-/// Why a worker ends without the judge's order to leave.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkerFault {
-    /// A message does not parse or fit.
-    #[error("{from} sent {what}; run the same version on every host")]
-    Protocol {
-        /// The sender.
-        from: &'static str,
-        /// What was wrong.
-        what: &'static str,
-    },
-    /// The rows are damaged.
-    #[error(transparent)]
-    Rows(#[from] StreamError),
-    /// The rows cannot be made.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// The rows cannot be relaxed as asked.
-    #[error(transparent)]
-    Relaxation(#[from] RelaxationError),
-    /// The judge aborted the run.
-    #[error("the run was given up: {why}")]
-    Aborted {
-        /// The judge's reason.
-        why: String,
-    },
-}
-
-/// Receiver of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
-    Judge,
-    Worker(usize),
-}
-
-/// One of two sequences; within each, messages arrive in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
-    /// Small and urgent.
-    Control,
-    /// Rows, blocks, solutions.
-    Bulk,
-}
-
-/// A message that waits to be sent.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Out {
-    pub(super) to: To,
-    pub(super) way: Way,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// Action for the driver after a step.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
-    Again(bool),
-    /// Wait for messages or a short time, then step again.
-    Rest,
-    /// Wait for messages.
-    Wait,
-    /// Make a sweeper of these (may take seconds) and pass it to `built`.
-    Build(Rows, Relaxation),
-    /// Compute `exact_residual` (one pass over the rows) and pass it to `verified`.
-    Verify,
-    /// Pass the counters to `finish`.
-    Count,
-    /// Send waiting messages, then leave.
-    Leave,
-}
-
-/// A worker's rows, or how to make them.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Rows {
-    Here(Box<RowBlock>),
-    Made {
-        what: Generate,
-        rows: Range<usize>,
-        seed: u64,
-    },
-}
-
-impl Rows {
-    pub(super) fn make(self) -> RowBlock {
-        match self {
-            Rows::Here(block) => *block,
-            Rows::Made { what, rows, seed } => what.rows(rows, seed),
-        }
-    }
-}
-
 #[derive(Debug, PartialEq)]
 enum Phase {
     Loading,
     /// All rows have arrived, or are known how to make.
     Loaded(Rows),
     Building,
+    /// Waits to hear what the others read.
+    Meeting,
     /// Waits for `Begin`.
     Idle,
     Running,
@@ -158,6 +70,9 @@ pub(super) struct Worker {
     epoch: u32,
     watch: Watch,
     received: Vec<Received>,
+    readers: Readers,
+    /// Answer to give once all of `readers` are known.
+    ready: Option<Answer>,
     /// Pieces of laps (sync) and epochs that have not begun here.
     early: VecDeque<(usize, Piece)>,
     out: VecDeque<Out>,
@@ -176,6 +91,8 @@ impl Worker {
             epoch: 0,
             watch: Watch::new(0.0, 0, 0.0, 0),
             received: Vec::new(),
+            readers: Readers::default(),
+            ready: None,
             early: VecDeque::new(),
             out: VecDeque::new(),
         }
@@ -214,6 +131,17 @@ impl Worker {
         (self.phase == Phase::Running)
             .then_some(self.field.as_ref())
             .flatten()
+    }
+
+    /// Whether this worker relaxes now.
+    pub(super) fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Whether several updates may share a frame.
+    pub(super) fn joins_updates(&self) -> bool {
+        let config = self.setup.as_ref().map(|setup| &setup.config);
+        config.is_none_or(|config| config.elements == Elements::Auto)
     }
 
     /// Who is to compute; known once the setup is.
@@ -303,22 +231,70 @@ impl Worker {
     }
 
     /// Takes a message from another worker.
-    pub(super) fn piece(&mut self, from: usize, bytes: &[u8]) -> Result<(), WorkerFault> {
+    pub(super) fn note(&mut self, from: usize, bytes: &[u8]) -> Result<(), WorkerFault> {
         let fault = |what| WorkerFault::Protocol {
             from: "another worker",
             what,
         };
-        let piece = Piece::parse(bytes).ok_or(fault("a block that does not parse"))?;
-        let Some(setup) = &self.setup else {
+        match Note::parse(bytes).ok_or(fault("a message that does not parse"))? {
+            Note::Piece(piece) => self.piece(from, piece),
+            Note::Reads {
+                packed,
+                last,
+                elements,
+            } => {
+                if !self.readers.hear(from, packed, last, elements) {
+                    return Err(fault("a list of elements that does not fit"));
+                }
+                self.meet()
+            }
+        }
+    }
+
+    /// Answers that this worker is ready once it knows what all others read.
+    fn meet(&mut self) -> Result<(), WorkerFault> {
+        let (Phase::Meeting, Some(field), Some(setup)) =
+            (&self.phase, &mut self.field, &self.setup)
+        else {
+            return Ok(());
+        };
+        if self.readers.known() + 1 < setup.workers() {
+            return Ok(());
+        }
+        for (worker, reads) in self.readers.lists() {
+            let is_other = *worker != self.me && *worker < setup.workers();
+            if !is_other || !field.set_reader(*worker, reads.clone()) {
+                return Err(WorkerFault::Protocol {
+                    from: "another worker",
+                    what: "a list of elements that are not this worker's",
+                });
+            }
+        }
+        self.phase = Phase::Idle;
+        if let Some(ready) = self.ready.take() {
+            self.tell(Way::Control, &ready);
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, from: usize, piece: Piece) -> Result<(), WorkerFault> {
+        let fault = |what| WorkerFault::Protocol {
+            from: "another worker",
+            what,
+        };
+        let (Some(setup), Some(field)) = (&self.setup, &self.field) else {
             return Err(fault("a block before the run began"));
         };
         let (workers, mode) = (setup.workers(), setup.config.mode);
         if from == self.me || from >= workers {
             return Err(fault("a block although it has none"));
         }
-        let rows = setup.rows_of(from);
-        let fits =
-            rows.start <= piece.start && piece.start.saturating_add(piece.values.len()) <= rows.end;
+        let bounds = match field.reads(from) {
+            Reads::Whole => setup.rows_of(from),
+            Reads::Packed(list) => 0..list.len(),
+        };
+        let end = piece.start.saturating_add(piece.values.len());
+        let fits = bounds.start <= piece.start && end <= bounds.end;
         if !fits || Lap::new(piece.lap).is_none() {
             return Err(fault("a block that is not its own"));
         }
@@ -327,8 +303,9 @@ impl Worker {
         } else if (piece.epoch.wrapping_sub(self.epoch) as i32) >= 0 {
             // Of a later epoch, or (sync) perhaps a later lap. No worker is ever more than one ahead of another: it would lack our block.
             let waiting = self.early.iter().filter(|early| early.0 == from);
-            let waiting: usize = waiting.map(|early| early.1.values.len()).sum();
-            if waiting + piece.values.len() > 2 * rows.len() {
+            // A block of nothing is one piece, too.
+            let waiting: usize = waiting.map(|early| early.1.values.len().max(1)).sum();
+            if waiting + piece.values.len().max(1) > 2 * bounds.len().max(1) {
                 return Err(fault("more blocks than laps"));
             }
             self.early.push_back((from, piece));
@@ -342,6 +319,7 @@ impl Worker {
         match &self.phase {
             Phase::Loading
             | Phase::Building
+            | Phase::Meeting
             | Phase::Idle
             | Phase::Exchanging
             | Phase::Frozen
@@ -379,14 +357,25 @@ impl Worker {
     }
 
     /// Takes the result of [`Step::Build`].
-    pub(super) fn built(&mut self, sweeper: Sweeper) {
+    pub(super) fn built(&mut self, sweeper: Sweeper) -> Result<(), WorkerFault> {
         let setup = self.setup.as_ref().expect("rows came after the setup");
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
         let notes = sweeper.note().map(str::to_owned).into_iter().collect();
-        self.field = Some(Field::new(sweeper, setup, self.me, self.capacity_bytes));
-        self.received = vec![Received::default(); setup.workers()];
-        self.phase = Phase::Idle;
-        self.tell(Way::Control, &Answer::Ready { rhs_sq, notes });
+        let field = Field::new(sweeper, setup, self.me, self.capacity_bytes);
+        let workers = setup.workers();
+        self.received = vec![Received::default(); workers];
+        for worker in (0..workers).filter(|worker| *worker != self.me) {
+            let notes = Note::of_reads(field.reads(worker));
+            self.out.extend(notes.into_iter().map(|bytes| Out {
+                to: To::Worker(worker),
+                way: Way::Bulk,
+                bytes,
+            }));
+        }
+        self.field = Some(field);
+        self.ready = Some(Answer::Ready { rhs_sq, notes });
+        self.phase = Phase::Meeting;
+        self.meet()
     }
 
     /// Computes the residual for [`Step::Verify`].
@@ -474,6 +463,7 @@ impl Worker {
                     what,
                     rows,
                     seed: setup.config.seed,
+                    solution: setup.config.solution,
                 });
             }
         }
@@ -536,25 +526,31 @@ impl Worker {
     }
 
     fn send_block(&mut self) {
-        let (Some(field), Some(setup)) = (&mut self.field, &self.setup) else {
+        let Some(field) = &mut self.field else {
             unreachable!("relaxing")
         };
         let lap = field.freeze().get();
-        let start = setup.rows_of(self.me).start;
-        for (part, values) in field.own_x().chunks(PIECE_VALUES).enumerate() {
-            let piece = Piece {
-                epoch: self.epoch,
-                lap,
-                estimate: field.estimate(),
-                start: start + part * PIECE_VALUES,
-                values: values.to_vec(),
+        let own = field.sweeper().block().rows.start;
+        for (&worker, reads) in self.readers.lists() {
+            let values = field.own_read(reads);
+            let first = match reads {
+                Reads::Whole => own,
+                Reads::Packed(_) => 0,
             };
-            let bytes = piece.encode();
-            for worker in (0..setup.workers()).filter(|worker| *worker != self.me) {
+            // At least one piece: it carries the lap and the estimate.
+            for part in 0..values.len().div_ceil(PIECE_VALUES).max(1) {
+                let places = part * PIECE_VALUES..values.len().min((part + 1) * PIECE_VALUES);
+                let piece = Note::Piece(Piece {
+                    epoch: self.epoch,
+                    lap,
+                    estimate: field.estimate(),
+                    start: first + places.start,
+                    values: values[places].to_vec(),
+                });
                 self.out.push_back(Out {
                     to: To::Worker(worker),
                     way: Way::Bulk,
-                    bytes: bytes.clone(),
+                    bytes: piece.encode(),
                 });
             }
         }
@@ -584,14 +580,10 @@ impl Worker {
             return;
         };
         let (workers, mode) = (setup.workers(), setup.config.mode);
-        let lengths: Vec<usize> = (0..workers)
-            .map(|worker| setup.rows_of(worker).len())
-            .collect();
-        let lap = self
-            .field
-            .as_ref()
-            .expect("exchanging after relaxing")
-            .lap();
+        let field = self.field.as_ref().expect("exchanging after relaxing");
+        let lap = field.lap();
+        let lengths = (0..workers).map(|worker| field.read_elements(worker));
+        let lengths: Vec<usize> = lengths.collect();
         if !self.early.is_empty() {
             let is_due = |piece: &Piece| {
                 piece.epoch == self.epoch && (mode == Mode::Async || piece.lap == lap.get())

@@ -386,6 +386,11 @@ pub(crate) fn transpose(matrix: &Csr) -> Csr {
         .expect("a transpose is as valid as its matrix")
 }
 
+/// Entries and multiplications of factors of `matrix` that keep the diagonal as pivots.
+pub(crate) fn predict(matrix: &Csr) -> Result<(f64, f64), LuError> {
+    order(matrix).map(|ordering| (ordering.entries, ordering.multiplications))
+}
+
 /// Approximate minimum degree on the pattern of A + Aᵀ.
 pub(super) fn order(matrix: &Csr) -> Result<Ordering, LuError> {
     let n = matrix.rows();

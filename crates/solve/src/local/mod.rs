@@ -6,6 +6,7 @@
 
 mod bordered;
 mod cholesky;
+pub mod direct;
 pub mod kernels;
 mod lu;
 mod partial;
@@ -18,6 +19,7 @@ pub use bordered::BorderedCholesky;
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};
+pub(crate) use sweep::diagonal_block;
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
 
 /// A norm divided by ‖b‖; for b = 0, whose solution is 0, the norm itself.

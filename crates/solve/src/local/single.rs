@@ -1,7 +1,7 @@
 //! Sequential Gauss–Seidel: one worker, every row, always the newest values. The reference for the other modes.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
-use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{RowBlock, System};
 use std::time::Instant;
 
@@ -60,7 +60,8 @@ pub fn solve_until(
             let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
             let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
             verifications += 1;
-            seconds.verify += verifying.elapsed().as_secs_f64();
+            seconds.verify_last = verifying.elapsed().as_secs_f64();
+            seconds.verify += seconds.verify_last;
             let reason = rule.verified(laps, residual, rounding);
             if let Some(reason) = reason.or(stopped.then_some(Reason::Interrupted)) {
                 break (reason, residual);
@@ -72,6 +73,7 @@ pub fn solve_until(
     Ok(Outcome {
         converged: reason.is_converged(),
         reason,
+        method: RELAXATION.into(),
         residual,
         laps: vec![laps],
         verifications,

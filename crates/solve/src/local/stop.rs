@@ -114,7 +114,7 @@ impl StopRule {
             self.progress_from = residual;
             self.progress_at = laps;
         }
-        if residual <= FLOOR_FACTOR * rounding && laps >= self.progress_at + STALL_LAPS {
+        if Self::is_rounding(residual, rounding) && laps >= self.progress_at + STALL_LAPS {
             return Some(Reason::Stagnated { floor: self.best });
         }
         if laps >= self.limits.max_laps {
@@ -123,6 +123,11 @@ impl StopRule {
             });
         }
         None
+    }
+
+    /// Whether a residual may be as small as rounding permits.
+    pub(crate) fn is_rounding(residual: f64, rounding: f64) -> bool {
+        residual <= FLOOR_FACTOR * rounding
     }
 
     /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A. An estimate is measured

@@ -399,7 +399,7 @@ fn choose(
 }
 
 /// The own columns of the own rows.
-fn diagonal_block(block: &RowBlock, csr: &Csr) -> Csr {
+pub(crate) fn diagonal_block(block: &RowBlock, csr: &Csr) -> Csr {
     let (first, last) = (block.rows.start as u32, block.rows.end as u32);
     let mut offsets = vec![0];
     let mut indices = Vec::new();

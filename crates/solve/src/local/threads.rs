@@ -8,7 +8,7 @@
 //! are single 64-bit words, read and written whole (relaxed): a reader sees some value that the owner had, and asynchronous relaxation needs no more.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
-use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{Order, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
 use std::sync::Barrier;
@@ -114,7 +114,8 @@ pub fn solve_until(
             verified_at = laps;
             verifications += 1;
             shared.resume(if reason.is_some() { END } else { RUN });
-            seconds.verify += verifying.elapsed().as_secs_f64();
+            seconds.verify_last = verifying.elapsed().as_secs_f64();
+            seconds.verify += seconds.verify_last;
             if let Some(reason) = reason {
                 break (reason, residual);
             }
@@ -125,6 +126,7 @@ pub fn solve_until(
     Ok(Outcome {
         converged: reason == Reason::Converged,
         reason,
+        method: RELAXATION.into(),
         residual,
         laps: shared
             .cells

@@ -139,22 +139,51 @@ impl RowBlock {
     /// Σ (b − A x)² over the own rows, for verification: the rounding errors of all products and sums are carried along,
     /// so that the result holds even where the residual is far below the last bit of A x. `x` is the whole vector.
     pub fn residual_sq(&self, x: &[f64]) -> f64 {
-        assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
         let mut squares = CarriedSum::default();
-        for own in 0..self.rhs.len() {
-            let product = match &self.values {
-                RowValues::Dense(values) => {
-                    let values = &values[own * self.columns..(own + 1) * self.columns];
-                    kernels::carried_residual(self.rhs[own], values, x)
-                }
-                RowValues::Sparse(csr) => {
-                    let (columns, values) = csr.row(own);
-                    kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
-                }
-            };
-            squares.add(product * product);
-        }
+        self.for_each_residual(x, |_, residual| squares.add(residual * residual));
         squares.total()
+    }
+
+    /// b − A x of the own rows into `out`, as [`residual_sq`](Self::residual_sq) computes them.
+    pub(crate) fn exact_residual(&self, x: &[f64], out: &mut [f64]) {
+        self.for_each_residual(x, |own, residual| out[own] = residual);
+    }
+
+    /// b − A x of a whole system into `out`, with carried rounding errors.
+    pub(crate) fn residual_of(system: &System, x: &[f64], out: &mut [f64]) {
+        let rows = out.iter_mut().zip(&system.rhs).enumerate();
+        match &system.matrix {
+            Matrix::Dense(dense) => {
+                for (row, (out, b)) in rows {
+                    *out = kernels::carried_residual(*b, dense.row(row), x);
+                }
+            }
+            Matrix::Sparse(csr) => {
+                for (row, (out, b)) in rows {
+                    let (columns, values) = csr.row(row);
+                    *out = kernels::carried_sparse_residual(*b, columns, values, x);
+                }
+            }
+        }
+    }
+
+    fn for_each_residual(&self, x: &[f64], mut visit: impl FnMut(usize, f64)) {
+        assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
+        for own in 0..self.rhs.len() {
+            visit(
+                own,
+                match &self.values {
+                    RowValues::Dense(values) => {
+                        let values = &values[own * self.columns..(own + 1) * self.columns];
+                        kernels::carried_residual(self.rhs[own], values, x)
+                    }
+                    RowValues::Sparse(csr) => {
+                        let (columns, values) = csr.row(own);
+                        kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
+                    }
+                },
+            );
+        }
     }
 
     /// Σ (|b| + |A| |x|)² over the own rows. Times ε² this is the square of the residual that rounding alone leaves:

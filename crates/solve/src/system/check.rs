@@ -23,6 +23,14 @@ pub enum SystemError {
         /// 1-based row.
         row: usize,
     },
+    /// Whatever its values are, it has no inverse.
+    #[error(
+        "{name}: the matrix is singular: in no order of the rows is the diagonal without a zero"
+    )]
+    Singular {
+        /// The system's name.
+        name: String,
+    },
     /// An entry of A is not a number or infinite.
     #[error(
         "{name}: the entry in row {row}, column {column} is {value}; entries must be finite numbers"
@@ -63,6 +71,18 @@ pub enum SystemError {
 
 /// Refuses matrices that cannot be relaxed. One pass over A.
 pub(super) fn matrix(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
+    entries(matrix, name)?;
+    match (0..matrix.n()).find(|&row| matrix.diagonal(row) == 0.0) {
+        Some(row) => Err(SystemError::ZeroDiagonal {
+            name: name.into(),
+            row: row + 1,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses matrices without rows or with an entry that is no number.
+pub(super) fn entries(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
     if matrix.n() == 0 {
         return Err(SystemError::Empty { name: name.into() });
     }
@@ -81,12 +101,6 @@ pub(super) fn matrix(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
                 row: row + 1,
                 column: column + 1,
                 value: values[position],
-            });
-        }
-        if matrix.diagonal(row) == 0.0 {
-            return Err(SystemError::ZeroDiagonal {
-                name: name.into(),
-                row: row + 1,
             });
         }
     }

@@ -1,12 +1,13 @@
 //! Generated systems: `dense:N`, `poisson2d:K`, `poisson3d:K`, `circuit:N`.
 //!
 //! Every row is made from (specification, seed, row) alone, so a worker can make its own rows without the others, and gets bit for bit those of the
-//! whole system. b is A·1.
+//! whole system. b belongs to a known solution.
 //!
 //! Random numbers are words of a counter-based generator ([`word`]): no state, no order.
 
 use super::{Csr, Dense, Matrix, RowBlock, RowValues, System, SystemError, memory};
 use crate::local::kernels;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Diagonal of `dense` over the sum of its off-diagonal magnitudes: strict dominance that takes Gauss–Seidel some 18
@@ -43,6 +44,34 @@ pub enum Generate {
         /// Nodes.
         n: usize,
     },
+}
+
+/// The solution to which a right-hand side belongs.
+///
+/// All ones are easy to check, but a gift to methods for which A·1 is special: GMRES needs one iteration for `dense`, whose rows are all dominant alike,
+/// and a factorisation that keeps row sums is exact for it. Comparisons of methods want the random one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Solution {
+    /// x = 1.
+    #[default]
+    Ones,
+    /// Uniform in (−1, 1), by the seed.
+    Random,
+}
+
+/// Stream of the random numbers of solutions: beyond that of any row.
+const SOLUTION_STREAM: u64 = u64::MAX;
+
+impl Solution {
+    /// Its `n` elements.
+    pub fn elements(self, n: usize, seed: u64) -> Vec<f64> {
+        match self {
+            Self::Ones => vec![1.0; n],
+            Self::Random => (0..n as u64)
+                .map(|k| 2.0 * unit(word(seed, SOLUTION_STREAM, k)) - 1.0)
+                .collect(),
+        }
+    }
 }
 
 /// Why no system is generated.
@@ -165,8 +194,13 @@ impl Generate {
         }
     }
 
-    /// Makes the whole system, on as many threads as there are cores if it is dense.
+    /// Makes the whole system with a solution of ones.
     pub fn system(&self, seed: u64) -> Result<System, GenerateError> {
+        self.system_for(seed, Solution::Ones)
+    }
+
+    /// Makes the whole system, on as many threads as there are cores if it is dense.
+    pub fn system_for(&self, seed: u64, solution: Solution) -> Result<System, GenerateError> {
         self.check_memory()?;
         let matrix = match *self {
             Generate::Dense { n } => {
@@ -175,26 +209,24 @@ impl Generate {
             }
             _ => Matrix::Sparse(self.sparse_rows(0..self.n(), seed)),
         };
-        Ok(System::new(matrix, None, self.to_string())?)
+        let rhs = matrix.times(&solution.elements(self.n(), seed));
+        Ok(System::new(matrix, Some(rhs), self.to_string())?)
     }
 
-    /// Makes rows `rows` alone: bit for bit those of [`Generate::system`]. Panics unless they are a non-empty range.
-    pub fn rows(&self, rows: Range<usize>, seed: u64) -> RowBlock {
+    /// Makes rows `rows` alone: bit for bit those of [`Generate::system_for`]. Panics unless they are a non-empty range.
+    pub fn rows(&self, rows: Range<usize>, seed: u64, solution: Solution) -> RowBlock {
         let n = self.n();
         assert!(!rows.is_empty() && rows.end <= n, "rows {rows:?} of {n}");
-        let ones = vec![1.0; n];
+        let x = solution.elements(n, seed);
         let (values, rhs) = match self {
             Generate::Dense { .. } => {
                 let values = dense_rows(n, rows.clone(), seed);
-                let rhs = values
-                    .chunks(n)
-                    .map(|row| kernels::dot(row, &ones))
-                    .collect();
+                let rhs = values.chunks(n).map(|row| kernels::dot(row, &x)).collect();
                 (RowValues::Dense(values), rhs)
             }
             _ => {
                 let csr = self.sparse_rows(rows.clone(), seed);
-                let rhs = (0..rows.len()).map(|own| csr.row_dot(own, &ones)).collect();
+                let rhs = (0..rows.len()).map(|own| csr.row_dot(own, &x)).collect();
                 (RowValues::Sparse(csr), rhs)
             }
         };

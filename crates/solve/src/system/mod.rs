@@ -9,6 +9,7 @@ mod check;
 mod csr;
 pub mod formats;
 mod generate;
+mod matching;
 pub mod memory;
 mod order;
 mod partition;
@@ -18,7 +19,7 @@ pub use block::{RowBlock, RowValues};
 pub use check::SystemError;
 pub use csr::{Csr, StructureError};
 pub(crate) use generate::DENSE_DOMINANCE;
-pub use generate::{Generate, GenerateError};
+pub use generate::{Generate, GenerateError, Solution};
 pub use order::Order;
 pub use partition::{PartitionError, partition};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
@@ -163,6 +164,38 @@ impl System {
             None => matrix.times(&vec![1.0; matrix.n()]),
         };
         Ok(Self { matrix, rhs, name })
+    }
+
+    /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal are put into an order without (maximum-product matching). x keeps its order.
+    /// Returns a note if that was done.
+    pub fn matched(
+        matrix: Matrix,
+        rhs: Option<Vec<f64>>,
+        name: String,
+    ) -> Result<(Self, Option<String>), SystemError> {
+        let zeros = (0..matrix.n())
+            .filter(|&row| matrix.diagonal(row) == 0.0)
+            .count();
+        if zeros == 0 {
+            return Ok((Self::new(matrix, rhs, name)?, None));
+        }
+        check::entries(&matrix, &name)?;
+        if let Some(rhs) = &rhs {
+            check::rhs(rhs, matrix.n(), &name)?;
+        }
+        match matching::rows_for(&matrix) {
+            matching::Matched::Rows(rows) => {
+                let note = format!(
+                    "{zeros} of {} rows had a zero on the diagonal: rows were reordered by maximum-product matching",
+                    matrix.n()
+                );
+                let rhs = rhs.map(|rhs| rows.iter().map(|&row| rhs[row as usize]).collect());
+                let matrix = matching::reorder(&matrix, &rows);
+                Ok((Self::new(matrix, rhs, name)?, Some(note)))
+            }
+            matching::Matched::Singular => Err(SystemError::Singular { name }),
+            matching::Matched::TooLarge => Ok((Self::new(matrix, rhs, name)?, None)),
+        }
     }
 
     /// Unknowns.

@@ -89,10 +89,15 @@ fn files_are_opened() {
         b"%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 2\n1 2 4\n",
     );
     let zero = read_system(&zero, None).unwrap_err().to_string();
-    assert!(
-        zero.contains("the diagonal entry of row 2 is zero"),
-        "{zero}"
+    assert!(zero.contains("the matrix is singular"), "{zero}");
+    let shifted = file(
+        directory.path(),
+        "s.mtx",
+        b"%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 1\n1 2 4\n2 1 3\n",
     );
+    let (system, notes) = read_system(&shifted, None).unwrap();
+    assert!(notes[0].contains("rows were reordered"), "{notes:?}");
+    assert_eq!(system.rhs, [3.0, 5.0]);
 }
 
 /// The real systems that come along are read, and both can be relaxed.

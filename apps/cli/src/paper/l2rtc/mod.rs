@@ -16,7 +16,8 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stop;
 use tsumuji_testbed::Testbed;
 
-use super::{Args, Figure};
+use super::Args;
+use super::figure::Figure;
 use crate::Outcome;
 use crate::bench::compare::testbed;
 use crate::interrupt::Interrupted;
@@ -34,6 +35,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     for (flag, is_given) in [
         ("--nodes", !args.nodes.is_empty()),
         ("--link", args.link.is_some() && !takes_link),
+        ("--rows", args.rows.is_some()),
         ("--rate", args.rate.is_some()),
         ("--largest", args.largest.is_some()),
         ("--iterations", args.iterations.is_some() && !takes_link),
@@ -61,7 +63,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 /// What this program prints as JSON, or why it does not. A run that ends above its tolerance (exit code 1) has a result, too.
-fn child(words: &[&str], testbed: Option<&Testbed>) -> Result<Value, String> {
+pub(super) fn child(words: &[&str], testbed: Option<&Testbed>) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(words).arg("--json");
@@ -131,6 +133,6 @@ fn times(one: Option<f64>, other: Option<f64>) -> String {
 }
 
 /// The median of a number that was measured in rounds.
-fn median(value: &Value) -> Option<f64> {
+pub(super) fn median(value: &Value) -> Option<f64> {
     value["median"].as_f64()
 }

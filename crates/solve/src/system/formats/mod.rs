@@ -164,7 +164,9 @@ pub fn read_system(path: &Path, rhs: Option<&Path>) -> Result<(System, Vec<Strin
             None
         }
     };
-    Ok((System::new(loaded.matrix, rhs, name)?, notes))
+    let (system, note) = System::matched(loaded.matrix, rhs, name)?;
+    notes.extend(note);
+    Ok((system, notes))
 }
 
 /// Reads a square matrix.

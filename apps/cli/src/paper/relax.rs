@@ -1,0 +1,425 @@
+//! The tables and figures of RELAX: asynchronous relaxation over elements in a datagram, workers, and rows, by threads and over each link.
+//!
+//! Everything is measured by `tsumuji solve` (tables 2.1 and 2.2 by `tsumuji bench drop`) in processes of their own. The paper's 30,000 rows and four
+//! workers are scaled to what was asked for: `--rows` and `--nodes`.
+
+mod facts;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::plot::Line;
+use tsumuji_bench::table;
+use tsumuji_testbed::Testbed;
+
+use super::Args;
+use super::figure::Figure;
+use super::l2rtc::{child, median};
+use crate::bench::compare::{pending, pending_plot, testbed};
+use crate::bench::short;
+use crate::sweep::{self, Sweep, Swept, Variable};
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+/// The paper's number of elements in a datagram and of workers; its rows are 30,000.
+const PAPER_ELEMENTS: u64 = 20;
+const PAPER_WORKERS: usize = 4;
+const REPEATS: u64 = 5;
+/// Default rows: a lap takes some milliseconds of two cores.
+const ROWS: u64 = 6_000;
+const FEW_ROWS: u64 = 1_500;
+/// Jumbo frames, as in the paper's figure 5.3.
+const JUMBO_BYTES: u32 = 9_000;
+/// Rows of the paper's figures, of 30,000.
+const PARTS: [(u64, u64); 5] = [(1, 3), (2, 3), (1, 1), (4, 3), (5, 3)];
+const MANY_ELEMENTS: [u64; 12] = [1, 2, 4, 10, 20, 40, 80, 120, 180, 400, 800, 1117];
+const FEW_ELEMENTS: [u64; 9] = [1, 2, 4, 8, 12, 20, 40, 120, 180];
+const FEWEST_ELEMENTS: [u64; 6] = [1, 2, 4, 10, 20, 25];
+/// Sizes of tables 2.1 and 2.2.
+const PACKET_BYTES: [u16; 5] = [200, 300, 1000, 1400, 8900];
+
+/// A way to run the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Single,
+    Threads,
+    /// Between hosts of a testbed.
+    Link(&'static str),
+}
+
+const UDP: Way = Way::Link("udp");
+/// The paper's DPDK: what drives a card, or a queue of it, without the kernel's protocols.
+const BYPASS: [Way; 3] = [
+    Way::Link("packet"),
+    Way::Link("xdp"),
+    Way::Link("dpdk:net_af_packet"),
+];
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Self::Single => "one thread".to_owned(),
+            Self::Threads => "threads".to_owned(),
+            Self::Link(link) => link.to_owned(),
+        }
+    }
+}
+
+/// An experiment.
+struct Plan {
+    variable: Variable,
+    values: Vec<u64>,
+    ways: Vec<Way>,
+    /// Where they are not varied.
+    rows: u64,
+    workers: usize,
+    elements: u64,
+    repeats: u64,
+}
+
+/// Runs the command.
+pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
+    for (flag, is_given) in [
+        ("--rate", args.rate.is_some()),
+        ("--largest", args.largest.is_some()),
+        ("--iterations", args.iterations.is_some()),
+    ] {
+        ensure!(
+            !is_given,
+            "{flag}: {} takes --rows, --nodes (workers), --link, --rounds, --quick, --csv, --plot and --json",
+            figure.name()
+        );
+    }
+    if matches!(figure, Figure::RelaxTable21 | Figure::RelaxTable22) {
+        return transfer_rates(figure, args);
+    }
+    let plan = plan(figure, args)?;
+    let (csv, svg) = (
+        pending(args.csv.as_deref())?,
+        pending_plot(args.plot.as_deref())?,
+    );
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say("the paper's: Core i5-9600K, i5-8400 and i7-7700, X540-AT2 10 GbE, DPDK 2.1; 1 judge and 4 (7) workers, n = 30000, means of five runs");
+    let contended = if plan.workers + 1 > machine.cores {
+        "; judge and workers share cores"
+    } else {
+        ""
+    };
+    talk.say(&format!(
+        "{}: {}; dense systems, {} rows, {} elements in a datagram, {} workers where these are not varied, {} runs each in turn{contended}",
+        figure.name(),
+        figure.title(),
+        plan.rows,
+        plan.elements,
+        plan.workers,
+        plan.repeats
+    ));
+    let all = swept(&plan, &mut talk)?;
+    talk.say(&sweep::table(plan.variable, &all));
+    let statements = facts::statements(figure, &all);
+    if !statements.is_empty() {
+        let mut rows = vec![["".to_owned(), "paper".to_owned(), "ours".to_owned()]];
+        rows.extend(
+            statements
+                .iter()
+                .map(|(what, paper, ours)| [what.clone(), (*paper).to_owned(), ours.clone()]),
+        );
+        talk.say(&table::aligned(&rows));
+    }
+    talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
+    drop(talk);
+    if let Some(file) = csv {
+        let text = sweep::csv(plan.variable, &all);
+        file.finish(|out| out.write_all(text.as_bytes()))?;
+    }
+    if let Some(file) = svg {
+        let title = format!("{}: {}", figure.name(), figure.title());
+        let paper: Vec<Line> = facts::lines(figure);
+        let drawn = sweep::draw(&title, plan.variable, &all, &paper).context("--plot")?;
+        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+    }
+    if args.json {
+        let beside: Vec<Value> = statements
+            .iter()
+            .map(|(what, paper, ours)| json!({ "what": what, "paper": paper, "ours": ours }))
+            .collect();
+        output::print_json(&json!({
+            "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
+            "elements": plan.elements, "varied": plan.variable.name(), "results": all, "beside": beside,
+        }));
+    }
+    Ok(DONE)
+}
+
+fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
+    let rows = args
+        .rows
+        .unwrap_or(if args.quick { FEW_ROWS } else { ROWS });
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let asked: Vec<usize> = args.nodes.iter().map(|nodes| usize::from(*nodes)).collect();
+    let usual = cores.clamp(1, PAPER_WORKERS);
+    let most = asked.iter().copied().max().unwrap_or(usual);
+    let all_links: Vec<Way> = std::iter::once(UDP).chain(BYPASS).collect();
+    let (variable, values, ways) = match figure {
+        Figure::RelaxTable31 | Figure::RelaxTable51 => {
+            (Variable::Rows, parts_of(rows), vec![Way::Single])
+        }
+        Figure::RelaxFig52 => (Variable::Rows, parts_of(rows), vec![Way::Threads]),
+        Figure::RelaxFig53 => (Variable::Elements, MANY_ELEMENTS.to_vec(), vec![UDP]),
+        Figure::RelaxFig54 => (Variable::Elements, FEW_ELEMENTS.to_vec(), vec![UDP]),
+        Figure::RelaxFig55 | Figure::RelaxFig56 => (Variable::Workers, Vec::new(), vec![UDP]),
+        Figure::RelaxFig57 | Figure::RelaxFig58 => (Variable::Rows, parts_of(rows), vec![UDP]),
+        Figure::RelaxFig59 => (Variable::Elements, FEW_ELEMENTS.to_vec(), BYPASS.to_vec()),
+        Figure::RelaxFig510 | Figure::RelaxFig511 => {
+            (Variable::Workers, Vec::new(), BYPASS.to_vec())
+        }
+        Figure::RelaxFig512 | Figure::RelaxFig513 => {
+            (Variable::Rows, parts_of(rows), BYPASS.to_vec())
+        }
+        Figure::RelaxFig61 => (Variable::Elements, FEWEST_ELEMENTS.to_vec(), all_links),
+        Figure::RelaxTable61 => (Variable::Elements, vec![1, PAPER_ELEMENTS], all_links),
+        Figure::RelaxFig62 => (Variable::Rows, parts_of(rows), all_links),
+        Figure::RelaxFig63 | Figure::RelaxFig64 | Figure::RelaxTable62 => {
+            (Variable::Workers, Vec::new(), all_links)
+        }
+        Figure::RelaxFig65 => {
+            let ways = std::iter::once(Way::Threads).chain(all_links).collect();
+            (Variable::Rows, parts_of(rows), ways)
+        }
+        _ => unreachable!("other papers have rooms of their own"),
+    };
+    let values = match variable {
+        Variable::Workers if asked.is_empty() => (1..=usual as u64).collect(),
+        Variable::Workers => asked.iter().map(|workers| *workers as u64).collect(),
+        _ if args.quick => every_other(values),
+        _ => values,
+    };
+    let ways: Vec<Way> = match args.link {
+        None => ways,
+        Some(link) => {
+            let name = link.to_string();
+            let kept: Vec<Way> = ways
+                .iter()
+                .copied()
+                .filter(|way| way.name() == name)
+                .collect();
+            if kept.is_empty() {
+                let names: Vec<String> = ways.iter().map(|way| way.name()).collect();
+                bail!("--link {name}: {} has {}", figure.name(), names.join(", "));
+            }
+            kept
+        }
+    };
+    Ok(Plan {
+        variable,
+        values,
+        ways,
+        rows,
+        workers: most,
+        elements: PAPER_ELEMENTS,
+        repeats: args.rounds.unwrap_or(if args.quick { 1 } else { REPEATS }),
+    })
+}
+
+/// The paper's sizes, of which 30,000 is the third.
+fn parts_of(rows: u64) -> Vec<u64> {
+    PARTS.iter().map(|(part, of)| rows * part / of).collect()
+}
+
+/// The first, the last, and every other between.
+fn every_other(values: Vec<u64>) -> Vec<u64> {
+    let last = values.len().saturating_sub(1);
+    let keep = |(place, value): (usize, u64)| (place % 2 == 0 || place == last).then_some(value);
+    values.into_iter().enumerate().filter_map(keep).collect()
+}
+
+/// Hosts files of a testbed with the judge and a number of workers.
+struct Hosts {
+    testbed: Testbed,
+    folder: tempfile::TempDir,
+}
+
+impl Hosts {
+    fn up(workers: usize, mtu: u32) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("a folder for hosts files")?;
+        let testbed = testbed(workers + 1, None, mtu)?;
+        Ok(Self { testbed, folder })
+    }
+
+    /// The first nodes of the testbed's file.
+    fn file(&self, workers: usize) -> anyhow::Result<PathBuf> {
+        let path = self.folder.path().join(format!("{workers}.toml"));
+        if path.exists() {
+            return Ok(path);
+        }
+        let text = std::fs::read_to_string(self.testbed.hosts_file())?;
+        std::fs::write(&path, first_nodes(&text, workers + 1)?)?;
+        Ok(path)
+    }
+}
+
+/// A hosts file with the first `count` nodes of `text`.
+fn first_nodes(text: &str, count: usize) -> anyhow::Result<String> {
+    let mut file: toml::Table = toml::from_str(text)?;
+    if let Some(toml::Value::Array(nodes)) = file.get_mut("node") {
+        nodes.truncate(count);
+    }
+    Ok(toml::to_string(&file)?)
+}
+
+fn swept(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Vec<Swept>> {
+    let between = plan.ways.iter().any(|way| matches!(way, Way::Link(_)));
+    let most = match plan.variable {
+        Variable::Workers => plan.values.iter().copied().max().unwrap_or(1) as usize,
+        _ => plan.workers,
+    };
+    let is_jumbo = plan.variable == Variable::Elements && plan.values.iter().any(|e| *e > 180);
+    let mtu = if is_jumbo { JUMBO_BYTES } else { 1500 };
+    let hosts = between.then(|| Hosts::up(most, mtu)).transpose();
+    let hosts = match hosts {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            talk.say(&format!("without links between hosts: no testbed: {error}"));
+            None
+        }
+    };
+    let names: Vec<String> = plan.ways.iter().map(|way| way.name()).collect();
+    let sweep = Sweep {
+        variable: plan.variable,
+        values: plan.values.clone(),
+    };
+    let mut measure = |way: usize, value: u64| {
+        let (mut rows, mut workers, mut elements) = (plan.rows, plan.workers, plan.elements);
+        match plan.variable {
+            Variable::Elements => elements = value,
+            Variable::Workers => workers = value as usize,
+            Variable::Rows => rows = value,
+        }
+        one(plan.ways[way], (rows, workers, elements), hosts.as_ref())
+    };
+    let all = sweep::measure(&names, &sweep, plan.repeats, talk, &mut measure);
+    if let Some(hosts) = hosts {
+        hosts.testbed.down()?;
+    }
+    all
+}
+
+/// One run.
+fn one(
+    way: Way,
+    (rows, workers, elements): (u64, usize, u64),
+    hosts: Option<&Hosts>,
+) -> Result<Value, String> {
+    let system = format!("dense:{rows}");
+    let (count, elements) = (workers.to_string(), elements.to_string());
+    let mut words = vec![
+        "solve",
+        "--generate",
+        &system,
+        "--rhs",
+        "random",
+        "--method",
+        "relax",
+    ];
+    match (way, hosts) {
+        (Way::Single, _) => words.extend(["--mode", "single"]),
+        (Way::Threads, _) => words.extend(["--mode", "threads", "--workers", &count]),
+        (Way::Link(_), None) => return Err("no testbed".to_owned()),
+        (Way::Link(link), Some(hosts)) => {
+            let file = hosts.file(workers).map_err(|error| error.to_string())?;
+            words.extend(["--elements", &elements, "--link", link, "--open", "--hosts"]);
+            return child(&[&words[..], &[path(&file)]].concat(), None);
+        }
+    }
+    child(&words, None)
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap_or_default() // a temporary folder's name, and ours
+}
+
+/// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.
+fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
+    ensure!(
+        args.csv.is_none() && args.plot.is_none() && args.nodes.is_empty() && args.rows.is_none(),
+        "{} takes --rounds, --quick and --json",
+        figure.name()
+    );
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    let is_kernel = figure == Figure::RelaxTable21;
+    talk.say(&format!("{}: {}", figure.name(), figure.title()));
+    let rounds = args
+        .rounds
+        .unwrap_or(if args.quick { 1 } else { 3 })
+        .to_string();
+    let time = if args.quick { "0.05" } else { "0.5" };
+    let paper = if is_kernel {
+        facts::TABLE_2_1
+    } else {
+        facts::TABLE_2_2
+    };
+    let heads = ["by", "bytes", "Mbit/s", "dropped", "the paper's"];
+    let mut rows = vec![heads.map(str::to_owned)];
+    let mut results = Vec::new();
+    for (size, paper) in PACKET_BYTES.into_iter().zip(paper) {
+        let bytes = size.to_string();
+        let words = [
+            "bench", "drop", "--cores", "1", "--size", &bytes, "--rounds", &rounds,
+        ];
+        let found = child(&[&words[..], &["--time", time]].concat(), None);
+        let found = found.map_err(|reason| anyhow::anyhow!(reason))?;
+        for result in found["results"].as_array().into_iter().flatten() {
+            let way = result["way"].as_str().unwrap_or_default();
+            if (way == "kernel UDP") != is_kernel {
+                continue;
+            }
+            if let Some(reason) = result["missing"].as_str() {
+                talk.say(&format!("{way}, {size} bytes: not measured: {reason}"));
+                continue;
+            }
+            let received = median(&result["received_per_second"]);
+            let megabits = received.map(|rate| rate * 8.0 * f64::from(size) / 1e6);
+            rows.push([
+                way.to_owned(),
+                bytes.clone(),
+                megabits.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+                median(&result["dropped_per_second"]).map_or_else(String::new, short),
+                paper.to_string(),
+            ]);
+            results.push(json!({ "way": way, "bytes": size, "megabits_per_second": megabits, "paper": paper }));
+        }
+    }
+    talk.say(&table::aligned(&rows));
+    talk.say("sender and receiver share this machine's cores and memory; the paper's are two machines and 10 Gbit/s between");
+    drop(talk);
+    if args.json {
+        output::print_json(
+            &json!({ "figure": figure.name(), "machine": machine, "results": results }),
+        );
+    }
+    Ok(DONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The paper's sizes scale with the rows asked for.
+    #[test]
+    fn sizes_are_the_papers() {
+        assert_eq!(parts_of(30_000), [10_000, 20_000, 30_000, 40_000, 50_000]);
+        assert_eq!(every_other(vec![1, 2, 3, 4]), [1, 3, 4]);
+    }
+
+    /// A hosts file is cut to its first nodes.
+    #[test]
+    fn hosts_are_cut() {
+        let text = "[[node]]\nid = 0\nhost = \"a\"\n[[node]]\nid = 1\nhost = \"b\"\n[[node]]\nid = 2\nhost = \"c\"\n";
+        let cut = first_nodes(text, 2).unwrap();
+        assert!(cut.contains("\"b\"") && !cut.contains("\"c\""), "{cut}");
+    }
+}

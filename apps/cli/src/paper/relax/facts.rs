@@ -1,0 +1,267 @@
+//! The numbers of RELAX, and what of ours stands beside each.
+
+use tsumuji_bench::plot::Line;
+
+use super::super::figure::Figure;
+use crate::sweep::{Cell, Swept, slope};
+
+/// Mbit/s at 200, 300, 1000, 1400 and 8900 (9000) bytes: kernel UDP and DPDK.
+pub(super) const TABLE_2_1: [u32; 5] = [850, 1122, 3437, 4940, 7059];
+pub(super) const TABLE_2_2: [u32; 5] = [2857, 4152, 9184, 9477, 9511];
+
+/// A statement, the paper's number, and ours.
+pub(super) type Statement = (String, &'static str, String);
+
+/// What the paper says of a figure.
+pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
+    match figure {
+        Figure::RelaxTable31 => memory(all),
+        Figure::RelaxTable51 => sizes(
+            all,
+            [
+                "2.147 s",
+                "8.589 s",
+                "19.350 s",
+                "2984 s (swaps)",
+                "no memory",
+            ],
+        ),
+        Figure::RelaxFig53 | Figure::RelaxFig54 => elements(all, "120: 4.924 s", "1.45x"),
+        Figure::RelaxFig59 => elements(all, "4: 4.404 s", "1.01x"),
+        Figure::RelaxFig61 => links(all),
+        Figure::RelaxTable61 => rates(all),
+        Figure::RelaxTable62 => laps(all),
+        Figure::RelaxFig55 | Figure::RelaxFig56 => slopes(all, &["-0.985"]),
+        Figure::RelaxFig510 | Figure::RelaxFig511 => {
+            let mut list = slopes(all, &["-0.993"]);
+            list.extend(speed_ups(all));
+            list
+        }
+        Figure::RelaxFig63 | Figure::RelaxFig64 => slopes(all, &["-0.985", "-0.993"]),
+        Figure::RelaxFig65 => threads(all),
+        Figure::RelaxFig52
+        | Figure::RelaxFig57
+        | Figure::RelaxFig58
+        | Figure::RelaxFig512
+        | Figure::RelaxFig513
+        | Figure::RelaxFig62 => growth(all),
+        _ => Vec::new(),
+    }
+}
+
+/// The paper's numbers of a figure that has them, to be drawn beside ours.
+pub(super) fn lines(figure: Figure) -> Vec<Line> {
+    let line = |name: &str, points: &[(f64, f64)]| Line {
+        name: format!("{name} (paper, n = 30000, 4 workers)"),
+        points: points.to_vec(),
+    };
+    let udp = line("UDP", &[(1.0, 7.122), (120.0, 4.924)]);
+    let dpdk = line("DPDK", &[(1.0, 4.450), (4.0, 4.404)]);
+    match figure {
+        Figure::RelaxFig53 | Figure::RelaxFig54 => vec![udp],
+        Figure::RelaxFig59 => vec![dpdk],
+        Figure::RelaxFig61 => vec![udp, dpdk],
+        Figure::RelaxTable51 => vec![Line {
+            name: "one thread (paper)".to_owned(),
+            points: vec![(10_000.0, 2.147), (20_000.0, 8.589), (30_000.0, 19.35)],
+        }],
+        _ => Vec::new(),
+    }
+}
+
+fn at(swept: &Swept, value: u64) -> Option<f64> {
+    let cell = swept.cells.iter().find(|cell| cell.value == value)?;
+    cell.mean_seconds()
+}
+
+fn best(swept: &Swept) -> Option<(u64, f64)> {
+    let cells = swept.cells.iter();
+    cells
+        .filter_map(|cell| Some((cell.value, cell.mean_seconds()?)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn told(number: Option<f64>, unit: &str) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.3}{unit}"))
+}
+
+fn elements(all: &[Swept], best_of_paper: &'static str, ratio: &'static str) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        let best = best(swept);
+        let over = at(swept, 1).zip(best).map(|(one, best)| one / best.1);
+        [
+            (
+                format!("{}: best elements in a datagram", swept.way),
+                best_of_paper,
+                best.map_or_else(
+                    || "-".to_owned(),
+                    |(value, seconds)| format!("{value}: {seconds:.4} s"),
+                ),
+            ),
+            (
+                format!("{}: 1 element over the best", swept.way),
+                ratio,
+                told(over, "x"),
+            ),
+        ]
+    };
+    all.iter().flat_map(of).collect()
+}
+
+fn named<'a>(all: &'a [Swept], way: &str) -> Option<&'a Swept> {
+    all.iter().find(|swept| swept.way == way)
+}
+
+fn links(all: &[Swept]) -> Vec<Statement> {
+    let Some(udp) = named(all, "udp") else {
+        return Vec::new();
+    };
+    let less = |of: Option<f64>, than: Option<f64>| {
+        of.zip(than).map_or_else(
+            || "-".to_owned(),
+            |(of, than)| format!("{:+.1} %", 100.0 * (of / than - 1.0)),
+        )
+    };
+    let mut list = Vec::new();
+    for other in all.iter().filter(|swept| swept.way != "udp") {
+        let seconds = |swept| best(swept).map(|best| best.1);
+        list.push((
+            format!("{} against udp, each at its best", other.way),
+            "-10.5 %",
+            less(seconds(other), seconds(udp)),
+        ));
+        list.push((
+            format!("{} against udp, 1 element", other.way),
+            "-37.5 %",
+            less(at(other, 1), at(udp, 1)),
+        ));
+    }
+    list
+}
+
+fn slopes(all: &[Swept], paper: &[&'static str]) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        let is_udp = swept.way == "udp";
+        let paper = if is_udp { paper.first() } else { paper.last() };
+        (
+            format!("{}: slope of log time over log workers", swept.way),
+            paper.copied().unwrap_or("-"),
+            told(slope(swept), ""),
+        )
+    };
+    all.iter().map(of).collect()
+}
+
+fn speed_ups(all: &[Swept]) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        [(2, "2.02x"), (3, "2.95x"), (4, "3.97x")].map(|(workers, paper)| {
+            let times = at(swept, 1)
+                .zip(at(swept, workers))
+                .map(|(one, many)| one / many);
+            (
+                format!("{}: speed-up of {workers} workers", swept.way),
+                paper,
+                told(times, "x"),
+            )
+        })
+    };
+    all.iter().flat_map(of).collect()
+}
+
+fn rates(all: &[Swept]) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        let paper = if swept.way == "udp" {
+            ["37 Mbit/s", "11 Mbit/s"]
+        } else {
+            ["67 Mbit/s", "10 Mbit/s"]
+        };
+        let cells = swept.cells.iter().zip(paper);
+        let told = cells.map(|(cell, paper)| {
+            let rate = told(cell.mean_megabits(), " Mbit/s");
+            (
+                format!("{}: {} elements, on the wire", swept.way, cell.value),
+                paper,
+                rate,
+            )
+        });
+        told.collect::<Vec<_>>()
+    };
+    all.iter().flat_map(of).collect()
+}
+
+fn laps(all: &[Swept]) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        let paper = if swept.way == "udp" { "23.0" } else { "21.5" };
+        let last = swept.cells.last();
+        (
+            format!("{}: laps, most workers", swept.way),
+            paper,
+            told(last.and_then(Cell::mean_laps), ""),
+        )
+    };
+    all.iter().map(of).collect()
+}
+
+fn memory(all: &[Swept]) -> Vec<Statement> {
+    let paper = ["0.7 GB", "2.9 GB", "6.7 GB", "11.9 GB", "18.6 GB"];
+    let cells = all.iter().flat_map(|swept| &swept.cells);
+    cells
+        .zip(paper)
+        .map(|(cell, paper)| {
+            (
+                format!(
+                    "memory, {} rows (the paper's are 10000 to 50000)",
+                    cell.value
+                ),
+                paper,
+                format!("{:.2} GB", cell.worker_bytes as f64 / f64::from(1 << 30)),
+            )
+        })
+        .collect()
+}
+
+fn sizes(all: &[Swept], paper: [&'static str; 5]) -> Vec<Statement> {
+    let cells = all.iter().flat_map(|swept| &swept.cells);
+    cells
+        .zip(paper)
+        .map(|(cell, paper)| {
+            (
+                format!("{} rows (the paper's are 10000 to 50000)", cell.value),
+                paper,
+                told(cell.mean_seconds(), " s"),
+            )
+        })
+        .collect()
+}
+
+fn growth(all: &[Swept]) -> Vec<Statement> {
+    let of = |swept: &Swept| {
+        (
+            format!("{}: slope of log time over log rows", swept.way),
+            "straight (2 is the work)",
+            told(slope(swept), ""),
+        )
+    };
+    all.iter().map(of).collect()
+}
+
+fn threads(all: &[Swept]) -> Vec<Statement> {
+    let Some(threads) = named(all, "threads") else {
+        return Vec::new();
+    };
+    let middle = threads.cells.get(threads.cells.len() / 2);
+    let rows = middle.map_or(0, |cell| cell.value);
+    let of = |swept: &Swept| {
+        let ratio = at(threads, rows).zip(at(swept, rows));
+        let ratio = ratio.map(|(threads, other)| 100.0 * (threads / other - 1.0));
+        (
+            format!("threads against {}, {rows} rows", swept.way),
+            "+32.6 % (DPDK)",
+            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:+.1} %")),
+        )
+    };
+    all.iter()
+        .filter(|swept| swept.way != "threads")
+        .map(of)
+        .collect()
+}

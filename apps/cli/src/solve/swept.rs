@@ -1,0 +1,130 @@
+//! `tsumuji solve --sweep`: the same command at each value of one quantity.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+
+use super::Args;
+use crate::bench::compare::{pending, pending_plot};
+use crate::bench::interruptible;
+use crate::sweep::{self, Sweep, Variable};
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+/// Runs at each value, as in the paper RELAX.
+const REPEATS: u64 = 5;
+/// Options of the sweep itself, which its runs do not get; the flag: whether a value follows.
+const OWN: [(&str, bool); 5] = [
+    ("--sweep", true),
+    ("--repeat", true),
+    ("--history", true),
+    ("--plot", true),
+    ("--json", false),
+];
+
+pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
+    let given = match sweep.variable {
+        Variable::Elements => args.elements != tsumuji_board::Elements::Auto,
+        Variable::Workers => args.workers.is_some() || args.hosts.is_some(),
+        Variable::Rows => false,
+    };
+    let name = sweep.variable.name();
+    ensure!(
+        !given,
+        "--sweep {name}=…: leave --{name} (and, for workers, --hosts) out"
+    );
+    ensure!(
+        sweep.variable != Variable::Rows || args.generate.is_some(),
+        "--sweep n=…: give --generate, whose size is varied"
+    );
+    let words = words(std::env::args_os().skip(2), sweep.variable);
+    let kind = args.generate.map(|what| what.to_string());
+    let kind = kind
+        .as_deref()
+        .and_then(|what| what.split(':').next())
+        .unwrap_or_default();
+    let (csv, svg) = (
+        pending(args.history.as_deref())?,
+        pending_plot(args.plot.as_deref())?,
+    );
+    interruptible(|| {
+        let mut talk = Talk::new(args.json);
+        let machine = talk.machine();
+        let program = std::env::current_exe().context("this program's own file")?;
+        let mut measure = |_: usize, value: u64| {
+            let mut command = Command::new(&program);
+            command.arg("solve").args(&words).arg("--json");
+            match sweep.variable {
+                Variable::Elements => command.args(["--elements", &value.to_string()]),
+                Variable::Workers => command.args(["--workers", &value.to_string()]),
+                Variable::Rows => command.args(["--generate", &format!("{kind}:{value}")]),
+            };
+            let done = command.output().map_err(|error| error.to_string())?;
+            let run: Value = serde_json::from_slice(&done.stdout).map_err(|_| {
+                let said = String::from_utf8_lossy(&done.stderr);
+                said.lines().last().unwrap_or("no output").to_owned()
+            })?;
+            Ok(run)
+        };
+        let ways = ["this command".to_owned()];
+        let repeats = args.repeat.unwrap_or(REPEATS);
+        let all = sweep::measure(&ways, sweep, repeats, &mut talk, &mut measure)?;
+        talk.say(&sweep::table(sweep.variable, &all));
+        drop(talk);
+        if let Some(file) = csv {
+            let text = sweep::csv(sweep.variable, &all);
+            file.finish(|out| out.write_all(text.as_bytes()))?;
+        }
+        if let Some(file) = svg {
+            let title = format!("time over {name}");
+            let drawn = sweep::draw(&title, sweep.variable, &all, &[]).context("--plot")?;
+            file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        }
+        if args.json {
+            output::print_json(&json!({ "varied": name, "machine": machine, "results": all }));
+        }
+        Ok(DONE)
+    })
+}
+
+/// The words of the command without those of the sweep.
+fn words(given: impl Iterator<Item = OsString>, variable: Variable) -> Vec<OsString> {
+    let mut kept = Vec::new();
+    let mut skips = false;
+    let own = OWN.into_iter();
+    let own: Vec<_> = own
+        .chain((variable == Variable::Rows).then_some(("--generate", true)))
+        .collect();
+    for word in given {
+        if std::mem::take(&mut skips) {
+            continue;
+        }
+        let text = word.to_string_lossy();
+        let name = text.split('=').next().unwrap_or_default();
+        match own.iter().find(|(own, _)| *own == name) {
+            Some((_, has_value)) => skips = *has_value && !text.contains('='),
+            None => kept.push(word),
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the sweep's own options are taken out, in both forms.
+    #[test]
+    fn own_words_are_left_out() {
+        let given = "--generate dense:9 --sweep elements=1,2 --repeat=3 --json --link udp --plot a.svg --tol 1e-3";
+        let kept = |variable| words(given.split(' ').map(OsString::from), variable);
+        assert_eq!(
+            kept(Variable::Elements),
+            ["--generate", "dense:9", "--link", "udp", "--tol", "1e-3"]
+        );
+        assert_eq!(kept(Variable::Rows), ["--link", "udp", "--tol", "1e-3"]);
+    }
+}

@@ -1,0 +1,103 @@
+//! What a worker hands to its driver: messages to send, and the next thing to do; and why it gives up.
+
+use crate::local::{Relaxation, RelaxationError};
+use crate::system::{Generate, GenerateError, RowBlock, Solution, StreamError};
+use std::ops::Range;
+
+/// Why a worker ends without the judge's order to leave.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerFault {
+    /// A message does not parse or fit.
+    #[error("{from} sent {what}; run the same version on every host")]
+    Protocol {
+        /// The sender.
+        from: &'static str,
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// The rows are damaged.
+    #[error(transparent)]
+    Rows(#[from] StreamError),
+    /// The rows cannot be made.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The rows cannot be relaxed as asked.
+    #[error(transparent)]
+    Relaxation(#[from] RelaxationError),
+    /// The judge aborted the run.
+    #[error("the run was given up: {why}")]
+    Aborted {
+        /// The judge's reason.
+        why: String,
+    },
+}
+
+/// Receiver of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    Judge,
+    Worker(usize),
+}
+
+/// One of two sequences; within each, messages arrive in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// Small and urgent.
+    Control,
+    /// Rows, blocks, solutions.
+    Bulk,
+}
+
+/// A message that waits to be sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Out {
+    pub(super) to: To,
+    pub(super) way: Way,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Action for the driver after a step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
+    Again(bool),
+    /// Wait for messages or a short time, then step again.
+    Rest,
+    /// Wait for messages.
+    Wait,
+    /// Make a sweeper of these (may take seconds) and pass it to `built`.
+    Build(Rows, Relaxation),
+    /// Compute `exact_residual` (one pass over the rows) and pass it to `verified`.
+    Verify,
+    /// Pass the counters to `finish`.
+    Count,
+    /// Send waiting messages, then leave.
+    Leave,
+}
+
+/// A worker's rows, or how to make them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Rows {
+    Here(Box<RowBlock>),
+    Made {
+        what: Generate,
+        rows: Range<usize>,
+        seed: u64,
+        solution: Solution,
+    },
+}
+
+impl Rows {
+    pub(super) fn make(self) -> RowBlock {
+        match self {
+            Rows::Here(block) => *block,
+            Rows::Made {
+                what,
+                rows,
+                seed,
+                solution,
+            } => what.rows(rows, seed, solution),
+        }
+    }
+}

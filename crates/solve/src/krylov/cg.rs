@@ -1,0 +1,51 @@
+//! Conjugate gradients with a preconditioner (Hestenes and Stiefel, 1952).
+
+use super::{Course, End, Part, Run, Space, add, dot};
+
+/// From x with residual `r` on; ends where the recurrence reaches the target. Two sums an iteration.
+pub(super) fn run<S: Space>(
+    part: &mut Part,
+    x: &mut [f64],
+    r: &mut [f64],
+    course: &mut Course<'_>,
+    space: &mut S,
+) -> Result<Run, S::Error> {
+    let mut z = vec![0.0; x.len()];
+    let mut q = vec![0.0; x.len()];
+    part.precondition(r, &mut z);
+    let mut p = z.clone();
+    let mut sums = [dot(r, &z)];
+    space.sum(&mut sums)?;
+    let mut rho = sums[0];
+    loop {
+        part.multiply(&p, &mut q, space)?;
+        let mut sums = [dot(&p, &q)];
+        space.sum(&mut sums)?;
+        // NaN is not positive either.
+        if !(sums[0] > 0.0 && rho > 0.0) {
+            return Ok(Run::Ended(End::Indefinite));
+        }
+        let alpha = rho / sums[0];
+        add(x, alpha, &p);
+        add(r, -alpha, &q);
+        part.precondition(r, &mut z);
+        course.iterations += 1;
+        let norm = relative_norm(r, course);
+        let stop = space.iterated(course.iterations, norm)?;
+        let mut sums = [dot(r, &z), dot(r, r), f64::from(u8::from(stop))];
+        space.sum(&mut sums)?;
+        if let Some(run) = course.judge(sums[1].sqrt(), sums[2]) {
+            return Ok(run);
+        }
+        let beta = sums[0] / rho;
+        rho = sums[0];
+        for (p, z) in p.iter_mut().zip(&z) {
+            *p = z + beta * *p;
+        }
+    }
+}
+
+/// Of the own rows alone: enough for a display.
+fn relative_norm(r: &[f64], course: &Course<'_>) -> f64 {
+    crate::local::relative(dot(r, r).sqrt(), course.rhs_norm)
+}

@@ -1,0 +1,100 @@
+//! One part of a system: its rows, its preconditioner, and the vector that they are multiplied with.
+
+use super::{Preconditioner, Preconditioning, Space};
+use crate::local::kernels::{self, ROW_GROUP};
+use crate::system::{RowBlock, RowValues};
+
+/// Rows, with what Krylov methods do with them.
+#[derive(Debug)]
+pub struct Part {
+    block: RowBlock,
+    preconditioner: Preconditioner,
+    /// The operand of products: own elements and those read.
+    whole: Vec<f64>,
+    rows_most: usize,
+}
+
+impl Part {
+    /// `rows_most`: rows of the largest part, so that all parts restart alike.
+    pub fn new(block: RowBlock, preconditioning: Preconditioning, rows_most: usize) -> Self {
+        Self {
+            preconditioner: Preconditioner::new(&block, preconditioning),
+            whole: vec![0.0; block.columns],
+            rows_most,
+            block,
+        }
+    }
+
+    /// The rows.
+    pub fn block(&self) -> &RowBlock {
+        &self.block
+    }
+
+    /// The preconditioner in use.
+    pub fn preconditioner(&self) -> &Preconditioner {
+        &self.preconditioner
+    }
+
+    pub(super) fn rows_most(&self) -> usize {
+        self.rows_most
+    }
+
+    pub(super) fn rhs_sq(&self) -> f64 {
+        kernels::sum_of_squares(&self.block.rhs)
+    }
+
+    /// `out` = own rows of A · `v`, of which each part has its own elements.
+    pub(super) fn multiply<S: Space>(
+        &mut self,
+        v: &[f64],
+        out: &mut [f64],
+        space: &mut S,
+    ) -> Result<(), S::Error> {
+        self.whole[self.block.rows.clone()].copy_from_slice(v);
+        space.exchange(&mut self.whole)?;
+        let (x, n) = (&self.whole, self.block.columns);
+        match &self.block.values {
+            RowValues::Sparse(csr) => {
+                for (own, out) in out.iter_mut().enumerate() {
+                    *out = csr.row_dot(own, x);
+                }
+            }
+            RowValues::Dense(values) => {
+                let (groups, rest) = out.as_chunks_mut::<ROW_GROUP>();
+                let row = |own: usize| &values[own * n..(own + 1) * n];
+                for (group, out) in groups.iter_mut().enumerate() {
+                    let rows = std::array::from_fn(|k| row(group * ROW_GROUP + k));
+                    *out = kernels::dot_group(rows, x);
+                }
+                let first = groups.len() * ROW_GROUP;
+                for (k, out) in rest.iter_mut().enumerate() {
+                    *out = kernels::dot(row(first + k), x);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `z` = M⁻¹ `r`.
+    pub(super) fn precondition(&self, r: &[f64], z: &mut [f64]) {
+        self.preconditioner.apply(r, z);
+    }
+
+    /// `out` = b − A x of the own rows with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0.
+    pub(super) fn exact_residual<S: Space>(
+        &mut self,
+        x: &[f64],
+        out: &mut [f64],
+        magnitude: bool,
+        space: &mut S,
+    ) -> Result<f64, S::Error> {
+        self.whole[self.block.rows.clone()].copy_from_slice(x);
+        space.exchange(&mut self.whole)?;
+        self.block.exact_residual(&self.whole, out);
+        Ok(if magnitude {
+            self.block.magnitude_sq(&self.whole)
+        } else {
+            0.0
+        })
+    }
+}

@@ -1,0 +1,192 @@
+use super::*;
+use crate::report::Progress;
+use crate::system::{Csr, Generate, Matrix, System};
+use proptest::prelude::*;
+
+fn generated(text: &str) -> System {
+    text.parse::<Generate>().unwrap().system(3).unwrap()
+}
+
+fn patience(tolerance: f64) -> Patience {
+    Patience::unlimited(Limits::new(tolerance, 10_000).unwrap())
+}
+
+fn run(system: &System, threads: usize, how: (Kind, Preconditioning)) -> team::Solved {
+    let (mut seen, never) = (|_: Progress| (), || false);
+    team::solve(
+        system,
+        threads,
+        how,
+        None,
+        &patience(1e-10),
+        &mut seen,
+        &never,
+    )
+    .unwrap()
+}
+
+fn true_residual(system: &System, x: &[f64]) -> f64 {
+    let product = system.matrix.times(x);
+    let squares = product
+        .iter()
+        .zip(&system.rhs)
+        .map(|(p, b)| (b - p).powi(2));
+    squares.sum::<f64>().sqrt() / system.rhs_norm()
+}
+
+/// Both methods solve dense and sparse systems with any number of threads, to the verified tolerance.
+#[test]
+fn systems_are_solved() {
+    for text in ["dense:120", "poisson2d:30", "poisson3d:9", "circuit:900"] {
+        let system = generated(text);
+        for threads in [1, 2, 3, 5] {
+            for kind in [Kind::Cg, Kind::Gmres] {
+                if kind == Kind::Cg && text.starts_with("dense") {
+                    continue; // not symmetric
+                }
+                for which in [
+                    Preconditioning::Jacobi,
+                    Preconditioning::Ilu,
+                    Preconditioning::ModifiedIlu,
+                ] {
+                    let solved = run(&system, threads, (kind, which));
+                    let name = format!("{text} {kind:?} {which:?} {threads}");
+                    assert_eq!(
+                        solved.ended.end,
+                        End::Converged,
+                        "{name}: {:?}",
+                        solved.ended
+                    );
+                    assert!(true_residual(&system, &solved.x) < 1.1e-10, "{name}");
+                }
+            }
+        }
+    }
+}
+
+/// A modified factorisation takes fewer iterations on grids, and any factorisation fewer than the diagonal.
+#[test]
+fn better_preconditioners_take_fewer_iterations() {
+    let system = generated("poisson2d:80");
+    let iterations = |which| run(&system, 1, (Kind::Cg, which)).ended.iterations;
+    let (jacobi, ilu, modified) = (
+        iterations(Preconditioning::Jacobi),
+        iterations(Preconditioning::Ilu),
+        iterations(Preconditioning::ModifiedIlu),
+    );
+    assert!(
+        ilu * 2 < jacobi && modified * 2 < ilu,
+        "{jacobi} {ilu} {modified}"
+    );
+}
+
+/// An indefinite matrix is noticed by conjugate gradients, and solved by GMRES.
+#[test]
+fn indefinite_matrices_are_noticed() {
+    let mut triplets: Vec<_> = (0..40u32).map(|k| (k, k, 0.5)).collect();
+    triplets.extend((1..40u32).flat_map(|k| [(k, k - 1, -1.0), (k - 1, k, -1.0)]));
+    let csr = Csr::from_triplets(40, 40, &triplets).unwrap();
+    let rhs = (0..40).map(|k| 1.0 + f64::from(k)).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "m".into()).unwrap();
+    let cg = run(&system, 1, (Kind::Cg, Preconditioning::Jacobi));
+    assert_eq!(cg.ended.end, End::Indefinite);
+    let gmres = run(&system, 2, (Kind::Gmres, Preconditioning::Jacobi));
+    assert_eq!(gmres.ended.end, End::Converged);
+}
+
+/// A singular system without a solution stalls and says so; it is not "rounding", and it ends.
+#[test]
+fn singular_systems_stall() {
+    let triplets = [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)];
+    let csr = Csr::from_triplets(2, 2, &triplets).unwrap();
+    let system = System::new(Matrix::Sparse(csr), Some(vec![1.0, 2.0]), "m".into()).unwrap();
+    let solved = run(&system, 1, (Kind::Gmres, Preconditioning::Jacobi));
+    assert_eq!(solved.ended.end, End::Stalled, "{:?}", solved.ended);
+    assert!(solved.ended.residual < 1.0, "{}", solved.ended.residual);
+}
+
+/// A tolerance below rounding ends at the level of rounding.
+#[test]
+fn rounding_ends() {
+    let mut system = generated("poisson2d:20");
+    for (k, b) in system.rhs.iter_mut().enumerate() {
+        *b = (k as f64).sin();
+    }
+    let never = || false;
+    for kind in [Kind::Cg, Kind::Gmres] {
+        let solved = team::solve(
+            &system,
+            2,
+            (kind, Preconditioning::Ilu),
+            None,
+            &patience(1e-30),
+            &mut |_| (),
+            &never,
+        )
+        .unwrap();
+        assert_eq!(
+            solved.ended.end,
+            End::Rounding,
+            "{kind:?} {:?}",
+            solved.ended
+        );
+        assert!(solved.ended.residual < 1e-13);
+    }
+}
+
+/// Every thread stops when the first is told to.
+#[test]
+fn a_stop_reaches_all() {
+    let system = generated("poisson2d:60");
+    let always = || true;
+    for threads in [1, 2, 4] {
+        let solved = team::solve(
+            &system,
+            threads,
+            (Kind::Cg, Preconditioning::Jacobi),
+            None,
+            &patience(1e-10),
+            &mut |_| (),
+            &always,
+        )
+        .unwrap();
+        assert_eq!(solved.ended.end, End::Stopped);
+        assert!(solved.ended.iterations <= 2);
+    }
+}
+
+/// A run gives up where another way is expected to take a fraction of the iterations; what it has found is a start for that.
+#[test]
+fn budgets_end_slow_runs() {
+    let system = generated("poisson2d:80");
+    let never = || false;
+    let patience = Patience {
+        budget: Some(8),
+        ..patience(1e-10)
+    };
+    let how = (Kind::Cg, Preconditioning::Jacobi);
+    let solved = team::solve(&system, 2, how, None, &patience, &mut |_| (), &never).unwrap();
+    assert_eq!(solved.ended.end, End::Slow);
+    assert!(solved.ended.iterations < 30);
+}
+
+proptest! {
+    /// Any number of threads gives the solution that one gives.
+    #[test]
+    fn threads_agree(
+        n in 2usize..40,
+        entries in prop::collection::vec((0u32..40, 0u32..40, -1.0f64..1.0), 0..160),
+        threads in 1usize..6,
+    ) {
+        let mut triplets: Vec<_> = (0..n as u32).map(|row| (row, row, 8.0)).collect();
+        triplets.extend(entries.into_iter().filter(|e| e.0 < n as u32 && e.1 < n as u32 && e.0 != e.1));
+        let csr = Csr::from_triplets(n, n, &triplets).unwrap();
+        let system = System::new(Matrix::Sparse(csr), None, "random".into()).unwrap();
+        let solved = run(&system, threads.min(n), (Kind::Gmres, Preconditioning::Ilu));
+        if solved.ended.end == End::Converged {
+            prop_assert!(true_residual(&system, &solved.x) < 1.1e-10);
+        } else {
+            prop_assert_eq!(solved.ended.end, End::Stalled);
+        }
+    }
+}

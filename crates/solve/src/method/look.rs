@@ -1,0 +1,62 @@
+//! What the entries of a sparse matrix tell about the method that suits it. One pass.
+
+use crate::krylov::{Kind, Preconditioning};
+use crate::system::Csr;
+
+/// What the entries tell of a sparse matrix.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) symmetric: bool,
+    /// Diagonal positive, all other entries not.
+    is_m_like: bool,
+    positive_diagonal: bool,
+    /// So dominant that any iteration takes few steps.
+    pub(super) is_dominant: bool,
+}
+
+/// Largest Σ|off-diagonal| / |diagonal| of a row at which some twenty laps solve the system.
+const DOMINANT: f64 = 0.6;
+
+impl Look {
+    pub(super) fn at(csr: &Csr) -> Self {
+        let mut look = Self {
+            symmetric: true,
+            is_m_like: true,
+            positive_diagonal: true,
+            is_dominant: true,
+        };
+        for row in 0..csr.rows() {
+            let (columns, values) = csr.row(row);
+            let (mut diagonal, mut beside) = (0.0, 0.0);
+            for (&column, &value) in columns.iter().zip(values) {
+                if column as usize == row {
+                    diagonal = value;
+                    continue;
+                }
+                beside += value.abs();
+                look.is_m_like &= value <= 0.0;
+                look.symmetric = look.symmetric && csr.get(column as usize, row) == value;
+            }
+            look.positive_diagonal &= diagonal > 0.0;
+            look.is_dominant &= beside <= DOMINANT * diagonal.abs();
+        }
+        look.is_m_like &= look.positive_diagonal;
+        look
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        if self.symmetric && self.positive_diagonal {
+            Kind::Cg
+        } else {
+            Kind::Gmres
+        }
+    }
+
+    pub(super) fn preconditioning(&self) -> Preconditioning {
+        if self.is_m_like {
+            Preconditioning::ModifiedIlu
+        } else {
+            Preconditioning::Ilu
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! Solving in this process, by the method asked for or by the one that is expected to be fastest.
+//!
+//! Called by the command line for whatever needs no messages. The choice (`Method::Auto`) is made by trying: a factorisation at once where it costs
+//! little more than some products with A; otherwise a Krylov method, which ends early where it would take longer than a factorisation, and that is
+//! done then. So no system costs much more than twice what the better of the two takes. Each step is told in the notes.
+//!
+//! Left out on purpose: relaxation, which on one machine is not the fastest for any system known to us; `single` and `threads` have it for comparison.
+
+mod look;
+
+use crate::krylov::{self, End, Kind, Patience, Preconditioning};
+use crate::local::Limits;
+use crate::local::direct::{self, Cost, DirectError};
+use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::system::{
+    Generate, GenerateError, Matrix, PartitionError, RowBlock, Solution, System, partition,
+};
+use look::Look;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::time::Instant;
+
+/// How to solve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Whichever is expected to be fastest.
+    #[default]
+    Auto,
+    /// Laps over the rows alone.
+    Relax,
+    /// Laps, and at pauses the best combination of what they achieved.
+    RelaxGcr,
+    /// Restarted GMRES.
+    Gmres,
+    /// Conjugate gradients.
+    Cg,
+    /// One factorisation.
+    Direct,
+}
+
+impl Method {
+    /// All, in the order of `--help`.
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::Relax,
+        Self::RelaxGcr,
+        Self::Gmres,
+        Self::Cg,
+        Self::Direct,
+    ];
+
+    /// The name, as it is read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Relax => "relax",
+            Self::RelaxGcr => "relax+gcr",
+            Self::Gmres => "gmres",
+            Self::Cg => "cg",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// Whether it does no laps, and needs no messages.
+    pub fn is_global(self) -> bool {
+        matches!(self, Self::Gmres | Self::Cg | Self::Direct)
+    }
+
+    /// The Krylov method that it is.
+    pub fn krylov(self) -> Option<Kind> {
+        match self {
+            Self::Gmres => Some(Kind::Gmres),
+            Self::Cg => Some(Kind::Cg),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Method {
+    type Err = MethodError;
+
+    fn from_str(text: &str) -> Result<Self, MethodError> {
+        let known = Self::ALL.into_iter().find(|method| method.name() == text);
+        known.ok_or_else(|| MethodError::Unknown { text: text.into() })
+    }
+}
+
+/// Why a method cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MethodError {
+    /// No method has this name.
+    #[error(
+        "method '{text}' is unknown; accepted are auto, relax, relax+gcr, gmres, cg and direct"
+    )]
+    Unknown {
+        /// The name.
+        text: String,
+    },
+    /// The factorisation was asked for by name and is not possible.
+    #[error("--method direct is not possible: {0}; use --method auto")]
+    Direct(DirectError),
+    /// Conjugate gradients were asked for by name.
+    #[error("--method cg needs a symmetric matrix; use --method gmres or auto")]
+    NotSymmetric,
+    /// More threads than rows.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The system cannot be made.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
+/// The numbers behind the choice.
+#[derive(Debug, Clone, Copy)]
+struct Tuning {
+    /// A factorisation is done at once if it multiplies at most this often: a tenth of a second.
+    direct_at_once: f64,
+    /// ... for at most this many rows: its order alone takes some microseconds a row.
+    direct_at_once_rows: usize,
+    /// Iterations after which a sparse factorisation is expected to be faster than as many again.
+    sparse_budget: u64,
+    /// Dense: LU multiplies n / 3 times as much as a product, at about twenty times its rate.
+    dense_rows_an_iteration: u64,
+    /// Largest factorisation instead of slow iterations: some minutes, 8 GB.
+    direct_most: Cost,
+}
+
+const TUNING: Tuning = Tuning {
+    direct_at_once: 1e8,
+    direct_at_once_rows: 100_000,
+    sparse_budget: 300,
+    dense_rows_an_iteration: 60,
+    direct_most: Cost {
+        entries: 1e9,
+        multiplications: 4e11,
+    },
+};
+
+/// What to solve: in memory, or still to be made.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// In memory.
+    System(System),
+    /// Made by the threads that use it.
+    Generate {
+        /// Kind and size.
+        what: Generate,
+        /// Of its random numbers.
+        seed: u64,
+        /// To which b belongs.
+        solution: Solution,
+    },
+}
+
+impl Source {
+    fn matrix_is_dense(&self) -> bool {
+        match self {
+            Self::System(system) => system.matrix.is_dense(),
+            Self::Generate { what, .. } => what.is_dense(),
+        }
+    }
+}
+
+/// The run under way.
+struct Run<'a> {
+    threads: Option<usize>,
+    limits: Limits,
+    progress: &'a mut dyn FnMut(Progress),
+    stop: &'a (dyn Fn() -> bool + Sync),
+    began: Instant,
+    notes: Vec<String>,
+    seconds: Seconds,
+    iterations: u64,
+    verifications: u64,
+    /// Threads of the last step, and its name.
+    used: usize,
+    name: String,
+    /// The best x so far.
+    x: Option<Vec<f64>>,
+    residual: f64,
+}
+
+/// Solves `source` in this process, with `threads` threads or as many as pay, from x = 0. `method` is not one of relaxation. `stop` is asked after
+/// each iteration of the first thread. The laps of the outcome are iterations, one entry a thread.
+pub fn solve(
+    source: Source,
+    method: Method,
+    threads: Option<usize>,
+    limits: Limits,
+    progress: &mut dyn FnMut(Progress),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Outcome, MethodError> {
+    let run = Run {
+        threads,
+        limits,
+        progress,
+        stop,
+        began: Instant::now(),
+        notes: Vec::new(),
+        seconds: Seconds::default(),
+        iterations: 0,
+        verifications: 0,
+        used: 1,
+        name: String::new(),
+        x: None,
+        residual: f64::NAN,
+    };
+    if source.matrix_is_dense() {
+        return run.dense(source, method);
+    }
+    let system = match source {
+        Source::System(system) => system,
+        Source::Generate {
+            what,
+            seed,
+            solution,
+        } => what.system_for(seed, solution)?,
+    };
+    run.sparse(&system, method)
+}
+
+impl Run<'_> {
+    fn sparse(mut self, system: &System, method: Method) -> Result<Outcome, MethodError> {
+        let Matrix::Sparse(csr) = &system.matrix else {
+            unreachable!("dense matrices are solved elsewhere")
+        };
+        let look = Look::at(csr);
+        match method {
+            Method::Cg if !look.symmetric => return Err(MethodError::NotSymmetric),
+            Method::Direct => {
+                let result = self.direct(system, look.symmetric, TUNING.direct_most);
+                return result.map_err(MethodError::Direct);
+            }
+            Method::Cg | Method::Gmres => {
+                let kind = method.krylov().expect("one of the two");
+                let end = self.iterate_system(system, (kind, look.preconditioning()), None)?;
+                return Ok(self.finish(end));
+            }
+            _ => {}
+        }
+        // The order of a large or dominant system is not even looked for: it may take longer than iterating.
+        if system.n() <= TUNING.direct_at_once_rows && !look.is_dominant {
+            let limit = Cost {
+                multiplications: TUNING.direct_at_once,
+                ..TUNING.direct_most
+            };
+            match self.direct(system, look.symmetric, limit) {
+                Ok(outcome) => return Ok(outcome),
+                Err(DirectError::TooLarge(_)) => {}
+                Err(error @ DirectError::Singular { .. }) => self.notes.push(error.to_string()),
+            }
+        }
+        let mut kind = look.kind();
+        let mut budget = Some(TUNING.sparse_budget);
+        let mut preconditioning = look.preconditioning();
+        loop {
+            let end = self.iterate_system(system, (kind, preconditioning), budget)?;
+            match end {
+                End::Indefinite => {
+                    self.notes.push(
+                        "the matrix is not positive definite: GMRES went on where conjugate gradients ended".into(),
+                    );
+                    (kind, preconditioning) = (Kind::Gmres, Preconditioning::Ilu);
+                }
+                End::Slow | End::Stalled | End::Overflow if budget.is_some() => {
+                    budget = None;
+                    self.notes.push(format!(
+                        "{} converged slowly ({} iterations): the system was factorised",
+                        kind.name(),
+                        self.iterations
+                    ));
+                    match self.direct(system, look.symmetric, TUNING.direct_most) {
+                        Ok(outcome) => return Ok(outcome),
+                        Err(error) => {
+                            self.notes.pop();
+                            self.notes.push(format!("not factorised: {error}"));
+                        }
+                    }
+                    if end == End::Overflow {
+                        (kind, preconditioning) = (Kind::Gmres, Preconditioning::Jacobi);
+                    }
+                }
+                end => return Ok(self.finish(end)),
+            }
+        }
+    }
+
+    fn dense(mut self, source: Source, method: Method) -> Result<Outcome, MethodError> {
+        let making = Instant::now();
+        let n = match &source {
+            Source::System(system) => system.n(),
+            Source::Generate { what, .. } => what.n(),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let pays = (n * n / DENSE_ENTRIES_EACH).clamp(1, cores);
+        let threads = self.threads.unwrap_or(pays);
+        let kind = match method {
+            Method::Cg => Kind::Cg,
+            _ => Kind::Gmres,
+        };
+        let is_small = n as u64 <= TUNING.dense_rows_an_iteration * SMALL_ITERATIONS;
+        let whole = match (&source, method) {
+            (Source::System(system), Method::Cg)
+                if !crate::outlook::is_symmetric(&system.matrix) =>
+            {
+                return Err(MethodError::NotSymmetric);
+            }
+            (Source::Generate { .. }, Method::Cg) => return Err(MethodError::NotSymmetric),
+            (_, Method::Direct) => true,
+            (_, Method::Auto) => is_small,
+            _ => false,
+        };
+        if whole {
+            let system = match source {
+                Source::System(system) => system,
+                Source::Generate {
+                    what,
+                    seed,
+                    solution,
+                } => what.system_for(seed, solution)?,
+            };
+            self.seconds.load = making.elapsed().as_secs_f64();
+            return match self.direct(&system, false, DENSE_MOST) {
+                Ok(outcome) => Ok(outcome),
+                Err(error) if method == Method::Direct => Err(MethodError::Direct(error)),
+                Err(error) => {
+                    self.notes.push(error.to_string());
+                    let how = (kind, Preconditioning::Jacobi);
+                    let end = self.iterate_system(&system, how, None)?;
+                    Ok(self.finish(end))
+                }
+            };
+        }
+        let budget = (method == Method::Auto && n * n <= DENSE_MOST.entries as usize)
+            .then(|| (n as u64 / TUNING.dense_rows_an_iteration).max(TUNING.sparse_budget / 4));
+        let (blocks, spare) = match source {
+            Source::System(system) => {
+                let ranges = partition(&system.matrix, threads)?;
+                // Kept for a factorisation only where one may come.
+                let spare = budget.map(|_| system.clone());
+                (RowBlock::split(system, &ranges), spare)
+            }
+            Source::Generate {
+                what,
+                seed,
+                solution,
+            } => (made_by_threads(&what, seed, solution, threads), None),
+        };
+        self.seconds.load = making.elapsed().as_secs_f64();
+        let how = (kind, Preconditioning::Jacobi);
+        let budget = budget.filter(|_| spare.is_some());
+        let end = self.iterate(blocks, how, budget);
+        if let (End::Slow | End::Stalled | End::Overflow, Some(system)) = (end, spare) {
+            self.notes.push(format!(
+                "{} converged slowly ({} iterations): the system was factorised",
+                kind.name(),
+                self.iterations
+            ));
+            match self.direct(&system, false, DENSE_MOST) {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => {
+                    self.notes.pop();
+                    self.notes.push(format!("not factorised: {error}"));
+                    let end = self.iterate_system(&system, how, None)?;
+                    return Ok(self.finish(end));
+                }
+            }
+        }
+        Ok(self.finish(end))
+    }
+
+    /// Iterates on, from the best x so far.
+    fn iterate_system(
+        &mut self,
+        system: &System,
+        how: (Kind, Preconditioning),
+        budget: Option<u64>,
+    ) -> Result<End, MethodError> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let pays = krylov::threads_for(&system.matrix, cores);
+        let ranges = partition(&system.matrix, self.threads.unwrap_or(pays))?;
+        let blocks = ranges.into_iter().map(|rows| RowBlock::cut(system, rows));
+        let blocks = blocks.collect();
+        Ok(self.iterate(blocks, how, budget))
+    }
+
+    fn iterate(
+        &mut self,
+        blocks: Vec<RowBlock>,
+        how: (Kind, Preconditioning),
+        budget: Option<u64>,
+    ) -> End {
+        let patience = Patience {
+            limits: self.limits,
+            budget,
+        };
+        let threads = blocks.len();
+        let start = self.x.as_deref();
+        let solved = krylov::solve_parts(blocks, how, start, &patience, self.progress, self.stop);
+        self.used = threads;
+        self.name = format!("{} with {}", how.0.name(), solved.preconditioner);
+        self.iterations += solved.ended.iterations;
+        self.verifications += solved.ended.verifications;
+        self.seconds.distribute += solved.setup_seconds;
+        self.seconds.iterate += solved.iterate_seconds;
+        self.take(solved.x, solved.ended.residual);
+        solved.ended.end
+    }
+
+    /// Keeps x if it is the best so far.
+    fn take(&mut self, x: Vec<f64>, residual: f64) {
+        let is_better = self.x.is_none() || residual < self.residual || self.residual.is_nan();
+        if is_better {
+            (self.x, self.residual) = (Some(x), residual);
+        }
+    }
+
+    fn direct(
+        &mut self,
+        system: &System,
+        symmetric: bool,
+        limit: Cost,
+    ) -> Result<Outcome, DirectError> {
+        let began = Instant::now();
+        let direct = direct::solve(system, symmetric, self.limits.tolerance(), limit)?;
+        self.seconds.iterate += began.elapsed().as_secs_f64();
+        self.verifications += direct.solves;
+        let tolerance = self.limits.tolerance();
+        let residual = direct.residual;
+        self.take(direct.x, residual);
+        let reason = if self.residual <= tolerance {
+            Reason::Converged
+        } else {
+            Reason::Stagnated {
+                floor: self.residual,
+            }
+        };
+        (self.used, self.name) = (1, direct.name.to_owned());
+        Ok(self.outcome(reason))
+    }
+
+    fn finish(&mut self, end: End) -> Outcome {
+        let best = self.residual;
+        let reason = match end {
+            End::Converged => Reason::Converged,
+            End::MaxIterations => Reason::MaxLaps {
+                limit: self.limits.max_laps(),
+            },
+            End::Rounding => Reason::Stagnated { floor: best },
+            End::Stopped => Reason::Interrupted,
+            End::Overflow => Reason::Diverged { residual: best },
+            _ => Reason::Stalled { best },
+        };
+        self.outcome(reason)
+    }
+
+    fn outcome(&mut self, reason: Reason) -> Outcome {
+        let (x, residual) = (self.x.take().unwrap_or_default(), self.residual);
+        (self.progress)(Progress {
+            laps_min: self.iterations,
+            laps_max: self.iterations,
+            residual_estimate: residual,
+            elapsed: self.began.elapsed(),
+        });
+        Outcome {
+            converged: reason.is_converged(),
+            reason,
+            method: std::mem::take(&mut self.name),
+            residual,
+            laps: vec![self.iterations; self.used],
+            verifications: self.verifications,
+            seconds: self.seconds,
+            notes: std::mem::take(&mut self.notes),
+            x,
+        }
+    }
+}
+
+/// Entries of a dense matrix for which a thread pays.
+const DENSE_ENTRIES_EACH: usize = 250_000;
+/// Dense systems so small that LU takes no longer than this many products are factorised at once.
+const SMALL_ITERATIONS: u64 = 3;
+/// Dense factorisation: 12,000 rows, about a minute.
+const DENSE_MOST: Cost = Cost {
+    entries: 1.44e8,
+    multiplications: 1e12,
+};
+
+/// Each thread makes the rows that it will multiply, and so has them near.
+fn made_by_threads(
+    what: &Generate,
+    seed: u64,
+    solution: Solution,
+    threads: usize,
+) -> Vec<RowBlock> {
+    let n = what.n();
+    let threads = threads.clamp(1, n);
+    let ranges: Vec<Range<usize>> = (0..threads)
+        .map(|k| n * k / threads..n * (k + 1) / threads)
+        .collect();
+    std::thread::scope(|scope| {
+        let made: Vec<_> = ranges
+            .into_iter()
+            .map(|rows| scope.spawn(move || what.rows(rows, seed, solution)))
+            .collect();
+        let blocks = made.into_iter().map(|thread| thread.join());
+        blocks
+            .map(|block| block.expect("making rows does not fail"))
+            .collect()
+    })
+}
+
+#[cfg(test)]
+mod tests;

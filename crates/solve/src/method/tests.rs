@@ -1,0 +1,123 @@
+use super::*;
+use crate::system::Csr;
+
+/// The exact relative residual of `x`.
+fn residual_of(system: &System, x: &[f64]) -> f64 {
+    let mut residual = vec![0.0; x.len()];
+    RowBlock::residual_of(system, x, &mut residual);
+    crate::local::relative(
+        crate::local::kernels::sum_of_squares(&residual).sqrt(),
+        system.rhs_norm(),
+    )
+}
+
+fn limits(tolerance: f64) -> Limits {
+    Limits::new(tolerance, 20_000).unwrap()
+}
+
+fn solved(source: Source, method: Method) -> Outcome {
+    solve(source, method, None, limits(1e-10), &mut |_| (), &|| false).unwrap()
+}
+
+fn made(text: &str) -> System {
+    text.parse::<Generate>().unwrap().system(1).unwrap()
+}
+
+/// Every method that fits solves every system, and says which it was.
+#[test]
+fn methods_solve() {
+    for text in [
+        "dense:60",
+        "dense:400",
+        "poisson2d:25",
+        "poisson3d:8",
+        "circuit:1000",
+    ] {
+        for method in [Method::Auto, Method::Gmres, Method::Cg, Method::Direct] {
+            if method == Method::Cg && text.starts_with("dense") {
+                continue;
+            }
+            let system = made(text);
+            let outcome = solved(Source::System(system.clone()), method);
+            assert!(outcome.converged, "{text} {method}: {:?}", outcome.reason);
+            assert!(residual_of(&system, &outcome.x) <= 1e-10, "{text} {method}");
+            assert!(!outcome.method.is_empty());
+        }
+    }
+}
+
+/// Threads that make their own rows solve the system that one makes.
+#[test]
+fn made_rows_are_the_same() {
+    let what: Generate = "dense:700".parse().unwrap();
+    let outcome = solve(
+        Source::Generate {
+            what,
+            seed: 1,
+            solution: Solution::Random,
+        },
+        Method::Gmres,
+        Some(3),
+        limits(1e-10),
+        &mut |_| (),
+        &|| false,
+    )
+    .unwrap();
+    assert!(outcome.converged);
+    let system = what.system_for(1, Solution::Random).unwrap();
+    assert!(residual_of(&system, &outcome.x) <= 1e-10);
+    assert!(outcome.laps[0] > 3, "a random solution is no gift");
+}
+
+/// A system on which iterations stall is factorised, and the notes say so.
+#[test]
+fn slow_iterations_end_in_a_factorisation() {
+    // Waves in a box: indefinite, with eigenvalues on both sides of zero.
+    let Matrix::Sparse(csr) = made("poisson3d:19").matrix else {
+        panic!("grids are sparse")
+    };
+    let mut triplets = Vec::new();
+    for row in 0..csr.rows() {
+        let (columns, values) = csr.row(row);
+        for (&column, &value) in columns.iter().zip(values) {
+            let shift = if column as usize == row { 1.7 } else { 0.0 };
+            triplets.push((row as u32, column, value - shift));
+        }
+    }
+    let n = csr.rows();
+    let csr = Csr::from_triplets(n, n, &triplets).unwrap();
+    let system = System::new(Matrix::Sparse(csr), None, "waves".into()).unwrap();
+    let outcome = solved(Source::System(system.clone()), Method::Auto);
+    assert!(
+        outcome.converged,
+        "{:?} {:?}",
+        outcome.reason, outcome.notes
+    );
+    assert!(residual_of(&system, &outcome.x) <= 1e-10);
+    assert_eq!(outcome.method, "sparse LU");
+}
+
+/// Conjugate gradients refuse what is not symmetric, and a stop is an interruption with the best x.
+#[test]
+fn refusals_and_stops() {
+    let run = |source, method, stop: &(dyn Fn() -> bool + Sync)| {
+        solve(source, method, None, limits(1e-10), &mut |_| (), stop)
+    };
+    let dense = Source::System(made("dense:100"));
+    assert_eq!(
+        run(dense, Method::Cg, &|| false).unwrap_err(),
+        MethodError::NotSymmetric
+    );
+    let outcome = run(Source::System(made("poisson2d:50")), Method::Cg, &|| true).unwrap();
+    assert_eq!(outcome.reason, Reason::Interrupted);
+    assert_eq!(outcome.x.len(), 2500);
+}
+
+/// Names are read as they are written.
+#[test]
+fn names_parse() {
+    for method in Method::ALL {
+        assert_eq!(method.name().parse::<Method>().unwrap(), method);
+    }
+    assert!("newton".parse::<Method>().is_err());
+}
