@@ -32,6 +32,7 @@ MAY_USE = {
     "collective": BELOW_NODE | {"node"},
     "board": BELOW_NODE | {"node"},
     "solve": BELOW_NODE | {"node", "board", "collective"},
+    "circuit": {"solve"},
     "learn": BELOW_NODE | {"node", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
     "testbed": {"bpf"},

@@ -3,6 +3,7 @@
 //! The process itself is the judge (node 0); workers are this same program, started as `tsumuji worker`. Everything that can be refused is
 //! refused before a worker is started; the output file is opened at the start and gets its name only when it is whole.
 
+mod circuit;
 mod distributed;
 mod history;
 mod how;
@@ -45,6 +46,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
+  tsumuji solve amplifier.sp --output voltages.csv
   tsumuji solve --generate dense:6000 --workers 2 --sweep elements=1,4,20,120 --plot elements.svg
 
 Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
@@ -60,7 +62,7 @@ the judge. The file:
   via = [\"ssh\", \"-T\", \"pc2\"]
 With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
-    /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy) or Harwell-Boeing (.rua, .rsa)
+    /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy) or Harwell-Boeing (.rua, .rsa); or a netlist of a circuit (.sp, .cir, .spice, .net)
     #[arg(value_name = "MATRIX")]
     matrix: Option<PathBuf>,
     /// Make a system instead: dense:N, poisson2d:K, poisson3d:K or circuit:N
@@ -235,6 +237,9 @@ impl Source {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
+    if let Some(path) = circuit::netlist_of(&args) {
+        return circuit::run(&args, &path);
+    }
     if let (Some(hosts), Some(id)) = (&args.hosts, args.id)
         && id > 0
     {

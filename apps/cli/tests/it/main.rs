@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod captures;
+mod circuits;
 mod commands;
 mod common;
 mod cycles;

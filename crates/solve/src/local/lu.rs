@@ -1,8 +1,9 @@
 //! Sparse LU factors of one worker's diagonal block, made once and solved with on every lap.
 //!
-//! Used by `sweep` (inner = lu). The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`faer`); columns are eliminated
-//! left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert and Peierls, 1988). The diagonal is kept as pivot while it
-//! is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices of circuits and grids fill no more than the ordering predicts.
+//! Used by `sweep` (inner = lu); `partial` eliminates some rows of a block by the same steps. The order of unknowns is approximate minimum degree
+//! on the pattern of A + Aᵀ (`faer`); columns are eliminated left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert
+//! and Peierls, 1988). The diagonal is kept as pivot while it is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices
+//! of circuits and grids fill no more than the ordering predicts.
 //!
 //! Invariant: neither the predicted nor the real fill exceeds [`FillLimit`]; a block that would exceed it is refused before or while it is
 //! factorised. Supernodes are left out: solves, not factorisation, are repeated, and a fill that needs supernodes is refused here anyway.
@@ -14,35 +15,47 @@ use faer::sparse::linalg::amd;
 
 /// A diagonal pivot is kept while it is at least this part of the largest candidate.
 const PIVOT_THRESHOLD: f64 = 0.1;
+/// A pivot is at least this part of the largest entry in rows that cannot be pivots, so that L does not grow without bounds.
+const BORDER_THRESHOLD: f64 = 1e-3;
 
 /// Limits of a factorisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct FillLimit {
+pub struct FillLimit {
     /// Most entries of L and U together.
-    pub(crate) entries: usize,
+    pub entries: usize,
     /// Most multiplications.
-    pub(crate) multiplications: f64,
+    pub multiplications: f64,
 }
 
 /// Why a block has no usable factors.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(crate) enum LuError {
+#[non_exhaustive]
+pub enum LuError {
     /// Too much fill.
     #[error(
         "the factors of a diagonal block of {rows} rows would hold {entries:.1e} entries and take \
          {multiplications:.1e} multiplications, beyond what pays"
     )]
     Fill {
+        /// Rows of the block.
         rows: usize,
+        /// Entries of L and U.
         entries: f64,
+        /// Multiplications to make them.
         multiplications: f64,
     },
     /// There is no non-zero pivot. The column is 0-based within the block.
     #[error("the diagonal block is singular")]
-    Singular { column: usize },
+    Singular {
+        /// The column.
+        column: usize,
+    },
     /// The ordering could not be computed.
     #[error("no ordering for the diagonal block: {what}")]
-    Ordering { what: String },
+    Ordering {
+        /// The cause.
+        what: String,
+    },
 }
 
 /// P A Q = L U with unit L; columns compressed.
@@ -61,15 +74,24 @@ pub(crate) struct SparseLu {
     scratch: Vec<f64>,
 }
 
-#[derive(Debug, Default)]
-struct Columns {
-    offsets: Vec<usize>,
-    rows: Vec<u32>,
-    values: Vec<f64>,
+#[derive(Debug, Default, Clone)]
+pub(super) struct Columns {
+    pub(super) offsets: Vec<usize>,
+    pub(super) rows: Vec<u32>,
+    pub(super) values: Vec<f64>,
 }
 
 impl Columns {
-    fn column(&self, k: usize) -> (&[u32], &[f64]) {
+    /// No columns, with room for entries.
+    pub(super) fn with_capacity(entries: usize) -> Self {
+        Self {
+            offsets: vec![0],
+            rows: Vec::with_capacity(entries),
+            values: Vec::with_capacity(entries),
+        }
+    }
+
+    pub(super) fn column(&self, k: usize) -> (&[u32], &[f64]) {
         let range = self.offsets[k]..self.offsets[k + 1];
         (&self.rows[range.clone()], &self.values[range])
     }
@@ -82,13 +104,13 @@ impl Columns {
 
 /// An ordering and its predictions for a factorisation that keeps diagonal pivots.
 #[derive(Debug)]
-struct Ordering {
-    columns: Vec<u32>,
-    entries: f64,
-    multiplications: f64,
+pub(super) struct Ordering {
+    pub(super) columns: Vec<u32>,
+    pub(super) entries: f64,
+    pub(super) multiplications: f64,
 }
 
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 impl SparseLu {
     /// Factorises a square block within `limit`.
@@ -107,26 +129,15 @@ impl SparseLu {
         {
             return Err(refuse(ordering.entries, ordering.multiplications));
         }
-        let capacity = ordering.entries as usize / 2;
-        let columns = || Columns {
-            offsets: vec![0],
-            rows: Vec::with_capacity(capacity),
-            values: Vec::with_capacity(capacity),
-        };
-        let mut elimination = Elimination {
-            lower: columns(),
-            upper: columns(),
-            pivot_of: vec![NONE; n],
-            inverse_pivots: Vec::with_capacity(n),
-            row_of: Vec::with_capacity(n),
-            work: vec![0.0; n],
-            seen: vec![NONE; n],
-            pattern: Vec::new(),
-            path: Vec::new(),
-        };
+        let mut elimination = Elimination::new(n, n, ordering.entries as usize / 2);
         let mut multiplications = 0.0;
-        for (k, &column) in ordering.columns.iter().enumerate() {
-            multiplications += elimination.eliminate(k, &transposed, column as usize)?;
+        for &column in &ordering.columns {
+            multiplications += elimination.solve_column(&transposed, column as usize);
+            if !elimination.take_pivot(column as usize, 0.0) {
+                return Err(LuError::Singular {
+                    column: column as usize,
+                });
+            }
             let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
             if entries > limit.entries || multiplications > 2.0 * limit.multiplications {
                 return Err(refuse(entries as f64, multiplications));
@@ -181,46 +192,64 @@ impl SparseLu {
 }
 
 /// State of a left-looking factorisation. Rows keep the block's numbers until the end.
-struct Elimination {
-    lower: Columns,
-    upper: Columns,
+pub(super) struct Elimination {
+    pub(super) lower: Columns,
+    pub(super) upper: Columns,
     /// Position in the pivot order of each row, `NONE` while it is not a pivot.
-    pivot_of: Vec<u32>,
-    inverse_pivots: Vec<f64>,
-    row_of: Vec<u32>,
+    pub(super) pivot_of: Vec<u32>,
+    pub(super) inverse_pivots: Vec<f64>,
+    pub(super) row_of: Vec<u32>,
+    /// Rows from this number on never become pivots.
+    border: u32,
     /// The column being eliminated, dense; zero between columns.
-    work: Vec<f64>,
-    /// The last column whose pattern each row was in.
+    pub(super) work: Vec<f64>,
+    /// The last column whose pattern each row was in, by the number of `solve_column`'s call.
     seen: Vec<u32>,
+    calls: u32,
     /// Rows of the current column, each after all rows that depend on it.
-    pattern: Vec<u32>,
+    pub(super) pattern: Vec<u32>,
     /// Rows being followed and the entry of their L column to visit next.
     path: Vec<(u32, usize)>,
 }
 
 impl Elimination {
-    /// Eliminates `column` of the block (a row of `transposed`) as number `k`; returns the multiplications spent.
-    fn eliminate(&mut self, k: usize, transposed: &Csr, column: usize) -> Result<f64, LuError> {
+    /// Before the first column of a block of `n` rows, of which those from `border` on never become pivots.
+    pub(super) fn new(n: usize, border: usize, capacity: usize) -> Self {
+        Self {
+            lower: Columns::with_capacity(capacity),
+            upper: Columns::with_capacity(capacity),
+            pivot_of: vec![NONE; n],
+            inverse_pivots: Vec::with_capacity(border),
+            row_of: Vec::with_capacity(border),
+            border: border as u32,
+            work: vec![0.0; n],
+            seen: vec![NONE; n],
+            calls: 0,
+            pattern: Vec::new(),
+            path: Vec::new(),
+        }
+    }
+
+    /// Solves with L for `column` of the block (a row of `transposed`): appends its entries of U, leaves the others in `work`. Returns the
+    /// multiplications spent.
+    pub(super) fn solve_column(&mut self, transposed: &Csr, column: usize) -> f64 {
         let (rows, values) = transposed.row(column);
         self.pattern.clear();
+        let call = self.calls;
+        self.calls += 1;
         for &row in rows {
-            self.reach(k as u32, row);
+            self.reach(call, row);
         }
         for (&row, &value) in rows.iter().zip(values) {
             self.work[row as usize] = value;
         }
         let mut multiplications = 0.0;
-        let mut largest = (NONE, 0.0f64);
         for &row in self.pattern.iter().rev() {
-            let value = self.work[row as usize];
             let pivot = self.pivot_of[row as usize];
             if pivot == NONE {
-                // A NaN is chosen too, and refused below.
-                if value.abs() > largest.1 || value.is_nan() {
-                    largest = (row, value.abs());
-                }
                 continue;
             }
+            let value = self.work[row as usize];
             self.upper.push(pivot, value);
             self.work[row as usize] = 0.0;
             let (below, factors) = self.lower.column(pivot as usize);
@@ -229,17 +258,46 @@ impl Elimination {
             }
             multiplications += factors.len() as f64;
         }
+        multiplications
+    }
+
+    /// Makes the column that was solved last the next one of L, by a pivot above `least` in magnitude. `false`: it has none, and its entries of U are
+    /// removed.
+    pub(super) fn take_pivot(&mut self, column: usize, least: f64) -> bool {
+        let mut largest = (NONE, 0.0f64);
+        let mut largest_below = 0.0f64;
+        for &row in self.pattern.iter().rev() {
+            if self.pivot_of[row as usize] != NONE {
+                continue;
+            }
+            let value = self.work[row as usize];
+            if row >= self.border {
+                largest_below = largest_below.max(value.abs());
+            } else if value.abs() > largest.1 || value.is_nan() {
+                // A NaN is chosen too, and refused below.
+                largest = (row, value.abs());
+            }
+        }
         let diagonal = self.work[column];
         let kept = self.pivot_of[column] == NONE
             && diagonal.abs() >= PIVOT_THRESHOLD * largest.1
             && diagonal != 0.0;
         let pivot_row = if kept { column as u32 } else { largest.0 };
-        if pivot_row == NONE || !self.work[pivot_row as usize].is_finite() {
-            return Err(LuError::Singular { column });
-        }
-        let inverse = 1.0 / self.work[pivot_row as usize];
-        if !inverse.is_finite() {
-            return Err(LuError::Singular { column });
+        let pivot = match pivot_row {
+            NONE => 0.0,
+            row => self.work[row as usize],
+        };
+        let inverse = 1.0 / pivot;
+        let is_usable = pivot.is_finite()
+            && inverse.is_finite()
+            && pivot.abs() > least
+            && pivot.abs() >= BORDER_THRESHOLD * largest_below;
+        if !is_usable {
+            let start = self.upper.offsets[self.row_of.len()];
+            self.upper.rows.truncate(start);
+            self.upper.values.truncate(start);
+            self.clear_work();
+            return false;
         }
         for &row in &self.pattern {
             if self.pivot_of[row as usize] == NONE {
@@ -249,21 +307,28 @@ impl Elimination {
                 self.work[row as usize] = 0.0;
             }
         }
-        self.pivot_of[pivot_row as usize] = k as u32;
+        self.pivot_of[pivot_row as usize] = self.row_of.len() as u32;
         self.row_of.push(pivot_row);
         self.inverse_pivots.push(inverse);
         self.lower.offsets.push(self.lower.values.len());
         self.upper.offsets.push(self.upper.values.len());
-        Ok(multiplications)
+        true
     }
 
-    /// Adds `row`, and all rows its elimination fills, to the pattern of column `k`: depth first, each row after
+    /// Forgets the column that was solved last.
+    pub(super) fn clear_work(&mut self) {
+        for &row in &self.pattern {
+            self.work[row as usize] = 0.0;
+        }
+    }
+
+    /// Adds `row`, and all rows its elimination fills, to the pattern of the column of this call: depth first, each row after
     /// those it leads to, so that the pattern backwards is an order of elimination.
-    fn reach(&mut self, k: u32, row: u32) {
-        if self.seen[row as usize] == k {
+    fn reach(&mut self, call: u32, row: u32) {
+        if self.seen[row as usize] == call {
             return;
         }
-        self.seen[row as usize] = k;
+        self.seen[row as usize] = call;
         self.path.push((row, self.first_below(row)));
         while let Some((row, next)) = self.path.last_mut() {
             let pivot = self.pivot_of[*row as usize];
@@ -275,8 +340,8 @@ impl Elimination {
             if *next < end {
                 let below = self.lower.rows[*next];
                 *next += 1;
-                if self.seen[below as usize] != k {
-                    self.seen[below as usize] = k;
+                if self.seen[below as usize] != call {
+                    self.seen[below as usize] = call;
                     let first = self.first_below(below);
                     self.path.push((below, first));
                 }
@@ -321,13 +386,13 @@ pub(crate) fn transpose(matrix: &Csr) -> Csr {
         .expect("a transpose is as valid as its matrix")
 }
 
-/// Approximate minimum degree on the pattern of A + Aᵀ.
 /// Entries and multiplications of factors of `matrix` that keep the diagonal as pivots.
 pub(crate) fn predict(matrix: &Csr) -> Result<(f64, f64), LuError> {
     order(matrix).map(|ordering| (ordering.entries, ordering.multiplications))
 }
 
-fn order(matrix: &Csr) -> Result<Ordering, LuError> {
+/// Approximate minimum degree on the pattern of A + Aᵀ.
+pub(super) fn order(matrix: &Csr) -> Result<Ordering, LuError> {
     let n = matrix.rows();
     let failed = |what: String| LuError::Ordering { what };
     // Indices of 64 bits: the workspace of the ordering counts entries of A + Aᵀ with them.

@@ -1,16 +1,23 @@
 //! Relaxation on one machine: the kernels, the sweepers that every mode uses, and the modes that need no network.
 //!
 //! `distributed` uses [`Sweeper`] and [`StopRule`] for each worker; the command line calls [`single`] and [`threads`]
-//! for comparison. Nothing here knows of frames or nodes.
+//! for comparison, and the circuits' solver eliminates the interior of its parts by [`BorderedCholesky`] or
+//! [`PartialLu`]. Nothing here knows of frames or nodes.
 
+mod bordered;
+mod cholesky;
 pub mod direct;
 pub mod kernels;
 mod lu;
+mod partial;
 pub mod single;
 mod stop;
 mod sweep;
 pub mod threads;
 
+pub use bordered::BorderedCholesky;
+pub use lu::{FillLimit, LuError};
+pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};
 pub(crate) use sweep::diagonal_block;
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};

@@ -1,0 +1,277 @@
+//! `tsumuji solve NETLIST`: operating points and sweeps of circuits, by direct solution in parts on threads of this process.
+//!
+//! Called by `super` where the file's name is that of a netlist. The residual that is printed is computed from the circuit's equations. Options of
+//! relaxation and of messages have no effect here and are refused.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+use tsumuji_board::Elements;
+use tsumuji_circuit::compute::{Computation, Options, Outcome};
+use tsumuji_circuit::netlist::{self, Netlist};
+use tsumuji_circuit::newton::Way;
+use tsumuji_solve::local::{Inner, Limits};
+use tsumuji_solve::method::Method;
+
+use super::{Args, ModeName};
+use crate::{DONE, NOT_REACHED, output};
+
+/// Names of netlists end so, before `.gz`.
+const ENDINGS: [&str; 4] = ["sp", "cir", "spice", "net"];
+
+/// The netlist among the arguments, if the file is one by its name.
+pub(super) fn netlist_of(args: &Args) -> Option<PathBuf> {
+    let path = args.matrix.as_ref()?;
+    let plain = match path.extension() {
+        Some(ending) if ending.eq_ignore_ascii_case("gz") => path.with_extension(""),
+        _ => path.clone(),
+    };
+    let ending = plain.extension()?;
+    let is_netlist = ENDINGS
+        .iter()
+        .any(|known| ending.eq_ignore_ascii_case(known));
+    is_netlist.then(|| path.clone())
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
+    check(args)?;
+    Limits::new(args.tol, args.max_laps)?;
+    let parts = match args.workers {
+        Some(0) => bail!("0 workers solve nothing; use at least 1"),
+        Some(workers) => workers,
+        None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+    };
+    let began = Instant::now();
+    let netlist = netlist::read(path)?;
+    let load = began.elapsed();
+    let options = Options {
+        parts,
+        tolerance: args.tol,
+    };
+    let prepared = Computation::new(&netlist, options).with_context(|| netlist.name.clone())?;
+    eprintln!(
+        "{}: {} nodes, {} unknowns, tolerance {:e}",
+        netlist.name,
+        netlist.nodes.len(),
+        prepared.unknowns(),
+        args.tol
+    );
+    netlist
+        .notes
+        .iter()
+        .for_each(|note| eprintln!("note: {note}"));
+    // An interrupt just ends the program: there is nothing to clean up.
+    let outcome = prepared
+        .run(|| false)
+        .with_context(|| netlist.name.clone())?;
+    let is_reached = outcome.residual <= args.tol;
+    if !is_reached {
+        eprintln!(
+            "tsumuji: the residual is {:.1e}, above the tolerance of {:e}; ask for a larger --tol",
+            outcome.residual, args.tol
+        );
+    }
+    if let Some(path) = &args.output {
+        output::PendingFile::create(path)?.finish(|out| write_voltages(out, &netlist, &outcome))?;
+    }
+    let report = Report {
+        netlist: &netlist,
+        outcome: &outcome,
+        load,
+        is_reached,
+    };
+    if args.json {
+        output::print_json(&report.json());
+    } else {
+        output::print_text(&report.table());
+    }
+    Ok(if is_reached {
+        DONE
+    } else {
+        ExitCode::from(NOT_REACHED)
+    })
+}
+
+/// Checks that need not read the netlist.
+fn check(args: &Args) -> anyhow::Result<()> {
+    for (flag, is_given) in [
+        ("--rhs", args.rhs.is_some()),
+        ("--history", args.history.is_some()),
+        ("--plot", args.plot.is_some()),
+        ("--link", args.link.is_some()),
+        ("--mode", args.mode != ModeName::Auto),
+        ("--method", args.method != Method::Auto),
+        ("--sweep", args.sweep.is_some()),
+        ("--executor", args.executor.is_some()),
+        ("--elements", args.elements != Elements::Auto),
+        ("--inner", args.inner != Inner::Auto),
+        ("--omega", args.omega != 1.0),
+        ("--max-laps", args.max_laps != 100_000),
+        ("--loss", args.loss.is_some()),
+        ("--seed", args.seed != 1),
+        ("--hosts", args.hosts.is_some()),
+        ("--congestion", args.congestion.is_some()),
+        ("--key, --seal and --open", args.security.is_given()),
+        ("--metrics", args.metrics.is_some()),
+    ] {
+        ensure!(
+            !is_given,
+            "{flag}: no effect with a netlist, which is solved directly by threads; leave it out (--workers, --tol, --output and --json have effect)"
+        );
+    }
+    if let Some(path) = &args.output {
+        ensure!(
+            path.extension()
+                .is_some_and(|ending| ending.eq_ignore_ascii_case("csv")),
+            "{}: voltages are written as .csv; give a name that ends so",
+            path.display()
+        );
+        output::check_writable(path)?;
+    }
+    Ok(())
+}
+
+/// One line for each node: its name and voltage, or one voltage for each point of a sweep.
+fn write_voltages(
+    out: &mut dyn Write,
+    netlist: &Netlist,
+    outcome: &Outcome,
+) -> std::io::Result<()> {
+    write!(out, "node")?;
+    if outcome.swept.is_empty() {
+        write!(out, ",voltage")?;
+    }
+    for value in &outcome.swept {
+        write!(out, ",{value:?}")?;
+    }
+    writeln!(out)?;
+    for node in 0..netlist.nodes.len() {
+        let name = netlist.nodes.get(node as u32);
+        if name.contains('"') {
+            write!(out, "\"{}\"", name.replace('"', "\"\""))?;
+        } else {
+            write!(out, "{name}")?;
+        }
+        for voltages in &outcome.voltages {
+            write!(out, ",{:?}", voltages[node])?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// What is told in the end.
+struct Report<'a> {
+    netlist: &'a Netlist,
+    outcome: &'a Outcome,
+    load: Duration,
+    is_reached: bool,
+}
+
+impl Report<'_> {
+    /// Node and voltage: the smallest and the largest of all points, ground left out.
+    fn extremes(&self) -> [(&str, f64); 2] {
+        let mut least = ("0", f64::INFINITY);
+        let mut most = ("0", f64::NEG_INFINITY);
+        for voltages in &self.outcome.voltages {
+            for (node, &volts) in (0u32..).zip(voltages).skip(1) {
+                if volts < least.1 {
+                    least = (self.netlist.nodes.get(node), volts);
+                }
+                if volts > most.1 {
+                    most = (self.netlist.nodes.get(node), volts);
+                }
+            }
+        }
+        [least, most]
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Outcome { sizes, .. } = self.outcome;
+        let [least, most] = self.extremes();
+        json!({
+            "system": self.netlist.name,
+            "title": self.netlist.title,
+            "converged": self.is_reached,
+            "residual": self.outcome.residual,
+            "nodes": self.netlist.nodes.len(),
+            "elements": self.netlist.elements(),
+            "unknowns": self.outcome.unknowns,
+            "points": self.outcome.voltages.len(),
+            "parts": sizes.parts,
+            "interface": sizes.interface,
+            "factor_entries": sizes.entries,
+            "newton_iterations": self.outcome.steps,
+            "found_by": self.outcome.way.to_string(),
+            "smallest": { "node": least.0, "volts": least.1 },
+            "largest": { "node": most.0, "volts": most.1 },
+            "seconds": {
+                "load": self.load.as_secs_f64(),
+                "prepare": self.outcome.prepare.as_secs_f64(),
+                "factor": self.outcome.factor.as_secs_f64(),
+                "solve": self.outcome.solve.as_secs_f64(),
+            },
+            "notes": self.netlist.notes,
+        })
+    }
+
+    fn table(&self) -> String {
+        let Outcome { sizes, .. } = self.outcome;
+        let points = match self.outcome.swept[..] {
+            [] => "operating point".to_owned(),
+            [first, .., last] => format!(
+                "{} points, from {first} to {last}",
+                self.outcome.swept.len()
+            ),
+            [only] => format!("1 point, at {only}"),
+        };
+        let how = match self.outcome.way {
+            Way::Linear => "linear".to_owned(),
+            way => format!("{} iterations of {way}", self.outcome.steps),
+        };
+        let [least, most] = self.extremes();
+        let rows = [
+            ("result", format!("{points}; {how}")),
+            (
+                "residual",
+                format!(
+                    "{:.3e}  (of the circuit's equations, |b - A x| / |b|)",
+                    self.outcome.residual
+                ),
+            ),
+            (
+                "circuit",
+                format!(
+                    "{} nodes, {} elements, {} unknowns",
+                    self.netlist.nodes.len(),
+                    self.netlist.elements(),
+                    self.outcome.unknowns
+                ),
+            ),
+            (
+                "parts",
+                format!(
+                    "{} with an interface of {}, factors of {} entries",
+                    sizes.parts, sizes.interface, sizes.entries
+                ),
+            ),
+            ("smallest", format!("{} V at {}", least.1, least.0)),
+            ("largest", format!("{} V at {}", most.1, most.0)),
+            (
+                "time",
+                format!(
+                    "load {:.3?}, prepare {:.3?}, factor {:.3?}, solve {:.3?}",
+                    self.load, self.outcome.prepare, self.outcome.factor, self.outcome.solve
+                ),
+            ),
+        ];
+        rows.iter()
+            .map(|(name, text)| format!("{name:<10}{text}\n"))
+            .collect()
+    }
+}

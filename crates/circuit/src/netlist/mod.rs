@@ -1,0 +1,337 @@
+//! Netlists of circuits in the language of SPICE: elements between named nodes.
+//!
+//! The command line calls [`read`]. `lines` gives logical lines, `directives` takes those that begin with a dot, `cards` the elements, `instances`
+//! unfolds subcircuits, `scope` knows parameters. Elements with plain values are stored as they come; what refers to something that may stand further
+//! below waits until the end of the file. Reading takes any bytes without panicking, in time and memory that [`Limits`] bound.
+//!
+//! Left out on purpose: transistors, transmission lines, behavioural sources, `.lib`, `.func`, conditions. They are refused with one line.
+
+mod cards;
+mod directives;
+mod expression;
+mod instances;
+mod lines;
+mod number;
+mod reader;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use crate::names::Names;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use tsumuji_solve::system::memory;
+
+/// A node: its number in [`Netlist::nodes`]. Number 0 is ground, called `0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// The node whose voltage is 0.
+    pub const GROUND: Self = Self(0);
+
+    /// Its place in an array.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Two nodes; current and voltage count from the first to the second.
+pub type Pair = [NodeId; 2];
+
+/// A resistor that is no short circuit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Resistor {
+    /// Its ends.
+    pub nodes: Pair,
+    /// Resistance in ohms; not zero, negative for active ones.
+    pub ohms: f64,
+}
+
+/// A constant source of voltage or current.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Source {
+    /// Plus and minus. A current flows from plus through the source to minus.
+    pub nodes: Pair,
+    /// Volts or amperes.
+    pub value: f64,
+    /// Number in [`Netlist::sources`].
+    pub name: u32,
+}
+
+/// A source that a voltage between two nodes controls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VoltageControlled {
+    /// Plus and minus.
+    pub nodes: Pair,
+    /// The controlling voltage.
+    pub control: Pair,
+    /// Volts per volt (E), or siemens (G).
+    pub gain: f64,
+    /// Number in [`Netlist::sources`].
+    pub name: u32,
+}
+
+/// A source that the current through a voltage source controls.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CurrentControlled {
+    /// Plus and minus.
+    pub nodes: Pair,
+    /// Place of the controlling source in [`Netlist::voltages`].
+    pub control: u32,
+    /// Amperes per ampere (F), or ohms (H).
+    pub gain: f64,
+    /// Number in [`Netlist::sources`].
+    pub name: u32,
+}
+
+/// A diode.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Diode {
+    /// Anode and cathode.
+    pub nodes: Pair,
+    /// Saturation current in amperes, area included.
+    pub saturation_amperes: f64,
+    /// Emission coefficient.
+    pub emission: f64,
+    /// Series resistance in ohms, area included; 0 for none.
+    pub series_ohms: f64,
+    /// Reverse voltage at which it breaks down, in volts; infinite for none.
+    pub breakdown_volts: f64,
+    /// Number in [`Netlist::sources`].
+    pub name: u32,
+}
+
+/// A source that a sweep varies: its place in [`Netlist::voltages`] or [`Netlist::currents`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceRef {
+    /// A voltage source.
+    Voltage(u32),
+    /// A current source.
+    Current(u32),
+}
+
+/// What is to be computed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Analysis {
+    /// The operating point.
+    OperatingPoint,
+    /// One operating point for each value of a source.
+    Sweep {
+        /// The source.
+        source: SourceRef,
+        /// Its values, in volts or amperes.
+        values: Vec<f64>,
+    },
+}
+
+/// A circuit without hierarchy.
+#[derive(Debug, Clone)]
+pub struct Netlist {
+    /// Name for messages: of the file.
+    pub name: String,
+    /// First line of the file.
+    pub title: String,
+    /// Names of the nodes, in lower case; those within instances as `x1.node`.
+    pub nodes: Names,
+    /// Names of sources and diodes, which are distinct.
+    pub sources: Names,
+    /// Resistors other than short circuits.
+    pub resistors: Vec<Resistor>,
+    /// Inductors and resistors of no ohms: ends that have one voltage.
+    pub shorts: Vec<Pair>,
+    /// Capacitors, which carry no current.
+    pub capacitors: usize,
+    /// Sources of voltage (V).
+    pub voltages: Vec<Source>,
+    /// Sources of current (I).
+    pub currents: Vec<Source>,
+    /// Voltage from voltage (E).
+    pub voltage_gains: Vec<VoltageControlled>,
+    /// Current from voltage (G).
+    pub transconductances: Vec<VoltageControlled>,
+    /// Current from current (F).
+    pub current_gains: Vec<CurrentControlled>,
+    /// Voltage from current (H).
+    pub transresistances: Vec<CurrentControlled>,
+    /// Diodes (D).
+    pub diodes: Vec<Diode>,
+    /// What the file asks for.
+    pub analysis: Analysis,
+    /// Notes for the user, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Netlist {
+    /// A circuit of ground alone.
+    pub fn new(name: &str) -> Self {
+        let mut nodes = Names::default();
+        nodes.intern("0");
+        Self {
+            name: name.into(),
+            title: String::new(),
+            nodes,
+            sources: Names::default(),
+            resistors: Vec::new(),
+            shorts: Vec::new(),
+            capacitors: 0,
+            voltages: Vec::new(),
+            currents: Vec::new(),
+            voltage_gains: Vec::new(),
+            transconductances: Vec::new(),
+            current_gains: Vec::new(),
+            transresistances: Vec::new(),
+            diodes: Vec::new(),
+            analysis: Analysis::OperatingPoint,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Elements of all kinds.
+    pub fn elements(&self) -> usize {
+        self.resistors.len()
+            + self.shorts.len()
+            + self.capacitors
+            + self.voltages.len()
+            + self.currents.len()
+            + self.voltage_gains.len()
+            + self.transconductances.len()
+            + self.current_gains.len()
+            + self.transresistances.len()
+            + self.diodes.len()
+    }
+
+    /// The name of a node.
+    pub fn node_name(&self, node: NodeId) -> &str {
+        self.nodes.get(node.0)
+    }
+
+    /// Bytes of names and elements, about.
+    fn bytes(&self) -> usize {
+        self.nodes.bytes() + self.sources.bytes() + self.elements() * size_of::<VoltageControlled>()
+    }
+}
+
+/// A place in a netlist: number of its file, and line counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    file: u16,
+    line: u32,
+}
+
+/// Why a file gives no circuit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It cannot be opened or read.
+    #[error("{file}: cannot be read: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The content is no circuit that is understood.
+    #[error("{file}: line {line}: {what}")]
+    Content {
+        /// The file.
+        file: String,
+        /// Its line, counted from 1.
+        line: u32,
+        /// What is wrong, and what would be accepted.
+        what: String,
+    },
+    /// The file as a whole.
+    #[error("{file}: {what}")]
+    Whole {
+        /// The file.
+        file: String,
+        /// What is wrong, and what would be accepted.
+        what: String,
+    },
+}
+
+impl ReadError {
+    fn io(file: &str, source: std::io::Error) -> Self {
+        if source.kind() == std::io::ErrorKind::UnexpectedEof {
+            return Self::Whole {
+                file: file.into(),
+                what: "the compressed data ends early; the file is truncated".into(),
+            };
+        }
+        Self::Io {
+            file: file.into(),
+            source,
+        }
+    }
+}
+
+/// What reading may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes of the circuit in memory.
+    pub memory_bytes: u64,
+    /// Most letters of cards that come from instances: a few lines can unfold to any number.
+    pub unfolded_bytes: u64,
+}
+
+impl Limits {
+    /// Some 25 million elements from subcircuits.
+    const UNFOLDED_BYTES: u64 = 1 << 30;
+
+    /// Half of the memory that is available: the other half is for the equations.
+    pub fn of_this_machine() -> Self {
+        Self {
+            memory_bytes: memory::available_bytes().unwrap_or(u64::MAX) / 2,
+            unfolded_bytes: Self::UNFOLDED_BYTES,
+        }
+    }
+}
+
+/// Reads a netlist, gzipped or not.
+pub fn read(path: &Path) -> Result<Netlist, ReadError> {
+    let name = path.display().to_string();
+    let io = |source| ReadError::io(&name, source);
+    let file = File::open(path).map_err(io)?;
+    if file.metadata().map_err(io)?.is_dir() {
+        return Err(io(std::io::Error::other("it is a directory")));
+    }
+    let reader = decompressed(Box::new(BufReader::with_capacity(1 << 18, file))).map_err(io)?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => Path::new(".").to_owned(),
+    };
+    reader::read(&name, reader, Some(folder), Limits::of_this_machine())
+}
+
+/// Reads a netlist from bytes in memory, not compressed; `name` is for messages. It may include no files.
+pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Netlist, ReadError> {
+    reader::read(name, Box::new(bytes), None, limits)
+}
+
+/// The reader, or what it decompresses to if it begins as gzip does.
+fn decompressed<'a>(mut reader: Box<dyn BufRead + 'a>) -> std::io::Result<Box<dyn BufRead + 'a>> {
+    let mut first = Vec::with_capacity(2);
+    (&mut reader).take(2).read_to_end(&mut first)?;
+    let is_compressed = first == [0x1f, 0x8b];
+    let whole = std::io::Cursor::new(first).chain(reader);
+    Ok(if is_compressed {
+        let decoder = flate2::bufread::MultiGzDecoder::new(whole);
+        Box::new(BufReader::with_capacity(1 << 18, decoder))
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// A piece of a netlist within a message: quoted, in one line, and not too long.
+fn quoted(text: &str) -> String {
+    const MOST_LETTERS: usize = 40;
+    let shown: String = text.chars().take(MOST_LETTERS).collect();
+    let dots = if shown.len() < text.len() { "..." } else { "" };
+    format!(
+        "'{}{dots}'",
+        shown.escape_debug().to_string().replace("\\'", "'")
+    )
+}

@@ -1,0 +1,402 @@
+//! Direct solution of a sparse system in parts: substructuring with a Schur complement.
+//!
+//! The command line makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`).
+//! Each part eliminates its interior by sparse LU (`part`), all at once on threads; the interface's equations, to which each part adds its Schur
+//! complement, are solved densely (`interface`), and each part substitutes back. Unknowns without a usable pivot within their part join the
+//! interface: the currents of voltage sources do, where their nodes are there. Each solution is refined by its residual, computed from the whole
+//! matrix in 64 bits.
+//!
+//! One part is ordinary sparse LU.
+//!
+//! Invariant: [`Solution::residual`] is computed from A, b and x, never from factors.
+
+mod interface;
+mod part;
+mod partition;
+#[cfg(test)]
+mod tests;
+
+pub use part::{PartFactors, PartInput, PartOutput};
+
+use faer::Mat;
+use interface::Interface;
+use partition::{INTERFACE, Partition};
+use tsumuji_solve::local::{FillLimit, LuError, relative};
+use tsumuji_solve::system::{Csr, memory};
+
+/// Most steps of iterative refinement of one solution; one is made always, more while the residual is above the tolerance and falls to half.
+const MOST_REFINEMENTS: usize = 4;
+/// Bytes of an entry of a factor: its number, its row, and room for growing.
+const ENTRY_BYTES: u64 = 24;
+/// Most multiplications of one factorisation: some hours of one core.
+const MOST_MULTIPLICATIONS: f64 = 1e13;
+
+/// Why a system is not solved.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SolveError {
+    /// No division into parts.
+    #[error("{what}")]
+    Partition {
+        /// The cause.
+        what: String,
+    },
+    /// A part cannot be factorised.
+    #[error("part {part} of the circuit: {source}; more workers make smaller parts")]
+    Part {
+        /// The part, counted from 0.
+        part: usize,
+        /// The cause.
+        source: LuError,
+    },
+    /// There is no unique solution.
+    #[error("the equations are singular at unknown {unknown}")]
+    Singular {
+        /// Number of an unknown that the others leave undetermined.
+        unknown: usize,
+    },
+    /// The interface is too large to be solved densely.
+    #[error(
+        "the interface of the parts has {found} unknowns, beyond the limit of {limit}; use fewer workers"
+    )]
+    Interface {
+        /// Its unknowns.
+        found: usize,
+        /// Most that are accepted.
+        limit: usize,
+    },
+}
+
+/// Sizes of a factorisation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Parts.
+    pub parts: usize,
+    /// Unknowns of the interface, those that joined it included.
+    pub interface: usize,
+    /// Entries of all factors, the interface's included.
+    pub entries: usize,
+}
+
+/// A solution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Solution {
+    /// x.
+    pub x: Vec<f64>,
+    /// ‖b − A x‖₂ / ‖b‖₂, from A, b and x.
+    pub residual: f64,
+}
+
+/// A system divided into parts.
+#[derive(Debug)]
+pub struct Substructure {
+    partition: Partition,
+    /// Number of each unknown within its part or within the interface.
+    place: Vec<u32>,
+    /// Unknowns of the interface as the partition makes it, ascending.
+    interface: Vec<u32>,
+    /// Of each part's factors.
+    fill_limit: FillLimit,
+    /// Most unknowns of the interface, those that join it included.
+    interface_limit: usize,
+    factors: Option<Factors>,
+}
+
+/// Factors of all parts and of the interface.
+#[derive(Debug)]
+struct Factors {
+    matrix: Csr,
+    parts: Vec<FactoredPart>,
+    interface: Interface,
+    unknowns: usize,
+    sizes: Sizes,
+}
+
+/// A part with what the others need to know of it.
+#[derive(Debug)]
+struct FactoredPart {
+    interior: Vec<u32>,
+    /// Numbers of the rows and columns of its Schur complement in the interface.
+    border: Vec<u32>,
+    /// Unknowns of its border as the partition made it.
+    borders: usize,
+    factors: PartFactors,
+}
+
+impl Substructure {
+    /// Divides the unknowns of a matrix into at most `parts` parts. Its values do not matter.
+    pub fn new(matrix: &Csr, parts: usize) -> Result<Self, SolveError> {
+        let partition =
+            partition::partition(matrix, parts).map_err(|what| SolveError::Partition { what })?;
+        let mut counts = vec![0u32; partition.parts];
+        let mut interface = Vec::new();
+        let place = (0..)
+            .zip(&partition.part_of)
+            .map(|(unknown, &part)| {
+                if part == INTERFACE {
+                    interface.push(unknown);
+                    interface.len() as u32 - 1
+                } else {
+                    counts[part as usize] += 1;
+                    counts[part as usize] - 1
+                }
+            })
+            .collect();
+        Ok(Self {
+            fill_limit: fill_limit(partition.parts),
+            interface_limit: interface::most_unknowns(),
+            partition,
+            place,
+            interface,
+            factors: None,
+        })
+    }
+
+    /// Factorises `matrix`, whose pattern is that of the division.
+    pub fn factor(&mut self, matrix: &Csr) -> Result<Sizes, SolveError> {
+        assert_eq!(
+            matrix.rows(),
+            self.place.len(),
+            "the division is that of another matrix"
+        );
+        self.factors = None;
+        let limit = self.fill_limit;
+        let inputs = part::inputs(matrix, &self.partition, &self.place);
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let (first, others) = inputs.split_first().expect("there is a part");
+            let others: Vec<_> = others
+                .iter()
+                .map(|input| scope.spawn(move || input.factor(limit)))
+                .collect();
+            let first = first.factor(limit);
+            let others = others.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            std::iter::once(first).chain(others).collect()
+        });
+        let mut unknowns = self.interface.len();
+        let mut parts = Vec::with_capacity(inputs.len());
+        let mut outputs = Vec::with_capacity(inputs.len());
+        // Names of the interface's unknowns in the whole system, those that join it behind the others.
+        let mut names = self.interface.clone();
+        for (part, (input, outcome)) in inputs.into_iter().zip(outcomes).enumerate() {
+            let (factors, output) = outcome.map_err(|source| SolveError::Part { part, source })?;
+            let delayed = &output.schur.delayed;
+            let joined = unknowns as u32..(unknowns + delayed.len()) as u32;
+            names.extend(delayed.iter().map(|&place| input.interior[place as usize]));
+            unknowns += delayed.len();
+            let borders = input.border.len();
+            let border = joined.chain(input.border).collect();
+            parts.push(FactoredPart {
+                interior: input.interior,
+                border,
+                borders,
+                factors,
+            });
+            outputs.push(output);
+        }
+        let limit = self.interface_limit;
+        if unknowns > limit {
+            return Err(SolveError::Interface {
+                found: unknowns,
+                limit,
+            });
+        }
+        let schur = self.assemble(matrix, unknowns, &parts, &outputs);
+        let scales = column_scales(matrix, &names);
+        let interface = Interface::new(schur, &scales).map_err(|error| match error {
+            SolveError::Singular { unknown } => SolveError::Singular {
+                unknown: names[unknown] as usize,
+            },
+            other => other,
+        })?;
+        let sizes = Sizes {
+            parts: self.partition.parts,
+            interface: unknowns,
+            entries: outputs.iter().map(|output| output.entries).sum::<usize>()
+                + unknowns * unknowns,
+        };
+        self.factors = Some(Factors {
+            matrix: matrix.clone(),
+            parts,
+            interface,
+            unknowns,
+            sizes,
+        });
+        Ok(sizes)
+    }
+
+    /// S: entries between interface unknowns, and the parts' complements.
+    fn assemble(
+        &self,
+        matrix: &Csr,
+        unknowns: usize,
+        parts: &[FactoredPart],
+        outputs: &[PartOutput],
+    ) -> Mat<f64> {
+        let mut schur = Mat::zeros(unknowns, unknowns);
+        for (row, &unknown) in self.interface.iter().enumerate() {
+            let (columns, values) = matrix.row(unknown as usize);
+            for (&column, value) in columns.iter().zip(values) {
+                if self.partition.part_of[column as usize] == INTERFACE {
+                    schur[(row, self.place[column as usize] as usize)] += value;
+                }
+            }
+        }
+        for (part, output) in parts.iter().zip(outputs) {
+            let size = part.border.len();
+            for (place, &column) in part.border.iter().enumerate() {
+                let values = &output.schur.values[place * size..(place + 1) * size];
+                for (&row, value) in part.border.iter().zip(values) {
+                    schur[(row as usize, column as usize)] += value;
+                }
+            }
+        }
+        schur
+    }
+
+    /// Sizes of the present factors.
+    pub fn sizes(&self) -> Sizes {
+        self.factors
+            .as_ref()
+            .map_or_else(Sizes::default, |factors| factors.sizes)
+    }
+
+    /// Solves A x = b with the present factors, and refines x until the residual is within `tolerance`, if that helps. There must be factors.
+    pub fn solve(&self, b: &[f64], tolerance: f64) -> Solution {
+        let factors = self
+            .factors
+            .as_ref()
+            .expect("`factor` was called and did not fail");
+        let norm = norm(b);
+        let mut x = self.substitute(factors, b);
+        let mut rest = residual(&factors.matrix, &x, b);
+        let mut found = relative(self::norm(&rest), norm);
+        for _ in 0..MOST_REFINEMENTS {
+            if found == 0.0 || !found.is_finite() {
+                break;
+            }
+            let correction = self.substitute(factors, &rest);
+            let better: Vec<f64> = x
+                .iter()
+                .zip(&correction)
+                .map(|(x, correction)| x + correction)
+                .collect();
+            let better_rest = residual(&factors.matrix, &better, b);
+            let better_found = relative(self::norm(&better_rest), norm);
+            let has_helped = better_found < found;
+            let is_worth_more = better_found > tolerance && better_found < found / 2.0;
+            if has_helped {
+                (x, rest, found) = (better, better_rest, better_found);
+            }
+            if !is_worth_more {
+                break;
+            }
+        }
+        Solution { x, residual: found }
+    }
+
+    /// Forward and back substitution.
+    fn substitute(&self, factors: &Factors, b: &[f64]) -> Vec<f64> {
+        let forwarded = on_threads(&factors.parts, |part| {
+            let interior: Vec<f64> = part
+                .interior
+                .iter()
+                .map(|&unknown| b[unknown as usize])
+                .collect();
+            part.factors.forward(&interior, part.borders)
+        });
+        let mut inner = vec![0.0; factors.unknowns];
+        for (value, &unknown) in inner.iter_mut().zip(&self.interface) {
+            *value = b[unknown as usize];
+        }
+        for (part, y) in factors.parts.iter().zip(&forwarded) {
+            for (&unknown, value) in part.border.iter().zip(&y[part.factors.pivots()..]) {
+                inner[unknown as usize] += value;
+            }
+        }
+        factors.interface.solve(&mut inner);
+        let pairs: Vec<_> = factors.parts.iter().zip(forwarded).collect();
+        let interiors = on_threads(&pairs, |(part, y)| {
+            let mut y = y.clone();
+            for (&unknown, value) in part.border.iter().zip(&mut y[part.factors.pivots()..]) {
+                *value = inner[unknown as usize];
+            }
+            part.factors.backward(y)
+        });
+        let mut x = vec![0.0; b.len()];
+        for (value, &unknown) in inner.iter().zip(&self.interface) {
+            x[unknown as usize] = *value;
+        }
+        for (part, interior) in factors.parts.iter().zip(&interiors) {
+            for (&unknown, value) in part.interior.iter().zip(interior) {
+                x[unknown as usize] = *value;
+            }
+        }
+        x
+    }
+}
+
+/// Calls `work` for all items, the first on this thread and the others each on one of their own.
+fn on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let Some((first, others)) = items.split_first() else {
+        return Vec::new();
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let others: Vec<_> = others
+            .iter()
+            .map(|item| scope.spawn(move || work(item)))
+            .collect();
+        let first = work(first);
+        let others = others.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        std::iter::once(first).chain(others).collect()
+    })
+}
+
+/// What fits into the memory that is available, for each of several parts.
+fn fill_limit(parts: usize) -> FillLimit {
+    let available = memory::available_bytes().unwrap_or(u64::MAX);
+    let entries = available / ENTRY_BYTES / parts as u64;
+    FillLimit {
+        entries: usize::try_from(entries).unwrap_or(usize::MAX),
+        multiplications: MOST_MULTIPLICATIONS,
+    }
+}
+
+/// The largest entry of some columns.
+fn column_scales(matrix: &Csr, columns: &[u32]) -> Vec<f64> {
+    let mut largest = vec![0.0f64; matrix.columns()];
+    for (&column, value) in matrix.indices().iter().zip(matrix.values()) {
+        let largest = &mut largest[column as usize];
+        *largest = largest.max(value.abs());
+    }
+    columns
+        .iter()
+        .map(|&column| largest[column as usize])
+        .collect()
+}
+
+/// b − A x.
+fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> Vec<f64> {
+    (0..matrix.rows())
+        .map(|row| {
+            let (columns, values) = matrix.row(row);
+            let terms = columns
+                .iter()
+                .zip(values)
+                .map(|(&column, value)| value * x[column as usize]);
+            b[row] - terms.sum::<f64>()
+        })
+        .collect()
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}

@@ -1,0 +1,179 @@
+//! One part: its block of the matrix, its factors, and its share of the interface's equations.
+//!
+//! `super` makes a [`PartInput`] for each part and gives it to a thread. Input and output are plain data that name unknowns by number, so that a
+//! part may also be computed by another process.
+
+use super::partition::{INTERFACE, Partition};
+use tsumuji_solve::local::{BorderedCholesky, FillLimit, LuError, PartialLu, Schur};
+use tsumuji_solve::system::Csr;
+
+/// What a part needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartInput {
+    /// Numbers of its interior unknowns in the whole system, ascending.
+    pub interior: Vec<u32>,
+    /// Numbers of those interface unknowns in the interface to which it couples, ascending.
+    pub border: Vec<u32>,
+    /// Interior unknowns first, then the border; entries between unknowns of the border are left out.
+    pub block: Csr,
+}
+
+/// What a part gives to the interface.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartOutput {
+    /// The Schur complement of its interior, and interior unknowns that join the interface.
+    pub schur: Schur,
+    /// Entries of its factors.
+    pub entries: usize,
+}
+
+/// What a part keeps.
+#[derive(Debug)]
+pub struct PartFactors {
+    elimination: Elimination,
+    interior: usize,
+}
+
+/// Factors of a part whose interior holds resistors, diodes and independent sources only, or of another one.
+#[derive(Debug)]
+enum Elimination {
+    Symmetric(Box<BorderedCholesky>),
+    General(Box<PartialLu>),
+}
+
+/// Makes the input of every part. `place` is the number of each unknown within its part or within the interface.
+pub(super) fn inputs(matrix: &Csr, partition: &Partition, place: &[u32]) -> Vec<PartInput> {
+    let mut interiors: Vec<Vec<u32>> = vec![Vec::new(); partition.parts];
+    let mut borders: Vec<Vec<u32>> = vec![Vec::new(); partition.parts];
+    for row in 0..matrix.rows() {
+        let part = partition.part_of[row];
+        if part != INTERFACE {
+            interiors[part as usize].push(row as u32);
+        }
+        for &column in matrix.row(row).0 {
+            match (part, partition.part_of[column as usize]) {
+                (INTERFACE, INTERFACE) => {}
+                (INTERFACE, other) => borders[other as usize].push(row as u32),
+                (part, INTERFACE) => borders[part as usize].push(column),
+                _ => {}
+            }
+        }
+    }
+    let pairs = interiors.into_iter().zip(borders).enumerate();
+    pairs
+        .map(|(part, (interior, mut border))| {
+            border.sort_unstable();
+            border.dedup();
+            input(matrix, partition, place, part as u32, interior, &border)
+        })
+        .collect()
+}
+
+/// The input of one part, whose border is given by numbers of the whole system.
+fn input(
+    matrix: &Csr,
+    partition: &Partition,
+    place: &[u32],
+    part: u32,
+    interior: Vec<u32>,
+    border: &[u32],
+) -> PartInput {
+    let n = interior.len() + border.len();
+    let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    for (is_border, &row) in interior
+        .iter()
+        .map(|row| (false, row))
+        .chain(border.iter().map(|row| (true, row)))
+    {
+        let (columns, entries) = matrix.row(row as usize);
+        let pairs = || columns.iter().zip(entries);
+        for (&column, &entry) in
+            pairs().filter(|(column, _)| partition.part_of[**column as usize] == part)
+        {
+            indices.push(place[column as usize]);
+            values.push(entry);
+        }
+        if !is_border {
+            for (&column, &entry) in
+                pairs().filter(|(column, _)| partition.part_of[**column as usize] == INTERFACE)
+            {
+                let at = border
+                    .binary_search(&column)
+                    .expect("the border has what the interior couples to");
+                indices.push((interior.len() + at) as u32);
+                values.push(entry);
+            }
+        }
+        offsets.push(indices.len());
+    }
+    let block = Csr::new(n, offsets, indices, values)
+        .expect("numbers within a part rise with those of the system");
+    let border = border
+        .iter()
+        .map(|&unknown| place[unknown as usize])
+        .collect();
+    PartInput {
+        interior,
+        border,
+        block,
+    }
+}
+
+impl PartInput {
+    /// Eliminates the interior.
+    pub fn factor(&self, limit: FillLimit) -> Result<(PartFactors, PartOutput), LuError> {
+        let interior = self.interior.len();
+        let (elimination, schur, entries) =
+            match BorderedCholesky::new(&self.block, interior, limit)? {
+                Some((factors, values)) => {
+                    let entries = factors.entries();
+                    let schur = Schur {
+                        delayed: Vec::new(),
+                        values,
+                    };
+                    (Elimination::Symmetric(Box::new(factors)), schur, entries)
+                }
+                None => {
+                    let (factors, schur) = PartialLu::new(&self.block, interior, limit)?;
+                    let entries = factors.entries();
+                    (Elimination::General(Box::new(factors)), schur, entries)
+                }
+            };
+        let factors = PartFactors {
+            elimination,
+            interior,
+        };
+        Ok((factors, PartOutput { schur, entries }))
+    }
+}
+
+impl PartFactors {
+    /// From the right-hand side of the interior: what is kept until [`PartFactors::backward`]. Its end is what the part adds to the right-hand side
+    /// of the interface, in the order of the Schur complement.
+    pub fn forward(&self, interior: &[f64], border: usize) -> Vec<f64> {
+        let mut b = interior.to_vec();
+        b.resize(interior.len() + border, 0.0);
+        match &self.elimination {
+            Elimination::Symmetric(factors) => factors.forward(&b),
+            Elimination::General(factors) => factors.forward(&b),
+        }
+    }
+
+    /// Where in the vector of [`PartFactors::forward`] the interface begins.
+    pub fn pivots(&self) -> usize {
+        match &self.elimination {
+            Elimination::Symmetric(_) => self.interior,
+            Elimination::General(factors) => factors.pivots(),
+        }
+    }
+
+    /// The interior of the solution, from the vector of `forward` in whose end the solution of the interface stands.
+    pub fn backward(&self, y: Vec<f64>) -> Vec<f64> {
+        let mut x = match &self.elimination {
+            Elimination::Symmetric(factors) => factors.backward(y),
+            Elimination::General(factors) => factors.backward(y),
+        };
+        x.truncate(self.interior);
+        x
+    }
+}

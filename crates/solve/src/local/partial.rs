@@ -1,0 +1,275 @@
+//! Elimination of the interior of a block: sparse LU factors of its interior rows and columns, and the Schur complement of the others.
+//!
+//! The circuits' solver calls it for each of its parts, whose interior couples to others through a border only. The steps are those of `lu`. A
+//! column of the interior without a usable pivot in interior rows, as currents of voltage sources may have, is *delayed*: it joins the border, with
+//! an interior row that became no pivot.
+//!
+//! Invariant: rows of the Schur complement are the interior rows that became no pivot, then the border's; its columns are the delayed ones, then the
+//! border's. It is square.
+
+use super::lu::{Columns, Elimination, FillLimit, LuError, NONE, order, transpose};
+use crate::system::Csr;
+
+/// A pivot below this part of its column's largest entry is rounding.
+pub(super) const ROUNDING: f64 = 8.0 * f64::EPSILON;
+
+/// P A Q = (L₁₁ 0; L₂₁ I) (U₁₁ U₁₂; 0 S), with S given away.
+#[derive(Debug, Clone)]
+pub struct PartialLu {
+    /// Row that became pivot k; behind the pivots the rows of S.
+    row_of: Vec<u32>,
+    /// Column eliminated k-th; behind the pivots the columns of S.
+    column_of: Vec<u32>,
+    /// L₁₁ below the diagonal, and L₂₁; rows in the order of `row_of`.
+    lower: Columns,
+    /// U₁₁ above the diagonal, and U₁₂; rows in pivot order.
+    upper: Columns,
+    /// 1 / pivot.
+    inverse_pivots: Vec<f64>,
+}
+
+/// A Schur complement, dense.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schur {
+    /// Interior columns that joined the border, by their numbers in the block.
+    pub delayed: Vec<u32>,
+    /// Column after column; `delayed` first, then the border.
+    pub values: Vec<f64>,
+}
+
+impl PartialLu {
+    /// Eliminates rows and columns 0 to `interior` of a square block, within `limit`.
+    pub fn new(block: &Csr, interior: usize, limit: FillLimit) -> Result<(Self, Schur), LuError> {
+        let n = block.rows();
+        assert_eq!(n, block.columns(), "only square blocks have LU factors");
+        assert!(interior <= n, "the interior is within the block");
+        let transposed = transpose(block);
+        let ordering = order(&leading(&transposed, interior))?;
+        let refuse = |entries: f64, multiplications: f64| LuError::Fill {
+            rows: n,
+            entries,
+            multiplications,
+        };
+        if ordering.entries > limit.entries as f64
+            || ordering.multiplications > limit.multiplications
+        {
+            return Err(refuse(ordering.entries, ordering.multiplications));
+        }
+        let mut elimination = Elimination::new(n, interior, ordering.entries as usize / 2);
+        let mut multiplications = 0.0;
+        let mut column_of = Vec::with_capacity(n);
+        let mut delayed = Vec::new();
+        for &column in &ordering.columns {
+            multiplications += elimination.solve_column(&transposed, column as usize);
+            let (_, values) = transposed.row(column as usize);
+            let largest = values
+                .iter()
+                .fold(0.0f64, |most, value| most.max(value.abs()));
+            if elimination.take_pivot(column as usize, ROUNDING * largest) {
+                column_of.push(column);
+            } else {
+                delayed.push(column);
+            }
+            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
+            if entries > limit.entries || multiplications > 2.0 * limit.multiplications {
+                return Err(refuse(entries as f64, multiplications));
+            }
+        }
+        let pivots = column_of.len();
+        column_of.extend_from_slice(&delayed);
+        column_of.extend(interior as u32..n as u32);
+        let mut row_of = std::mem::take(&mut elimination.row_of);
+        row_of.extend((0..n as u32).filter(|&row| elimination.pivot_of[row as usize] == NONE));
+        let size = n - pivots;
+        let mut schur = vec![0.0; size * size];
+        for (place, &column) in column_of[pivots..].iter().enumerate() {
+            multiplications += elimination.solve_column(&transposed, column as usize);
+            let values = &mut schur[place * size..(place + 1) * size];
+            for (value, &row) in values.iter_mut().zip(&row_of[pivots..]) {
+                *value = elimination.work[row as usize];
+            }
+            elimination.clear_work();
+            elimination
+                .upper
+                .offsets
+                .push(elimination.upper.values.len());
+            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
+            if entries > limit.entries || multiplications > 4.0 * limit.multiplications {
+                return Err(refuse(entries as f64, multiplications));
+            }
+        }
+        let mut position = vec![0u32; n];
+        for (place, &row) in (0..).zip(&row_of) {
+            position[row as usize] = place;
+        }
+        let mut lower = elimination.lower;
+        for row in &mut lower.rows {
+            *row = position[*row as usize];
+        }
+        let factors = Self {
+            row_of,
+            column_of,
+            lower,
+            upper: elimination.upper,
+            inverse_pivots: elimination.inverse_pivots,
+        };
+        Ok((
+            factors,
+            Schur {
+                delayed,
+                values: schur,
+            },
+        ))
+    }
+
+    /// Pivots: interior unknowns that were eliminated.
+    pub fn pivots(&self) -> usize {
+        self.inverse_pivots.len()
+    }
+
+    /// Entries of L and U, those of the pivots counted once.
+    pub fn entries(&self) -> usize {
+        self.lower.values.len() + self.upper.values.len() + self.pivots()
+    }
+
+    /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialLu::backward`] needs, and behind the pivots the right-hand side of S.
+    pub fn forward(&self, b: &[f64]) -> Vec<f64> {
+        let mut y: Vec<f64> = self.row_of.iter().map(|&row| b[row as usize]).collect();
+        for k in 0..self.pivots() {
+            let pivot = y[k];
+            if pivot != 0.0 {
+                let (rows, values) = self.lower.column(k);
+                for (&row, value) in rows.iter().zip(values) {
+                    y[row as usize] -= value * pivot;
+                }
+            }
+        }
+        y
+    }
+
+    /// The solution of the whole block from `y` of [`PartialLu::forward`], in which the solution of S has taken the place of its right-hand side.
+    pub fn backward(&self, mut y: Vec<f64>) -> Vec<f64> {
+        let mut x = vec![0.0; y.len()];
+        for k in (0..y.len()).rev() {
+            let value = match self.inverse_pivots.get(k) {
+                Some(inverse) => y[k] * inverse,
+                None => y[k],
+            };
+            x[self.column_of[k] as usize] = value;
+            if value != 0.0 {
+                let (rows, values) = self.upper.column(k);
+                for (&row, entry) in rows.iter().zip(values) {
+                    y[row as usize] -= entry * value;
+                }
+            }
+        }
+        x
+    }
+}
+
+/// The first `count` rows and columns.
+pub(super) fn leading(matrix: &Csr, count: usize) -> Csr {
+    let mut offsets = Vec::with_capacity(count + 1);
+    offsets.push(0);
+    let (mut indices, mut values) = (Vec::new(), Vec::new());
+    for row in 0..count {
+        let (columns, entries) = matrix.row(row);
+        let within = columns.partition_point(|&column| (column as usize) < count);
+        indices.extend_from_slice(&columns[..within]);
+        values.extend_from_slice(&entries[..within]);
+        offsets.push(indices.len());
+    }
+    Csr::new(count, offsets, indices, values).expect("rows of a valid matrix are valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faer::Mat;
+    use faer::prelude::Solve;
+    use proptest::prelude::*;
+
+    const GENEROUS: FillLimit = FillLimit {
+        entries: 1 << 24,
+        multiplications: 1e9,
+    };
+
+    /// Solves by eliminating the interior, then the Schur complement densely. Also gives its size.
+    fn solve(matrix: &Csr, interior: usize, b: &[f64]) -> (Vec<f64>, usize) {
+        let (lu, schur) = PartialLu::new(matrix, interior, GENEROUS).unwrap();
+        let mut y = lu.forward(b);
+        let size = y.len() - lu.pivots();
+        assert_eq!(schur.values.len(), size * size);
+        let dense = Mat::from_fn(size, size, |row, column| schur.values[column * size + row]);
+        let rhs = faer::Col::from_fn(size, |row| y[lu.pivots() + row]);
+        let inner = dense.partial_piv_lu().solve(rhs);
+        let pivots = lu.pivots();
+        (0..size).for_each(|row| y[pivots + row] = inner[row]);
+        (lu.backward(y), size)
+    }
+
+    fn dense_solution(matrix: &Csr, b: &[f64]) -> Vec<f64> {
+        let n = matrix.rows();
+        let dense = Mat::from_fn(n, n, |row, column| matrix.get(row, column));
+        let x = dense
+            .partial_piv_lu()
+            .solve(faer::Col::from_fn(n, |row| b[row]));
+        (0..n).map(|row| x[row]).collect()
+    }
+
+    /// A zero on the diagonal whose only partner is in the border is delayed.
+    #[test]
+    fn columns_without_pivot_are_delayed() {
+        // Unknown 0 couples to unknown 1 only, which is in the border.
+        let matrix = Csr::from_triplets(2, 2, &[(0, 1, 1.0), (1, 0, 1.0), (1, 1, 2.0)]).unwrap();
+        let (lu, schur) = PartialLu::new(&matrix, 1, GENEROUS).unwrap();
+        assert_eq!((lu.pivots(), schur.delayed), (0, vec![0]));
+        assert_eq!(schur.values, [0.0, 1.0, 1.0, 2.0]);
+        assert_eq!(solve(&matrix, 1, &[3.0, 5.0]).0, [-1.0, 3.0]);
+    }
+
+    /// Fill beyond the limit is refused.
+    #[test]
+    fn fill_is_bounded() {
+        let triplets: Vec<_> = (0..40u32)
+            .flat_map(|row| (0..40).map(move |c| (row, c, if row == c { 50.0 } else { 1.0 })))
+            .collect();
+        let matrix = Csr::from_triplets(40, 40, &triplets).unwrap();
+        for (entries, multiplications) in [(100, 1e9), (10_000, 10.0)] {
+            let limit = FillLimit {
+                entries,
+                multiplications,
+            };
+            assert!(matches!(
+                PartialLu::new(&matrix, 30, limit),
+                Err(LuError::Fill { .. })
+            ));
+        }
+    }
+
+    proptest! {
+        /// Any regular block with any interior has the solution that a dense LU gives.
+        #[test]
+        fn agrees_with_the_oracle(
+            n in 1usize..20,
+            interior in 0usize..20,
+            entries in prop::collection::vec((0u32..20, 0u32..20, -1.0f64..1.0), 0..80),
+        ) {
+            let interior = interior.min(n);
+            let mut triplets: Vec<_> = entries.into_iter()
+                .filter(|entry| (entry.0 as usize) < n && (entry.1 as usize) < n).collect();
+            // A cyclic shift keeps the matrix regular, mostly, without touching the diagonal (for n > 1).
+            triplets.extend((0..n as u32).map(|row| (row, (row + 1) % n as u32, 5.0)));
+            let matrix = Csr::from_triplets(n, n, &triplets).unwrap();
+            let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
+            let expected = dense_solution(&matrix, &b);
+            let scale = expected.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
+            prop_assume!(scale < 1e4);
+            let (x, size) = solve(&matrix, interior, &b);
+            prop_assert!(size >= n - interior);
+            for row in 0..n {
+                prop_assert!((x[row] - expected[row]).abs() < 1e-7 * scale, "{:?} {:?}", x, expected);
+            }
+        }
+    }
+}
