@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
-use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
+use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
-use tsumuji_solve::system::formats::{read_system, write_vector};
+use tsumuji_solve::system::formats::{read_system, read_vector, write_vector};
 use tsumuji_solve::system::{Generate, Order, Solution, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
@@ -124,8 +124,20 @@ pub(crate) struct Args {
     /// Let further workers join while it runs, by the command that it tells
     #[arg(long)]
     admit: bool,
+    /// Work of each worker: auto (rows are shared anew while one is much slower), or a weight for each; default: equal
+    #[arg(long, value_name = "auto|W1,W2,…")]
+    weights: Option<Shares>,
+    /// Write the last known x to this file (.npy or .mtx) while the run goes on
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Seconds between two of these
+    #[arg(long, value_name = "S", default_value = "10", requires = "checkpoint", value_parser = crate::bench::seconds)]
+    every: Duration,
+    /// Begin with the x of this file: a checkpoint, or a solution of a system nearby
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
     /// Take a worker for lost that is not heard of for so long, in seconds; its rows go to the others
-    #[arg(long, value_name = "S", default_value = "5", value_parser = crate::bench::seconds)]
+    #[arg(long, value_name = "S", default_value = "10", value_parser = crate::bench::seconds)]
     lease: Duration,
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
@@ -356,18 +368,42 @@ pub(crate) fn run(args: Args) -> Outcome {
                 omega: args.omega,
                 combines: how.method == Method::RelaxGcr,
                 tol: args.tol,
+                shares: args.weights.clone().unwrap_or_default(),
+                checkpoints: args.checkpoint.is_some(),
                 lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
                 max_laps: args.max_laps,
                 solution: args.solution().unwrap_or_default(),
                 seed: args.seed,
             };
+            ensure!(
+                config.weights(workers).is_some(),
+                "--weights: give one for each of the {workers} workers"
+            );
+            let start = match &args.resume {
+                Some(path) => {
+                    let x = read_vector(path, source.rows())?;
+                    Some(order.as_ref().map_or(x.clone(), |order| order.arrange(&x)))
+                }
+                None => None,
+            };
+            let mut save = |x: &[f64]| {
+                let Some(path) = &args.checkpoint else { return };
+                let x = order.as_ref().map_or(x.to_vec(), |order| order.restore(x));
+                if let Err(error) = write_vector(path, &x) {
+                    eprintln!("tsumuji: {error}"); // the run is worth more than its checkpoint
+                }
+            };
+            let kept = distributed::Kept {
+                start,
+                checkpoint: args.checkpoint.is_some().then_some((args.every, &mut save)),
+            };
             distributed::solve(
                 &args,
                 (cluster.as_ref(), security),
-                workers,
-                source.input(),
+                (workers, source.input()),
                 &config,
                 &mut progress,
+                kept,
                 &interrupt,
             )?
         }
@@ -442,18 +478,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
     );
     if let Some(path) = &args.output {
-        let ending = path
-            .extension()
-            .and_then(|ending| ending.to_str())
-            .unwrap_or("");
-        ensure!(
-            ["npy", "mtx"]
-                .iter()
-                .any(|known| ending.eq_ignore_ascii_case(known)),
-            "{}: solutions are written as .npy or .mtx; give a name that ends so",
-            path.display()
-        );
-        output::check_writable(path)?;
+        check_vector(path)?;
+    }
+    if let Some(path) = &args.checkpoint {
+        check_vector(path)?;
     }
     if let Some(path) = &args.history {
         output::check_writable(path)?;
@@ -478,6 +506,20 @@ fn check(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Refuses files to which no vector can be written.
+fn check_vector(path: &Path) -> anyhow::Result<()> {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let ending = ending.unwrap_or_default();
+    ensure!(
+        ["npy", "mtx"]
+            .iter()
+            .any(|known| ending.eq_ignore_ascii_case(known)),
+        "{}: solutions are written as .npy or .mtx; give a name that ends so",
+        path.display()
+    );
+    output::check_writable(path)
 }
 
 fn load(args: &Args, how: How) -> anyhow::Result<(Source, Vec<String>)> {

@@ -12,10 +12,10 @@ use tsumuji_node::{
     AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
 };
 use tsumuji_solve::distributed::{
-    Input, Mode, SolveConfig, SolveError, Solved, WorkerError, run, worker_main,
+    Input, Mode, Shares, SolveConfig, SolveError, Solved, Watch, WorkerError, run, worker_main,
 };
 use tsumuji_solve::local::Inner;
-use tsumuji_solve::report::Reason;
+use tsumuji_solve::report::{Progress, Reason};
 use tsumuji_solve::system::{Dense, Generate, Matrix, System};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,18 +73,26 @@ fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveCo
     let mut judge = nodes.next().unwrap();
     let team: Vec<_> = nodes.map(serve).collect();
     let mut calls = 0;
-    let solved = run(
-        &mut judge,
-        input,
-        config,
-        &mut |_| calls += 1,
-        &mut Vec::new,
-        &|| false,
-    );
+    let (mut count, mut nobody) = (|_: Progress| calls += 1, Vec::new);
+    let watch = quiet(&mut nobody, &mut count);
+    let solved = run(&mut judge, input, config, None, watch);
     for worker in team {
         worker.join().unwrap().unwrap();
     }
     solved.unwrap()
+}
+
+/// Tells nothing, and never stops.
+fn quiet<'a>(
+    ended: &'a mut dyn FnMut() -> Vec<(usize, String)>,
+    progress: &'a mut dyn FnMut(Progress),
+) -> Watch<'a> {
+    Watch {
+        progress,
+        ended,
+        stop: &|| false,
+        checkpoint: None,
+    }
 }
 
 /// ‖b − A x‖ / ‖b‖ by the plainest of loops.
@@ -231,9 +239,8 @@ fn extreme_numbers_of_workers() {
         &mut judge,
         Input::System(&system),
         &config(),
-        &mut |_| (),
-        &mut Vec::new,
-        &|| false,
+        None,
+        quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
     assert!(matches!(error, SolveError::Partition(_)), "{error}");
@@ -328,9 +335,8 @@ fn impossible_lu_is_reported_by_name() {
         &mut judge,
         Input::System(&system),
         &config,
-        &mut |_| (),
-        &mut Vec::new,
-        &|| false,
+        None,
+        quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err().to_string();
     assert!(
@@ -371,9 +377,8 @@ fn lost_workers_are_survived() {
             &mut judge,
             Input::System(&system),
             &config(),
-            &mut |_| (),
-            &mut Vec::new,
-            &|| false,
+            None,
+            quiet(&mut Vec::new, &mut |_| ()),
         );
         let solved = solved.unwrap();
         assert_eq!(solved.lost_workers, 1, "{over:?} {silent}");
@@ -395,9 +400,8 @@ fn lost_workers_are_survived() {
         &mut judge,
         Input::System(&system),
         &config(),
-        &mut |_| (),
-        &mut Vec::new,
-        &|| false,
+        None,
+        quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
     assert!(
@@ -424,9 +428,8 @@ fn the_launchers_word_is_the_error() {
         &mut judge,
         Input::System(&system),
         &config(),
-        &mut |_| (),
-        ended,
-        &|| false,
+        None,
+        quiet(ended, &mut |_| ()),
     );
     assert_eq!(
         error.unwrap_err().to_string(),
@@ -446,5 +449,57 @@ fn workers_end_when_their_judge_is_lost() {
     for worker in team {
         let error = worker.join().unwrap().unwrap_err();
         assert!(matches!(error, WorkerError::JudgeLost), "{error}");
+    }
+}
+
+/// A run that begins with a solution, or one nearby, takes fewer laps.
+#[test]
+fn runs_resume_where_others_ended() {
+    let system = "poisson2d:24"
+        .parse::<Generate>()
+        .unwrap()
+        .system(1)
+        .unwrap();
+    let config = SolveConfig {
+        mode: Mode::Sync,
+        inner: Inner::Sweep,
+        combines: false,
+        checkpoints: true,
+        ..config()
+    };
+    let resumed = |start: Option<Vec<f64>>| {
+        let mut nodes = cluster(Over::Shm, 3, 0.0, &Options::default()).into_iter();
+        let mut judge = nodes.next().unwrap();
+        let team: Vec<_> = nodes.map(serve).collect();
+        let (mut nobody, mut tell) = (Vec::new, |_: Progress| ());
+        let input = Input::System(&system);
+        let watch = quiet(&mut nobody, &mut tell);
+        let solved = run(&mut judge, input, &config, start, watch).unwrap();
+        team.into_iter()
+            .for_each(|worker| worker.join().unwrap().unwrap());
+        check(&solved, &system, 2, "resumed");
+        solved.outcome.laps[0]
+    };
+    let from_zero = resumed(None);
+    let near: Vec<f64> = (0..576).map(|k| 1.0 + 1e-7 * f64::from(k % 3)).collect();
+    let from_near = resumed(Some(near));
+    assert!(from_near * 2 < from_zero, "{from_near} {from_zero}");
+    assert!(resumed(Some(vec![1.0; 576])) <= 2, "it is the solution");
+}
+
+/// Weights give rows in proportion, and a measured share leaves the answer as it is.
+#[test]
+fn weights_share_the_rows() {
+    let system = "dense:90".parse::<Generate>().unwrap().system(1).unwrap();
+    for shares in [Shares::Weights(vec![1.0, 3.0]), Shares::Measured] {
+        let config = SolveConfig { shares, ..config() };
+        let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        check(&solved, &system, 2, "weights");
+    }
+    for text in ["auto", "1,2.5"] {
+        assert!(text.parse::<Shares>().is_ok());
+    }
+    for text in ["", "1,", "0", "-1,2", "NaN", "inf"] {
+        assert!(text.parse::<Shares>().is_err(), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! Runs with messages: starts the workers (or joins a cluster), runs the judge, and makes an outcome of the result.
 
 use tsumuji_node::{AnyLink, Endpoint, LaunchError, Launcher, OpenError, Security, WorkerFailure};
-use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
+use tsumuji_solve::distributed::{Checkpoint, Input, SolveConfig, SolveError, Solved, Watch};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 
 use super::Args;
@@ -31,14 +31,21 @@ pub(super) fn team<'a>(
     }
 }
 
+/// The x to begin with, and what is done with it while the run goes on.
+pub(super) struct Kept<'a> {
+    pub(super) start: Option<Vec<f64>>,
+    /// How often, and what.
+    pub(super) checkpoint: Option<Checkpoint<'a>>,
+}
+
 /// Solves with workers of this host, or with those of the hosts file.
 pub(super) fn solve(
     args: &Args,
     (cluster, security): (Option<&Cluster<'_>>, Security),
-    workers: usize,
-    input: Input<'_>,
+    (workers, input): (usize, Input<'_>),
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
+    kept: Kept<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let team = team(args, (cluster, workers), &security);
@@ -48,11 +55,19 @@ pub(super) fn solve(
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
-            let result = judge(&mut endpoint, input, config, progress, None, interrupt);
+            let result = judge(
+                &mut endpoint,
+                input,
+                config,
+                progress,
+                kept,
+                None,
+                interrupt,
+            );
             let _ = endpoint.close(FAREWELL);
             result
         }
-        _ => with_launched(&team, input, config, progress, interrupt),
+        _ => with_launched(&team, input, config, progress, kept, interrupt),
     }
 }
 
@@ -61,6 +76,7 @@ fn with_launched(
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
+    kept: Kept<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let mut launcher = match Launcher::start(team.launch_spec()?) {
@@ -84,6 +100,7 @@ fn with_launched(
         input,
         config,
         progress,
+        kept,
         Some(&mut launcher),
         interrupt,
     );
@@ -108,13 +125,26 @@ fn judge(
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
+    kept: Kept<'_>,
     launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let stop = || interrupt.is_set();
     let mut processes = team::Processes::of(launcher);
     let mut gone = || processes.ended();
-    match tsumuji_solve::distributed::run(endpoint, input, config, progress, &mut gone, &stop) {
+    let (every, mut save) = kept.checkpoint.unzip();
+    let mut save = |x: &[f64]| {
+        if let Some(save) = &mut save {
+            save(x);
+        }
+    };
+    let watch = Watch {
+        progress,
+        ended: &mut gone,
+        stop: &stop,
+        checkpoint: every.map(|every| (every, &mut save as _)),
+    };
+    match tsumuji_solve::distributed::run(endpoint, input, config, kept.start, watch) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {

@@ -97,6 +97,9 @@ impl Args {
             ("--congestion", self.congestion.is_some()),
             ("--metrics", self.metrics.is_some()),
             ("--admit", self.admit),
+            ("--weights", self.weights.is_some()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--resume", self.resume.is_some()),
             ("--key, --seal and --open", self.security.is_given()),
         ]
         .into_iter()

@@ -182,6 +182,60 @@ fn one_process_chooses_a_method() {
     }
 }
 
+/// A checkpoint of a run that was interrupted is a start for the next one, also where unknowns were put into another order.
+#[test]
+fn checkpoints_are_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.npy");
+    let kept_name = kept.to_str().unwrap();
+    let system = ["solve", "--generate", "poisson2d:120", "--method", "relax"];
+    let how = [
+        "--inner",
+        "sweep",
+        "--workers",
+        "2",
+        "--json",
+        "--tol",
+        "1e-10",
+    ];
+    let words = [
+        &system[..],
+        &how,
+        &["--checkpoint", kept_name, "--every", "0.2"],
+    ]
+    .concat();
+    let child = common::start(&words);
+    let begun = std::time::Instant::now();
+    while !kept.exists() && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    common::signal("-INT", child.id());
+    let done = common::finish(child);
+    let first: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let x = read_npy(&kept);
+    assert_eq!(x.len(), 14_400);
+    assert!(x.iter().all(|x| x.is_finite()) && x.iter().any(|x| *x > 0.0));
+    if first["reason"] == "interrupted" {
+        let near = [
+            "solve",
+            "--generate",
+            "poisson2d:120",
+            "--resume",
+            kept_name,
+        ];
+        let (code, run) = json(&[&near[..], &["--workers", "2"]].concat());
+        assert_converged(code, &run);
+    }
+    let refused = tsumuji(&["solve", "--generate", "dense:9", "--resume", kept_name]);
+    assert_eq!(refused.status.code(), Some(2), "another length");
+    let weights = ["solve", "--generate", "dense:60", "--weights", "1,2"];
+    let (code, run) = json(&[&weights[..], &["--workers", "2"]].concat());
+    assert_converged(code, &run);
+    let refused = tsumuji(&[&weights[..], &["--workers", "3"]].concat());
+    assert_eq!(refused.status.code(), Some(2), "a weight for each");
+}
+
 /// A sweep runs the same command at each value, and tells each value's runs.
 #[test]
 fn sweeps_run_the_command_at_each_value() {

@@ -16,6 +16,45 @@ pub enum Mode {
     Sync,
 }
 
+/// How the rows are shared among the workers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub enum Shares {
+    /// Equal work for each.
+    #[default]
+    Equal,
+    /// Work in proportion to these positive weights, one a worker.
+    Weights(Vec<f64>),
+    /// Equal at first, and again by the speed that was measured while some worker is much slower than others.
+    Measured,
+}
+
+impl std::str::FromStr for Shares {
+    type Err = SharesError;
+
+    fn from_str(text: &str) -> Result<Self, SharesError> {
+        if text == "auto" {
+            return Ok(Self::Measured);
+        }
+        let weights: Option<Vec<f64>> = text
+            .split(',')
+            .map(|weight| {
+                weight
+                    .parse()
+                    .ok()
+                    .filter(|w: &f64| *w > 0.0 && w.is_finite())
+            })
+            .collect();
+        weights
+            .map(Self::Weights)
+            .ok_or_else(|| SharesError(text.into()))
+    }
+}
+
+/// The text names no shares.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("weights must be `auto` or a positive number for each worker, as 1,1,2; not `{0}`")]
+pub struct SharesError(String);
+
 /// How to solve. The code that reads it from the user checks it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SolveConfig {
@@ -35,6 +74,10 @@ pub struct SolveConfig {
     pub combines: bool,
     /// Relative residual ‖b − A x‖₂ / ‖b‖₂ to reach.
     pub tol: f64,
+    /// How rows are shared.
+    pub shares: Shares,
+    /// Workers tell the judge their x from time to time even where nobody could take over.
+    pub checkpoints: bool,
     /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
     pub lease_ms: u64,
     /// Laps after which a worker stops.
@@ -62,6 +105,16 @@ enum ExecutorAsSent {
     Adaptive,
 }
 
+impl SolveConfig {
+    /// Weights of `workers` workers. `None`: there are as many others.
+    pub fn weights(&self, workers: usize) -> Option<Vec<f64>> {
+        match &self.shares {
+            Shares::Weights(weights) => (weights.len() == workers).then(|| weights.clone()),
+            Shares::Equal | Shares::Measured => Some(vec![1.0; workers]),
+        }
+    }
+}
+
 impl Default for SolveConfig {
     fn default() -> Self {
         Self {
@@ -72,7 +125,9 @@ impl Default for SolveConfig {
             omega: 1.0,
             combines: true,
             tol: 1e-10,
-            lease_ms: 5_000,
+            shares: Shares::Equal,
+            checkpoints: false,
+            lease_ms: 10_000,
             max_laps: 100_000,
             solution: Solution::Ones,
             seed: 1,

@@ -13,6 +13,7 @@
 use super::accelerate::combine;
 use super::config::{Mode, SolveConfig};
 use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, WorkerStats};
+use super::ranges::{hand_over, in_proportion, without};
 use super::watch::{Cause, Policy, Watch};
 use crate::local::Limits;
 use crate::report::Reason;
@@ -250,6 +251,38 @@ impl Judge {
         self.moved |= self.begun;
         self.divide(ranges);
         Ok(())
+    }
+
+    /// Rows and laps of each worker.
+    pub(super) fn paces(&self) -> Vec<(usize, f64)> {
+        self.slots
+            .iter()
+            .map(|slot| (slot.rows.len(), slot.laps))
+            .collect()
+    }
+
+    /// Shares the rows anew in proportion to `speeds`, in rows a second, of each worker; only while workers iterate.
+    pub(super) fn reshare(&mut self, speeds: &[f64]) {
+        if self.phase != Phase::Iterating {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.slots.len())
+            .filter(|worker| self.takes_part(*worker))
+            .collect();
+        order.sort_by_key(|worker| self.slots[*worker].rows.start);
+        let weights: Vec<f64> = order.iter().map(|worker| speeds[*worker]).collect();
+        let mut ranges = vec![0..0; self.slots.len()];
+        for (worker, rows) in order.iter().zip(in_proportion(self.x.len(), &weights)) {
+            ranges[*worker] = rows;
+        }
+        let shares = order.iter().map(|worker| ranges[*worker].len().to_string());
+        let shares: Vec<String> = shares.collect();
+        self.notes.push(format!(
+            "rows were shared anew by measured speed: {}",
+            shares.join(", ")
+        ));
+        self.moved = true;
+        self.divide(ranges);
     }
 
     /// A worker joins: it gets half of the rows of the one that has most. Too late, or more workers than rows: nothing happens.
@@ -654,41 +687,6 @@ impl Judge {
         self.slots[worker].solved += values.len();
         Ok(())
     }
-}
-
-/// Gives the rows of a worker to those whose rows are next to them; returns their names. None: it was the last one.
-fn hand_over(ranges: &mut [Range<usize>], gone: usize) -> Vec<String> {
-    let lost = std::mem::replace(&mut ranges[gone], 0..0);
-    let find = |is: &dyn Fn(&Range<usize>) -> bool| {
-        (ranges.iter()).position(|rows| !rows.is_empty() && is(rows))
-    };
-    let before = find(&|rows| rows.end == lost.start);
-    let behind = find(&|rows| rows.start == lost.end);
-    let middle = match (before, behind) {
-        (Some(_), Some(_)) => lost.start + lost.len() / 2,
-        (Some(_), None) => lost.end,
-        (None, _) => lost.start,
-    };
-    let mut heirs = Vec::new();
-    if let Some(before) = before.filter(|_| middle > lost.start) {
-        ranges[before].end = middle;
-        heirs.push(format!("worker {}", before + 1));
-    }
-    if let Some(behind) = behind.filter(|_| middle < lost.end) {
-        ranges[behind].start = middle;
-        heirs.push(format!("worker {}", behind + 1));
-    }
-    heirs
-}
-
-/// The parts of `rows` that are not in `had`.
-fn without(rows: &Range<usize>, had: &Range<usize>) -> Vec<Range<usize>> {
-    let kept = rows.start.max(had.start)..rows.end.min(had.end);
-    if kept.is_empty() {
-        return vec![rows.clone()];
-    }
-    let parts = [rows.start..kept.start, kept.end..rows.end];
-    parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
 #[cfg(test)]

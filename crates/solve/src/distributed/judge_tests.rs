@@ -578,6 +578,9 @@ fn deaths_delay_but_never_falsify() {
         for death in weather.deaths.iter_mut().take(mortal.min(3)) {
             *death = (moment(&mut random), random.usize(..workers));
         }
+        if random.bool() {
+            weather.reshares = [moment(&mut random), moment(&mut random)];
+        }
         if mortal + 1 < workers && random.bool() {
             weather.mistakes[0] = (moment(&mut random), random.usize(..workers));
         }

@@ -2,7 +2,7 @@
 //!
 //! The judge distributes the rows, receives lap reports, and decides by exact residuals; workers relax and publish. `message` has the messages
 //! between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network (`net`); `run` and `serve` give them an
-//! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual; `watch` ends epochs, and `accelerate`
+//! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual; `watch` ends epochs, `ranges` and `pace` divide rows anew, and `accelerate`
 //! combines them where laps alone would converge too slowly.
 //!
 //! Left out on purpose: a judge that is replaced, and choosing hosts.
@@ -18,6 +18,8 @@ mod field;
 mod judge;
 mod loading;
 mod message;
+mod pace;
+mod ranges;
 mod readers;
 mod round;
 mod run;
@@ -31,8 +33,8 @@ mod worker;
 #[cfg(test)]
 mod net;
 
-pub use config::{Mode, SolveConfig};
+pub use config::{Mode, Shares, SharesError, SolveConfig};
 pub use message::WorkerStats;
-pub use run::{Ended, Input, SolveError, Solved, run};
+pub use run::{Checkpoint, Input, SolveError, Solved, Watch, run};
 pub use serve::{WorkerError, worker_main};
 pub use step::WorkerFault;

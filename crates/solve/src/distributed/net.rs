@@ -38,6 +38,8 @@ pub(super) struct Weather {
     pub(super) deaths: [(u64, usize); 3],
     /// Workers that are taken for lost although they live, and when.
     pub(super) mistakes: [(u64, usize); 1],
+    /// When the rows are shared anew, by random speeds.
+    pub(super) reshares: [u64; 2],
     /// When further workers join.
     pub(super) joins: [u64; 2],
 }
@@ -57,6 +59,7 @@ impl Weather {
             silent_after_ns: u64::MAX,
             deaths: [NEVER; 3],
             mistakes: [NEVER; 1],
+            reshares: [u64::MAX; 2],
             joins: [u64::MAX; 2],
         }
     }
@@ -124,6 +127,7 @@ enum Event {
         worker: usize,
     },
     Join,
+    Reshare,
 }
 
 /// Messages under way, by time of arrival.
@@ -280,6 +284,9 @@ pub(super) fn run(
     for (at, worker) in weather.mistakes {
         network.put(at, Event::Noticed { by: None, worker });
     }
+    for at in weather.reshares {
+        network.put(at, Event::Reshare);
+    }
     for at in weather.joins {
         network.put(at, Event::Join);
     }
@@ -370,6 +377,11 @@ pub(super) fn run(
                     team.push(Some(Worker::new(team.len(), CAPACITY_BYTES)));
                     pace.push(1_000);
                     turn.push(network.now);
+                }
+                Event::Reshare => {
+                    let speeds = (0..team.len()).map(|_| 0.1 + network.random.f64());
+                    let speeds: Vec<f64> = speeds.collect();
+                    judge.reshare(&speeds);
                 }
                 Event::Death { .. } => {}
             }

@@ -3,15 +3,17 @@
 //! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between polls, so that workers have the cores. Rows
 //! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
-use super::config::SolveConfig;
+use super::config::{Shares, SolveConfig};
 use super::feed::Feed;
 use super::field::node;
 use super::judge::{Judge, JudgeFault, Stage};
 use super::message::{LapReport, Order, REPORT_CHANNEL, WorkerStats};
+use super::pace::Pace;
+use super::ranges;
 use super::stats;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
 use crate::report::{Outcome, Progress, RELAXATION, Seconds};
-use crate::system::{Generate, PartitionError, System, partition};
+use crate::system::{Generate, PartitionError, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
@@ -57,8 +59,23 @@ pub enum Input<'a> {
     Generate(&'a Generate),
 }
 
-/// Workers whose processes have ended since the last call, counted from 0, and how.
-pub type Ended<'a> = &'a mut dyn FnMut() -> Vec<(usize, String)>;
+/// What a run tells, and asks, while it runs.
+pub struct Watch<'a> {
+    /// Called a few times a second.
+    pub progress: &'a mut dyn FnMut(Progress),
+    /// Which workers' processes have ended since the last call, counted from 0, and how.
+    pub ended: Ended<'a>,
+    /// Whether the user wants to stop.
+    pub stop: &'a dyn Fn() -> bool,
+    /// The last known x, as often as `SolveConfig::checkpoints` asks for, and how often to call this; not of one moment.
+    pub checkpoint: Option<Checkpoint<'a>>,
+}
+
+/// How often, and what is done with x.
+pub type Checkpoint<'a> = (Duration, &'a mut dyn FnMut(&[f64]));
+
+/// Workers whose processes have ended since the last call, and how.
+type Ended<'a> = &'a mut dyn FnMut() -> Vec<(usize, String)>;
 
 /// Result of a distributed run.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,35 +184,34 @@ pub enum SolveError {
     Send(#[from] SendError),
 }
 
-/// Solves `input` with all other members of the cluster as workers.
+/// Solves `input` with all other members of the cluster as workers, from x = 0 or `start`.
 ///
-/// `progress` is called a few times a second. `ended` is called to ask which workers' processes have ended since, counted from 0, and how. A run goes on
-/// without workers that are lost, as long as one is left. When `stop` returns true an asynchronous run ends with the x that it has, verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
+/// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true an asynchronous run ends with the x that it has,
+/// verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
 pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
     config: &SolveConfig,
-    progress: &mut dyn FnMut(Progress),
-    ended: Ended<'_>,
-    stop: &dyn Fn() -> bool,
+    start: Option<Vec<f64>>,
+    watch: Watch<'_>,
 ) -> Result<Solved, SolveError> {
     if endpoint.me() != NodeId(0) {
         return Err(SolveError::NotTheJudge { me: endpoint.me() });
     }
     let limits = Limits::new(config.tol, config.max_laps)?;
     Relaxation::new(config.inner, config.omega)?;
-    let ranges = share_out(input, endpoint.members().len() - 1)?;
+    let ranges = share_out(input, config, endpoint.members().len() - 1)?;
     let mut bench = Bench {
         feeds: ranges.iter().map(|_| None).collect(),
         heard: vec![Heard::now(); ranges.len()],
-        judge: Judge::new(limits, config, ranges, None),
+        judge: Judge::new(limits, config, ranges, start),
         input,
         up: Vec::new(),
         first_loading: None,
         fault: None,
     };
     let mut clock = StageClock::new();
-    let result = bench.drive(endpoint, &mut clock, progress, ended, stop, config.lease_ms);
+    let result = bench.drive(endpoint, &mut clock, watch, config);
     if let Err(error) = result {
         bench.abort(endpoint, &error);
         return Err(error);
@@ -225,18 +241,23 @@ pub fn run<L: Link>(
 }
 
 /// Rows of each worker.
-fn share_out(input: Input<'_>, workers: usize) -> Result<Vec<Range<usize>>, PartitionError> {
+fn share_out(
+    input: Input<'_>,
+    config: &SolveConfig,
+    workers: usize,
+) -> Result<Vec<Range<usize>>, PartitionError> {
+    let weights = config
+        .weights(workers)
+        .unwrap_or_else(|| vec![1.0; workers]);
     match input {
-        Input::System(system) => partition(&system.matrix, workers),
+        Input::System(system) => partition_by(&system.matrix, &weights),
         Input::Generate(what) => {
             // Rows of generated systems are all about equally long.
             let rows = what.n();
             match workers {
                 0 => Err(PartitionError::NoWorkers),
                 _ if workers > rows => Err(PartitionError::MoreWorkersThanRows { workers, rows }),
-                _ => Ok((0..workers)
-                    .map(|i| rows * i / workers..rows * (i + 1) / workers)
-                    .collect()),
+                _ => Ok(ranges::in_proportion(rows, &weights)),
             }
         }
     }
@@ -318,13 +339,18 @@ impl Bench<'_> {
         &mut self,
         endpoint: &mut Endpoint<L>,
         clock: &mut StageClock,
-        progress: &mut dyn FnMut(Progress),
-        ended: Ended<'_>,
-        stop: &dyn Fn() -> bool,
-        lease_ms: u64,
+        watch: Watch<'_>,
+        config: &SolveConfig,
     ) -> Result<(), SolveError> {
+        let Watch {
+            progress,
+            ended,
+            stop,
+            mut checkpoint,
+        } = watch;
         let mut stopping = false;
-        let lease = Duration::from_millis(lease_ms);
+        let lease = Duration::from_millis(config.lease_ms);
+        let (mut pace, mut saved) = (Pace::new(Instant::now()), Instant::now());
         let (mut checked, mut shown) = (Instant::now(), Instant::now());
         loop {
             let waits = match self.judge.stage() {
@@ -366,6 +392,19 @@ impl Bench<'_> {
                     }
                 }
                 self.check_leases(endpoint, lease);
+                let is_iterating = self.judge.stage() == Stage::Iterating;
+                if config.shares == Shares::Measured
+                    && is_iterating
+                    && let Some(speeds) = pace.observe(now, &self.judge.paces())
+                {
+                    self.judge.reshare(&speeds);
+                }
+                if let (Some((every, save)), Some(x)) = (&mut checkpoint, self.judge.known_x())
+                    && now - saved >= *every
+                {
+                    saved = now;
+                    save(x);
+                }
             }
             if now - shown >= PROGRESS && self.judge.stage() == Stage::Iterating {
                 shown = now;

@@ -375,7 +375,8 @@ impl Worker {
             return;
         };
         let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
-        if !is_due || !self.out.is_empty() || setup.team().count() == 1 {
+        let is_wanted = setup.config.checkpoints || setup.team().count() > 1;
+        if !is_due || !self.out.is_empty() || !is_wanted {
             return;
         }
         self.snapshot_ns = now_ns;

@@ -21,7 +21,7 @@ pub use csr::{Csr, StructureError};
 pub(crate) use generate::DENSE_DOMINANCE;
 pub use generate::{Generate, GenerateError, Solution};
 pub use order::Order;
-pub use partition::{PartitionError, partition};
+pub use partition::{PartitionError, partition, partition_by};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
 
 /// A square matrix with every entry stored, row by row.

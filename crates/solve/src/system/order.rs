@@ -88,6 +88,11 @@ impl Order {
         }
     }
 
+    /// A vector of the original system in this order.
+    pub fn arrange(&self, x: &[f64]) -> Vec<f64> {
+        self.original.iter().map(|&row| x[row as usize]).collect()
+    }
+
     /// A vector of the ordered system in the order of the original.
     pub fn restore(&self, ordered: &[f64]) -> Vec<f64> {
         let mut x = vec![0.0; ordered.len()];
@@ -301,6 +306,7 @@ mod tests {
             let system = System::new(Matrix::Sparse(csr), None, "random".into()).unwrap();
             let ordered = order.apply(&system);
             let x: Vec<f64> = (0..n).map(|k| k as f64 - 3.0).collect();
+            prop_assert_eq!(&order.arrange(&order.restore(&x)), &x);
             let expected = system.matrix.times(&order.restore(&x));
             let found = order.restore(&ordered.matrix.times(&x));
             for (found, expected) in found.iter().zip(expected) {

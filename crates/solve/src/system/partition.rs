@@ -27,6 +27,14 @@ const LEEWAY: f64 = 0.1;
 /// is its stored entries plus one for the row itself (dense rows are all alike). Sparse matrices are cut near the place
 /// of equal work where the couplings across the cut are weakest.
 pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, PartitionError> {
+    partition_by(matrix, &vec![1.0; workers])
+}
+
+/// As [`partition`], with work in proportion to `weights`, which are positive.
+pub fn partition_by(matrix: &Matrix, weights: &[f64]) -> Result<Vec<Range<usize>>, PartitionError> {
+    let workers = weights.len();
+    let all: f64 = weights.iter().sum();
+    let mut so_far = 0.0;
     let rows = matrix.n();
     if workers == 0 {
         return Err(PartitionError::NoWorkers);
@@ -47,10 +55,11 @@ pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, P
     let leeway = LEEWAY * total as f64 / workers as f64;
     let mut ranges = Vec::with_capacity(workers);
     let mut start = 0;
-    for worker in 0..workers {
+    for (worker, weight) in weights.iter().enumerate() {
         // Leave a row for each worker still to come.
         let latest_end = rows - (workers - worker - 1);
-        let goal = (total as u128 * (worker as u128 + 1) / workers as u128) as usize;
+        so_far += weight;
+        let goal = (total as f64 * (so_far / all)).round() as usize;
         let beyond = |row: usize| work_before(row) as f64 - goal as f64;
         let mut end = lower_bound(start + 1, latest_end, |row| work_before(row) >= goal);
         if end > start + 1 && -beyond(end - 1) < beyond(end) {

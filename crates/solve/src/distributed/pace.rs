@@ -1,0 +1,112 @@
+//! Whether the rows should be shared anew, by the laps that workers do.
+//!
+//! Owned by the judge's driver. A division costs what moving and preparing rows costs; so it is made only where the slowest worker's laps take much
+//! longer than they would with fair shares, and not again before that has paid.
+
+use std::time::{Duration, Instant};
+
+/// Laps are counted over this time, so that a process that was preempted once is not taken for slow.
+const WINDOW: Duration = Duration::from_secs(2);
+/// ... and over so many laps of the slowest worker.
+const LAPS: f64 = 3.0;
+/// Longest lap over the one with fair shares at which rows are shared anew.
+const UNFAIR: f64 = 1.4;
+/// Time between two divisions: what they cost must be small against it.
+const PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    /// Laps of each worker then.
+    laps: Vec<f64>,
+    rested: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            laps: Vec::new(),
+            rested: now,
+        }
+    }
+
+    /// Takes rows and laps of each worker (0 rows: it takes no part). Returns speeds, in rows a second, when the rows should be shared by them.
+    pub(super) fn observe(&mut self, now: Instant, workers: &[(usize, f64)]) -> Option<Vec<f64>> {
+        let laps: Vec<f64> = workers.iter().map(|worker| worker.1).collect();
+        if laps.len() != self.laps.len() {
+            (self.since, self.laps) = (now, laps);
+            return None;
+        }
+        let seconds = (now - self.since).as_secs_f64();
+        let done: Vec<f64> = laps
+            .iter()
+            .zip(&self.laps)
+            .map(|(now, then)| now - then)
+            .collect();
+        let team = || (0..workers.len()).filter(|worker| workers[*worker].0 > 0);
+        let fewest = team()
+            .map(|worker| done[worker])
+            .fold(f64::INFINITY, f64::min);
+        if now - self.since < WINDOW || fewest < LAPS {
+            return None;
+        }
+        let speeds: Vec<f64> = (0..laps.len())
+            .map(|worker| workers[worker].0 as f64 * done[worker] / seconds)
+            .collect();
+        (self.since, self.laps) = (now, laps);
+        let rows: usize = team().map(|worker| workers[worker].0).sum();
+        let speed: f64 = team().map(|worker| speeds[worker]).sum();
+        let (longest, fair) = (seconds / fewest, rows as f64 / speed);
+        if longest < UNFAIR * fair || now - self.rested < PAUSE {
+            return None;
+        }
+        self.rested = now;
+        self.laps.clear();
+        Some(speeds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(
+        pace: &mut Pace,
+        begin: Instant,
+        seconds: f64,
+        workers: &[(usize, f64)],
+    ) -> Option<Vec<f64>> {
+        pace.observe(begin + Duration::from_secs_f64(seconds), workers)
+    }
+
+    /// Equal workers keep their rows; one at half the speed gives some away, once the laps are certain, and not again soon.
+    #[test]
+    fn slow_workers_are_found() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(begin);
+        for second in 0..9 {
+            let laps = 10.0 * f64::from(second);
+            let equal = [(100, laps), (100, laps + 1.0), (0, 0.0)];
+            assert_eq!(at(&mut pace, begin, f64::from(second), &equal), None);
+        }
+        let mut pace = Pace::new(begin);
+        assert_eq!(at(&mut pace, begin, 0.0, &[(100, 0.0), (100, 0.0)]), None);
+        assert_eq!(
+            at(&mut pace, begin, 5.5, &[(100, 110.0), (100, 2.0)]),
+            None,
+            "too few laps"
+        );
+        let speeds = at(&mut pace, begin, 10.0, &[(100, 200.0), (100, 50.0)]).unwrap();
+        assert_eq!(speeds, [2000.0, 500.0]);
+        assert_eq!(
+            at(&mut pace, begin, 11.0, &[(160, 212.0), (40, 62.0)]),
+            None
+        );
+        assert_eq!(
+            at(&mut pace, begin, 13.5, &[(160, 242.0), (40, 92.0)]),
+            None,
+            "fair now"
+        );
+    }
+}

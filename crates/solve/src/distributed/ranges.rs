@@ -1,0 +1,97 @@
+//! Ranges of rows, one a worker: shares in proportion to weights, the rows of a lost worker, and what a worker lacks of its rows.
+
+use std::ops::Range;
+
+/// `n` rows in ranges that follow one another, in proportion to `weights`; none is empty if there are rows enough.
+pub(super) fn in_proportion(n: usize, weights: &[f64]) -> Vec<Range<usize>> {
+    let all: f64 = weights.iter().sum();
+    let (mut start, mut so_far) = (0, 0.0);
+    let cut = |(place, weight): (usize, &f64)| {
+        so_far += weight;
+        let left = weights.len() - place - 1;
+        let end = (n as f64 * (so_far / all)).round() as usize;
+        let most = n.saturating_sub(left).max(start);
+        let end = if left == 0 {
+            n
+        } else {
+            end.clamp((start + 1).min(most), most)
+        };
+        let range = start..end;
+        start = end;
+        range
+    };
+    weights.iter().enumerate().map(cut).collect()
+}
+
+/// Gives the rows of a worker to those whose rows are next to them; returns their names. None: it was the last one.
+pub(super) fn hand_over(ranges: &mut [Range<usize>], gone: usize) -> Vec<String> {
+    let lost = std::mem::replace(&mut ranges[gone], 0..0);
+    let find = |is: &dyn Fn(&Range<usize>) -> bool| {
+        (ranges.iter()).position(|rows| !rows.is_empty() && is(rows))
+    };
+    let before = find(&|rows| rows.end == lost.start);
+    let behind = find(&|rows| rows.start == lost.end);
+    let middle = match (before, behind) {
+        (Some(_), Some(_)) => lost.start + lost.len() / 2,
+        (Some(_), None) => lost.end,
+        (None, _) => lost.start,
+    };
+    let mut heirs = Vec::new();
+    if let Some(before) = before.filter(|_| middle > lost.start) {
+        ranges[before].end = middle;
+        heirs.push(format!("worker {}", before + 1));
+    }
+    if let Some(behind) = behind.filter(|_| middle < lost.end) {
+        ranges[behind].start = middle;
+        heirs.push(format!("worker {}", behind + 1));
+    }
+    heirs
+}
+
+/// The parts of `rows` that are not in `had`.
+pub(super) fn without(rows: &Range<usize>, had: &Range<usize>) -> Vec<Range<usize>> {
+    let kept = rows.start.max(had.start)..rows.end.min(had.end);
+    if kept.is_empty() {
+        return vec![rows.clone()];
+    }
+    let parts = [rows.start..kept.start, kept.end..rows.end];
+    parts.into_iter().filter(|part| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Equal weights are equal shares, unequal ones are as unequal.
+    #[test]
+    fn shares_follow_weights() {
+        assert_eq!(in_proportion(10, &[1.0, 1.0]), [0..5, 5..10]);
+        assert_eq!(in_proportion(12, &[1.0, 2.0, 1.0]), [0..3, 3..9, 9..12]);
+        assert_eq!(in_proportion(3, &[1e-9, 1.0, 1e-9]), [0..1, 1..2, 2..3]);
+    }
+
+    proptest! {
+        /// All rows are owned once, before and after a loss, and a worker lacks just what it did not have.
+        #[test]
+        fn rows_stay_whole(
+            weights in prop::collection::vec(0.01f64..10.0, 2..8),
+            more in 0usize..50,
+            gone in 0usize..8,
+        ) {
+            let n = weights.len() + more;
+            let mut ranges = in_proportion(n, &weights);
+            prop_assert!(ranges.iter().all(|rows| !rows.is_empty()));
+            prop_assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), n);
+            let before = ranges.clone();
+            let gone = gone % ranges.len();
+            prop_assert!(!hand_over(&mut ranges, gone).is_empty());
+            prop_assert!(ranges[gone].is_empty());
+            prop_assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), n);
+            for (rows, had) in ranges.iter().zip(&before) {
+                let lacks: usize = without(rows, had).iter().map(Range::len).sum();
+                prop_assert!(rows.is_empty() || lacks == rows.len() - had.len());
+            }
+        }
+    }
+}
