@@ -106,8 +106,9 @@ fn with_launched(
     );
     let _ = endpoint.close(FAREWELL);
     let seen = launcher.check();
-    let is_whole = seen.is_none()
-        && matches!(&result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0);
+    // One that failed after the run, over its capture, is noticed as it ends.
+    let is_whole =
+        matches!(&result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0);
     team::part(&mut launcher, is_whole);
     match (result, seen) {
         (Ok((outcome, _)), Some(failure))
