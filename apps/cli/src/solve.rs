@@ -19,6 +19,7 @@ use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
+use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
@@ -30,13 +31,14 @@ use crate::sweep::Sweep;
 use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use history::History;
-use how::How;
+use how::{How, Settled};
 use show::{Bar, Run, Traffic};
 
-/// Solve A x = b: by relaxation with several processes, or in this one by whatever is fastest.
+/// Solve A x = b in this process, or with several, by whatever is fastest; or by relaxation.
 ///
 /// Without options this process solves by itself: one factorisation where that is cheap, otherwise conjugate gradients or GMRES. An option that concerns
-/// messages, laps or workers (--hosts, --link, --loss, --workers, --inner …) makes processes relax. The residual that is reported is computed from A, b
+/// messages or workers (--hosts, --link, --loss, --workers …) makes processes solve, by conjugate gradients or GMRES; one that concerns laps (--inner,
+/// --omega, --elements, --executor, --mode async …) makes them relax. The residual that is reported is computed from A, b
 /// and x, never taken from the iteration. Without --rhs, b = A·1. Exit code 1 if the tolerance was not reached, for whatever reason (which is named), a
 /// lost worker included; 130 if interrupted: the best x then goes to a file beside --output, named F.unfinished.npy or .mtx.
 #[derive(Debug, clap::Args)]
@@ -44,6 +46,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve A.mtx --rhs b.mtx --output x.npy
   tsumuji solve A.mtx --workers 4 --output x.npy
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
+  tsumuji solve --generate poisson2d:200 --mode async --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
   tsumuji solve amplifier.sp --output voltages.csv
@@ -92,12 +95,14 @@ pub(crate) struct Args {
     /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// async: processes, no worker waits; sync: all workers wait for each other each lap; threads and single: one process without messages; auto: async
-    /// if an option concerns messages, laps or workers, otherwise one process
+    /// processes: several processes, with the method that suits them; async: they relax, and no worker waits; sync: they relax, and all wait for each
+    /// other each lap; threads and single: one process without messages; auto: processes if an option concerns messages or workers, async if one
+    /// concerns laps, otherwise one process
     #[arg(long, value_name = "MODE", default_value = "auto")]
     mode: ModeName,
-    /// relax: laps alone; relax+gcr: with the best combination of what they achieved at pauses; gmres, cg, direct: in one process; auto: relax+gcr between
-    /// processes, otherwise the fastest of direct, cg and gmres
+    /// relax: laps alone; relax+gcr: with the best combination of what they achieved at pauses; gmres and cg: Krylov methods, between threads or
+    /// processes; direct: one factorisation, in one process; auto: in one process the fastest of direct, cg and gmres, between processes cg or gmres,
+    /// and relax+gcr where that fails
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     method: Method,
     /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
@@ -178,6 +183,7 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ModeName {
     Auto,
+    Processes,
     Async,
     Sync,
     Threads,
@@ -188,6 +194,7 @@ impl ModeName {
     fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
+            Self::Processes => "processes",
             Self::Async => "async",
             Self::Sync => "sync",
             Self::Threads => "threads",
@@ -196,7 +203,7 @@ impl ModeName {
     }
 
     fn uses_messages(self) -> bool {
-        matches!(self, Self::Async | Self::Sync)
+        matches!(self, Self::Processes | Self::Async | Self::Sync)
     }
 }
 
@@ -218,6 +225,13 @@ impl Source {
         match self {
             Self::System(system) => system.name.clone(),
             Self::Recipe(what) => what.to_string(),
+        }
+    }
+
+    fn known(&self) -> Known<'_> {
+        match self {
+            Self::System(system) => Known::Matrix(&system.matrix),
+            Self::Recipe(what) => Known::Generated(what),
         }
     }
 
@@ -283,7 +297,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
     let began = Instant::now();
-    let (source, notes) = load(&args, how)?;
+    let (source, mut notes) = load(&args, how)?;
+    let Settled { how, krylov, why } = how.settle(&args, source.known())?;
+    notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
     let with_messages = how.mode.uses_messages();
     let mut run = Run {
@@ -294,14 +310,18 @@ pub(crate) fn run(args: Args) -> Outcome {
             Some(cluster) => cluster.file.link_name(),
             None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
         }),
-        executor: with_messages.then(|| args.executor.unwrap_or_default().to_string()),
+        executor: (with_messages && krylov.is_none())
+            .then(|| args.executor.unwrap_or_default().to_string()),
         workers,
         ..Run::default()
     };
     let by = if how.is_relaxation() {
         format!("{} by {workers}", run.mode)
     } else {
-        format!("in this process, method {}", how.method)
+        match krylov {
+            Some(krylov) => format!("{krylov} by {workers} processes"),
+            None => format!("in this process, method {}", how.method),
+        }
     };
     eprintln!(
         "{}: {} rows, {by}, tolerance {:e}",
@@ -315,7 +335,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
-    let (source, order) = if how.is_relaxation() {
+    let (source, order) = if with_messages || how.is_relaxation() {
         source.ordered(workers)
     } else {
         (source, None)
@@ -330,7 +350,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let stop = || interrupt.is_set();
     let (mut outcome, traffic) = match (how.mode, source) {
-        (_, source) if !how.is_relaxation() => {
+        (_, source) if !with_messages && !how.is_relaxation() => {
             let source = match source {
                 Source::System(system) => method::Source::System(system),
                 Source::Recipe(what) => method::Source::Generate {
@@ -357,11 +377,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         ),
         (_, source) => {
             let config = SolveConfig {
-                mode: if how.mode == ModeName::Sync {
-                    Mode::Sync
-                } else {
-                    Mode::Async
+                mode: match krylov {
+                    Some(krylov) => Mode::Krylov(krylov),
+                    None if how.mode == ModeName::Sync => Mode::Sync,
+                    None => Mode::Async,
                 },
+                may_change: args.method == Method::Auto,
                 executor: args.executor.unwrap_or_default(),
                 elements: args.elements,
                 inner: args.inner,
@@ -489,11 +510,11 @@ fn check(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         output::check_plot(path)?;
     }
-    if !matches!(args.mode, ModeName::Auto | ModeName::Async | ModeName::Sync)
+    if matches!(args.mode, ModeName::Threads | ModeName::Single)
         && let Some((flag, _)) = args.messages().find(|(_, is_given)| *is_given)
     {
         bail!(
-            "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode async or sync",
+            "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode processes, async or sync",
             args.mode.name()
         );
     }

@@ -413,7 +413,7 @@ impl Collectives {
                     return Ok(());
                 }
             }
-            self.await_something(endpoint, Some(&mut *operation))?;
+            self.await_something(endpoint, Some(&mut *operation), LOOK_EVERY)?;
         }
     }
 
@@ -470,6 +470,30 @@ impl Collectives {
         Ok(self.is_over(self.find(request)?))
     }
 
+    /// As [`test`](Self::test), but waits up to `timeout` for the operation to be over.
+    pub fn test_for<L: Link, M>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        request: &Request<M>,
+        timeout: Duration,
+    ) -> Result<bool, CollectiveError> {
+        self.find(request)?;
+        self.turn_or_progress(endpoint)?;
+        let mut until = None;
+        while !self.is_over(self.find(request)?) {
+            let now = Instant::now();
+            let left = until
+                .get_or_insert(now + timeout)
+                .saturating_duration_since(now);
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.await_something(endpoint, None, left)?;
+            self.turn(endpoint, None)?;
+        }
+        Ok(true)
+    }
+
     /// Waits until the operation is over, and returns the memory that it filled.
     pub fn wait<L: Link, M: Memory>(
         &mut self,
@@ -480,7 +504,7 @@ impl Collectives {
         self.turn_or_progress(endpoint)?;
         let mut index = self.find(&request)?; // that may move operations
         while !self.is_over(index) {
-            self.await_something(endpoint, None)?;
+            self.await_something(endpoint, None, LOOK_EVERY)?;
             self.turn(endpoint, None)?;
             index = self.find(&request)?;
         }
@@ -514,13 +538,12 @@ impl Collectives {
         &mut self,
         endpoint: &mut Endpoint<L>,
         current: Option<&mut Operation<'_>>,
+        most: Duration,
     ) -> Result<(), CollectiveError> {
         let own = current.as_deref().and_then(Operation::timer);
         let timers = self.under_way.iter().filter_map(Operation::timer);
-        let wait = timers.chain(own).min().map_or(LOOK_EVERY, |timer| {
-            timer
-                .saturating_duration_since(Instant::now())
-                .min(LOOK_EVERY)
+        let wait = timers.chain(own).min().map_or(most, |timer| {
+            timer.saturating_duration_since(Instant::now()).min(most)
         });
         let mut dispatcher = Dispatcher {
             core: &mut self.core,

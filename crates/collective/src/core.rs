@@ -27,6 +27,14 @@ const BUDGET_BYTES: usize = 64 << 20;
 /// Limit of failures kept for groups that are not made here yet.
 const EARLY_NEWS: usize = 1024;
 
+/// How [`CHANNEL`] is opened. A program that opens it before it makes its [`Collectives`](crate::Collectives) keeps what arrives until then.
+pub fn channel_options() -> ChannelOptions {
+    ChannelOptions {
+        budget_bytes: BUDGET_BYTES,
+        all_datagrams: true,
+    }
+}
+
 /// A failure that a member reported for a group not known here yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct News {
@@ -56,11 +64,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new<L: Link>(endpoint: &mut Endpoint<L>, table: u64) -> Self {
         let me = endpoint.me();
-        let options = ChannelOptions {
-            budget_bytes: BUDGET_BYTES,
-            all_datagrams: true,
-        };
-        let _ = endpoint.open(CHANNEL, options); // it may be open already
+        let _ = endpoint.open(CHANNEL, channel_options()); // it may be open already
         let mut ledger = Ledger::new(endpoint);
         for member in endpoint.members() {
             if member.id != me {

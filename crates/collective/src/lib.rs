@@ -67,7 +67,7 @@ mod plan;
 pub mod table;
 pub mod tune;
 
-pub use self::core::CHANNEL;
+pub use self::core::{CHANNEL, channel_options};
 pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};
 pub use element::{ELEMENT_BYTES_MAX, Element, Memory, Number, Op, RawOp};
 pub use error::{CollectiveError, GroupError, TableError};

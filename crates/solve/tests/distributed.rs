@@ -12,8 +12,10 @@ use tsumuji_node::{
     AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
 };
 use tsumuji_solve::distributed::{
-    Input, Mode, Shares, SolveConfig, SolveError, Solved, Watch, WorkerError, run, worker_main,
+    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Watch, WorkerError, run,
+    worker_main,
 };
+use tsumuji_solve::krylov::{Kind, Preconditioning};
 use tsumuji_solve::local::Inner;
 use tsumuji_solve::report::{Progress, Reason};
 use tsumuji_solve::system::{Dense, Generate, Matrix, System};
@@ -169,6 +171,83 @@ fn systems_are_solved_over_both_links_under_loss() {
                     }
                 }
             }
+        }
+    }
+}
+
+fn krylov(kind: Kind, preconditioning: Preconditioning) -> Mode {
+    Mode::Krylov(Krylov {
+        kind,
+        preconditioning,
+    })
+}
+
+/// Conjugate gradients and GMRES between workers take about as many iterations as between threads, over both links, with and without losses.
+#[test]
+fn krylov_methods_run_between_workers() {
+    for (what, mode) in [
+        ("dense:300", krylov(Kind::Gmres, Preconditioning::Jacobi)),
+        ("poisson2d:24", krylov(Kind::Gmres, Preconditioning::Ilu)),
+        (
+            "poisson2d:24",
+            krylov(Kind::Cg, Preconditioning::ModifiedIlu),
+        ),
+        ("circuit:600", krylov(Kind::Cg, Preconditioning::Ilu)),
+    ] {
+        let generate: Generate = what.parse().unwrap();
+        let system = generate.system(1).unwrap();
+        for over in BOTH {
+            for loss in [0.0, 0.2] {
+                for workers in [1, 3] {
+                    let config = SolveConfig { mode, ..config() };
+                    let solved = solve(over, workers, loss, Input::System(&system), &config);
+                    let name = format!("{what} {over:?} {loss} {workers} {mode:?}");
+                    check(&solved, &system, workers.into(), &name);
+                    let laps = &solved.outcome.laps;
+                    assert!(laps.iter().all(|own| *own == laps[0]), "{name}: {laps:?}");
+                    assert!(laps[0] < 120, "{name}: {laps:?}");
+                    assert_eq!(solved.outcome.verifications, 1, "{name}");
+                }
+            }
+        }
+    }
+}
+
+/// Where conjugate gradients find that the matrix is not positive definite GMRES goes on, if it may; otherwise the run ends and says so.
+#[test]
+fn another_method_follows_one_that_fails() {
+    // Symmetric, with a positive diagonal, and indefinite.
+    let n = 40;
+    let entry = |row: usize, column: usize| match row.abs_diff(column) {
+        0 => 1.0 + row as f64 / 100.0,
+        1 => 1.5,
+        _ => 0.0,
+    };
+    let values = (0..n * n).map(|i| entry(i / n, i % n)).collect();
+    let matrix = Matrix::Dense(Dense::new(n, values).unwrap());
+    let system = System::new(matrix, None, "indefinite".into()).unwrap();
+    for may_change in [false, true] {
+        let config = SolveConfig {
+            mode: krylov(Kind::Cg, Preconditioning::Jacobi),
+            may_change,
+            ..config()
+        };
+        let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        let outcome = &solved.outcome;
+        assert_eq!(outcome.converged, may_change, "{outcome:?}");
+        if may_change {
+            check(&solved, &system, 2, "indefinite");
+            assert_eq!(outcome.method, "GMRES with Jacobi");
+            let told = outcome
+                .notes
+                .iter()
+                .any(|note| note.contains("positive definite"));
+            assert!(told, "{:?}", outcome.notes);
+        } else {
+            assert!(
+                matches!(outcome.reason, Reason::Stalled { .. }),
+                "{outcome:?}"
+            );
         }
     }
 }

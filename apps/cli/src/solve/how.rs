@@ -5,8 +5,10 @@
 
 use anyhow::ensure;
 use tsumuji_board::Elements;
+use tsumuji_solve::distributed::{Krylov, Shares};
 use tsumuji_solve::local::Inner;
 use tsumuji_solve::method::Method;
+use tsumuji_solve::method::between::{self, Known};
 
 use super::{Args, ModeName};
 
@@ -15,7 +17,7 @@ use super::{Args, ModeName};
 pub(super) struct How {
     /// Never `Auto`; `Threads` for one process with as many threads as pay.
     pub(super) mode: ModeName,
-    /// Never `Auto` where laps are done.
+    /// `Auto`: still to be chosen.
     pub(super) method: Method,
 }
 
@@ -24,11 +26,10 @@ impl How {
     pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
         let messages = args.messages().find(|(_, is_given)| *is_given);
         let laps = laps(args).find(|(_, is_given)| *is_given);
-        let direct = matches!(args.method, Method::Direct);
-        if let (Some((flag, _)), true) = (messages, args.method.is_global()) {
+        let direct = args.method == Method::Direct;
+        if let (Some((flag, _)), true) = (messages, direct) {
             anyhow::bail!(
-                "{flag}: no effect with --method {}, which solves in one process without messages; leave one of them out",
-                args.method
+                "{flag}: no effect with --method direct, which solves in one process without messages; leave one of them out"
             );
         }
         if let (Some((flag, _)), true) = (laps, args.method.is_global()) {
@@ -37,21 +38,26 @@ impl How {
                 args.method
             );
         }
-        let is_relaxation = matches!(args.method, Method::Relax | Method::RelaxGcr);
+        let relaxes = matches!(args.method, Method::Relax | Method::RelaxGcr) || laps.is_some();
         let mode = match args.mode {
-            ModeName::Auto if messages.is_some() || laps.is_some() || is_relaxation => {
-                ModeName::Async
+            ModeName::Auto | ModeName::Processes if relaxes => ModeName::Async,
+            ModeName::Auto if messages.is_some() => ModeName::Processes,
+            // An explicit number asks for processes, unless the method has threads.
+            ModeName::Auto if args.workers.is_some() && !args.method.is_global() => {
+                ModeName::Processes
             }
-            // An explicit number asks for workers, as ever, unless the method has threads.
-            ModeName::Auto if args.workers.is_some() && !args.method.is_global() => ModeName::Async,
             ModeName::Auto if direct => ModeName::Single,
             ModeName::Auto => ModeName::Threads,
             mode => mode,
         };
         ensure!(
-            !(args.method.is_global() && mode.uses_messages()),
-            "--method {} solves in one process: use --mode single or threads, or leave --mode out",
+            !(args.method.is_global() && matches!(mode, ModeName::Async | ModeName::Sync)),
+            "--method {} does no laps: use --mode processes, threads or single, or leave --mode out",
             args.method
+        );
+        ensure!(
+            !(direct && mode.uses_messages()),
+            "--method direct solves in one process: use --mode single, or leave --mode out"
         );
         ensure!(
             !(direct && (mode == ModeName::Threads || args.workers.is_some_and(|n| n > 1))),
@@ -59,6 +65,7 @@ impl How {
         );
         let method = match (args.method, args.mode) {
             (Method::Auto, ModeName::Auto) if mode == ModeName::Threads => Method::Auto,
+            (Method::Auto, _) if mode == ModeName::Processes => Method::Auto,
             (Method::Auto, _) if mode.uses_messages() => Method::RelaxGcr,
             (Method::Auto, _) => Method::Relax,
             (method, _) => method,
@@ -70,15 +77,54 @@ impl How {
         Ok(Self { mode, method })
     }
 
+    /// Chooses the method between processes, now that the system is known.
+    pub(super) fn settle(self, args: &Args, known: Known<'_>) -> anyhow::Result<Settled> {
+        if self.mode != ModeName::Processes {
+            return Ok(Settled {
+                how: self,
+                krylov: None,
+                why: None,
+            });
+        }
+        let (krylov, why) = match self.method {
+            Method::Auto => {
+                let (krylov, why) = between::choose(known);
+                (Some(krylov), Some(why))
+            }
+            method => (between::asked(known, method)?, None),
+        };
+        let how = match krylov {
+            Some(_) => self,
+            None => Self {
+                mode: ModeName::Async,
+                method: Method::RelaxGcr,
+            },
+        };
+        Ok(Settled { how, krylov, why })
+    }
+
     /// Whether laps are done: by `local::single`, `local::threads` or `distributed`.
     pub(super) fn is_relaxation(self) -> bool {
         matches!(self.method, Method::Relax | Method::RelaxGcr)
     }
 }
 
+/// The choice once the system is known.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settled {
+    pub(super) how: How,
+    /// The Krylov method between processes.
+    pub(super) krylov: Option<Krylov>,
+    /// Why, if it was chosen here.
+    pub(super) why: Option<String>,
+}
+
 /// Options that concern laps only.
 fn laps(args: &Args) -> impl Iterator<Item = (&'static str, bool)> {
     [
+        ("--executor", args.executor.is_some()),
+        ("--elements", args.elements != Elements::Auto),
+        ("--weights auto", args.weights == Some(Shares::Measured)),
         ("--inner", args.inner != Inner::Auto),
         ("--omega", args.omega != 1.0),
     ]

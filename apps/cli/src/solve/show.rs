@@ -224,16 +224,16 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
                 ),
             )
         } else {
-            let threads = if run.workers == 1 {
-                "thread"
-            } else {
-                "threads"
+            let by = match (&run.link, run.workers) {
+                (Some(_), _) => format!("{workers}{where_to}"),
+                (None, 1) => "1 thread of this process".to_owned(),
+                (None, threads) => format!("{threads} threads of this process"),
             };
             (
                 "method",
                 format!(
-                    "{} by {} {threads} of this process, {most} iterations; verified {} times",
-                    outcome.method, run.workers, outcome.verifications
+                    "{} by {by}, {most} iterations; verified {} times",
+                    outcome.method, outcome.verifications
                 ),
             )
         },

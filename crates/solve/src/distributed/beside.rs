@@ -338,6 +338,7 @@ impl Computing {
                     Ok(true) => return true,
                     Ok(false) => false,
                 },
+                Mode::Krylov(_) => return false, // never lent
             };
             let bits = field.walk().progress().to_bits();
             self.shared.progress.store(bits, Ordering::Relaxed);

@@ -86,7 +86,7 @@ impl Blocks {
     /// Takes out the pieces that are due.
     pub(super) fn due(&mut self, mode: Mode, epoch: u32, lap: Lap) -> VecDeque<(usize, Piece)> {
         let is_due =
-            |piece: &Piece| piece.epoch == epoch && (mode == Mode::Async || piece.lap == lap.get());
+            |piece: &Piece| piece.epoch == epoch && (mode != Mode::Sync || piece.lap == lap.get());
         let (due, rest) = std::mem::take(&mut self.early)
             .into_iter()
             .partition(|(_, piece)| is_due(piece));
@@ -104,7 +104,7 @@ impl Blocks {
         let received = &self.received[from];
         received.epoch == epoch
             && received.values == field.read_elements(from)
-            && (mode == Mode::Async || received.lap == lap.get())
+            && (mode != Mode::Sync || received.lap == lap.get())
     }
 
     /// The estimate that came with a worker's newest block.

@@ -1,6 +1,8 @@
 //! Options of a distributed run.
 
+use crate::krylov::{Kind, Preconditioning};
 use crate::local::Inner;
+use crate::report::RELAXATION;
 use crate::system::Solution;
 use serde::{Deserialize, Serialize};
 use tsumuji_board::Elements;
@@ -14,6 +16,23 @@ pub enum Mode {
     Async,
     /// After each lap, for the new blocks of all others: Gauss–Seidel within blocks, Jacobi between them.
     Sync,
+    /// In every iteration, of a Krylov method: for sums, and for elements of the vectors that are multiplied.
+    Krylov(Krylov),
+}
+
+/// A Krylov method with its preconditioner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Krylov {
+    /// The method.
+    pub kind: Kind,
+    /// Made by each worker of its own rows and columns.
+    pub preconditioning: Preconditioning,
+}
+
+impl std::fmt::Display for Krylov {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with {}", self.kind.name(), self.preconditioning)
+    }
 }
 
 /// How the rows are shared among the workers.
@@ -70,6 +89,8 @@ pub struct SolveConfig {
     pub inner: Inner,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
+    /// Whether another method may follow where a Krylov method fails.
+    pub may_change: bool,
     /// Whether epochs are combined at pauses (GCR) where laps alone are slow.
     pub combines: bool,
     /// Relative residual ‖b − A x‖₂ / ‖b‖₂ to reach.
@@ -106,6 +127,14 @@ enum ExecutorAsSent {
 }
 
 impl SolveConfig {
+    /// The method's name for reports.
+    pub(super) fn method_name(&self) -> String {
+        match self.mode {
+            Mode::Krylov(krylov) => krylov.to_string(),
+            Mode::Async | Mode::Sync => RELAXATION.to_owned(),
+        }
+    }
+
     /// Weights of `workers` workers. `None`: there are as many others.
     pub fn weights(&self, workers: usize) -> Option<Vec<f64>> {
         match &self.shares {
@@ -123,6 +152,7 @@ impl Default for SolveConfig {
             elements: Elements::default(),
             inner: Inner::default(),
             omega: 1.0,
+            may_change: false,
             combines: true,
             tol: 1e-10,
             shares: Shares::Equal,

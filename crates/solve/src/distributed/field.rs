@@ -212,6 +212,17 @@ impl Field {
         &self.board.values()[self.board.own()]
     }
 
+    /// Replaces x of the own rows.
+    pub(super) fn take_own(&mut self, x: &[f64]) {
+        let own = self.board.own();
+        self.board.values_mut()[own].copy_from_slice(x);
+    }
+
+    /// Counts iterations of a Krylov method as laps.
+    pub(super) fn count_laps(&mut self, iterations: u64) {
+        self.laps_before += iterations as f64;
+    }
+
     /// What the own rows read of another worker's elements.
     pub(super) fn reads(&self, worker: usize) -> &Reads {
         self.board.reads(node(worker))

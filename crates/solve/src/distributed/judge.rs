@@ -10,7 +10,6 @@
 //! Invariants: a run converges only by an exact residual of one x that all workers hold; an unexpected answer ends the run; phases follow one another
 //! and each waits for all workers that have rows.
 
-use super::accelerate::combine;
 use super::config::{Mode, SolveConfig};
 use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, WorkerStats};
 use super::ranges::{hand_over, in_proportion, without};
@@ -23,8 +22,7 @@ use std::ops::Range;
 /// Reports of each worker that must find the sum low enough. One might be older than a value under way that raises it; an unnecessary pause costs a
 /// pass over A and does no harm, so two are enough.
 const REPORTS_NEEDED: u32 = 2;
-/// Exchanges in a row after which workers may hold different blocks. Blocks are sent reliably, so one should be enough.
-const DISAGREEMENTS: u32 = 3;
+mod standstill;
 
 /// Why the judge aborts a run. Workers count from 0 here.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +67,8 @@ pub(super) struct Ended {
     /// Exact relative residual.
     pub(super) residual: f64,
     pub(super) verifications: u64,
+    /// The last method.
+    pub(super) method: String,
     pub(super) x: Vec<f64>,
     pub(super) stats: Vec<WorkerStats>,
     /// Workers that were lost.
@@ -115,6 +115,7 @@ pub(super) struct Judge {
     watch: Watch,
     slots: Vec<WorkerSlot>,
     disagreements: u32,
+    method: String,
     interrupted: bool,
     verifications: u64,
     residual: f64,
@@ -148,6 +149,7 @@ impl Judge {
             policy,
             slots: vec![WorkerSlot::default(); ranges.len()],
             disagreements: 0,
+            method: config.method_name(),
             interrupted: false,
             verifications: 0,
             residual: f64::NAN,
@@ -365,6 +367,7 @@ impl Judge {
             reason: self.reason?,
             residual: self.residual,
             verifications: self.verifications,
+            method: self.method,
             lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
             x: self.x,
             stats: self
@@ -405,8 +408,8 @@ impl Judge {
         }
         slot.report = Some(report);
         slot.laps = report.laps;
-        if self.config.mode == Mode::Sync {
-            return; // in synchronous runs the workers decide, all alike, after the same lap
+        if self.config.mode != Mode::Async {
+            return; // the workers decide, all alike, after the same lap
         }
         let (mut measured_sq, mut expected_sq, mut laps) = (0.0, 0.0, f64::INFINITY);
         for slot in self.team() {
@@ -569,109 +572,6 @@ impl Judge {
     fn pause(&mut self, cause: Cause) {
         self.phase = Phase::Freezing(cause);
         self.all(&Order::Pause { epoch: self.epoch });
-    }
-
-    fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
-        let sync = self.config.mode == Mode::Sync;
-        if frozen.cause.is_some() != sync || frozen.held.len() != self.slots.len() {
-            return Err(JudgeFault::Protocol {
-                worker,
-                what: "a standstill that was not asked for",
-            });
-        }
-        match (self.phase, frozen.cause) {
-            (Phase::Iterating, Some(cause)) => self.phase = Phase::Freezing(cause),
-            (Phase::Freezing(known), Some(cause)) if known != cause => {
-                return Err(JudgeFault::Disagreement);
-            }
-            (Phase::Iterating, None) => {
-                return Err(JudgeFault::Protocol {
-                    worker,
-                    what: "a standstill that was not asked for",
-                });
-            }
-            _ => {}
-        }
-        self.slots[worker].frozen = Some(frozen);
-        if self.team().any(|slot| slot.frozen.is_none()) {
-            return Ok(());
-        }
-        let all: Vec<Option<&Frozen>> =
-            self.slots.iter().map(|slot| slot.frozen.as_ref()).collect();
-        // Every worker holds, of what it reads of another's block, the stamp that the other has itself.
-        let same = all.iter().enumerate().all(|(owner, own)| {
-            let Some(own) = own else { return true };
-            let agrees = |held: Option<u32>| held.is_none() || held == own.held[owner];
-            own.held[owner].is_some_and(|stamp| stamp != 0)
-                && all
-                    .iter()
-                    .flatten()
-                    .all(|frozen| agrees(frozen.held[owner]))
-        });
-        if same {
-            self.disagreements = 0;
-            let Phase::Freezing(cause) = self.phase else {
-                unreachable!("set above")
-            };
-            self.phase = Phase::Verifying(cause);
-            self.verifications += 1;
-            let magnitude = self.policy.wants_rounding(cause);
-            self.all(&Order::Verify {
-                epoch: self.epoch,
-                magnitude,
-            });
-        } else {
-            self.disagreements += 1;
-            if self.disagreements >= DISAGREEMENTS {
-                return Err(JudgeFault::Disagreement);
-            }
-            self.begin(Vec::new());
-        }
-        Ok(())
-    }
-
-    /// Ends the run or begins an epoch, once every exact residual has arrived. `None`: products that do not fit each other.
-    fn decide_if_exact(&mut self, cause: Cause) -> Option<()> {
-        let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
-        let mut dots: Option<Vec<f64>> = None;
-        for slot in self.team() {
-            let Some((residual, magnitude, own)) = &slot.exact else {
-                return Some(());
-            };
-            residual_sq += residual;
-            magnitude_sq += magnitude;
-            match &mut dots {
-                None => dots = Some(own.clone()),
-                Some(dots) if dots.len() == own.len() => {
-                    dots.iter_mut().zip(own).for_each(|(sum, own)| *sum += own)
-                }
-                Some(_) => return None,
-            }
-        }
-        let (factors, least_sq) = combine(&dots?, residual_sq)?;
-        let norm = self.policy.rhs_norm();
-        self.residual = residual_sq.sqrt() / norm;
-        let rounding = f64::EPSILON * magnitude_sq.sqrt() / norm;
-        let laps = self
-            .slots
-            .iter()
-            .filter_map(|slot| Some(slot.frozen.as_ref()?.laps))
-            .min()
-            .unwrap_or(0);
-        self.reason =
-            self.policy
-                .verified(cause, laps, self.residual, least_sq.sqrt() / norm, rounding);
-        if self.interrupted {
-            self.reason.get_or_insert(Reason::Interrupted);
-        }
-        if self.reason.is_some() {
-            self.phase = Phase::Collecting;
-            self.all(&Order::Finish { epoch: self.epoch });
-        } else {
-            let combines = self.config.combines;
-            self.begin(if combines { factors } else { Vec::new() });
-        }
-        Some(())
     }
 
     fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {

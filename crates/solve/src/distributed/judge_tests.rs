@@ -1,5 +1,6 @@
 use super::super::net::{Weather, config, run};
 use super::super::{Mode, SolveConfig};
+use super::standstill::DISAGREEMENTS;
 use super::*;
 use crate::local::Inner;
 use crate::system::{Csr, Dense, Matrix, System};

@@ -6,6 +6,7 @@
 use super::codec;
 use super::config::SolveConfig;
 use super::watch::{Cause, Watch};
+use super::worker::PIECE_VALUES;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tsumuji_board::{Elements, Reads};
@@ -370,6 +371,16 @@ impl Order {
 }
 
 impl Answer {
+    /// x of the rows from `start` on, in parts.
+    pub(super) fn snapshot(division: u32, start: usize, x: &[f64]) -> impl Iterator<Item = Self> {
+        let parts = x.chunks(PIECE_VALUES).enumerate();
+        parts.map(move |(part, values)| Self::Snapshot {
+            division,
+            start: start + part * PIECE_VALUES,
+            values: values.to_vec(),
+        })
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Answer::Solution { values, .. } | Answer::Snapshot { values, .. } => {

@@ -24,6 +24,7 @@ mod readers;
 mod round;
 mod run;
 mod serve;
+mod space;
 mod stats;
 mod step;
 mod walk;
@@ -33,7 +34,7 @@ mod worker;
 #[cfg(test)]
 mod net;
 
-pub use config::{Mode, Shares, SharesError, SolveConfig};
+pub use config::{Krylov, Mode, Shares, SharesError, SolveConfig};
 pub use message::WorkerStats;
 pub use run::{Checkpoint, Input, SolveError, Solved, Watch, run};
 pub use serve::{WorkerError, worker_main};

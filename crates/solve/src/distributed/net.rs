@@ -415,6 +415,7 @@ pub(super) fn run(
                     worker.verified(exact);
                 }
                 Step::Count => worker.finish(WorkerStats::default()),
+                Step::Iterate => unreachable!("Krylov methods are tested between endpoints"),
             }
         }
         for (from, worker) in team.iter_mut().enumerate() {

@@ -12,7 +12,7 @@ use super::pace::Pace;
 use super::ranges;
 use super::stats;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
-use crate::report::{Outcome, Progress, RELAXATION, Seconds};
+use crate::report::{Outcome, Progress, Seconds};
 use crate::system::{Generate, PartitionError, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -226,7 +226,7 @@ pub fn run<L: Link>(
         outcome: Outcome {
             converged: ended.reason.is_converged(),
             reason: ended.reason,
-            method: RELAXATION.into(),
+            method: ended.method,
             residual: ended.residual,
             laps: ended.stats.iter().map(|worker| worker.laps).collect(),
             verifications: ended.verifications,
@@ -600,6 +600,9 @@ impl Bench<'_> {
 
 impl Handler for Bench<'_> {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        if delivery.channel.id() != CONTROL.id() {
+            return; // of the workers' collectives, which greet every node
+        }
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
         let answer = self.judge.answer(worker, delivery.body.bytes());
         self.fault = self.fault.take().or(answer.err());

@@ -10,14 +10,17 @@ use super::division::{Division, Done};
 use super::field::{JUDGE, Outlet, node};
 use super::message::LapReport;
 use super::run::{BULK, CONTROL};
+use super::space::{Between, Broken, Inbox};
 use super::stats::{self, Meter};
 use super::step::{Step, To, Way, WorkerFault};
 use super::worker::Worker;
 use crate::local::Sweeper;
 use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
+use tsumuji_collective::{CollectiveError, Collectives, GroupError, TableError};
 use tsumuji_node::{
-    Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError,
+    ChannelError, Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId,
+    SendError,
 };
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
@@ -54,6 +57,18 @@ pub enum WorkerError {
     /// A message could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// The table of algorithms of collectives cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Workers form no group.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// A sum or exchange of workers failed, though none of them died.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The channel of collectives cannot be opened.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
     /// The kernel gives no thread for the computation.
     #[error("no thread for the computation: {0}")]
     Thread(std::io::Error),
@@ -64,11 +79,18 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
     let me = usize::from(endpoint.me().0)
         .checked_sub(1)
         .ok_or(WorkerError::NotAWorker)?;
+    // What others send for a sum before this worker takes part waits there.
+    endpoint.open(
+        tsumuji_collective::CHANNEL,
+        tsumuji_collective::channel_options(),
+    )?;
     let mut driver = Driver {
         worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
         division: None,
         beside: None,
         meter: Meter::default(),
+        collectives: None,
+        inbox: Inbox::default(),
         fault: None,
         judge_lost: false,
     };
@@ -164,6 +186,11 @@ fn serve<L: Link>(
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
             Step::Lap => driver.worker.lap_is_complete()?,
+            Step::Iterate => {
+                driver.iterate(endpoint)?;
+                let link = endpoint.counters().link;
+                driver.meter.note(false, || link);
+            }
             Step::Build(rows, relaxation) => {
                 let block = rows.make().ok_or(WorkerFault::Protocol {
                     from: "the judge",
@@ -200,11 +227,51 @@ struct Driver {
     /// Started when it is first needed.
     beside: Option<Beside>,
     meter: Meter,
+    /// Made when they are first needed.
+    collectives: Option<Collectives>,
+    inbox: Inbox,
     fault: Option<WorkerFault>,
     judge_lost: bool,
 }
 
 impl Driver {
+    /// Lets a Krylov method iterate; then takes the messages that have arrived meanwhile.
+    fn iterate<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+        let parts = self.worker.parts().ok_or(WorkerFault::Protocol {
+            from: "the judge",
+            what: "an epoch without rows for this worker",
+        })?;
+        let collectives = match &mut self.collectives {
+            Some(collectives) => collectives,
+            none => none.insert(Collectives::new(endpoint)?),
+        };
+        let broken = match Between::form(endpoint, collectives, &mut self.inbox, parts) {
+            Err(broken) => Some(broken),
+            Ok(mut between) => match self.worker.iterate(&mut between) {
+                Ok(frozen) => {
+                    between.part();
+                    frozen?;
+                    None
+                }
+                Err(broken) => Some(broken),
+            },
+        };
+        match broken {
+            None | Some(Broken::Ordered) => {}
+            Some(Broken::Lost(peer)) => self.miss(peer),
+            Some(Broken::Endpoint(error)) => return Err(error.into()),
+            Some(Broken::Group(error)) => return Err(error.into()),
+            Some(Broken::Disagreement(error)) => return Err(error.into()),
+        }
+        for peer in std::mem::take(&mut self.inbox.lost) {
+            self.miss(peer);
+        }
+        for (from, bytes) in std::mem::take(&mut self.inbox.waiting) {
+            self.take(from, &bytes);
+        }
+        Ok(())
+    }
+
     /// Gives the work to the thread that is to do it. `gains`: a second one may do better; `crowded`: threads outnumber cores.
     fn divide(
         &mut self,

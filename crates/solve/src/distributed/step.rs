@@ -64,6 +64,8 @@ pub(super) enum Step {
     Again(bool),
     /// A lap of a synchronous run is complete: call `lap_is_complete`.
     Lap,
+    /// Call `iterate`, which takes until the epoch ends.
+    Iterate,
     /// Wait for messages or a short time, then step again.
     Rest,
     /// Wait for messages.

@@ -6,6 +6,7 @@
 //!
 //! Invariant: epochs end for any estimates: by `max_laps` at the latest.
 
+use crate::krylov::End;
 use crate::local::{Limits, StopRule};
 use crate::report::Reason;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,8 @@ pub(super) enum Cause {
     Slow,
     /// The user wants to stop.
     Interrupt,
+    /// A Krylov method ended.
+    Krylov(End),
 }
 
 /// Decides the end of one epoch. Sent without its observations, as new.
@@ -212,13 +215,17 @@ impl Policy {
                     limit: self.rule.limits().max_laps(),
                 });
             }
+            Cause::Krylov(end) if end != End::Converged => {
+                return Some(end.reason(self.rule.limits(), self.best));
+            }
             Cause::Candidate => {
                 let needed = (self.rule.limits().tolerance() / residual).min(1.0);
                 self.tightening = (self.tightening * needed * TIGHTER).max(TIGHTEST);
             }
             Cause::Growth => self.growth *= GROWTH,
             Cause::Interrupt => {}
-            Cause::Stall | Cause::Slow => {
+            // Sums that round otherwise than those of the method find a residual a little above the tolerance: it begins again from there.
+            Cause::Stall | Cause::Slow | Cause::Krylov(_) => {
                 let fell = combined < self.standing * SMALLER;
                 self.standstills = if fell { 0 } else { self.standstills + 1 };
                 self.standing = self.standing.min(combined);

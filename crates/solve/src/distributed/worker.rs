@@ -12,27 +12,31 @@ use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
 use super::field::{Carried, Exact, Field, Outlet, Stepped};
 use super::loading::Loading;
-use super::message::{Answer, Estimate, Frozen, Note, Order, Piece, RowSource, Setup, WorkerStats};
+use super::message::{Answer, Note, Order, Piece, RowSource, Setup, WorkerStats};
 use super::readers::Readers;
 use super::step::{Out, Rows, Step, To, Way, WorkerFault};
 use super::watch::{Cause, Watch};
-use crate::local::{Relaxation, Sweeper};
+use crate::krylov::Preconditioner;
+use crate::local::{Inner, Relaxation, Sweeper};
 use crate::system::{Generate, RowBlock};
 use std::collections::VecDeque;
 use std::ops::Range;
-use tsumuji_board::{Elements, Reads};
+use tsumuji_board::Elements;
 use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
 
 /// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
 /// few that every block is several messages.
-const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
+pub(super) const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 
 /// Time between two snapshots of the own x to the judge: what is lost with a worker is one of these old at most.
 const SNAPSHOT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Most values of another worker's block that are kept before the first setup: 128 MB.
 const BEFORE_SETUP_VALUES: usize = 1 << 22;
+
+mod krylov;
+mod standstill;
 
 #[derive(Debug, PartialEq)]
 enum Phase {
@@ -69,7 +73,13 @@ pub(super) struct Worker {
     kept: Option<RowBlock>,
     carried: Carried,
     field: Option<Field>,
+    /// Of the rows, where a Krylov method iterates.
+    preconditioner: Option<Preconditioner>,
+    /// Why this worker ended the epoch, where workers do.
+    cause: Option<Cause>,
     epoch: u32,
+    /// ‖b‖₂².
+    rhs_sq: f64,
     watch: Watch,
     blocks: Blocks,
     readers: Readers,
@@ -91,7 +101,10 @@ impl Worker {
             kept: None,
             carried: Carried::default(),
             field: None,
+            preconditioner: None,
+            cause: None,
             epoch: 0,
+            rhs_sq: 0.0,
             watch: Watch::new(0.0, 0, 0.0, 0),
             blocks: Blocks::default(),
             readers: Readers::default(),
@@ -115,7 +128,7 @@ impl Worker {
     /// `datagram`, `order`, `piece` and `step` are not to be called.
     pub(super) fn lend(&mut self) -> Option<(Field, Mode)> {
         let mode = self.setup.as_ref()?.config.mode;
-        (self.phase == Phase::Running)
+        (self.phase == Phase::Running && !self.is_krylov())
             .then(|| self.field.take())
             .flatten()
             .map(|field| (field, mode))
@@ -132,7 +145,7 @@ impl Worker {
 
     /// The numbers while this worker relaxes by itself.
     pub(super) fn relaxing(&self) -> Option<&Field> {
-        (self.phase == Phase::Running)
+        (self.phase == Phase::Running && !self.is_krylov())
             .then_some(self.field.as_ref())
             .flatten()
     }
@@ -230,6 +243,8 @@ impl Worker {
             {
                 Ok(())
             }
+            // A Krylov method ended before it heard of it, or with the death of a worker.
+            (Order::Pause { epoch }, _) if epoch == self.epoch && self.is_krylov() => Ok(()),
             (Order::Pause { epoch }, Phase::Running) if epoch == self.epoch => self.freeze(),
             (Order::Verify { epoch, magnitude }, Phase::Frozen) if epoch == self.epoch => {
                 self.phase = Phase::Verifying(magnitude);
@@ -319,7 +334,7 @@ impl Worker {
         if from == self.me || (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
             return Ok(()); // late
         }
-        let is_due = setup.config.mode == Mode::Async && piece.epoch == self.epoch;
+        let is_due = setup.config.mode != Mode::Sync && piece.epoch == self.epoch;
         match &mut self.field {
             Some(field) if is_due && self.phase != Phase::Meeting => {
                 let rows = setup.rows_of(from);
@@ -364,6 +379,7 @@ impl Worker {
                         let lap = field.step_sync(outlet)?;
                         Ok(if lap { Step::Lap } else { Step::Again(false) })
                     }
+                    Mode::Krylov(_) => Ok(Step::Iterate),
                 }
             }
         }
@@ -381,13 +397,7 @@ impl Worker {
         }
         self.snapshot_ns = now_ns;
         let (start, division) = (field.sweeper().block().rows.start, setup.division);
-        let parts = field.own_x().chunks(PIECE_VALUES).enumerate();
-        let parts = parts.map(|(part, values)| Answer::Snapshot {
-            division,
-            start: start + part * PIECE_VALUES,
-            values: values.to_vec(),
-        });
-        let parts: Vec<Answer> = parts.collect();
+        let parts: Vec<Answer> = Answer::snapshot(division, start, field.own_x()).collect();
         parts.iter().for_each(|part| self.tell(Way::Bulk, part));
     }
 
@@ -402,7 +412,18 @@ impl Worker {
     pub(super) fn built(&mut self, sweeper: Sweeper) -> Result<(), WorkerFault> {
         let setup = self.setup.as_ref().expect("rows came after the setup");
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
-        let notes = sweeper.note().map(str::to_owned).into_iter().collect();
+        let mut notes: Vec<String> = sweeper.note().map(str::to_owned).into_iter().collect();
+        if let Mode::Krylov(krylov) = setup.config.mode {
+            let made = Preconditioner::new(sweeper.block(), krylov.preconditioning);
+            notes.extend(made.differs(krylov.preconditioning).map(|made| {
+                format!(
+                    "worker {} preconditions by {made}: there is no {}",
+                    self.me + 1,
+                    krylov.preconditioning
+                )
+            }));
+            self.preconditioner = Some(made);
+        }
         let carried = std::mem::take(&mut self.carried);
         let field = Field::new(sweeper, setup, (self.me, self.capacity_bytes), carried);
         let division = setup.division;
@@ -551,7 +572,13 @@ impl Worker {
             fresh,
             rows: setup.rows_of(self.me),
         };
-        match Relaxation::new(setup.config.inner, setup.config.omega) {
+        // Nothing is swept where a Krylov method iterates.
+        let inner = if self.is_krylov() {
+            Inner::Sweep
+        } else {
+            setup.config.inner
+        };
+        match Relaxation::new(inner, setup.config.omega) {
             Ok(relaxation) => Step::Build(Box::new(rows), relaxation),
             Err(error) => {
                 self.failed(error.to_string());
@@ -570,118 +597,8 @@ impl Worker {
             self.phase == Phase::Idle && self.setup.as_ref().is_some_and(|setup| !setup.exchanges);
         field.begin(epoch, rhs_sq, watch.max_laps(), is_first);
         (self.epoch, self.watch, self.phase) = (epoch, watch, Phase::Running);
+        (self.rhs_sq, self.cause) = (rhs_sq, None);
         true
-    }
-
-    /// Stops iterating (async) and sends the own block to all others.
-    fn freeze(&mut self) -> Result<(), WorkerFault> {
-        self.phase = Phase::Exchanging;
-        self.send_block();
-        self.look_for_blocks()
-    }
-
-    fn send_block(&mut self) {
-        let Some(field) = &mut self.field else {
-            unreachable!("relaxing")
-        };
-        let lap = field.freeze().get();
-        let own = field.sweeper().block().rows.start;
-        for (worker, reads) in self.readers.lists() {
-            let values = field.own_read(reads);
-            let first = match reads {
-                Reads::Whole => own,
-                Reads::Packed(_) => 0,
-            };
-            // At least one piece: it carries the lap and the estimate.
-            for part in 0..values.len().div_ceil(PIECE_VALUES).max(1) {
-                let places = part * PIECE_VALUES..values.len().min((part + 1) * PIECE_VALUES);
-                let piece = Note::Piece(Piece {
-                    epoch: self.epoch,
-                    lap,
-                    estimate: field.estimate(),
-                    start: first + places.start,
-                    values: values[places].to_vec(),
-                });
-                self.out.push_back(Out {
-                    to: To::Worker(worker),
-                    way: Way::Bulk,
-                    bytes: piece.encode(),
-                });
-            }
-        }
-    }
-
-    /// Goes on if the blocks of all others have arrived.
-    fn look_for_blocks(&mut self) -> Result<(), WorkerFault> {
-        let (Phase::Exchanging | Phase::Joining, Some(setup), Some(field)) =
-            (&self.phase, &self.setup, &mut self.field)
-        else {
-            return Ok(());
-        };
-        let (workers, mode, lap) = (setup.workers(), setup.config.mode, field.lap());
-        for (from, piece) in self.blocks.due(mode, self.epoch, lap) {
-            let installed = self
-                .blocks
-                .install(field, setup.rows_of(from), from, &piece);
-            installed.map_err(|_| WorkerFault::Protocol {
-                from: "another worker",
-                what: "a block that is not its own",
-            })?;
-        }
-        let awaited = (mode, self.epoch, lap);
-        let is_whole = |worker| worker == self.me || self.blocks.is_whole(awaited, worker, field);
-        let all = setup.team().all(is_whole);
-        if !all {
-            return Ok(());
-        }
-        if self.phase == Phase::Joining {
-            self.be_ready();
-            return Ok(());
-        }
-        let cause = match mode {
-            Mode::Async => None,
-            Mode::Sync => match self.judge_lap() {
-                Some(cause) => Some(cause),
-                None => {
-                    self.field
-                        .as_mut()
-                        .expect("exchanging after relaxing")
-                        .next_lap();
-                    self.phase = Phase::Running;
-                    return Ok(());
-                }
-            },
-        };
-        self.phase = Phase::Frozen;
-        let field = self.field.as_ref().expect("exchanging after relaxing");
-        let answer = Answer::Frozen(Frozen {
-            epoch: self.epoch,
-            held: field.held(workers),
-            laps: self.laps(),
-            cause,
-        });
-        self.tell(Way::Control, &answer);
-        Ok(())
-    }
-
-    /// Whether the estimates of all workers for this lap end the epoch (sync). All workers add the same numbers in the same order.
-    fn judge_lap(&mut self) -> Option<Cause> {
-        let field = self.field.as_ref().expect("a lap is done");
-        let mut sum = Estimate::default();
-        for worker in self.setup.as_ref().expect("before the laps").team() {
-            let estimate = if worker == self.me {
-                field.estimate()
-            } else {
-                self.blocks.estimate(worker)
-            };
-            sum.measured_sq += estimate.measured_sq;
-            sum.expected_sq += estimate.expected_sq;
-        }
-        if self.watch.is_candidate(sum.expected_sq) {
-            return Some(Cause::Candidate);
-        }
-        // Laps of this division, which are the same everywhere.
-        self.watch.trouble(sum.measured_sq, field.walk().progress())
     }
 
     fn laps(&self) -> u64 {

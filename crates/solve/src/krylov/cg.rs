@@ -1,10 +1,11 @@
 //! Conjugate gradients with a preconditioner (Hestenes and Stiefel, 1952).
 
-use super::{Course, End, Part, Run, Space, add, dot};
+use super::{Course, End, Iterated, Part, Run, Space, add, dot};
+use crate::local::relative;
 
 /// From x with residual `r` on; ends where the recurrence reaches the target. Two sums an iteration.
 pub(super) fn run<S: Space>(
-    part: &mut Part,
+    part: &mut Part<'_>,
     x: &mut [f64],
     r: &mut [f64],
     course: &mut Course<'_>,
@@ -14,9 +15,9 @@ pub(super) fn run<S: Space>(
     let mut q = vec![0.0; x.len()];
     part.precondition(r, &mut z);
     let mut p = z.clone();
-    let mut sums = [dot(r, &z)];
+    let mut sums = [dot(r, &z), dot(r, r)];
     space.sum(&mut sums)?;
-    let mut rho = sums[0];
+    let [mut rho, mut norm] = [sums[0], sums[1].sqrt()];
     loop {
         part.multiply(&p, &mut q, space)?;
         let mut sums = [dot(&p, &q)];
@@ -30,11 +31,15 @@ pub(super) fn run<S: Space>(
         add(r, -alpha, &q);
         part.precondition(r, &mut z);
         course.iterations += 1;
-        let norm = relative_norm(r, course);
-        let stop = space.iterated(course.iterations, norm)?;
+        let stop = space.iterated(Iterated {
+            iterations: course.iterations,
+            residual: relative(norm, course.rhs_norm), // of the iteration before: known to all
+            x,
+        })?;
         let mut sums = [dot(r, &z), dot(r, r), f64::from(u8::from(stop))];
         space.sum(&mut sums)?;
-        if let Some(run) = course.judge(sums[1].sqrt(), sums[2]) {
+        norm = sums[1].sqrt();
+        if let Some(run) = course.judge(norm, sums[2]) {
             return Ok(run);
         }
         let beta = sums[0] / rho;
@@ -43,9 +48,4 @@ pub(super) fn run<S: Space>(
             *p = z + beta * *p;
         }
     }
-}
-
-/// Of the own rows alone: enough for a display.
-fn relative_norm(r: &[f64], course: &Course<'_>) -> f64 {
-    crate::local::relative(dot(r, r).sqrt(), course.rhs_norm)
 }

@@ -2,7 +2,7 @@
 //!
 //! Gram–Schmidt takes one sum an iteration; a second pass, where the first one cancels too much (Daniel, Gragg, Kaufman and Stewart, 1976).
 
-use super::{Course, Part, Run, Space, add, dot};
+use super::{Course, Iterated, Part, Run, Space, add, dot};
 
 /// Iterations between restarts, at most.
 const RESTART: usize = 50;
@@ -22,7 +22,7 @@ pub(super) fn restart(rows: usize) -> usize {
 
 /// From x with residual `r` on, to the next restart or the target.
 pub(super) fn run<S: Space>(
-    part: &mut Part,
+    part: &mut Part<'_>,
     x: &mut [f64],
     r: &mut [f64],
     course: &mut Course<'_>,
@@ -43,8 +43,11 @@ pub(super) fn run<S: Space>(
         let mut w = vec![0.0; x.len()];
         part.multiply(&z, &mut w, space)?;
         course.iterations += 1;
-        let share = crate::local::relative(triangle.residual, course.rhs_norm);
-        let stop = space.iterated(course.iterations, share)?;
+        let stop = space.iterated(Iterated {
+            iterations: course.iterations,
+            residual: crate::local::relative(triangle.residual, course.rhs_norm),
+            x,
+        })?;
         let (column, norm, stops) = orthogonalise(&mut w, &basis, stop, space)?;
         let scale = column.iter().map(|h| h * h).sum::<f64>().sqrt().max(norm);
         let exhausted = norm <= EXHAUSTED * scale;

@@ -19,6 +19,7 @@ pub(crate) use team::threads_for;
 pub use team::{Solved, solve, solve_parts};
 
 use crate::local::{Limits, StopRule, relative};
+use crate::report::Reason;
 
 /// What the parts of a system exchange while they iterate. Each method is called by all parts, in the same order.
 pub trait Space {
@@ -31,8 +32,19 @@ pub trait Space {
     /// Gives the own elements of `vector` to the other parts and takes theirs, as far as this part reads them.
     fn exchange(&mut self, vector: &mut [f64]) -> Result<(), Self::Error>;
 
-    /// Takes the relative residual after `iterations` iterations; returns whether this part wants to stop. All parts stop if one wants to.
-    fn iterated(&mut self, iterations: u64, residual: f64) -> Result<bool, Self::Error>;
+    /// Is told of each iteration; returns whether this part wants to stop. All parts stop if one wants to.
+    fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Self::Error>;
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Copy)]
+pub struct Iterated<'a> {
+    /// Iterations done.
+    pub iterations: u64,
+    /// Relative residual by the recurrence.
+    pub residual: f64,
+    /// Own elements of x: of this iteration (conjugate gradients), or of the last restart (GMRES).
+    pub x: &'a [f64],
 }
 
 /// Which method.
@@ -97,7 +109,7 @@ impl Patience {
 const LOOK_EARLY: u64 = 4;
 
 /// Why iterating ended.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum End {
     /// The exact residual is within the tolerance.
@@ -116,6 +128,22 @@ pub enum End {
     Overflow,
     /// A part wanted to stop.
     Stopped,
+}
+
+impl End {
+    /// Why the run ended, with the best exact residual `best`.
+    pub fn reason(self, limits: Limits, best: f64) -> Reason {
+        match self {
+            Self::Converged => Reason::Converged,
+            Self::MaxIterations => Reason::MaxLaps {
+                limit: limits.max_laps(),
+            },
+            Self::Rounding => Reason::Stagnated { floor: best },
+            Self::Stopped => Reason::Interrupted,
+            Self::Overflow => Reason::Diverged { residual: best },
+            Self::Stalled | Self::Slow | Self::Indefinite => Reason::Stalled { best },
+        }
+    }
 }
 
 /// Result of [`iterate`], the same in all parts.
@@ -182,7 +210,7 @@ impl Course<'_> {
 /// Solves on one part, with `x` holding the own elements: at first the start, in the end the solution.
 pub fn iterate<S: Space>(
     kind: Kind,
-    part: &mut Part,
+    part: &mut Part<'_>,
     x: &mut [f64],
     patience: &Patience,
     space: &mut S,

@@ -1,38 +1,28 @@
 //! One part of a system: its rows, its preconditioner, and the vector that they are multiplied with.
 
-use super::{Preconditioner, Preconditioning, Space};
+use super::{Preconditioner, Space};
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::system::{RowBlock, RowValues};
 
 /// Rows, with what Krylov methods do with them.
 #[derive(Debug)]
-pub struct Part {
-    block: RowBlock,
-    preconditioner: Preconditioner,
+pub struct Part<'a> {
+    block: &'a RowBlock,
+    preconditioner: &'a Preconditioner,
     /// The operand of products: own elements and those read.
     whole: Vec<f64>,
     rows_most: usize,
 }
 
-impl Part {
+impl<'a> Part<'a> {
     /// `rows_most`: rows of the largest part, so that all parts restart alike.
-    pub fn new(block: RowBlock, preconditioning: Preconditioning, rows_most: usize) -> Self {
+    pub fn new(block: &'a RowBlock, preconditioner: &'a Preconditioner, rows_most: usize) -> Self {
         Self {
-            preconditioner: Preconditioner::new(&block, preconditioning),
+            block,
+            preconditioner,
             whole: vec![0.0; block.columns],
             rows_most,
-            block,
         }
-    }
-
-    /// The rows.
-    pub fn block(&self) -> &RowBlock {
-        &self.block
-    }
-
-    /// The preconditioner in use.
-    pub fn preconditioner(&self) -> &Preconditioner {
-        &self.preconditioner
     }
 
     pub(super) fn rows_most(&self) -> usize {

@@ -21,6 +21,23 @@ pub enum Preconditioning {
     ModifiedIlu,
 }
 
+impl Preconditioning {
+    /// The name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jacobi => "Jacobi",
+            Self::Ilu => "ILU(0)",
+            Self::ModifiedIlu => "modified ILU(0)",
+        }
+    }
+}
+
+impl std::fmt::Display for Preconditioning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Part of the fill that is subtracted from the diagonal: all of it may make a pivot zero where rows sum to zero.
 const MODIFIED: f64 = 0.995;
 /// The same for one part of several, whose rows lack what couples them to other parts.
@@ -75,12 +92,19 @@ impl Preconditioner {
 
     /// The name for reports.
     pub fn name(&self) -> &'static str {
+        self.which().name()
+    }
+
+    /// The name if it is not the one that was asked for.
+    pub(crate) fn differs(&self, asked: Preconditioning) -> Option<&'static str> {
+        (self.which() != asked).then_some(self.name())
+    }
+
+    fn which(&self) -> Preconditioning {
         match self {
-            Self::Jacobi(_) => "Jacobi",
-            Self::Ilu(Factors {
-                is_modified: true, ..
-            }) => "modified ILU(0)",
-            Self::Ilu(_) => "ILU(0)",
+            Self::Jacobi(_) => Preconditioning::Jacobi,
+            Self::Ilu(factors) if factors.is_modified => Preconditioning::ModifiedIlu,
+            Self::Ilu(_) => Preconditioning::Ilu,
         }
     }
 

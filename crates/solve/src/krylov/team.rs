@@ -5,7 +5,9 @@
 //!
 //! Invariant: an element of the shared vector is written by its owner only. Elements are single words, written before and read after a barrier.
 
-use super::{Ended, Kind, Part, Patience, Preconditioning, Space, iterate};
+use super::{
+    Ended, Iterated, Kind, Part, Patience, Preconditioner, Preconditioning, Space, iterate,
+};
 use crate::report::Progress;
 use crate::system::{Matrix, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
@@ -153,15 +155,16 @@ impl Task<'_> {
             stop: self.stop,
             began: self.began,
         };
-        let mut part = Part::new(block, self.preconditioning, self.rows_most);
+        let preconditioner = Preconditioner::new(&block, self.preconditioning);
+        let mut part = Part::new(&block, &preconditioner, self.rows_most);
         member.wait(); // all are prepared
         let prepared = Instant::now();
         let Ok(ended) = iterate(self.kind, &mut part, &mut x, self.patience, &mut member);
         Of {
-            rows: part.block().rows.clone(),
+            rows: block.rows.clone(),
             x,
             ended,
-            preconditioner: part.preconditioner().name(),
+            preconditioner: preconditioner.name(),
             prepared,
         }
     }
@@ -317,12 +320,12 @@ impl Space for Member<'_, '_> {
         Ok(())
     }
 
-    fn iterated(&mut self, iterations: u64, residual: f64) -> Result<bool, Self::Error> {
+    fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Self::Error> {
         if let Some(progress) = &mut self.progress {
             progress(Progress {
-                laps_min: iterations,
-                laps_max: iterations,
-                residual_estimate: residual,
+                laps_min: now.iterations,
+                laps_max: now.iterations,
+                residual_estimate: now.residual,
                 elapsed: self.began.elapsed(),
             });
             if (self.stop)() {

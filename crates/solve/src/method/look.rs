@@ -18,6 +18,14 @@ pub(super) struct Look {
 const DOMINANT: f64 = 0.6;
 
 impl Look {
+    /// Of generated sparse systems.
+    pub(super) const OF_GENERATED: Self = Self {
+        symmetric: true,
+        is_m_like: true,
+        positive_diagonal: true,
+        is_dominant: false,
+    };
+
     pub(super) fn at(csr: &Csr) -> Self {
         let mut look = Self {
             symmetric: true,

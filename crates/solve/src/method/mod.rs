@@ -6,6 +6,7 @@
 //!
 //! Left out on purpose: relaxation, which on one machine is not the fastest for any system known to us; `single` and `threads` have it for comparison.
 
+pub mod between;
 mod look;
 
 use crate::krylov::{self, End, Kind, Patience, Preconditioning};
@@ -62,7 +63,7 @@ impl Method {
         }
     }
 
-    /// Whether it does no laps, and needs no messages.
+    /// Whether it does no laps.
     pub fn is_global(self) -> bool {
         matches!(self, Self::Gmres | Self::Cg | Self::Direct)
     }
@@ -448,18 +449,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, end: End) -> Outcome {
-        let best = self.residual;
-        let reason = match end {
-            End::Converged => Reason::Converged,
-            End::MaxIterations => Reason::MaxLaps {
-                limit: self.limits.max_laps(),
-            },
-            End::Rounding => Reason::Stagnated { floor: best },
-            End::Stopped => Reason::Interrupted,
-            End::Overflow => Reason::Diverged { residual: best },
-            _ => Reason::Stalled { best },
-        };
-        self.outcome(reason)
+        self.outcome(end.reason(self.limits, self.residual))
     }
 
     fn outcome(&mut self, reason: Reason) -> Outcome {

@@ -1,0 +1,287 @@
+//! What the workers of a cluster exchange while a Krylov method iterates: sums and elements of vectors, by collectives of those that have rows.
+//!
+//! Owned by `serve`. While a method iterates on the polling thread, messages that are not the collectives' wait here: an order to stop is heeded in the
+//! next iteration, by all workers alike; any other order, and the death of a member, ends the iterating at once ([`Broken`]).
+//!
+//! Invariant: what waits is given to the worker afterwards, in the order in which it came.
+
+use std::time::{Duration, Instant};
+
+use tsumuji_board::Reads;
+use tsumuji_collective::{CollectiveError, Collectives, Group, GroupError, Memory, Op, Request};
+use tsumuji_node::{
+    Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError,
+};
+
+use super::field::{JUDGE, node};
+use super::message::{Answer, Estimate, LapReport, Order};
+use super::run::BULK;
+use crate::krylov::{Iterated, Space};
+
+/// Longest wait for the others before messages of the judge are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+/// Time between two reports to the judge.
+const REPORT_EVERY: Duration = Duration::from_millis(1);
+/// A worker that waits for others tells the judge so often that it lives: well below any lease.
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(100);
+/// Time between two snapshots of the own x.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+
+/// Why iterating ended before the method did.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// This member died.
+    Lost(NodeId),
+    /// An order waits that is not one to stop.
+    Ordered,
+    /// This node's link failed.
+    Endpoint(EndpointError),
+    /// There is no such group.
+    Group(GroupError),
+    /// Members do not make the same calls: they are not the same program.
+    Disagreement(CollectiveError),
+}
+
+impl From<CollectiveError> for Broken {
+    fn from(error: CollectiveError) -> Self {
+        match error {
+            CollectiveError::MemberDead { member } => Self::Lost(member),
+            CollectiveError::Endpoint(error) => Self::Endpoint(error),
+            other => Self::Disagreement(other),
+        }
+    }
+}
+
+/// Messages that wait until the method has ended.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pub(super) waiting: Vec<(NodeId, Vec<u8>)>,
+    pub(super) lost: Vec<NodeId>,
+    /// The epoch that is to stop.
+    epoch: u32,
+    stop: bool,
+    ordered: bool,
+}
+
+impl Inbox {
+    /// Begins an epoch.
+    fn begin(&mut self, epoch: u32) {
+        *self = Self {
+            epoch,
+            ..Self::default()
+        };
+    }
+
+    fn look(&self) -> Result<(), Broken> {
+        match self.lost.first() {
+            Some(&peer) => Err(Broken::Lost(peer)),
+            None if self.ordered => Err(Broken::Ordered),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Handler for Inbox {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let bytes = delivery.body.bytes();
+        if delivery.from == JUDGE {
+            match Order::parse(bytes) {
+                Some(Order::Pause { epoch }) if epoch == self.epoch => {
+                    self.stop = true;
+                    return;
+                }
+                _ => self.ordered = true,
+            }
+        }
+        self.waiting.push((delivery.from, bytes.to_vec()));
+    }
+
+    fn datagram(&mut self, _: &mut Context<'_>, _: Datagram<'_>) {}
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        self.lost.push(peer);
+    }
+}
+
+/// Who takes part, and which elements go between them.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) division: u32,
+    pub(super) epoch: u32,
+    /// Workers that have rows, as counted by the judge.
+    pub(super) team: Vec<usize>,
+    /// What each of the team reads of this worker's elements, and this one of theirs: places in x.
+    pub(super) goes: Vec<Vec<u32>>,
+    pub(super) comes: Vec<Vec<u32>>,
+    /// ‖b‖₂.
+    pub(super) rhs_norm: f64,
+    /// First own row.
+    pub(super) start: usize,
+    /// Whether the judge is to know x from time to time.
+    pub(super) snapshots: bool,
+}
+
+/// Elements that `reads` names, of a worker with these rows.
+pub(super) fn places(reads: &Reads, rows: std::ops::Range<usize>) -> Vec<u32> {
+    match reads {
+        Reads::Whole => (rows.start as u32..rows.end as u32).collect(),
+        Reads::Packed(list) => list.to_vec(),
+    }
+}
+
+/// One worker's side.
+pub(super) struct Between<'a, L: Link> {
+    endpoint: &'a mut Endpoint<L>,
+    collectives: &'a mut Collectives,
+    group: Group,
+    inbox: &'a mut Inbox,
+    parts: Parts,
+    /// Bytes for and from each of the team.
+    goes_bytes: Vec<usize>,
+    comes_bytes: Vec<usize>,
+    reports: u32,
+    reported: Instant,
+    told: Instant,
+}
+
+impl<'a, L: Link> Between<'a, L> {
+    /// Forms a group of the team. No other group has its division.
+    pub(super) fn form(
+        endpoint: &'a mut Endpoint<L>,
+        collectives: &'a mut Collectives,
+        inbox: &'a mut Inbox,
+        parts: Parts,
+    ) -> Result<Self, Broken> {
+        inbox.begin(parts.epoch);
+        endpoint.update_members();
+        let members: Vec<NodeId> = parts.team.iter().map(|worker| node(*worker)).collect();
+        // An epoch is greater than any before it, also those of earlier divisions.
+        let group = collectives
+            .group(endpoint, &members, parts.epoch)
+            .map_err(Broken::Group)?;
+        let bytes = |lists: &[Vec<u32>]| lists.iter().map(|list| 8 * list.len()).collect();
+        let now = Instant::now();
+        Ok(Self {
+            goes_bytes: bytes(&parts.goes),
+            comes_bytes: bytes(&parts.comes),
+            endpoint,
+            collectives,
+            group,
+            inbox,
+            parts,
+            reports: 0,
+            reported: now,
+            told: now,
+        })
+    }
+
+    /// Ends the use of the group.
+    pub(super) fn part(self) {
+        // After a failure operations are under way that nobody will end: the group stays.
+        let _ = self.collectives.close_group(self.group);
+    }
+
+    fn wait<M: Memory>(&mut self, request: Request<M>) -> Result<M, Broken> {
+        let mut beat = Instant::now();
+        while !self.collectives.test_for(self.endpoint, &request, LOOK)? {
+            self.look()?;
+            if beat.elapsed() >= HEARTBEAT_EVERY {
+                beat = Instant::now();
+                self.report(LapReport::HEARTBEAT);
+            }
+        }
+        Ok(self.collectives.wait(self.endpoint, request)?)
+    }
+
+    /// Looks for orders.
+    fn look(&mut self) -> Result<(), Broken> {
+        self.endpoint.poll(self.inbox).map_err(Broken::Endpoint)?;
+        if self.endpoint.is_dead(JUDGE) {
+            return Err(Broken::Lost(JUDGE));
+        }
+        self.inbox.look()
+    }
+
+    /// May be lost.
+    fn report(&mut self, report: LapReport) {
+        let payload = report.payload();
+        let _ = tsumuji_board::Carrier::update(self.endpoint, &[JUDGE], report.datagram(&payload));
+    }
+
+    /// Tells the judge the own x, as far as there is room.
+    fn tell(&mut self, x: &[f64]) {
+        for part in Answer::snapshot(self.parts.division, self.parts.start, x) {
+            match self.endpoint.try_send(JUDGE, BULK, &part.encode()) {
+                Ok(()) => {}
+                Err(SendError::WouldBlock { .. }) => return,
+                Err(_) => return, // its death is noticed elsewhere
+            }
+        }
+    }
+}
+
+impl<L: Link> Space for Between<'_, L> {
+    type Error = Broken;
+
+    fn sum(&mut self, values: &mut [f64]) -> Result<(), Broken> {
+        if self.parts.team.len() == 1 {
+            return Ok(());
+        }
+        let request = self.collectives.start_all_reduce(
+            self.endpoint,
+            self.group,
+            values.to_vec(),
+            &Op::<f64>::sum(),
+        )?;
+        values.copy_from_slice(&self.wait(request)?);
+        Ok(())
+    }
+
+    fn exchange(&mut self, vector: &mut [f64]) -> Result<(), Broken> {
+        if self.parts.team.len() == 1 {
+            return Ok(());
+        }
+        let own = self.parts.goes.iter().flatten();
+        let goes: Vec<f64> = own.map(|&place| vector[place as usize]).collect();
+        let comes = vec![0.0_f64; self.parts.comes.iter().map(Vec::len).sum()];
+        let request = self.collectives.start_all_to_all_v(
+            self.endpoint,
+            self.group,
+            goes,
+            &self.goes_bytes,
+            comes,
+            &self.comes_bytes,
+        )?;
+        let comes = self.wait(request)?;
+        for (&place, value) in self.parts.comes.iter().flatten().zip(comes) {
+            vector[place as usize] = value;
+        }
+        Ok(())
+    }
+
+    fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Broken> {
+        self.look()?;
+        let moment = Instant::now();
+        if moment - self.reported >= REPORT_EVERY {
+            self.reported = moment;
+            self.reports += 1;
+            // Σ over the team is the whole.
+            let norm = now.residual * self.parts.rhs_norm;
+            let share_sq = norm * norm / self.parts.team.len() as f64;
+            self.report(LapReport {
+                epoch: self.parts.epoch,
+                number: self.reports,
+                laps: now.iterations as f64,
+                estimate: Estimate {
+                    measured_sq: share_sq,
+                    expected_sq: share_sq,
+                },
+            });
+        }
+        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY {
+            self.told = moment;
+            self.tell(now.x);
+        }
+        Ok(self.inbox.stop)
+    }
+}
