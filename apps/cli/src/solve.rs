@@ -298,7 +298,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     let began = Instant::now();
     let (source, mut notes) = load(&args, how)?;
-    let Settled { how, krylov, why } = how.settle(&args, source.known())?;
+    let Settled { how, krylov, why } = how.settle(source.known())?;
     notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
     let with_messages = how.mode.uses_messages();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use tsumuji_node::{
     AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec,
-    MetricsAt, NodeId, Options, Printing, Security, bootstrap, endpoint_from_env, open_in_cluster,
-    report_error,
+    MetricsAt, NodeId, Options, Printing, Security, WorkerExit, bootstrap, endpoint_from_env,
+    open_in_cluster, report_error,
 };
 
 use crate::meeting::meet;
@@ -170,7 +170,9 @@ impl<'a> Processes<'a> {
 pub(crate) fn part(launcher: &mut Launcher, is_whole: bool) {
     if is_whole {
         let exits = launcher.wait_all(PARTING);
-        if exits.iter().any(|exit| !exit.success()) {
+        // One that is killed now has nothing to tell any more.
+        let failed = |exit: &WorkerExit| exit.status.code().is_some_and(|code| code != 0);
+        if exits.iter().any(failed) {
             output::note_partial();
         }
     }

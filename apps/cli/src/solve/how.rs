@@ -78,7 +78,7 @@ impl How {
     }
 
     /// Chooses the method between processes, now that the system is known.
-    pub(super) fn settle(self, args: &Args, known: Known<'_>) -> anyhow::Result<Settled> {
+    pub(super) fn settle(self, known: Known<'_>) -> anyhow::Result<Settled> {
         if self.mode != ModeName::Processes {
             return Ok(Settled {
                 how: self,

@@ -143,8 +143,8 @@ fn options() {
         (&["--inner", "qr"], &["qr", "sweep", "lu"]),
         (&["--method", "qr"], &["qr", "gmres", "cg", "direct"]),
         (
-            &["--method", "gmres", "--loss", "0.1"],
-            &["--loss", "gmres"],
+            &["--method", "gmres", "--elements", "4"],
+            &["--elements", "gmres"],
         ),
         (&["--method", "cg", "--inner", "lu"], &["--inner", "cg"]),
         (&["--method", "cg", "--mode", "sync"], &["--mode", "cg"]),

@@ -7,6 +7,7 @@ mod circuits;
 mod commands;
 mod common;
 mod cycles;
+mod deaths;
 mod dpdk;
 mod failures;
 mod full_disk;

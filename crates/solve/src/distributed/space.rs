@@ -72,8 +72,9 @@ impl Inbox {
         };
     }
 
-    fn look(&self) -> Result<(), Broken> {
-        match self.lost.first() {
+    /// Whether `members` can go on. The death of a worker that had no rows any more concerns nobody.
+    fn look(&self, members: &[NodeId]) -> Result<(), Broken> {
+        match self.lost.iter().find(|lost| members.contains(lost)) {
             Some(&peer) => Err(Broken::Lost(peer)),
             None if self.ordered => Err(Broken::Ordered),
             None => Ok(()),
@@ -134,6 +135,7 @@ pub(super) struct Between<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     collectives: &'a mut Collectives,
     group: Group,
+    members: Vec<NodeId>,
     inbox: &'a mut Inbox,
     parts: Parts,
     /// Bytes for and from each of the team.
@@ -167,6 +169,7 @@ impl<'a, L: Link> Between<'a, L> {
             endpoint,
             collectives,
             group,
+            members,
             inbox,
             parts,
             reports: 0,
@@ -199,7 +202,7 @@ impl<'a, L: Link> Between<'a, L> {
         if self.endpoint.is_dead(JUDGE) {
             return Err(Broken::Lost(JUDGE));
         }
-        self.inbox.look()
+        self.inbox.look(&self.members)
     }
 
     /// May be lost.
