@@ -23,7 +23,7 @@ use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
-use tsumuji_solve::system::formats::{read_system, read_vector, write_vector};
+use tsumuji_solve::system::formats::{read_system_watched, read_vector, write_vector};
 use tsumuji_solve::system::{Generate, Order, Solution, System};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
@@ -297,7 +297,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
     let began = Instant::now();
-    let (source, mut notes) = load(&args, how)?;
+    let bar = Bar::new(args.tol);
+    let loaded = load(&args, how, &bar);
+    bar.finish();
+    let (source, mut notes) = loaded?;
     let Settled { how, krylov, why } = how.settle(source.known())?;
     notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
@@ -336,17 +339,21 @@ pub(crate) fn run(args: Args) -> Outcome {
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
     let (source, order) = if with_messages || how.is_relaxation() {
+        bar.prepare("ordering the rows", 0.0);
         source.ordered(workers)
     } else {
         (source, None)
     };
+    bar.finish();
     let load_seconds = began.elapsed().as_secs_f64();
 
     let mut bar = Bar::new(args.tol);
     let mut history = History::default();
     let mut progress = |progress: report::Progress| {
         bar.update(&progress);
-        history.note(&progress);
+        if progress.distributed >= 1.0 {
+            history.note(&progress);
+        }
     };
     let stop = || interrupt.is_set();
     let (mut outcome, traffic) = match (how.mode, source) {
@@ -543,12 +550,13 @@ fn check_vector(path: &Path) -> anyhow::Result<()> {
     output::check_writable(path)
 }
 
-fn load(args: &Args, how: How) -> anyhow::Result<(Source, Vec<String>)> {
+fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>)> {
     let solution = args.solution();
     match (&args.matrix, &args.generate) {
         (Some(path), _) => {
             let file = args.rhs.as_deref().filter(|_| solution.is_none());
-            let (mut system, notes) = read_system(path, file)?;
+            let mut seen = |part| bar.prepare("reading the matrix", part);
+            let (mut system, notes) = read_system_watched(path, file, &mut seen)?;
             if solution == Some(Solution::Random) {
                 let x = Solution::Random.elements(system.n(), args.seed);
                 system.rhs = system.matrix.times(&x);

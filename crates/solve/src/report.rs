@@ -107,6 +107,8 @@ impl Serialize for Reason {
 /// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
+    /// Part of the rows that workers have been sent; they iterate once it is 1.
+    pub distributed: f64,
     /// Laps of the slowest worker.
     pub laps_min: u64,
     /// Laps of the fastest worker.

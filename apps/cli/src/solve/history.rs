@@ -94,6 +94,7 @@ mod tests {
     fn moments_are_lines() {
         let mut history = History::default();
         history.note(&Progress {
+            distributed: 1.0,
             laps_min: 3,
             laps_max: 4,
             residual_estimate: 0.5,

@@ -10,6 +10,8 @@ use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
+/// Time between two looks at the clock while nothing else moves the bar.
+const TICK: Duration = Duration::from_millis(200);
 /// Redraws a second.
 const REDRAWS: u8 = 10;
 
@@ -29,8 +31,9 @@ impl Bar {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(STEPS), target);
-        let style = ProgressStyle::with_template("[{elapsed_precise}] {wide_bar} {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style =
+            ProgressStyle::with_template("[{elapsed_precise}] {wide_bar} {msg}, {eta} left")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         Self {
             bar,
@@ -41,6 +44,12 @@ impl Bar {
 
     /// Shows the progress of the run.
     pub(super) fn update(&mut self, progress: &Progress) {
+        if progress.distributed < 1.0 {
+            self.bar
+                .set_position((progress.distributed * STEPS as f64) as u64);
+            self.bar.set_message("giving workers their rows");
+            return;
+        }
         let residual = progress.residual_estimate;
         if residual.is_finite() && residual > 0.0 {
             let first = *self.first.get_or_insert(residual);
@@ -52,6 +61,13 @@ impl Bar {
             self.tolerance,
             range(progress.laps_min, progress.laps_max)
         ));
+    }
+
+    /// Shows how far something before the first lap is, from 0 to 1; beyond: unknown.
+    pub(super) fn prepare(&self, what: &str, part: f64) {
+        self.bar.set_position((part * STEPS as f64) as u64);
+        self.bar.set_message(what.to_owned());
+        self.bar.enable_steady_tick(TICK);
     }
 
     /// Removes the bar.

@@ -7,7 +7,7 @@ use super::config::{Shares, SolveConfig};
 use super::feed::Feed;
 use super::field::node;
 use super::judge::{Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, REPORT_CHANNEL, WorkerStats};
+use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, WorkerStats};
 use super::pace::Pace;
 use super::ranges;
 use super::stats;
@@ -203,6 +203,7 @@ pub fn run<L: Link>(
     let ranges = share_out(input, config, endpoint.members().len() - 1)?;
     let mut bench = Bench {
         feeds: ranges.iter().map(|_| None).collect(),
+        bytes: (0, 0),
         heard: vec![Heard::now(); ranges.len()],
         judge: Judge::new(limits, config, ranges, start),
         input,
@@ -326,6 +327,8 @@ struct Bench<'a> {
     input: Input<'a>,
     /// Rows and values still to be sent to each worker.
     feeds: Vec<Option<Feed<'a>>>,
+    /// Bytes of rows sent, and to be sent.
+    bytes: (u64, u64),
     heard: Vec<Heard>,
     /// Nodes that are new here.
     up: Vec<usize>,
@@ -410,12 +413,28 @@ impl Bench<'_> {
                 shown = now;
                 if let Some((laps_min, laps_max, residual_estimate)) = self.judge.progress() {
                     progress(Progress {
+                        distributed: 1.0,
                         laps_min,
                         laps_max,
                         residual_estimate,
                         elapsed: now - clock.began,
                     });
                 }
+            }
+            if now - shown >= PROGRESS && self.judge.stage() == Stage::Distributing {
+                shown = now;
+                let (sent, all) = self.bytes;
+                progress(Progress {
+                    distributed: if all > 0 {
+                        sent as f64 / all as f64
+                    } else {
+                        0.0
+                    },
+                    laps_min: 0,
+                    laps_max: 0,
+                    residual_estimate: f64::NAN,
+                    elapsed: now - clock.began,
+                });
             }
             if done == 0 && !sent && waits.is_zero() {
                 // Not in the link's `wait`: each of the workers' reports would wake this thread, at their cost.
@@ -499,6 +518,9 @@ impl Bench<'_> {
                 let x = self.judge.known_x();
                 self.feeds[worker] = Some(Feed::new(self.input, setup, x, CHUNK_BYTES));
                 self.heard[worker] = Heard::now();
+                if let RowSource::Stream { bytes } = &setup.rows {
+                    self.bytes.1 += bytes.iter().sum::<u64>();
+                }
                 BULK
             } else {
                 CONTROL
@@ -533,6 +555,9 @@ impl Bench<'_> {
             }
             match orders.next() {
                 Some(order) => {
+                    if let Order::Rows(rows) = &order {
+                        self.bytes.0 += rows.len() as u64;
+                    }
                     match endpoint.send_shared(node(worker), BULK, order.encode().into()) {
                         Ok(()) => sent = true,
                         // `peer_dead` reports the loss.

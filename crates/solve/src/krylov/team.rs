@@ -323,6 +323,7 @@ impl Space for Member<'_, '_> {
     fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Self::Error> {
         if let Some(progress) = &mut self.progress {
             progress(Progress {
+                distributed: 1.0,
                 laps_min: now.iterations,
                 laps_max: now.iterations,
                 residual_estimate: now.residual,

@@ -46,6 +46,7 @@ pub fn solve_until(
         let estimate = super::relative(squares.sqrt(), norm);
         laps += 1;
         progress(Progress {
+            distributed: 1.0,
             laps_min: laps,
             laps_max: laps,
             residual_estimate: estimate,

@@ -92,6 +92,7 @@ pub fn solve_until(
             std::thread::park_timeout(JUDGE_NAP);
             let state = shared.state();
             progress(Progress {
+                distributed: 1.0,
                 laps_min: state.laps_min,
                 laps_max: state.laps_max,
                 residual_estimate: state.estimate,

@@ -455,6 +455,7 @@ impl Run<'_> {
     fn outcome(&mut self, reason: Reason) -> Outcome {
         let (x, residual) = (self.x.take().unwrap_or_default(), self.residual);
         (self.progress)(Progress {
+            distributed: 1.0,
             laps_min: self.iterations,
             laps_max: self.iterations,
             residual_estimate: residual,

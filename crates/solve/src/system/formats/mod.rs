@@ -150,7 +150,16 @@ impl Source<'_> {
 /// Reads A from `path` and b from `rhs`, or takes b = A·1, and checks that they make a system. Also gives the notes of
 /// the readers.
 pub fn read_system(path: &Path, rhs: Option<&Path>) -> Result<(System, Vec<String>), ReadError> {
-    let loaded = read_matrix(path)?;
+    read_system_watched(path, rhs, &mut |_| ())
+}
+
+/// As [`read_system`]; tells the part of the matrix's file that has been read, now and then.
+pub fn read_system_watched(
+    path: &Path,
+    rhs: Option<&Path>,
+    seen: &mut dyn FnMut(f64),
+) -> Result<(System, Vec<String>), ReadError> {
+    let loaded = watched_matrix(path, seen)?;
     let name = path.display().to_string();
     let mut notes = loaded.notes;
     let rhs = match rhs {
@@ -171,8 +180,12 @@ pub fn read_system(path: &Path, rhs: Option<&Path>) -> Result<(System, Vec<Strin
 
 /// Reads a square matrix.
 pub fn read_matrix(path: &Path) -> Result<Loaded, ReadError> {
+    watched_matrix(path, &mut |_| ())
+}
+
+fn watched_matrix(path: &Path, seen: &mut dyn FnMut(f64)) -> Result<Loaded, ReadError> {
     let file = path.display().to_string();
-    with_opened(path, &file, |format, source, reader| {
+    with_opened(path, &file, seen, |format, source, reader| {
         parse_matrix(format, source, reader)
     })
 }
@@ -181,7 +194,7 @@ pub fn read_matrix(path: &Path) -> Result<Loaded, ReadError> {
 /// Harwell–Boeing file.
 pub fn read_vector(path: &Path, rows: usize) -> Result<Vec<f64>, ReadError> {
     let file = path.display().to_string();
-    with_opened(path, &file, |format, source, reader| {
+    with_opened(path, &file, &mut |_| (), |format, source, reader| {
         parse_vector(format, source, reader, rows)
     })
 }
@@ -295,7 +308,8 @@ fn check_square(
 fn with_opened<T>(
     path: &Path,
     name: &str,
-    parse: impl FnOnce(Format, &Source<'_>, Box<dyn Read>) -> Result<T, ReadError>,
+    seen: &mut dyn FnMut(f64),
+    parse: impl FnOnce(Format, &Source<'_>, Box<dyn Read + '_>) -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
     let io = |source| ReadError::Io {
         file: name.into(),
@@ -320,7 +334,14 @@ fn with_opened<T>(
     if length == 0 {
         return Err(source.error(Place::Whole, "the file is empty"));
     }
-    let mut reader: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 18, file));
+    let watched = Watched {
+        file,
+        length,
+        done: 0,
+        told: 0,
+        seen,
+    };
+    let mut reader: Box<dyn Read + '_> = Box::new(BufReader::with_capacity(1 << 18, watched));
     let mut first = peek(&mut reader, 2).map_err(io)?;
     if first == [0x1f, 0x8b] {
         source.length = length.saturating_mul(GZIP_FACTOR);
@@ -340,6 +361,30 @@ fn with_opened<T>(
         &source,
         Box::new(std::io::Cursor::new(first).chain(reader)),
     )
+}
+
+/// Bytes between two words on how far reading is.
+const TELL_BYTES: u64 = 4 << 20;
+
+/// Tells how much of a file has been read.
+struct Watched<'a> {
+    file: File,
+    length: u64,
+    done: u64,
+    told: u64,
+    seen: &'a mut dyn FnMut(f64),
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.done += read as u64;
+        if self.done - self.told >= TELL_BYTES {
+            self.told = self.done;
+            (self.seen)(self.done as f64 / self.length as f64);
+        }
+        Ok(read)
+    }
 }
 
 /// Up to `count` bytes, fewer only at the end.
