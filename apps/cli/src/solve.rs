@@ -7,6 +7,7 @@ mod circuit;
 mod distributed;
 mod history;
 mod how;
+mod planned;
 mod show;
 mod swept;
 
@@ -25,6 +26,7 @@ use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system_watched, read_vector, write_vector};
 use tsumuji_solve::system::{Generate, Order, Solution, System};
+use tsumuji_testbed::Rate;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::sweep::Sweep;
@@ -32,6 +34,7 @@ use crate::team::Cluster;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use history::History;
 use how::{How, Settled};
+use planned::{Compared, PlanName};
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b in this process, or with several, by whatever is fastest; or by relaxation.
@@ -49,6 +52,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve --generate poisson2d:200 --mode async --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
+  tsumuji solve A.mtx --plan=only --link udp --rate 10gbit
   tsumuji solve amplifier.sp --output voltages.csv
   tsumuji solve --generate dense:6000 --workers 2 --sweep elements=1,4,20,120 --plot elements.svg
 
@@ -83,6 +87,19 @@ pub(crate) struct Args {
     /// Draw how the residual fell
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// First say what each method and each number of workers would take, by short trials; in the end, how it came. only: do not solve
+    #[arg(
+        long,
+        value_name = "only",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "run",
+        conflicts_with_all = ["sweep", "id"]
+    )]
+    plan: Option<PlanName>,
+    /// The rate of a node's cable, for the plan: 100mbit, 1gbit (default) or 10gbit
+    #[arg(long, value_name = "RATE", requires = "plan")]
+    rate: Option<Rate>,
     /// Run at each value of one quantity, and tabulate (--history: as CSV, --plot: as a figure): elements=1,4,20, workers=1,2 or n=1000,2000 (of --generate)
     #[arg(long, value_name = "QUANTITY=VALUES", conflicts_with_all = ["output", "id"])]
     sweep: Option<Sweep>,
@@ -331,9 +348,30 @@ pub(crate) fn run(args: Args) -> Outcome {
         run.system, run.rows, args.tol
     );
     notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let plan = match args.plan {
+        Some(name) => {
+            bar.prepare("trying the methods", 0.0);
+            let plan = planned::of(&args, &source, limits);
+            bar.finish();
+            let plan = plan?;
+            if name == PlanName::Only {
+                if args.json {
+                    output::print_json(&serde_json::to_value(&plan)?);
+                } else {
+                    output::print_text(&planned::text(&plan));
+                }
+                return Ok(DONE);
+            }
+            eprint!("{}", planned::text(&plan));
+            Some(plan)
+        }
+        None => None,
+    };
     if how.is_relaxation() {
         let outlook = source.outlook(&args);
-        eprintln!("outlook: {outlook}");
+        if plan.is_none() {
+            eprintln!("outlook: {outlook}");
+        }
         run.outlook = Some(outlook);
     }
     // From here on there is something to report; before, an interrupt just ends the program.
@@ -447,6 +485,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         eprintln!("tsumuji: {}", outcome.reason);
     }
     history.end(&outcome);
+    run.plan = plan
+        .as_ref()
+        .and_then(|plan| Compared::new(plan, &outcome, run.workers));
     if args.json {
         output::print_json(&show::json_of(&run, &outcome, &traffic)?);
     } else if !outcome.laps.is_empty() {

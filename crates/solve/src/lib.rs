@@ -6,6 +6,7 @@
 //! - [`distributed`]: judge and workers in several processes.
 //! - [`method`]: the choice among all of them for one process.
 //! - [`outlook`]: the expected convergence of a system.
+//! - [`plan`]: what each method, and each number of workers, would take.
 //! - [`report`]: progress and outcome.
 
 pub mod distributed;
@@ -13,5 +14,6 @@ pub mod krylov;
 pub mod local;
 pub mod method;
 pub mod outlook;
+pub mod plan;
 pub mod report;
 pub mod system;

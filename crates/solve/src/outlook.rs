@@ -17,6 +17,9 @@ const POWER_STEPS: usize = 30;
 /// Most entries that the power method visits, about a second's worth; never fewer than five steps.
 const POWER_ENTRIES: usize = 500_000_000;
 
+/// More laps than that are not told as a number: they are a bound, and nobody does them.
+const LAPS_TOLD: u64 = 1_000_000;
+
 /// Expected convergence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -51,7 +54,10 @@ impl std::fmt::Display for Outlook {
         };
         write!(f, "{verdict}: {}", self.why)?;
         match self.laps_at_most {
-            Some(laps) => write!(f, "; about {laps} laps of point relaxation at most"),
+            Some(laps) if laps > LAPS_TOLD => {
+                write!(f, "; laps of point relaxation alone may take millions")
+            }
+            Some(laps) => write!(f, "; at most about {laps} laps of point relaxation"),
             None => Ok(()),
         }
     }

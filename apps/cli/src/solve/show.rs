@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
+use super::planned::Compared;
+
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 /// Time between two looks at the clock while nothing else moves the bar.
@@ -48,6 +50,10 @@ impl Bar {
             self.bar
                 .set_position((progress.distributed * STEPS as f64) as u64);
             self.bar.set_message("giving workers their rows");
+            return;
+        }
+        if progress.laps_max == 0 {
+            self.bar.set_message("workers prepare their rows");
             return;
         }
         let residual = progress.residual_estimate;
@@ -176,6 +182,8 @@ pub(super) struct Run {
     pub(super) workers: usize,
     /// The expected convergence, in one sentence.
     pub(super) outlook: Option<Outlook>,
+    /// What `--plan` said, and how it came.
+    pub(super) plan: Option<Compared>,
 }
 
 /// The one object of `--json`.
@@ -190,6 +198,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
         "system": run.system,
         "rows": run.rows,
         "outlook": run.outlook,
+        "plan": run.plan,
         "frames_sent": traffic.frames_sent,
         "frames_lost": traffic.frames_lost,
         "bytes_sent": traffic.bytes_sent,
@@ -264,6 +273,9 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
             ),
         ),
     ];
+    if let Some(plan) = &run.plan {
+        rows.push(("plan", plan.text()));
+    }
     if let Some(executor) = &run.executor {
         let beside: u64 = traffic.laps_beside.iter().sum();
         let all: u64 = outcome.laps.iter().sum();
@@ -342,6 +354,7 @@ mod tests {
             executor: Some("adaptive".into()),
             workers: 2,
             outlook: None,
+            plan: None,
         };
         let outcome = Outcome {
             converged: true,

@@ -192,6 +192,37 @@ fn one_process_chooses_a_method() {
     }
 }
 
+/// A plan says what each method and each number of workers would take; in the end it is compared with what was taken.
+#[test]
+fn plans_are_made_and_compared() {
+    let words = ["solve", "--generate", "dense:400", "--rhs", "random"];
+    let (code, plan) = json(&[&words[..], &["--plan=only", "--link", "udp"]].concat());
+    assert_eq!(code, 0);
+    assert_eq!(plan["methods"].as_array().unwrap().len(), 3, "{plan}");
+    let workers = plan["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 9, "1 to 256 of 400 rows: {plan}");
+    let best = plan["krylov_best"].as_u64().unwrap();
+    let slower = |at: &serde_json::Value| at["krylov"].as_f64().unwrap();
+    let times: Vec<f64> = workers.iter().map(slower).collect();
+    let at_best = times[best.ilog2() as usize];
+    assert!(times.iter().all(|time| *time >= at_best), "{plan}");
+    let (code, run) = json(&[&words[..], &["--plan", "--workers", "2"]].concat());
+    assert_converged(code, &run);
+    let compared = &run["plan"];
+    assert!(
+        compared["method"].as_str().unwrap().starts_with("GMRES"),
+        "{run}"
+    );
+    let (predicted, done) = (&compared["predicted_steps"], &compared["steps"]);
+    let (predicted, done) = (predicted.as_u64().unwrap(), done.as_u64().unwrap());
+    assert!(
+        predicted.abs_diff(done) <= 1,
+        "the trial reaches the tolerance: {run}"
+    );
+    let refused = tsumuji(&["solve", "--generate", "dense:40000", "--plan"]);
+    assert_eq!(refused.status.code(), Some(2), "too large to be tried");
+}
+
 /// A checkpoint of a run that was interrupted is a start for the next one, also where unknowns were put into another order.
 #[test]
 fn checkpoints_are_resumed() {

@@ -1,0 +1,409 @@
+//! What a run will take, before it runs: each method's steps and time on this machine, and the time over the number of workers.
+//!
+//! Called by the command line (`--plan`). Steps are extrapolated from a short trial of each method on the system itself, times from what its steps took;
+//! only a factorisation is counted instead of tried. Times of several workers are computed: the work of one divided, and for each step what the link
+//! takes ([`LinkModel`]) for the elements that workers read of each other and, for Krylov methods, for sums.
+//!
+//! Left out on purpose: what preconditioners lose where rows are divided, and what workers of one host lose by sharing its memory.
+
+use crate::krylov::{self, Kind, Patience};
+use crate::local::{Inner, Limits, Relaxation, direct, single};
+use crate::method::between::{self, Known};
+use crate::outlook::{Outlook, is_symmetric};
+use crate::report::Progress;
+use crate::system::{Matrix, RowBlock, System, partition};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Iterations of a Krylov method's trial.
+const ITERATIONS_TRIED: u64 = 30;
+/// Laps of a trial, of which the later half counts: the first ones are the fast ones.
+const LAPS_TRIED: u64 = 10_000;
+/// A trial ends after this time.
+const TRIAL_SECONDS: f64 = 1.0;
+/// Multiplications a second of a sparse and a dense factorisation: a processor of 2026.
+const SPARSE_RATE: f64 = 2e9;
+const DENSE_RATE: f64 = 2e10;
+/// The order of a sparse factorisation, a row.
+const ORDER_SECONDS: f64 = 7e-7;
+/// Most workers that are considered.
+const WORKERS_MOST: usize = 1024;
+
+/// What a link takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LinkModel {
+    /// Its name.
+    pub name: String,
+    /// One way of a short message, in seconds, as `tsumuji bench pingpong` measures it.
+    pub latency: f64,
+    /// Processor time of a frame, sent and received.
+    pub frame: f64,
+    /// Payload of a frame in bytes.
+    pub frame_bytes: usize,
+    /// Rate of one node's cable, in bit/s.
+    pub bits_per_second: f64,
+}
+
+/// One method.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Its name.
+    pub method: String,
+    /// Iterations or laps to the tolerance; `None`: none, or the trial came no nearer.
+    pub steps: Option<u64>,
+    /// Seconds before the first step and, of Krylov methods, of exact residuals.
+    pub setup_seconds: f64,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Seconds in all; `None`: it would not get there.
+    pub seconds: Option<f64>,
+    /// Where the numbers come from.
+    pub from: String,
+}
+
+impl Prediction {
+    fn of_steps(method: String, steps: Option<u64>, times: (f64, f64), from: String) -> Self {
+        let (setup_seconds, step_seconds) = times;
+        Self {
+            method,
+            steps,
+            setup_seconds,
+            step_seconds,
+            seconds: steps.map(|steps| setup_seconds + steps as f64 * step_seconds),
+            from,
+        }
+    }
+}
+
+/// The time of several workers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct AtWorkers {
+    /// Workers.
+    pub workers: usize,
+    /// The Krylov method's seconds; `None`: it would not get there.
+    pub krylov: Option<f64>,
+    /// Relaxation's.
+    pub relaxation: Option<f64>,
+}
+
+/// A plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Expected convergence of relaxation.
+    pub outlook: Outlook,
+    /// Each method by one thread, fastest first; those that would not get there last.
+    pub methods: Vec<Prediction>,
+    /// The link that workers are taken to have.
+    pub link: LinkModel,
+    /// Times of 1, 2, 4 … workers.
+    pub workers: Vec<AtWorkers>,
+    /// The number of workers beyond which the time of the Krylov method rises.
+    pub krylov_best: usize,
+    /// The same for relaxation.
+    pub relaxation_best: usize,
+}
+
+/// Makes a plan by trials of some seconds. `system` is not changed; relaxation works on a copy.
+pub fn plan(system: &System, limits: Limits, link: LinkModel) -> Plan {
+    let outlook = Outlook::of_matrix(&system.matrix, 1.0, limits.tolerance());
+    let krylov = krylov_trial(system, limits);
+    let relaxation = relaxation_trial(system, limits);
+    let numbers: Vec<usize> = std::iter::successors(Some(1), |workers| Some(2 * workers))
+        .take_while(|&workers| workers <= WORKERS_MOST.min(system.n()))
+        .collect();
+    let at = |workers: usize| {
+        let reads = reads_most(system, workers);
+        AtWorkers {
+            workers,
+            krylov: krylov_time(&krylov, workers, reads, &link),
+            relaxation: relaxation_time(&relaxation, workers, reads, &link),
+        }
+    };
+    let workers: Vec<AtWorkers> = numbers.into_iter().map(at).collect();
+    let best = |time: fn(&AtWorkers) -> Option<f64>| {
+        let timed = workers
+            .iter()
+            .filter_map(|at| Some((at.workers, time(at)?)));
+        let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
+        best.map_or(1, |(workers, _)| workers)
+    };
+    let (krylov_best, relaxation_best) = (best(|at| at.krylov), best(|at| at.relaxation));
+    let mut methods = vec![direct_count(system), krylov.prediction, relaxation];
+    methods.sort_by(|a, b| {
+        let seconds = |one: &Prediction| one.seconds.unwrap_or(f64::INFINITY);
+        seconds(a).total_cmp(&seconds(b))
+    });
+    Plan {
+        outlook,
+        methods,
+        link,
+        workers,
+        krylov_best,
+        relaxation_best,
+    }
+}
+
+/// A Krylov method's prediction, and what its steps exchange.
+struct Tried {
+    prediction: Prediction,
+    sums_a_step: f64,
+}
+
+fn krylov_trial(system: &System, limits: Limits) -> Tried {
+    let (krylov, _) = between::choose(Known::Matrix(&system.matrix));
+    let tried = Limits::new(limits.tolerance(), ITERATIONS_TRIED.min(limits.max_laps()));
+    let tried = tried.unwrap_or(limits);
+    let began = Instant::now();
+    let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
+    let mut moments = Vec::new();
+    let solved = krylov::solve(
+        system,
+        1,
+        (krylov.kind, krylov.preconditioning),
+        None,
+        &Patience::unlimited(tried),
+        &mut |_| moments.push(began.elapsed().as_secs_f64()),
+        &stop,
+    )
+    .expect("one part");
+    let (done, residual) = (solved.ended.iterations.max(1), solved.ended.residual);
+    let steps = extrapolate(done as f64, (1.0, residual), limits);
+    // Exact residuals are no steps.
+    let mut spans: Vec<f64> = moments.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    spans.sort_by(f64::total_cmp);
+    let all = solved.iterate_seconds;
+    let step_seconds = spans
+        .get(spans.len() / 2)
+        .map_or(all / done as f64, |&span| span);
+    let besides = (all - done as f64 * step_seconds).max(0.0);
+    let from = format!("{done} iterations, to a residual of {residual:.1e}");
+    Tried {
+        prediction: Prediction::of_steps(
+            format!("{} with {}", krylov.kind.name(), solved.preconditioner),
+            steps,
+            (solved.setup_seconds + besides, step_seconds),
+            from,
+        ),
+        sums_a_step: match krylov.kind {
+            Kind::Cg => 2.0,
+            Kind::Gmres => 1.2,
+        },
+    }
+}
+
+fn relaxation_trial(system: &System, limits: Limits) -> Prediction {
+    let name = "relaxation, laps of Gauss-Seidel".to_owned();
+    let relaxation = Relaxation::new(Inner::Sweep, 1.0).expect("within the bounds");
+    let laps = Limits::new(limits.tolerance(), LAPS_TRIED.min(limits.max_laps())).unwrap_or(limits);
+    let began = Instant::now();
+    let mut seen: Vec<f64> = Vec::new();
+    let watch = |progress: Progress| seen.push(progress.residual_estimate);
+    let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
+    let outcome = match single::solve_until(system.clone(), relaxation, laps, watch, stop) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            return Prediction::of_steps(name, None, (0.0, 0.0), error.to_string());
+        }
+    };
+    let done = seen.len().max(1);
+    let last = seen.last().copied().unwrap_or(f64::NAN);
+    let middle = seen.get(done / 2).copied().unwrap_or(f64::NAN);
+    let steps = if outcome.converged {
+        Some(done as u64)
+    } else {
+        extrapolate((done - 1 - done / 2) as f64, (middle, last), limits)
+            .map(|more| done as u64 + more)
+    };
+    let step_seconds = outcome.seconds.iterate / done as f64;
+    let from = format!("{done} laps, to a residual of {last:.1e}");
+    Prediction::of_steps(name, steps, (0.0, step_seconds), from)
+}
+
+/// Steps to the tolerance where `done` steps took the residual from `from` to `to`. `None`: it did not fall.
+fn extrapolate(done: f64, (from, to): (f64, f64), limits: Limits) -> Option<u64> {
+    if to <= limits.tolerance() {
+        return Some(done as u64);
+    }
+    let fall = (from / to).ln();
+    let whole = (from / limits.tolerance()).ln();
+    (fall > 1e-9 * done && fall.is_finite()).then(|| (done * whole / fall).ceil() as u64)
+}
+
+fn direct_count(system: &System) -> Prediction {
+    let symmetric = is_symmetric(&system.matrix);
+    let rate = if system.matrix.is_dense() {
+        DENSE_RATE
+    } else {
+        SPARSE_RATE
+    };
+    match direct::cost(&system.matrix, symmetric) {
+        Ok(cost) => {
+            let order = if system.matrix.is_dense() {
+                0.0
+            } else {
+                ORDER_SECONDS * system.n() as f64
+            };
+            let seconds = order + cost.multiplications / rate + 3.0 * cost.entries / SPARSE_RATE;
+            Prediction {
+                method: "a factorisation".to_owned(),
+                steps: None,
+                setup_seconds: seconds,
+                step_seconds: 0.0,
+                seconds: Some(seconds),
+                from: format!(
+                    "{:.1e} entries and {:.1e} multiplications, counted",
+                    cost.entries, cost.multiplications
+                ),
+            }
+        }
+        Err(error) => Prediction::of_steps(
+            "a factorisation".to_owned(),
+            None,
+            (0.0, 0.0),
+            error.to_string(),
+        ),
+    }
+}
+
+/// Elements that the worker that reads most reads of others.
+fn reads_most(system: &System, workers: usize) -> usize {
+    if workers == 1 {
+        return 0;
+    }
+    let n = system.n();
+    match (&system.matrix, partition(&system.matrix, workers)) {
+        (Matrix::Sparse(_), Ok(ranges)) => ranges
+            .into_iter()
+            .map(|rows| RowBlock::cut(system, rows).foreign_columns().len())
+            .max()
+            .unwrap_or(0),
+        _ => n - n / workers,
+    }
+}
+
+/// Seconds for `bytes` to arrive at one node, in as many frames as they fill.
+fn arrival(bytes: f64, link: &LinkModel) -> f64 {
+    let frames = (bytes / link.frame_bytes as f64).ceil();
+    link.latency + frames * link.frame + 8.0 * bytes / link.bits_per_second
+}
+
+fn krylov_time(tried: &Tried, workers: usize, reads: usize, link: &LinkModel) -> Option<f64> {
+    let one = &tried.prediction;
+    let steps = one.steps? as f64;
+    let compute = one.step_seconds / workers as f64;
+    let exchange = if workers == 1 {
+        0.0
+    } else {
+        let rounds = (workers as f64).log2().ceil();
+        arrival(8.0 * reads as f64, link) + tried.sums_a_step * rounds * (link.latency + link.frame)
+    };
+    Some(one.setup_seconds / workers as f64 + steps * (compute + exchange))
+}
+
+/// Laps that values of the lap before cost several workers.
+const STALENESS: f64 = 1.15;
+
+fn relaxation_time(
+    one: &Prediction,
+    workers: usize,
+    reads: usize,
+    link: &LinkModel,
+) -> Option<f64> {
+    let steps = one.steps? as f64;
+    if workers == 1 {
+        return Some(steps * one.step_seconds);
+    }
+    // A lap computes while values arrive; frames cost the computing core, the cable does not.
+    let bytes = 8.0 * reads as f64;
+    let frames = (bytes / link.frame_bytes as f64)
+        .ceil()
+        .max(workers as f64 - 1.0);
+    let busy = one.step_seconds / workers as f64 + frames * link.frame;
+    let wire = 8.0 * bytes / link.bits_per_second;
+    Some(STALENESS * steps * busy.max(wire))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::{Generate, Solution};
+
+    fn gigabit() -> LinkModel {
+        LinkModel {
+            name: "udp".into(),
+            latency: 20e-6,
+            frame: 2e-6,
+            frame_bytes: 1400,
+            bits_per_second: 1e9,
+        }
+    }
+
+    fn of(text: &str) -> Plan {
+        let what = text.parse::<Generate>().unwrap();
+        let system = what.system_for(1, Solution::Random).unwrap();
+        plan(&system, Limits::new(1e-10, 100_000).unwrap(), gigabit())
+    }
+
+    fn steps(plan: &Plan, name: &str) -> Option<u64> {
+        let of = plan.methods.iter().find(|one| one.method.contains(name));
+        of.unwrap().steps
+    }
+
+    /// A dominant system converges within the trials: their steps are known, and more workers help until messages take as long as the rows.
+    #[test]
+    fn dominant_systems_are_known_exactly() {
+        let plan = of("dense:700");
+        assert!(
+            (2..=8).contains(&steps(&plan, "GMRES").unwrap()),
+            "{plan:?}"
+        );
+        assert!((15..=40).contains(&steps(&plan, "relaxation").unwrap()));
+        assert!(
+            plan.krylov_best < 256 && plan.relaxation_best < 1024,
+            "{plan:?}"
+        );
+        assert_eq!(plan.workers[0].workers, 1);
+    }
+
+    /// Of slow systems the steps are extrapolated: conjugate gradients within a factor of three, relaxation by its rate.
+    #[test]
+    fn slow_systems_are_extrapolated() {
+        let text = "poisson2d:60";
+        let plan = of(text);
+        let system = text.parse::<Generate>().unwrap().system(1).unwrap();
+        let (krylov, _) = between::choose(Known::Matrix(&system.matrix));
+        let solved = krylov::solve(
+            &system,
+            1,
+            (krylov.kind, krylov.preconditioning),
+            None,
+            &Patience::unlimited(Limits::new(1e-10, 100_000).unwrap()),
+            &mut |_| (),
+            &|| false,
+        );
+        let needed = solved.unwrap().ended.iterations as f64;
+        let predicted = steps(&plan, "conjugate").unwrap() as f64;
+        assert!(
+            (needed / 3.0..=3.0 * needed).contains(&predicted),
+            "{predicted} for {needed}"
+        );
+        assert!(steps(&plan, "relaxation").unwrap() > 200);
+        assert!(plan.methods[0].seconds <= plan.methods[1].seconds);
+    }
+
+    /// A slower link moves the best number of workers down.
+    #[test]
+    fn slow_links_want_few_workers() {
+        let system = "poisson2d:60"
+            .parse::<Generate>()
+            .unwrap()
+            .system(1)
+            .unwrap();
+        let limits = Limits::new(1e-10, 100_000).unwrap();
+        let slow = LinkModel {
+            latency: 1e-3,
+            ..gigabit()
+        };
+        assert_eq!(plan(&system, limits, slow).krylov_best, 1);
+    }
+}
