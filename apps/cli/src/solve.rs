@@ -19,7 +19,7 @@ use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig};
-use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
+use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
@@ -132,6 +132,9 @@ pub(crate) struct Args {
     /// What a lap does within a worker's rows: sweep, lu (solve the block at once) or auto
     #[arg(long, value_name = "INNER", default_value = "auto")]
     inner: Inner,
+    /// In how many bits sweeps read dense rows: double, single or bfloat16; the residual is made exact at pauses
+    #[arg(long, value_name = "BITS", default_value = "double")]
+    precision: Precision,
     /// Relaxation factor, between 0 and 2
     #[arg(long, value_name = "W", default_value_t = 1.0)]
     omega: f64,
@@ -432,7 +435,9 @@ pub(crate) fn run(args: Args) -> Outcome {
                 elements: args.elements,
                 inner: args.inner,
                 omega: args.omega,
-                combines: how.method == Method::RelaxGcr,
+                // Combined epochs have no residual of their own to refine.
+                combines: how.method == Method::RelaxGcr && args.precision == Precision::Double,
+                precision: args.precision,
                 tol: args.tol,
                 shares: args.weights.clone().unwrap_or_default(),
                 checkpoints: args.checkpoint.is_some(),
@@ -558,6 +563,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
         output::check_plot(path)?;
     }
+    ensure!(
+        args.precision == Precision::Double
+            || !matches!(args.mode, ModeName::Threads | ModeName::Single),
+        "--precision: no effect with --mode {}; use --mode async or sync",
+        args.mode.name()
+    );
     if matches!(args.mode, ModeName::Threads | ModeName::Single)
         && let Some((flag, _)) = args.messages().find(|(_, is_given)| *is_given)
     {

@@ -6,7 +6,7 @@
 use anyhow::ensure;
 use tsumuji_board::Elements;
 use tsumuji_solve::distributed::{Krylov, Shares};
-use tsumuji_solve::local::Inner;
+use tsumuji_solve::local::{Inner, Precision};
 use tsumuji_solve::method::Method;
 use tsumuji_solve::method::between::{self, Known};
 
@@ -127,6 +127,7 @@ fn laps(args: &Args) -> impl Iterator<Item = (&'static str, bool)> {
         ("--weights auto", args.weights == Some(Shares::Measured)),
         ("--inner", args.inner != Inner::Auto),
         ("--omega", args.omega != 1.0),
+        ("--precision", args.precision != Precision::Double),
     ]
     .into_iter()
 }

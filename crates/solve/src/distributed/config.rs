@@ -1,7 +1,7 @@
 //! Options of a distributed run.
 
 use crate::krylov::{Kind, Preconditioning};
-use crate::local::Inner;
+use crate::local::{Inner, Precision};
 use crate::report::RELAXATION;
 use crate::system::Solution;
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ pub struct SolveConfig {
     pub inner: Inner,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
+    /// In how many bits sweeps read dense rows.
+    pub precision: Precision,
     /// Whether another method may follow where a Krylov method fails.
     pub may_change: bool,
     /// Whether epochs are combined at pauses (GCR) where laps alone are slow.
@@ -152,6 +154,7 @@ impl Default for SolveConfig {
             elements: Elements::default(),
             inner: Inner::default(),
             omega: 1.0,
+            precision: Precision::Double,
             may_change: false,
             combines: true,
             tol: 1e-10,

@@ -81,6 +81,8 @@ pub(super) struct Field {
     walk: Walk,
     round: Round,
     history: History,
+    /// The exact residual of the last pause, to sweep on from.
+    paused: Option<Vec<f64>>,
     /// Laps of earlier divisions.
     laps_before: f64,
     /// Stamp of the values published now.
@@ -163,6 +165,7 @@ impl Field {
             walk: Walk::new(setup.rows_of(me), frame),
             round: Round::new(neighbours.len()),
             history: History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
+            paused: None,
             laps_before: carried.laps,
             sweeper,
             board,
@@ -259,6 +262,9 @@ impl Field {
 
     /// Begins an epoch: datagrams of the former one are refused, stamps go on.
     pub(super) fn begin(&mut self, epoch: u32, rhs_sq: f64, max_laps: u64, first: bool) {
+        if let Some(residual) = self.paused.take() {
+            self.sweeper.refine(self.board.values(), &residual);
+        }
         self.board.begin_epoch(epoch);
         (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
         if !first {
@@ -317,6 +323,9 @@ impl Field {
 
     /// Remembers the step of the epoch that ended; returns the products that the judge needs.
     pub(super) fn remember(&mut self, exact: Exact) -> Vec<f64> {
+        if self.sweeper.refines() {
+            self.paused = Some(exact.residual.clone());
+        }
         self.history.pause(self.board.values(), exact.residual)
     }
 

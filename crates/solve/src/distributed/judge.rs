@@ -545,7 +545,8 @@ impl Judge {
         if !self.begun {
             self.begun = true;
             self.rhs_sq = rhs_sq;
-            self.policy = Policy::new(self.limits, rhs_sq, self.config.combines);
+            self.policy = Policy::new(self.limits, rhs_sq, self.config.combines)
+                .reaching(self.config.precision.reach());
         }
         self.begin(Vec::new());
     }

@@ -2,7 +2,7 @@ use super::super::net::{Weather, config, run};
 use super::super::{Mode, SolveConfig};
 use super::standstill::DISAGREEMENTS;
 use super::*;
-use crate::local::Inner;
+use crate::local::{Inner, Precision};
 use crate::system::{Csr, Dense, Matrix, System};
 
 /// A strictly dominant system with every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
@@ -119,6 +119,31 @@ fn rough_weather_delays_but_never_falsifies() {
                 "{:?} seed {seed}",
                 verdict.reason
             );
+        }
+    }
+}
+
+/// The same holds where sweeps read rows of fewer bits, whose residual is refined at pauses.
+#[test]
+fn rough_weather_with_fewer_bits() {
+    for precision in [Precision::Single, Precision::Bfloat16] {
+        let config = SolveConfig {
+            precision,
+            combines: false,
+            ..config(Mode::Async)
+        };
+        for seed in 1..=6 {
+            let verdict = solve(&dense(40, 0.6), 3, &config, Weather::rough(seed));
+            let what = format!("{:?} {precision} seed {seed}", verdict.reason);
+            assert!(verdict.reason.is_converged(), "{what}");
+            assert!(verdict.residual <= 1e-10, "{what}");
+            let pauses = verdict.verifications;
+            let expected = if precision == Precision::Single {
+                2..=6
+            } else {
+                4..=12
+            };
+            assert!(expected.contains(&pauses), "{what}: {pauses} pauses");
         }
     }
 }

@@ -139,6 +139,10 @@ pub(super) struct Policy {
     combines: bool,
     /// ‖b‖₂, or 1 if b = 0: then residuals are absolute.
     rhs_norm: f64,
+    /// Part to which the residual can fall in one epoch; 0: any.
+    reach: f64,
+    /// The last exact residual.
+    last: f64,
     /// Threshold relative to the tolerance.
     tightening: f64,
     /// Ratio of norms, relative to b.
@@ -153,6 +157,8 @@ impl Policy {
     /// `combines`: slow epochs end early, to be combined.
     pub(super) fn new(limits: Limits, rhs_sq: f64, combines: bool) -> Self {
         Self {
+            reach: 0.0,
+            last: 1.0,
             rule: StopRule::new(limits),
             combines,
             rhs_norm: if rhs_sq > 0.0 { rhs_sq.sqrt() } else { 1.0 },
@@ -164,9 +170,15 @@ impl Policy {
         }
     }
 
+    /// For laps that bring the residual to `reach` of what it was, and no lower.
+    pub(super) fn reaching(self, reach: f64) -> Self {
+        Self { reach, ..self }
+    }
+
     /// The rows are divided anew: values of lost workers are older than before, and what was reached so far is no measure.
     pub(super) fn restart(&mut self) {
         (self.standing, self.standstills) = (f64::INFINITY, 0);
+        self.last = 1.0;
         (self.tightening, self.growth) = (1.0, GROWTH);
     }
 
@@ -175,10 +187,15 @@ impl Policy {
         self.rhs_norm
     }
 
+    /// The relative residual of the last epoch.
+    fn aim(&self) -> f64 {
+        self.rule.limits().tolerance() * self.tightening
+    }
+
     /// The watch of the next epoch.
     pub(super) fn watch(&self) -> Watch {
         let limits = self.rule.limits();
-        let threshold = limits.tolerance() * self.tightening * self.rhs_norm;
+        let threshold = self.aim().max(self.reach * self.last) * self.rhs_norm;
         let growth = self.growth * self.rhs_norm;
         Watch::new(
             threshold * threshold,
@@ -205,6 +222,15 @@ impl Policy {
         rounding: f64,
     ) -> Option<Reason> {
         self.best = self.best.min(residual);
+        let refines = self.reach * self.last > self.aim();
+        // Refinement that does not halve the residual stands still.
+        let cause = match cause {
+            Cause::Candidate if refines && residual > 0.5 * self.last => Cause::Stall,
+            cause => cause,
+        };
+        if residual.is_finite() {
+            self.last = residual.min(1.0);
+        }
         if let Some(reason) = self.rule.verified(laps, residual, rounding) {
             return Some(reason);
         }
@@ -218,6 +244,8 @@ impl Policy {
             Cause::Krylov(end) if end != End::Converged => {
                 return Some(end.reason(self.rule.limits(), self.best));
             }
+            // It was as far as such laps reach.
+            Cause::Candidate if refines => {}
             Cause::Candidate => {
                 let needed = (self.rule.limits().tolerance() / residual).min(1.0);
                 self.tightening = (self.tightening * needed * TIGHTER).max(TIGHTEST);

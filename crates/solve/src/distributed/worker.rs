@@ -579,7 +579,10 @@ impl Worker {
             setup.config.inner
         };
         match Relaxation::new(inner, setup.config.omega) {
-            Ok(relaxation) => Step::Build(Box::new(rows), relaxation),
+            Ok(relaxation) => {
+                let relaxation = relaxation.read_in(setup.config.precision);
+                Step::Build(Box::new(rows), relaxation)
+            }
             Err(error) => {
                 self.failed(error.to_string());
                 Step::Leave

@@ -6,6 +6,7 @@
 
 mod bordered;
 mod cholesky;
+mod compact;
 pub mod direct;
 pub mod kernels;
 mod lu;
@@ -16,6 +17,7 @@ mod sweep;
 pub mod threads;
 
 pub use bordered::BorderedCholesky;
+pub use compact::{Precision, PrecisionError};
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};

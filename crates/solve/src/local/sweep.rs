@@ -6,6 +6,7 @@
 //! Both move x by a correction made from the residual, x += ω D⁻¹ (b − A x) row by row or x += ω B⁻¹ (b − A x) for the block B: so the squared
 //! residuals cost nothing more, and are returned as the local estimate.
 
+use super::compact::{Compact, Precision};
 use super::kernels::{self, ROW_GROUP};
 use super::lu::{FillLimit, LuError, SparseLu};
 use crate::system::{Csr, RowBlock, RowValues};
@@ -99,6 +100,7 @@ pub enum RelaxationError {
 pub struct Relaxation {
     inner: Inner,
     omega: f64,
+    precision: Precision,
 }
 
 impl Default for Relaxation {
@@ -106,6 +108,7 @@ impl Default for Relaxation {
         Self {
             inner: Inner::Auto,
             omega: 1.0,
+            precision: Precision::Double,
         }
     }
 }
@@ -116,7 +119,16 @@ impl Relaxation {
         if !(omega > 0.0 && omega < 2.0) {
             return Err(RelaxationError::Omega { omega });
         }
-        Ok(Self { inner, omega })
+        Ok(Self {
+            inner,
+            omega,
+            precision: Precision::Double,
+        })
+    }
+
+    /// In how many bits sweeps read dense rows. The caller gives exact residuals to the sweeper at pauses.
+    pub(crate) fn read_in(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// The method for each block.
@@ -138,6 +150,8 @@ pub struct Sweeper {
     /// ω / aᵢᵢ of each own row.
     steps: Vec<f64>,
     solver: Option<BlockSolver>,
+    /// The rows with fewer bits, if they are swept so.
+    compact: Option<Compact>,
     /// Residuals, then corrections, of the own rows (lu only).
     correction: Vec<f64>,
     note: Option<String>,
@@ -152,7 +166,17 @@ enum BlockSolver {
 impl Sweeper {
     /// Takes over a block; factorises it if `relaxation` asks for it, or leaves the choice and it pays.
     pub fn new(block: RowBlock, relaxation: Relaxation) -> Result<Self, RelaxationError> {
-        let (solver, note) = choose(&block, relaxation.inner)?;
+        let (solver, mut note) = choose(&block, relaxation.inner)?;
+        let compact = match &solver {
+            None => Compact::new(&block, relaxation.precision),
+            Some(_) => None,
+        };
+        if compact.is_none() && relaxation.precision != Precision::Double {
+            let (first, last) = (block.rows.start + 1, block.rows.end);
+            note = Some(format!(
+                "rows {first} to {last} stay in double precision: only sweeps over dense rows read fewer bits"
+            ));
+        }
         let steps = block
             .rows
             .clone()
@@ -167,6 +191,7 @@ impl Sweeper {
                 Vec::new()
             },
             solver,
+            compact,
             note,
             block,
         })
@@ -175,6 +200,18 @@ impl Sweeper {
     /// The rows it relaxes.
     pub fn block(&self) -> &RowBlock {
         &self.block
+    }
+
+    /// After a pause at `x`, with the exact residual of the own rows there: laps go on from it, if rows with fewer bits are swept.
+    pub(crate) fn refine(&mut self, x: &[f64], residual: &[f64]) {
+        if let Some(compact) = &mut self.compact {
+            compact.refine(x, residual);
+        }
+    }
+
+    /// Whether exact residuals must be given to [`refine`](Self::refine).
+    pub(crate) fn refines(&self) -> bool {
+        self.compact.is_some()
     }
 
     /// Gives the rows back.
@@ -245,6 +282,9 @@ impl Sweeper {
         if let Some(solver) = &mut self.solver {
             assert_eq!(&rows, own, "LU renews the whole block at once");
             return relax_block(&self.block, solver, &mut self.correction, self.omega, x);
+        }
+        if let Some(compact) = &self.compact {
+            return compact.relax((own.start, &self.steps), rows, x);
         }
         match &self.block.values {
             RowValues::Dense(_) => relax_dense(&self.block, &self.steps, rows, x),
