@@ -11,6 +11,7 @@ mod figures;
 mod idle;
 mod loss;
 mod sizes;
+mod solve;
 mod sum32;
 
 pub(crate) use sizes::size;
@@ -105,6 +106,11 @@ enum What {
         after_help = "Examples:\n  tsumuji bench cpu --link udp\n  tsumuji bench cpu --hosts /run/tsumuji/tsumuji.hosts.toml --link xdp --open --offered 1000,100000"
     )]
     Cpu(cpu::Args),
+    /// `tsumuji solve` beside PETSc's GMRES and CG, on the same files, reading and distributing included.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5"
+    )]
+    Solve(solve::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -159,6 +165,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Delay(what) => delay::run(&what, inside),
         What::Drop(what) => drop::run(&what),
         What::Cpu(what) => cpu::run(&what, inside),
+        What::Solve(what) => solve::run(&what),
         What::Figures(args) => figures::run(&args),
     })
 }

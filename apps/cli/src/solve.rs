@@ -69,7 +69,7 @@ the judge. The file:
   via = [\"ssh\", \"-T\", \"pc2\"]
 With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
-    /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy) or Harwell-Boeing (.rua, .rsa); or a netlist of a circuit (.sp, .cir, .spice, .net)
+    /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy), Harwell-Boeing (.rua, .rsa) or PETSc's binary file (.petsc); or a netlist of a circuit (.sp, .cir, .spice, .net)
     #[arg(value_name = "MATRIX")]
     matrix: Option<PathBuf>,
     /// Make a system instead: dense:N, poisson2d:K, poisson3d:K or circuit:N

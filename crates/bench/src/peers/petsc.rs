@@ -1,4 +1,4 @@
-//! PETSc's Krylov and stationary solvers on the dense test system, by Debian's `python3-petsc4py`.
+//! PETSc's Krylov and stationary solvers, by Debian's `python3-petsc4py`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{PeerError, run};
 
-const SOURCE: &str = include_str!("../../../../bench/petsc_dense.py");
+const SOURCE: &str = include_str!("../../../../bench/petsc_solve.py");
 /// Debian's own interpreter, for which its packages are installed.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Result of one method.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Solved {
-    /// `gmres` or `richardson`, both with Jacobi preconditioning.
+    /// Its name: of dense systems `gmres` or `richardson`, both with Jacobi preconditioning.
     pub method: String,
     /// MPI processes.
     pub ranks: usize,
@@ -22,6 +22,9 @@ pub struct Solved {
     pub n: usize,
     /// Time of the solve alone.
     pub seconds: f64,
+    /// Time to read and distribute the system, where that was measured.
+    #[serde(default)]
+    pub read_seconds: f64,
     /// Iterations.
     pub laps: u64,
     /// ‖b − A x‖₂ / ‖b‖₂.
@@ -41,11 +44,11 @@ impl Petsc {
     /// Unpacks the script.
     pub fn new() -> Result<Self, PeerError> {
         let failed = |error: std::io::Error| PeerError::Failed {
-            program: "petsc_dense.py".to_owned(),
+            program: "petsc_solve.py".to_owned(),
             problem: error.to_string(),
         };
         let folder = tempfile::tempdir().map_err(failed)?;
-        let script = folder.path().join("petsc_dense.py");
+        let script = folder.path().join("petsc_solve.py");
         std::fs::write(&script, SOURCE).map_err(failed)?;
         Ok(Self {
             script,
@@ -67,11 +70,32 @@ impl Petsc {
         .map(drop)
     }
 
-    /// Solves it with `ranks` processes, each on a core of its own.
+    /// Solves the dense system with `ranks` processes, each on a core of its own.
     pub fn solve(
         &self,
         matrix: &Path,
         rhs: &Path,
+        tolerance: f64,
+        ranks: usize,
+    ) -> Result<Vec<Solved>, PeerError> {
+        self.run("solve", (matrix, rhs), tolerance, ranks)
+    }
+
+    /// Solves a sparse system in two of PETSc's binary files.
+    pub fn solve_sparse(
+        &self,
+        matrix: &Path,
+        rhs: &Path,
+        tolerance: f64,
+        ranks: usize,
+    ) -> Result<Vec<Solved>, PeerError> {
+        self.run("sparse", (matrix, rhs), tolerance, ranks)
+    }
+
+    fn run(
+        &self,
+        what: &str,
+        (matrix, rhs): (&Path, &Path),
         tolerance: f64,
         ranks: usize,
     ) -> Result<Vec<Solved>, PeerError> {
@@ -90,14 +114,14 @@ impl Petsc {
         command
             .arg(PYTHON)
             .arg(&self.script)
-            .arg("solve")
+            .arg(what)
             .arg(matrix)
             .arg(rhs)
             .arg(tolerance.to_string());
         let text = run(&mut command, "openmpi-bin python3-petsc4py")?;
         let parse = |line| {
             serde_json::from_str(line).map_err(|source| PeerError::Output {
-                program: "petsc_dense.py".to_owned(),
+                program: "petsc_solve.py".to_owned(),
                 source,
             })
         };

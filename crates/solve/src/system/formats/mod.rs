@@ -1,4 +1,5 @@
-//! File formats: Matrix Market (`.mtx`), NumPy (`.npy`) and Harwell–Boeing (`.rua`, `.rsa` …), plain or gzipped; writes solutions.
+//! File formats: Matrix Market (`.mtx`), NumPy (`.npy`), Harwell–Boeing (`.rua`, `.rsa` …) and PETSc's binary files (`.petsc`), plain or gzipped;
+//! writes solutions.
 //!
 //! The command line calls [`read_system`] and [`write_vector`]. Each reader streams, takes any bytes without panicking, allocates no more than the
 //! data or the file's length justify, and answers bad input with one line: file, place, what is wrong, what is accepted.
@@ -8,8 +9,10 @@ mod harwell;
 mod lines;
 mod mtx;
 mod npy;
+mod petsc;
 mod write;
 
+pub use petsc::write_petsc;
 pub use write::{WriteError, emit_vector, write_vector};
 
 use super::{Matrix, System, SystemError, memory};
@@ -27,6 +30,8 @@ pub enum Format {
     Npy,
     /// `.rua`, `.rsa`, `.pua`, `.psa`, `.rza`, `.hb`: fixed-width text, sparse.
     HarwellBoeing,
+    /// `.petsc`: PETSc's binary files, sparse.
+    Petsc,
 }
 
 /// Place of an error in a file.
@@ -65,8 +70,8 @@ pub enum ReadError {
     },
     /// Neither the name nor the first bytes tell the format.
     #[error(
-        "{file}: the format is unknown; accepted are Matrix Market (.mtx, .mtx.gz), NumPy (.npy) and Harwell-Boeing \
-         (.rua, .rsa)"
+        "{file}: the format is unknown; accepted are Matrix Market (.mtx, .mtx.gz), NumPy (.npy), Harwell-Boeing \
+         (.rua, .rsa) and PETSc's binary files (.petsc)"
     )]
     UnknownFormat {
         /// The file.
@@ -232,6 +237,7 @@ fn parse_matrix(
         Format::MatrixMarket => mtx::matrix(source, reader),
         Format::Npy => npy::matrix(source, reader),
         Format::HarwellBoeing => harwell::matrix(source, reader),
+        Format::Petsc => petsc::matrix(source, reader),
     }
 }
 
@@ -244,6 +250,7 @@ fn parse_vector(
     let vector = match format {
         Format::MatrixMarket => mtx::vector(source, reader, rows)?,
         Format::Npy => npy::vector(source, reader, rows)?,
+        Format::Petsc => petsc::vector(source, reader, rows)?,
         Format::HarwellBoeing => {
             let rhs = harwell::matrix(source, reader)?.rhs.ok_or_else(|| {
                 source.error(
@@ -401,11 +408,15 @@ fn detect(name: &str, first: &[u8]) -> Option<Format> {
     if first.len() >= 14 && first[..14].eq_ignore_ascii_case(b"%%MatrixMarket") {
         return Some(Format::MatrixMarket);
     }
+    if petsc::MAGIC.iter().any(|magic| first.starts_with(magic)) {
+        return Some(Format::Petsc);
+    }
     let lower = name.to_ascii_lowercase();
     let stem = lower.strip_suffix(".gz").unwrap_or(&lower);
     match Path::new(stem).extension()?.to_str()? {
         "mtx" => Some(Format::MatrixMarket),
         "npy" => Some(Format::Npy),
+        "petsc" => Some(Format::Petsc),
         "rua" | "rsa" | "rza" | "pua" | "psa" | "pza" | "hb" => Some(Format::HarwellBoeing),
         _ => None,
     }

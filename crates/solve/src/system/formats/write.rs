@@ -75,7 +75,7 @@ pub fn emit_vector(format: Format, x: &[f64], out: &mut dyn Write) -> io::Result
             // The shortest digits that read back to the same number.
             x.iter().try_for_each(|value| writeln!(out, "{value:e}"))
         }
-        Format::HarwellBoeing => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        Format::HarwellBoeing | Format::Petsc => Err(io::Error::from(io::ErrorKind::Unsupported)),
     }
 }
 
@@ -93,7 +93,10 @@ fn npy_header(length: usize) -> Vec<u8> {
 }
 
 /// Lets `fill` write a temporary file beside `path`, then puts it in its place. Devices and pipes are written directly.
-fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn replace(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
         let mut out = BufWriter::new(OpenOptions::new().write(true).open(path)?);
         fill(&mut out)?;
