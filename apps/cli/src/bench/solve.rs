@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let petsc = Petsc::new()?;
     let folder = tempfile::tempdir()?;
     let files = [folder.path().join("A.petsc"), folder.path().join("b.petsc")];
-    let mut results = Vec::new();
+    let (mut results, mut version) = (Vec::new(), String::new());
     for name in &args.systems {
         prepare(name, &files)?;
         let mut ways: Vec<Way> = Vec::new();
@@ -66,8 +66,10 @@ pub(super) fn run(args: &Args) -> Outcome {
                 match petsc.solve_sparse(&files[0], &files[1], args.tol, processes.into()) {
                     Ok(solved) => {
                         for one in solved {
-                            let name =
-                                format!("PETSc {} {}, {}", one.version, one.method, of(processes));
+                            if version.is_empty() {
+                                version = one.version;
+                            }
+                            let name = format!("PETSc {}, {}", one.method, of(processes));
                             let seconds = one.read_seconds + one.seconds;
                             note(&mut ways, name, seconds, (one.laps, one.residual), false);
                         }
@@ -80,10 +82,15 @@ pub(super) fn run(args: &Args) -> Outcome {
         }
         results.push(tell(&mut talk, (name, args.tol), ways, &missing));
     }
+    if !version.is_empty() {
+        talk.say(&format!(
+            "\nPETSc {version}, by mpiexec; its preconditioners' making included"
+        ));
+    }
     drop(talk);
     if args.json {
         output::print_json(&json!({
-            "kind": "solve", "tolerance": args.tol, "machine": machine, "results": results,
+            "kind": "solve", "tolerance": args.tol, "petsc": version, "machine": machine, "results": results,
         }));
     }
     Ok(DONE)
@@ -151,8 +158,11 @@ fn ours(
     let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
     let seconds = part("load") + part("distribute") + part("iterate") + part("verify");
     let method = run["method"].as_str().unwrap_or_default();
-    let by = match processes {
-        1 => format!("one process, {} threads", run["workers"]),
+    let method = method
+        .replace("conjugate gradients", "cg")
+        .replace(" with ", "+");
+    let by = match (processes, run["workers"].as_u64()) {
+        (1, Some(threads)) if threads > 1 => format!("1 process, {threads} threads"),
         _ => of(processes),
     };
     let steps = run["laps"]
@@ -162,13 +172,7 @@ fn ours(
         .filter_map(Value::as_u64);
     let residual = run["residual"].as_f64().unwrap_or(f64::NAN);
     let found = (steps.max().unwrap_or(0), residual);
-    note(
-        ways,
-        format!("tsumuji, {method}, {by}"),
-        seconds,
-        found,
-        true,
-    );
+    note(ways, format!("ours {method}, {by}"), seconds, found, true);
     Ok(())
 }
 
