@@ -191,6 +191,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let kind = link_name.rsplit('+').next().unwrap_or_default();
     let on_ethernet = match kind {
         "shm" | "udp" => String::new(),
+        "multicast" => " --link udp+multicast:GROUP:PORT".to_owned(),
         kind => format!(" --link {kind}:INTERFACE"),
     };
     let join_by = format!("{on_ethernet}{}", crate::security::as_flags(&security));

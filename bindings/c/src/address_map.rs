@@ -71,6 +71,9 @@ impl Wanted {
                 "shared memory has no addresses: start the processes by `tsumuji launch --link shm`, or open it by its descriptor".to_owned(),
             ),
             LinkSpec::Udp(own) => Ok(Self::Udp(own)),
+            LinkSpec::Multicast { .. } => Err(format!(
+                "link `{link}` is for nodes of a launch or of a hosts file; take udp:ADDRESS:PORT"
+            )),
             LinkSpec::Packet(None) | LinkSpec::Xdp(None) => {
                 Err(format!("link `{link}` needs an interface, for example `{link}:eth1`"))
             }

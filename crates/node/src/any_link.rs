@@ -23,8 +23,8 @@ use tsumuji_link::{
     Rings, SealCounters,
 };
 
-pub(crate) use spec::counted_up;
 pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
+pub(crate) use spec::{counted_up, read_group};
 
 use crate::bootstrap::{HostMemory, HostServer, relay};
 use crate::error::OpenError;
@@ -70,6 +70,14 @@ impl Base {
             LinkSpec::Udp(addr) => {
                 let addr = addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
                 Self::Udp(Udp::bind(addr, UdpConfig::default())?)
+            }
+            LinkSpec::Multicast { own, group } => {
+                let own = own.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+                let config = UdpConfig {
+                    group: Some(group.ok_or(OpenError::NoGroup)?),
+                    ..UdpConfig::default()
+                };
+                Self::Udp(Udp::bind(own, config)?)
             }
             LinkSpec::Packet(station) => {
                 let station = station.as_ref().ok_or_else(unnamed)?;
@@ -457,6 +465,9 @@ mod tests {
             "udp",
             "udp:10.0.0.1:7000",
             "udp:[::1]:0",
+            "udp+multicast",
+            "udp+multicast:239.77.0.1:7000",
+            "udp+multicast:239.77.0.1:7000@10.0.0.1:7001",
             "packet",
             "packet:eth1",
             "packet:eth1:63",
@@ -474,6 +485,11 @@ mod tests {
             "SHM",
             "udp:",
             "udp:host",
+            "udp+multicast:",
+            "udp+multicast:10.0.0.1:7000",
+            "udp+multicast:239.77.0.1:0",
+            "udp+multicast:239.77.0.1:7000@host",
+            "udp+broadcast",
             "udp:1.2.3.4",
             "udp:1.2.3.4:70000",
             "packet:",

@@ -23,10 +23,12 @@
 //! `mac = "02:…"`, or the entry of `host` in `/etc/ethers`. A node may also state `interface`, `ip` and `mac`, so that another link can be chosen for
 //! all (`over`), and `via = ["ssh", "-T", "pc2"]`, a command that runs another command there.
 
+//! `multicast = "239.77.0.1:7000"` before the nodes, all of `udp`, lets broadcasts leave as one datagram to that group.
+
 mod place;
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +39,7 @@ use tsumuji_link::ether::{ETHERS_PATH, MacAddr};
 use tsumuji_proto::NodeId;
 
 use self::place::{Place, in_slots, meet_here, on_link, station};
-use crate::any_link::{InterfaceName, LinkSpec};
+use crate::any_link::{InterfaceName, LinkSpec, read_group};
 use crate::bootstrap::relay;
 use crate::membership::{Member, Membership, shared_hosts};
 use crate::text_file::{self, line_of};
@@ -54,6 +56,8 @@ pub struct ClusterFile {
     members: Vec<Member>,
     hosts: Vec<HostNode>,
     key: Option<PathBuf>,
+    /// The multicast group that the file states.
+    group: Option<SocketAddrV4>,
 }
 
 /// One `[[node]]`: where it runs and how it is reached.
@@ -194,6 +198,7 @@ pub enum ClusterFileError {
 #[serde(deny_unknown_fields)]
 struct RawFile {
     key: Option<PathBuf>,
+    multicast: Option<Spanned<String>>,
     #[serde(default)]
     node: Vec<Spanned<RawNode>>,
 }
@@ -321,7 +326,7 @@ impl ClusterFile {
             problem,
         };
         let raw: RawFile = toml::from_str(text).map_err(|found| {
-            let accepted = "accepted are `key` and [[node]] tables with `id`, `host`, `addr` and, if needed, `slots`, `interface`, `ip`, `mac`, `via`";
+            let accepted = "accepted are `key`, `multicast` and [[node]] tables with `id`, `host`, `addr` and, if needed, `slots`, `interface`, `ip`, `mac`, `via`";
             error(
                 found.span(),
                 format!("{}; {accepted}", found.message().replace('\n', " ")),
@@ -383,6 +388,10 @@ impl ClusterFile {
         // The key file's path is relative to the cluster file.
         let folder = path.parent().unwrap_or(Path::new(""));
         file.key = raw.key.map(|key| folder.join(key));
+        if let Some(stated) = raw.multicast {
+            file.set_group(stated.get_ref())
+                .map_err(|problem| error(Some(stated.span()), problem))?;
+        }
         Ok(file)
     }
 
@@ -396,7 +405,28 @@ impl ClusterFile {
             members: members.collect(),
             hosts,
             key: None,
+            group: None,
         }
+    }
+
+    fn set_group(&mut self, text: &str) -> Result<(), String> {
+        let group = read_group(text).ok_or_else(|| {
+            format!("field `multicast`: `{text}`: accepted is an IPv4 group with a port, for example \"239.77.0.1:7000\"")
+        })?;
+        self.group = Some(group);
+        for host in &mut self.hosts {
+            let LinkSpec::Udp(Some(addr @ SocketAddr::V4(_))) = host.link else {
+                return Err(format!(
+                    "field `multicast`: `{}` is at `{}`; accepted are nodes of `udp` with IPv4 addresses",
+                    host.host, host.link
+                ));
+            };
+            host.link = LinkSpec::Multicast {
+                own: Some(addr),
+                group: Some(group),
+            };
+        }
+        Ok(())
     }
 
     /// The same nodes over another link: `udp` with the stated `ip` (or that of `addr`); `packet`, `xdp` and DPDK's virtual devices on an interface
@@ -429,8 +459,17 @@ impl ClusterFile {
             })?;
             host.take(found);
         }
+        // Without a stated group one is made from all addresses, which no other job has at the same time.
+        let all = hosts.iter().map(|host| format!("{} ", host.addr));
+        let all: String = all.collect();
+        for host in &mut hosts {
+            if let LinkSpec::Multicast { own, group } = host.link {
+                let group = group.or(self.group);
+                host.link = LinkSpec::Multicast { own, group }.grouped(all.bytes());
+            }
+        }
         let mut file = Self::of(hosts);
-        file.key = self.key;
+        (file.key, file.group) = (self.key, self.group);
         Ok(file)
     }
 

@@ -86,6 +86,9 @@ pub enum OpenError {
     /// The UDP socket cannot be opened.
     #[error("cannot open the link: {0}")]
     Bind(#[from] tsumuji_link::udp::UdpBindError),
+    /// Nobody chose a multicast group.
+    #[error("`udp+multicast` lacks the job's group; name it as in `udp+multicast:239.77.0.1:7000`")]
+    NoGroup,
     /// The interface cannot be used for raw Ethernet.
     #[error("cannot open the link: {0}")]
     Packet(#[from] tsumuji_link::packet::PacketOpenError),

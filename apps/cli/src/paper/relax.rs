@@ -49,7 +49,10 @@ enum Way {
     Link(&'static str),
 }
 
-const UDP: Way = Way::Link("udp");
+/// The paper's UDP: an update is one datagram, which all others receive.
+const UDP: Way = Way::Link("udp+multicast");
+/// One datagram to each other node.
+const FAN_OUT: Way = Way::Link("udp");
 /// The paper's DPDK: what drives a card, or a queue of it, without the kernel's protocols.
 const BYPASS: [Way; 3] = [
     Way::Link("packet"),
@@ -162,16 +165,17 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
     let asked: Vec<usize> = args.nodes.iter().map(|nodes| usize::from(*nodes)).collect();
     let usual = cores.clamp(1, PAPER_WORKERS);
     let most = asked.iter().copied().max().unwrap_or(usual);
-    let all_links: Vec<Way> = std::iter::once(UDP).chain(BYPASS).collect();
+    let both_udp = || vec![UDP, FAN_OUT];
+    let all_links: Vec<Way> = both_udp().into_iter().chain(BYPASS).collect();
     let (variable, values, ways) = match figure {
         Figure::RelaxTable31 | Figure::RelaxTable51 => {
             (Variable::Rows, parts_of(rows), vec![Way::Single])
         }
         Figure::RelaxFig52 => (Variable::Rows, parts_of(rows), vec![Way::Threads]),
-        Figure::RelaxFig53 => (Variable::Elements, MANY_ELEMENTS.to_vec(), vec![UDP]),
-        Figure::RelaxFig54 => (Variable::Elements, FEW_ELEMENTS.to_vec(), vec![UDP]),
-        Figure::RelaxFig55 | Figure::RelaxFig56 => (Variable::Workers, Vec::new(), vec![UDP]),
-        Figure::RelaxFig57 | Figure::RelaxFig58 => (Variable::Rows, parts_of(rows), vec![UDP]),
+        Figure::RelaxFig53 => (Variable::Elements, MANY_ELEMENTS.to_vec(), both_udp()),
+        Figure::RelaxFig54 => (Variable::Elements, FEW_ELEMENTS.to_vec(), both_udp()),
+        Figure::RelaxFig55 | Figure::RelaxFig56 => (Variable::Workers, Vec::new(), both_udp()),
+        Figure::RelaxFig57 | Figure::RelaxFig58 => (Variable::Rows, parts_of(rows), both_udp()),
         Figure::RelaxFig59 => (Variable::Elements, FEW_ELEMENTS.to_vec(), BYPASS.to_vec()),
         Figure::RelaxFig510 | Figure::RelaxFig511 => {
             (Variable::Workers, Vec::new(), BYPASS.to_vec())

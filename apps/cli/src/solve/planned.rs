@@ -33,7 +33,7 @@ fn model(link: &LinkSpec, bits_per_second: f64) -> LinkModel {
     let name = link.to_string();
     let (latency, frame, frame_bytes) = match name.split(':').next().unwrap_or_default() {
         "shm" => (0.4e-6, 0.15e-6, 8192),
-        "udp" => (3.9e-6 + CABLE_SECONDS, 1e-6, 1400),
+        "udp" | "udp+multicast" => (3.9e-6 + CABLE_SECONDS, 1e-6, 1400),
         "packet" => (2.8e-6 + CABLE_SECONDS, 0.8e-6, 1400),
         "xdp" => (2.8e-6 + CABLE_SECONDS, 0.5e-6, 1400),
         _ => (1e-6 + CABLE_SECONDS, 0.2e-6, 1400),

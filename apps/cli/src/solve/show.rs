@@ -153,7 +153,7 @@ impl Traffic {
         let kind = link.split(':').next().unwrap_or(link);
         let header = match kind {
             "shm" => 0,
-            "udp" => ETHERNET_BYTES + IP_UDP_BYTES,
+            "udp" | "udp+multicast" => ETHERNET_BYTES + IP_UDP_BYTES,
             _ => ETHERNET_BYTES,
         };
         self.wire_bytes += header * self.wire_frames;

@@ -46,6 +46,7 @@ fn launch_gives_endpoints() {
         &["-n", "3", "--link", "shm"][..],
         &["-n", "3", "--link", "udp"],
         &["-n", "2", "--link", "udp", "--loss", "0.3"],
+        &["-n", "3", "--link", "udp+multicast"],
         &["-n", "3", "--link", "udp", "--congestion", "suci"],
     ] {
         let (code, run) = launch_myself(options);

@@ -469,6 +469,38 @@ impl Drop for Namespaces {
     }
 }
 
+/// Updates of a solver leave as one datagram for all: between four hosts, with loss, and sealed.
+#[test]
+fn updates_are_multicast() {
+    let test = "updates_are_multicast";
+    let name = format!("mc{}", std::process::id() % 100_000);
+    let spec = tsumuji_testbed::Spec::new(4).named(name.parse().unwrap());
+    let testbed = match tsumuji_testbed::Testbed::up(&spec) {
+        Ok(testbed) => testbed,
+        Err(error) => return skipped(test, &format!("no testbed: {error}")),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("lab.key");
+    let key = key.to_str().unwrap();
+    let (code, made) = json(&["key", key]);
+    assert_eq!(code, 0, "{made}");
+    let hosts = testbed.hosts_file();
+    let hosts = hosts.to_str().unwrap();
+    let mut solve = vec!["solve", "--generate", "dense:300", "--method", "relax"];
+    solve.extend(["--rhs", "random", "--hosts", hosts, "--link"]);
+    for more in [
+        &["--open"][..],
+        &["--open", "--loss", "0.1"],
+        &["--key", key],
+    ] {
+        let (code, run) = json(&[&solve[..], &["udp+multicast"], more].concat());
+        let link = run["link"].as_str();
+        assert_eq!((code, link), (0, Some("udp+multicast")), "{more:?}: {run}");
+        assert!(run["residual"].as_f64().unwrap() <= 1e-10);
+    }
+    testbed.down().unwrap();
+}
+
 /// One hosts file serves every link across two hosts; a killed launcher leaves nothing in either.
 #[test]
 fn namespaces_are_hosts() {

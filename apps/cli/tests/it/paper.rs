@@ -158,9 +158,9 @@ fn relaxation_over_all_links() {
     let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
     for (name, varied, lines) in [
         ("relax-table5.1", "n", 1),
-        ("relax-fig5.4", "elements", 1),
-        ("relax-fig6.3", "workers", 4),
-        ("relax-fig6.5", "n", 5),
+        ("relax-fig5.4", "elements", 2),
+        ("relax-fig6.3", "workers", 5),
+        ("relax-fig6.5", "n", 6),
     ] {
         let mut words = vec!["paper", name, "--quick", "--rows", "300"];
         words.extend([

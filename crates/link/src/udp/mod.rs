@@ -18,9 +18,13 @@
 //! Long messages are copied by the kernel only: it gathers their frames from the sender's memory (`gather`), and scatters them to where the receiver
 //! expects them (`recv_scattered`).
 //!
-//! Left out on purpose: multicast (a datagram goes to each peer by itself); path MTU discovery of our own (the kernel fragments where a path is
+//! With a multicast group (`UdpConfig::group`), a broadcast is one datagram to the group (`group`); without one there is no broadcast, and whoever
+//! wants all peers sends to each.
+//!
+//! Left out on purpose: path MTU discovery of our own (the kernel fragments where a path is
 //! narrower than its interface); zero-copy sends (they pay only for more than a datagram holds).
 
+mod group;
 mod probe;
 mod rx;
 #[cfg(test)]
@@ -31,7 +35,7 @@ mod tests;
 mod tx;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -42,6 +46,7 @@ pub use probe::probe;
 
 use crate::gather::{self, Gather};
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
+use group::Group;
 use rx::Rx;
 use tx::Outlet;
 
@@ -68,6 +73,8 @@ pub struct UdpConfig {
     pub offload: bool,
     /// Let the kernel poll the device in a receive for this long (SO_BUSY_POLL); zero: it does not.
     pub busy_poll: Duration,
+    /// The multicast group of the job, to which broadcasts go; `None`: the link has no broadcast. All nodes have the same, and no other job has it.
+    pub group: Option<SocketAddrV4>,
 }
 
 impl Default for UdpConfig {
@@ -78,6 +85,7 @@ impl Default for UdpConfig {
             buffer_bytes: 8 << 20,
             offload: true,
             busy_poll: Duration::ZERO,
+            group: None,
         }
     }
 }
@@ -104,6 +112,22 @@ pub enum UdpBindError {
         /// The size asked for.
         frame_bytes: usize,
     },
+    /// No multicast group.
+    #[error(
+        "{addr} is no IPv4 multicast group with a port; take 239.0.0.0 to 239.255.255.255, for example 239.77.0.1:7000"
+    )]
+    NoGroup {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// The socket cannot name an interface for the group.
+    #[error(
+        "a multicast group is joined on one interface, and {local} names none; bind to an interface's IPv4 address"
+    )]
+    GroupAt {
+        /// The socket's address.
+        local: SocketAddr,
+    },
     /// A system call failed.
     #[error("{what} for {addr}: {source}")]
     Io {
@@ -116,7 +140,7 @@ pub enum UdpBindError {
     },
 }
 
-/// One UDP socket.
+/// One UDP socket, and one more for a multicast group, if there is one.
 #[derive(Debug)]
 pub struct Udp {
     socket: Socket,
@@ -127,6 +151,7 @@ pub struct Udp {
     receive_buffer_bytes: usize,
     rx: Rx,
     tx: Gather<Outlet>,
+    group: Option<Box<Group>>,
     counters: LinkCounters,
 }
 
@@ -179,9 +204,13 @@ impl Udp {
         let frame_bytes = config
             .frame_bytes
             .unwrap_or_else(|| frame_bytes_for(mtu_bytes(fd, addr.ip()), addr));
+        let group = (config.group)
+            .map(|group| Group::join(group, &socket, local, &config).map(Box::new))
+            .transpose()?;
         Ok(Self {
             local,
             mapped,
+            group,
             frame_bytes,
             receive_buffer_bytes,
             rx: Rx::new(),
@@ -197,8 +226,16 @@ impl Udp {
             LinkAddr::Inet(addr) if addr.is_ipv4() == self.local.is_ipv4() || self.mapped => {
                 Ok(addr)
             }
+            LinkAddr::Broadcast => match &self.group {
+                Some(group) => Ok(group.addr),
+                None => Err(LinkError::NoSuchPeer { link: NAME, to }),
+            },
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
+    }
+
+    fn has_frames(&self) -> bool {
+        self.rx.has_frames() || self.group.as_ref().is_some_and(|group| group.has_frames())
     }
 
     /// The receive buffer that the kernel granted, in bytes as it accounts them (about twice the data).
@@ -273,7 +310,7 @@ impl Link for Udp {
             receive_frames: (self.receive_buffer_bytes / charge_bytes(self.frame_bytes)).max(1),
             burst_frames: gather::BURST_FRAMES,
             gathers: true,
-            broadcast: false,
+            broadcast: self.group.is_some(),
             lossless: false,
             damages: true,
             polls_by_call: true,
@@ -306,8 +343,14 @@ impl Link for Udp {
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        self.rx
-            .receive(self.socket.as_fd(), &mut self.counters, max, receiver)
+        let fd = self.socket.as_fd();
+        let mut frames = self.rx.receive(fd, &mut self.counters, max, receiver)?;
+        if let Some(group) = &mut self.group
+            && frames < max
+        {
+            frames += group.receive(&mut self.counters, max - frames, receiver)?;
+        }
+        Ok(frames)
     }
 
     #[inline]
@@ -318,7 +361,7 @@ impl Link for Udp {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         self.flush()?;
-        if self.rx.has_frames() {
+        if self.has_frames() {
             return Ok(());
         }
         let mut events = PollFlags::IN;
@@ -329,8 +372,19 @@ impl Link for Udp {
             tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds = [PollFd::new(&self.socket, events)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
+        let polled = match &mut self.group {
+            None => {
+                let mut fds = [PollFd::new(&self.socket, events)];
+                rustix::event::poll(&mut fds, Some(&timeout))
+            }
+            Some(group) => {
+                group.look_next();
+                let second = PollFd::new(&group.socket, PollFlags::IN);
+                let mut fds = [PollFd::new(&self.socket, events), second];
+                rustix::event::poll(&mut fds, Some(&timeout))
+            }
+        };
+        match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(source) => Err(LinkError::Io {
                 what: "poll of the UDP socket",
@@ -340,18 +394,29 @@ impl Link for Udp {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        match &self.group {
+            Some(group) => Some(group.either.as_fd()),
+            None => Some(self.socket.as_fd()),
+        }
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
         // Frames in the kernel's buffer make the descriptor readable by themselves.
-        Ok(!self.rx.has_frames())
+        if let Some(group) = &mut self.group {
+            group.look_next();
+        }
+        Ok(!self.has_frames())
     }
 
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
         if let Ok((_, drops)) = sys::receive_memory(self.socket.as_fd()) {
+            counters.dropped_frames += u64::from(drops);
+        }
+        if let Some(group) = &self.group
+            && let Ok((_, drops)) = sys::receive_memory(group.fd())
+        {
             counters.dropped_frames += u64::from(drops);
         }
         counters

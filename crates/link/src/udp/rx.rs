@@ -8,6 +8,7 @@
 //! afterwards: if not, it is put together again and delivered like any other.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use super::sys::{RecvBatch, Scattered};
@@ -38,6 +39,8 @@ pub(super) struct Rx {
     unguessed: u32,
     /// Receives without a guess after the next wrong one.
     distrust: u32,
+    /// The socket is a multicast group's: datagrams of this address are our own, and no long message comes.
+    own: Option<SocketAddr>,
 }
 
 impl Rx {
@@ -51,6 +54,15 @@ impl Rx {
             dense: false,
             unguessed: 0,
             distrust: 1,
+            own: None,
+        }
+    }
+
+    /// For the socket of a multicast group, to which `own` sends, too.
+    pub(super) fn of_group(own: SocketAddr) -> Self {
+        Self {
+            own: Some(own),
+            ..Self::new()
         }
     }
 
@@ -73,7 +85,9 @@ impl Rx {
         while frames < max {
             if self.unguessed > 0 {
                 self.unguessed -= 1;
-            } else if let Some(placed) = self.fetch_scattered(fd, counters, receiver)? {
+            } else if self.own.is_none()
+                && let Some(placed) = self.fetch_scattered(fd, counters, receiver)?
+            {
                 frames += placed;
                 if placed == 0 {
                     break;
@@ -210,7 +224,9 @@ impl Rx {
         while self.next < self.filled && frames < max {
             let datagram = self.batch.datagram(self.next);
             let from = LinkAddr::Inet(datagram.from);
-            if datagram.truncated || datagram.bytes.is_empty() {
+            if self.own == Some(datagram.from) {
+                // It was looped back.
+            } else if datagram.truncated || datagram.bytes.is_empty() {
                 counters.dropped_frames += 1;
             } else {
                 while frames < max && self.offset < datagram.bytes.len() {

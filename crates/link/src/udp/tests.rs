@@ -223,3 +223,90 @@ fn probe_answers() {
     let probe = probe();
     assert!(probe.works, "{probe:?}");
 }
+
+/// A port that no other test has, and with it a group.
+fn group() -> SocketAddrV4 {
+    let port = std::net::UdpSocket::bind(any()).and_then(|socket| socket.local_addr());
+    SocketAddrV4::new([239, 77, 0, 2].into(), port.expect("a port").port())
+}
+
+fn in_group(group: SocketAddrV4) -> Udp {
+    bind(UdpConfig {
+        group: Some(group),
+        ..ethernet()
+    })
+}
+
+/// One send reaches all others, and is one frame of the sender's.
+#[test]
+fn a_broadcast_is_one_send() {
+    let group = group();
+    let mut a = in_group(group);
+    let mut others = [in_group(group), in_group(group), in_group(group)];
+    a.send_one(LinkAddr::Broadcast, Frame::whole(&[7; 99]))
+        .expect("send");
+    a.flush().expect("flush");
+    for other in &mut others {
+        assert_eq!(receive(other), [[7; 99]]);
+    }
+    assert_eq!(a.counters().sent_frames, 1);
+    assert_eq!(receive(&mut a).len(), 0, "not to its sender");
+    assert_eq!(a.counters().received_frames, 0);
+}
+
+/// Datagrams to the group name their sender, members or not: the layer above admits members only. One of another group does not come.
+#[test]
+fn groups_are_apart_and_sources_are_named() {
+    let (one, two) = (group(), group());
+    let (mut a, mut b) = (in_group(one), in_group(two));
+    let foreign = std::net::UdpSocket::bind(any()).expect("bind");
+    for group in [one, two] {
+        for bytes in [0, 65_507, 3] {
+            let sender = socket2::SockRef::from(&foreign);
+            sender
+                .set_multicast_if_v4(&[127, 0, 0, 1].into())
+                .expect("interface");
+            foreign.send_to(&vec![9; bytes], group).expect("send");
+        }
+    }
+    let named = LinkAddr::Inet(foreign.local_addr().expect("bound"));
+    a.wait(Duration::from_secs(5)).expect("wait");
+    let mut lengths = Vec::new();
+    while lengths.len() < 2 {
+        a.receive(
+            8,
+            &mut each(|from, frame| {
+                assert_eq!(from, named);
+                lengths.push(frame.len());
+            }),
+        )
+        .expect("receive");
+    }
+    assert_eq!(lengths, [65_507, 3]);
+    assert_eq!(a.counters().dropped_frames, 1, "the empty one");
+    b.send_one(LinkAddr::Broadcast, Frame::whole(&[1]))
+        .expect("send");
+    b.flush().expect("flush");
+    assert_eq!(receive(&mut a).len(), 0);
+}
+
+/// A group that cannot be joined is refused with what is accepted.
+#[test]
+fn group_errors_help() {
+    let text = |addr: &str, group: &str| {
+        let config = UdpConfig {
+            group: Some(group.parse().expect("group")),
+            ..ethernet()
+        };
+        let addr = addr.parse().expect("address");
+        Udp::bind(addr, config).expect_err("impossible").to_string()
+    };
+    for group in ["10.0.0.1:7000", "239.1.2.3:0"] {
+        assert!(text("127.0.0.1:0", group).contains("239.0.0.0 to 239.255.255.255"));
+    }
+    for addr in ["0.0.0.0:0", "[::1]:0"] {
+        assert!(text(addr, "239.1.2.3:7000").contains("names none"));
+    }
+    let sent = bind(ethernet()).send_one(LinkAddr::Broadcast, Frame::whole(&[1]));
+    assert!(sent.is_err(), "without a group there is no broadcast");
+}

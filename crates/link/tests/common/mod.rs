@@ -2,11 +2,13 @@
 
 #![allow(dead_code)] // Each test program uses a part.
 
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::Duration;
 
 use tsumuji_link::Link;
 use tsumuji_link::checked::Checked;
 use tsumuji_link::impair::{Impair, ImpairConfig};
+use tsumuji_link::udp::{Udp, UdpConfig};
 
 /// Frames come late and out of order, and all of them come.
 const LATE: ImpairConfig = ImpairConfig {
@@ -20,6 +22,19 @@ const LATE: ImpairConfig = ImpairConfig {
     queue_frames: 4096,
     seed: 3,
 };
+
+/// Sockets on the loopback interface with a multicast group of their own: on a port that no other test has.
+pub(crate) fn in_group(nodes: usize, config: UdpConfig) -> Vec<Udp> {
+    let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = free.local_addr().expect("bound").port();
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 77, 0, 1), port);
+    let config = UdpConfig {
+        group: Some(group),
+        ..config
+    };
+    let bind = |_| Udp::bind((Ipv4Addr::LOCALHOST, 0).into(), config).expect("bind");
+    (0..nodes).map(bind).collect()
+}
 
 /// Links whose frames come late and out of order.
 pub(crate) fn late<L: Link>(links: Vec<L>) -> Vec<Impair<L>> {

@@ -1,7 +1,8 @@
-//! The conformance suite on UDP over the loopback interface: both families, large and small frames, with and without offload.
+//! The conformance suite on UDP over the loopback interface: both families, large and small frames, with and without offload, with and without a multicast group.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::common::in_group;
 use crate::{common, conformance_tests};
 use tsumuji_link::udp::{Udp, UdpConfig};
 
@@ -42,6 +43,32 @@ mod without_offload {
         };
         sockets(nodes, addr, config)
     });
+}
+
+mod multicast {
+    use super::*;
+    conformance_tests!(|nodes| in_group(nodes, UdpConfig::default()));
+}
+
+mod multicast_ethernet_sized {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let config = UdpConfig {
+            frame_bytes: Some(1472),
+            ..UdpConfig::default()
+        };
+        in_group(nodes, config)
+    });
+}
+
+mod multicast_late {
+    use super::*;
+    conformance_tests!(|nodes| common::late(in_group(nodes, UdpConfig::default())));
+}
+
+mod multicast_checked {
+    use super::*;
+    conformance_tests!(|nodes| common::checked(in_group(nodes, UdpConfig::default())));
 }
 
 mod ipv6 {

@@ -1,6 +1,6 @@
 //! Links by name, as users write them.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::str::FromStr;
 
 use tsumuji_link::dpdk::{DpdkSpec, DpdkSpecError};
@@ -14,6 +14,13 @@ pub enum LinkSpec {
     Shm,
     /// `udp` (loopback, a port of the kernel's choice) or `udp:ADDRESS:PORT`.
     Udp(Option<SocketAddr>),
+    /// `udp+multicast`, `udp+multicast:GROUP:PORT` or `udp+multicast:GROUP:PORT@ADDRESS:PORT`: as `udp`, with broadcast to a multicast group.
+    Multicast {
+        /// The node's own address; `None`: as for `udp`.
+        own: Option<SocketAddr>,
+        /// The job's group; `None`: whoever starts the nodes chooses it.
+        group: Option<SocketAddrV4>,
+    },
     /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one in the hosts file. `packet:INTERFACE:SLOT`: beside other processes.
     Packet(Option<Station>),
     /// `xdp:INTERFACE`: raw Ethernet by AF_XDP, for one process, or for a relay.
@@ -30,6 +37,7 @@ impl LinkSpec {
         match self {
             Self::Shm => "shm",
             Self::Udp(_) => "udp",
+            Self::Multicast { .. } => "udp+multicast",
             Self::Packet(_) => "packet",
             Self::Xdp(_) => "xdp",
             Self::Dpdk(_) => "dpdk",
@@ -44,17 +52,31 @@ impl LinkSpec {
             Self::Relay(station) => Some(station.interface),
             Self::Xdp(name) => *name,
             Self::Dpdk(spec) => spec.interface().and_then(InterfaceName::new),
-            Self::Shm | Self::Udp(_) => None,
+            Self::Shm | Self::Udp(_) | Self::Multicast { .. } => None,
         }
     }
 
     /// Whether frames leave this host, as far as the name tells. (`udp` without address is loopback.)
     pub fn leaves_host(&self) -> bool {
         match self {
-            Self::Shm | Self::Udp(None) => false,
-            Self::Udp(Some(addr)) => !addr.ip().is_loopback(),
+            Self::Shm | Self::Udp(None) | Self::Multicast { own: None, .. } => false,
+            Self::Udp(Some(addr))
+            | Self::Multicast {
+                own: Some(addr), ..
+            } => !addr.ip().is_loopback(),
             Self::Packet(_) | Self::Xdp(_) | Self::Relay(_) => true,
             Self::Dpdk(spec) => !spec.stays_on_host(),
+        }
+    }
+
+    /// The same with a group made from `job`, if it needs one and names none. `job` is something that no other job has.
+    pub(crate) fn grouped(self, job: impl IntoIterator<Item = u8>) -> Self {
+        match self {
+            Self::Multicast { own, group: None } => Self::Multicast {
+                own,
+                group: Some(group_of(job)),
+            },
+            other => other,
         }
     }
 
@@ -100,6 +122,27 @@ impl std::fmt::Display for Station {
             slot => write!(f, "{}:{slot}", self.interface),
         }
     }
+}
+
+/// A group of 239.192.0.0/14, which organisations may use as they like (RFC 2365), and a port below those that the kernel gives away.
+fn group_of(job: impl IntoIterator<Item = u8>) -> SocketAddrV4 {
+    const FIRST_PORT: u64 = 20_000;
+    const PORTS: u64 = 12_000;
+    // FNV-1a: the same on all hosts.
+    let hash = job
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let [a, b, c, ..] = hash.to_be_bytes();
+    let port = FIRST_PORT + (hash & 0xffff_ffff) % PORTS;
+    SocketAddrV4::new([239, 192 | a & 3, b, c].into(), port as u16)
+}
+
+/// `GROUP:PORT` of a multicast group.
+pub(crate) fn read_group(text: &str) -> Option<SocketAddrV4> {
+    let group: SocketAddrV4 = text.parse().ok()?;
+    (group.ip().is_multicast() && group.port() > 0).then_some(group)
 }
 
 /// The address of process number `index`, if ports are counted up from that of `addr`; a port of the kernel's choice stays one. `None`: there is no such
@@ -163,7 +206,7 @@ pub enum LinkSpecError {
     /// No such link.
     #[error(
         "unknown link `{given}`; accepted are `shm`, `udp`, `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`), \
-         `packet:INTERFACE`, `xdp:INTERFACE` (for example `packet:eth1`), `dpdk:DEVICE` and `relay:NAME`"
+         `udp+multicast`, `udp+multicast:GROUP:PORT` (for example `udp+multicast:239.77.0.1:7000`), `packet:INTERFACE`, `xdp:INTERFACE` (for example `packet:eth1`), `dpdk:DEVICE` and `relay:NAME`"
     )]
     Unknown {
         /// The text, shortened.
@@ -184,6 +227,18 @@ impl FromStr for LinkSpec {
         match text.split_once(':') {
             None if text == "shm" => Ok(Self::Shm),
             None if text == "udp" => Ok(Self::Udp(None)),
+            None if text == "udp+multicast" => Ok(Self::Multicast {
+                own: None,
+                group: None,
+            }),
+            Some(("udp+multicast", rest)) => {
+                let (group, own) = match rest.split_once('@') {
+                    Some((group, own)) => (group, Some(own.parse().map_err(|_| unknown())?)),
+                    None => (rest, None),
+                };
+                let group = Some(read_group(group).ok_or_else(unknown)?);
+                Ok(Self::Multicast { own, group })
+            }
             None if text == "packet" => Ok(Self::Packet(None)),
             None if text == "xdp" => Ok(Self::Xdp(None)),
             Some(("udp", addr)) => addr
@@ -207,6 +262,13 @@ impl std::fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Udp(Some(addr)) => write!(f, "udp:{addr}"),
+            Self::Multicast { own, group } => {
+                f.write_str(self.kind())?;
+                if let Some(group) = group {
+                    write!(f, ":{group}")?;
+                }
+                own.map_or(Ok(()), |own| write!(f, "@{own}"))
+            }
             Self::Dpdk(spec) => spec.fmt(f),
             Self::Packet(Some(station)) => write!(f, "packet:{station}"),
             Self::Relay(station) => write!(f, "relay:{station}"),

@@ -38,7 +38,10 @@ impl HostNode {
         }
         // An address that can be bound belongs to this host.
         match self.link {
-            LinkSpec::Udp(Some(addr)) => UdpSocket::bind((addr.ip(), 0)).is_ok(),
+            LinkSpec::Udp(Some(addr))
+            | LinkSpec::Multicast {
+                own: Some(addr), ..
+            } => UdpSocket::bind((addr.ip(), 0)).is_ok(),
             _ => false,
         }
     }

@@ -113,7 +113,13 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
             let own = LinkSpec::Udp(Some(SocketAddr::new(ip, 0)));
             (Base::open(&own)?, LinkAddr::Inet(addr))
         }
-        (Where::Udp(addr), Some(link @ LinkSpec::Udp(_))) => {
+        (Where::Udp(addr), Some(LinkSpec::Multicast { own: None, group })) => {
+            let ip = ip_towards(addr).map_err(|error| wrong(&error.to_string()))?;
+            let own = Some(SocketAddr::new(ip, 0));
+            let own = LinkSpec::Multicast { own, group };
+            (Base::open(&own)?, LinkAddr::Inet(addr))
+        }
+        (Where::Udp(addr), Some(link @ (LinkSpec::Udp(_) | LinkSpec::Multicast { .. }))) => {
             (Base::open(&link)?, LinkAddr::Inet(addr))
         }
         (Where::Station(mac), Some(link))

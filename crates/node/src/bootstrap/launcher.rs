@@ -279,8 +279,10 @@ impl Launcher {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| io("eventfd")(error.into()))?);
 
+        spec.link = spec.link.grouped(name.bytes());
         let memory = match (spec.link, &spec.hosts) {
-            (LinkSpec::Udp(_) | LinkSpec::Dpdk(_), None) | (_, Some(_)) => None,
+            (LinkSpec::Udp(_) | LinkSpec::Multicast { .. } | LinkSpec::Dpdk(_), None)
+            | (_, Some(_)) => None,
             (LinkSpec::Shm, None) => {
                 let places = if spec.admits {
                     joining::places(total)
@@ -517,6 +519,19 @@ fn link_of(
                 nodes: total,
             });
             LinkSpec::Udp(Some(counted?))
+        }
+        LinkSpec::Multicast {
+            own: Some(addr),
+            group,
+        } => {
+            let counted = counted_up(*addr, index).ok_or_else(|| LaunchError::Ports {
+                link: Box::new(*link),
+                nodes: total,
+            });
+            LinkSpec::Multicast {
+                own: Some(counted?),
+                group: *group,
+            }
         }
         LinkSpec::Dpdk(spec) => LinkSpec::Dpdk(spec.for_process(index, total, socket)?),
         other => *other,

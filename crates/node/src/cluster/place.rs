@@ -106,9 +106,20 @@ pub(super) fn in_slots(host: &HostNode, slots: u16) -> Result<Vec<HostNode>, Str
 pub(super) fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<Place, String> {
     let slot = (host.slot, host.slots);
     match link {
+        LinkSpec::Multicast { own: None, group } => {
+            let place = on_link(host, node, &LinkSpec::Udp(None))?;
+            let LinkAddr::Inet(addr) = place.addr else {
+                return Ok(place);
+            };
+            let link = LinkSpec::Multicast {
+                own: Some(addr),
+                group: *group,
+            };
+            Ok(Place::of(link, place.addr))
+        }
         LinkSpec::Udp(None) => {
-            if matches!(host.link, LinkSpec::Udp(_)) {
-                return Ok(Place::of(host.link, host.addr));
+            if let LinkAddr::Inet(addr) = host.addr {
+                return Ok(Place::of(LinkSpec::Udp(Some(addr)), host.addr));
             }
             let ip = host.ip.ok_or("needs the field `ip`")?;
             let port = u16::try_from(node)
@@ -140,8 +151,8 @@ pub(super) fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<P
             };
             Place::in_slot(LinkSpec::Dpdk(spec), mac, slot)
         }
-        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => Err(
-            "cannot be taken for all hosts: accepted are `udp`, `packet`, `xdp`, `dpdk:DEVICE` and `relay:NAME`"
+        LinkSpec::Udp(Some(_)) | LinkSpec::Multicast { .. } | LinkSpec::Shm => Err(
+            "cannot be taken for all hosts: accepted are `udp`, `udp+multicast`, `packet`, `xdp`, `dpdk:DEVICE` and `relay:NAME`"
                 .to_owned(),
         ),
     }

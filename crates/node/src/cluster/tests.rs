@@ -334,3 +334,52 @@ fn namespaces_meet_by_memif() {
     let error = over(3).expect_err("three ends").to_string();
     assert!(error.contains("joins two processes"), "{error}");
 }
+
+/// A group is stated once for all nodes, by the file or by the link, or is made from their addresses: the same at every node, another for others.
+#[test]
+fn all_nodes_have_one_group() {
+    let path = Path::new("lab.toml");
+    let v4 = TWO.replace("[fe80::1]", "10.0.0.1");
+    let groups = |file: ClusterFile| {
+        let group = |node: &HostNode| match node.link {
+            LinkSpec::Multicast {
+                own: Some(own),
+                group: Some(group),
+            } if LinkAddr::Inet(own) == node.addr => Some(group),
+            _ => None,
+        };
+        let groups: Vec<_> = file.hosts().iter().map(group).collect();
+        assert_eq!(groups[0], groups[1]);
+        groups[0]
+    };
+    let stated = Some("239.77.0.1:7400".parse().expect("group"));
+    let with_key = format!("multicast = \"239.77.0.1:7400\"\n{v4}");
+    let read = |text: &str| ClusterFile::parse(text, path);
+    let over = |text: &str, link: &str| {
+        let file = read(text).expect("valid");
+        file.over(&link.parse().expect("link"), path).expect("over")
+    };
+    assert_eq!(groups(read(&with_key).expect("valid")), stated);
+    assert_eq!(groups(over(&with_key, "udp+multicast")), stated);
+    assert_eq!(groups(over(&v4, "udp+multicast:239.77.0.1:7400")), stated);
+    assert_eq!(groups(over(&with_key, "udp")), None, "fan-out");
+    let made = groups(over(&v4, "udp+multicast"));
+    assert!(made.is_some_and(|group| group.ip().is_multicast() && group.port() >= 20_000));
+    assert_eq!(made, groups(over(&v4, "udp+multicast")));
+    let others = v4.replace("10.0.0.1:7000", "10.0.0.1:7001");
+    assert_ne!(made, groups(over(&others, "udp+multicast")));
+    for (text, wanted) in [
+        (
+            with_key.replace("239.77", "10.77"),
+            "lab.toml:1: field `multicast`: `10.77.0.1:7400`: accepted is an IPv4 group",
+        ),
+        (
+            format!("multicast = \"239.77.0.1:7400\"\n{TWO}"),
+            "accepted are nodes of `udp` with IPv4 addresses",
+        ),
+    ] {
+        let message = read(&text).expect_err("refused").to_string();
+        assert!(message.contains(wanted), "{message}");
+        assert_eq!(message.lines().count(), 1);
+    }
+}

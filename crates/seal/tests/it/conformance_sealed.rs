@@ -74,6 +74,26 @@ mod readable_udp {
     conformance_tests!(|nodes| sealed(sockets(nodes), SealMode::Auth));
 }
 
+mod encrypted_multicast {
+    use super::*;
+    conformance_tests!(|nodes| {
+        sealed(
+            common::in_group(nodes, UdpConfig::default()),
+            SealMode::Encrypt,
+        )
+    });
+}
+
+mod readable_multicast {
+    use super::*;
+    conformance_tests!(|nodes| {
+        sealed(
+            common::in_group(nodes, UdpConfig::default()),
+            SealMode::Auth,
+        )
+    });
+}
+
 mod late_and_reordered {
     use super::*;
     conformance_tests!(|nodes| { sealed(common::late(sockets(nodes)), SealMode::Encrypt) });

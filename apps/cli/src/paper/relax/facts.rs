@@ -112,8 +112,16 @@ fn named<'a>(all: &'a [Swept], way: &str) -> Option<&'a Swept> {
     all.iter().find(|swept| swept.way == way)
 }
 
+/// The paper's UDP.
+const BROADCAST: &str = "udp+multicast";
+
+/// By broadcast or by fan-out: the paper's figures for UDP stand beside both.
+fn is_udp(swept: &Swept) -> bool {
+    matches!(swept.way.as_str(), "udp" | BROADCAST)
+}
+
 fn links(all: &[Swept]) -> Vec<Statement> {
-    let Some(udp) = named(all, "udp") else {
+    let Some(udp) = named(all, BROADCAST) else {
         return Vec::new();
     };
     let less = |of: Option<f64>, than: Option<f64>| {
@@ -123,15 +131,15 @@ fn links(all: &[Swept]) -> Vec<Statement> {
         )
     };
     let mut list = Vec::new();
-    for other in all.iter().filter(|swept| swept.way != "udp") {
+    for other in all.iter().filter(|swept| !is_udp(swept)) {
         let seconds = |swept| best(swept).map(|best| best.1);
         list.push((
-            format!("{} against udp, each at its best", other.way),
+            format!("{} against {BROADCAST}, each at its best", other.way),
             "-10.5 %",
             less(seconds(other), seconds(udp)),
         ));
         list.push((
-            format!("{} against udp, 1 element", other.way),
+            format!("{} against {BROADCAST}, 1 element", other.way),
             "-37.5 %",
             less(at(other, 1), at(udp, 1)),
         ));
@@ -141,8 +149,11 @@ fn links(all: &[Swept]) -> Vec<Statement> {
 
 fn slopes(all: &[Swept], paper: &[&'static str]) -> Vec<Statement> {
     let of = |swept: &Swept| {
-        let is_udp = swept.way == "udp";
-        let paper = if is_udp { paper.first() } else { paper.last() };
+        let paper = if is_udp(swept) {
+            paper.first()
+        } else {
+            paper.last()
+        };
         (
             format!("{}: slope of log time over log workers", swept.way),
             paper.copied().unwrap_or("-"),
@@ -170,7 +181,7 @@ fn speed_ups(all: &[Swept]) -> Vec<Statement> {
 
 fn rates(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
-        let paper = if swept.way == "udp" {
+        let paper = if is_udp(swept) {
             ["37 Mbit/s", "11 Mbit/s"]
         } else {
             ["67 Mbit/s", "10 Mbit/s"]
@@ -191,7 +202,7 @@ fn rates(all: &[Swept]) -> Vec<Statement> {
 
 fn laps(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
-        let paper = if swept.way == "udp" { "23.0" } else { "21.5" };
+        let paper = if is_udp(swept) { "23.0" } else { "21.5" };
         let last = swept.cells.last();
         (
             format!("{}: laps, most workers", swept.way),
