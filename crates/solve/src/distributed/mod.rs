@@ -24,6 +24,7 @@ mod readers;
 mod round;
 mod run;
 mod serve;
+pub mod simulated;
 mod space;
 mod stats;
 mod step;
