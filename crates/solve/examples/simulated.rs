@@ -12,7 +12,7 @@ use tsumuji_board::Elements;
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
 use tsumuji_sim::{Net, Seed};
 use tsumuji_solve::distributed::SolveConfig;
-use tsumuji_solve::distributed::simulated::{Judge, Message, Summary, Update, Work, Worker};
+use tsumuji_solve::distributed::simulated::{Costs, Judge, Message, Summary, Update, Work, Worker};
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper};
 use tsumuji_solve::system::Generate;
 
@@ -60,6 +60,7 @@ struct Node {
     messages_seen: usize,
     frames_seen: usize,
     free_at: Instant,
+    computed_ns: u64,
     has_left: bool,
 }
 
@@ -119,6 +120,7 @@ impl Run<'_> {
                 messages_seen: 0,
                 frames_seen: 0,
                 free_at: now,
+                computed_ns: 0,
                 has_left: false,
             })
             .collect();
@@ -175,6 +177,10 @@ impl Run<'_> {
         for (from, bytes) in messages {
             node.worker.take(from, &bytes).expect("all are in order");
         }
+        // Receiving takes the time of the core that computes.
+        let received_ns = frames.len() as u64 * FRAME_COST.as_nanos();
+        node.free_at += Duration::from_nanos(received_ns);
+        node.worker.exchanged(received_ns);
         for (from, update) in frames {
             node.worker.frame(from, &update);
         }
@@ -185,7 +191,12 @@ impl Run<'_> {
         };
         while node.free_at <= now && !node.has_left {
             let mut updates = Vec::new();
-            let work = node.worker.step(node.free_at.as_nanos(), &mut updates);
+            let costs = Costs {
+                frame_ns: FRAME_COST.as_nanos(),
+                compute_ns: node.computed_ns,
+            };
+            let now_ns = node.free_at.as_nanos();
+            let work = node.worker.step(now_ns, costs, &mut updates);
             let entries = match work.expect("all are in order") {
                 Work::Read(entries) => entries,
                 Work::Waits => {
@@ -199,6 +210,7 @@ impl Run<'_> {
             };
             let sent = updates.len() as u64 * FRAME_COST.as_nanos();
             let computed = (entries * half * self.case.value_ps as f64 / 1e3) as u64;
+            node.computed_ns = computed;
             node.free_at += Duration::from_nanos(STEP_NS + computed + sent);
             for update in updates {
                 self.publish(node.id, update);

@@ -49,7 +49,10 @@ fn losses_and_slow_workers_only_delay() {
     for found in [&lossy, &slow] {
         assert!(found.summary.reason.is_converged(), "{found:?}");
         assert!(found.summary.residual <= 1e-10, "{found:?}");
-        assert!(found.seconds > calm && found.seconds < 4.0 * calm, "{found:?} {calm}");
+        assert!(
+            found.seconds > calm && found.seconds < 4.0 * calm,
+            "{found:?} {calm}"
+        );
     }
     assert!(lossy.lost_frames > 0);
 }

@@ -146,6 +146,15 @@ pub enum Work {
     Leaves,
 }
 
+/// What a worker's clock shows to its automatic settings.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Costs {
+    /// A frame, sent.
+    pub frame_ns: u64,
+    /// Relaxing as many rows as in the last step.
+    pub compute_ns: u64,
+}
+
 /// A worker.
 #[derive(Debug)]
 pub struct Worker {
@@ -158,12 +167,16 @@ pub struct Worker {
 struct Catch<'a> {
     updates: &'a mut Vec<Update>,
     now_ns: u64,
+    costs: Costs,
+    /// Whether the clock was asked: between the first and the second question rows are relaxed.
+    asked: u32,
 }
 
 impl Carrier for Catch<'_> {
     type Error = Infallible;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, Infallible> {
+        self.now_ns += self.costs.frame_ns;
         self.updates.push(Update {
             to: readers.to_vec(),
             channel_id: update.channel_id,
@@ -184,6 +197,10 @@ impl Outlet for Catch<'_> {
     }
 
     fn now_ns(&mut self) -> u64 {
+        self.asked += 1;
+        if self.asked == 2 {
+            self.now_ns += self.costs.compute_ns;
+        }
         self.now_ns
     }
 }
@@ -219,12 +236,27 @@ impl Worker {
         });
     }
 
+    /// Tells the time that was spent on receiving since the last step.
+    pub fn exchanged(&mut self, spent_ns: u64) {
+        self.worker.exchanged(spent_ns);
+    }
+
     /// Does one step at `now_ns`. Frames to send are added to `updates`.
-    pub fn step(&mut self, now_ns: u64, updates: &mut Vec<Update>) -> Result<Work, String> {
+    pub fn step(
+        &mut self,
+        now_ns: u64,
+        costs: Costs,
+        updates: &mut Vec<Update>,
+    ) -> Result<Work, String> {
         let progress =
             |worker: &worker::Worker| worker.relaxing().map_or(0.0, |field| field.laps());
         let before = progress(&self.worker);
-        let mut catch = Catch { updates, now_ns };
+        let mut catch = Catch {
+            updates,
+            now_ns,
+            costs,
+            asked: 0,
+        };
         let Ok(step) = self.worker.step(&mut catch);
         match step {
             Step::Again(_) | Step::Lap => {
