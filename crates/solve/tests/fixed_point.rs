@@ -10,7 +10,7 @@ use tsumuji_collective::Collectives;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
 use tsumuji_solve::fixed_point::{
     Choice, Combine, Config, Edge, Edges, Error, FixedPoint, Outcome, PageRank, Reason,
     ShortestPaths, UNREACHED, ValueIteration, alone, solve, solve_with,
@@ -85,18 +85,18 @@ fn everywhere<P: FixedPoint + Clone + Sync>(
     tolerance: f64,
     check: impl Fn(&[f64], &str),
 ) {
-    let config = Config {
+    let config = |_| Config {
         tolerance,
         ..Config::default()
     };
-    let outcome = alone(&mut problem.clone(), &config).unwrap();
+    let outcome = alone(&mut problem.clone(), &config(0)).unwrap();
     assert!(outcome.converged(), "{outcome}");
     check(&outcome.x, "alone");
     for over in [Over::Shm, Over::Udp] {
         for (members, loss) in [(1, 0.0), (2, 0.2), (3, 0.0), (4, 0.2), (4, 0.0)] {
             let what = format!("{members} members over {over:?}, loss {loss}");
             let nodes = cluster(over, members, loss);
-            let results = team(nodes, |_| problem.clone(), |_| config);
+            let results = team(nodes, |_| problem.clone(), config);
             let outcomes: Vec<Outcome> = results.into_iter().map(Result::unwrap).collect();
             let n = problem.len();
             let mut end = 0;
@@ -346,7 +346,7 @@ fn a_wrong_certificate_is_never_accepted() {
     }
 }
 
-/// A range's own copy may be certified while values of others are old: what all hold decides.
+/// Every member does the laps it is allowed, and one member stops all.
 #[test]
 fn limits_and_stops_end_a_run() {
     let far = |_: &Range<usize>, _: &[f64]| 5.0;

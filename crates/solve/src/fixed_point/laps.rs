@@ -33,6 +33,8 @@ pub(super) struct Laps {
 pub(super) struct Stepped {
     /// What was renewed.
     pub(super) range: Range<usize>,
+    /// Whether that changed anything.
+    pub(super) changed: bool,
     /// The lap is complete, and whether it has changed anything.
     pub(super) lap: Option<bool>,
 }
@@ -82,10 +84,9 @@ impl Laps {
         self.before.extend_from_slice(&x[range.clone()]);
         problem.update(range.clone(), x);
         keep_finite(x, range.clone())?;
-        let pairs = self.before.iter().zip(&x[range.clone()]);
-        self.changed |= pairs
-            .into_iter()
-            .any(|(before, now)| before.to_bits() != now.to_bits());
+        let mut pairs = self.before.iter().zip(&x[range.clone()]);
+        let changed = pairs.any(|(before, now)| before.to_bits() != now.to_bits());
+        self.changed |= changed;
         self.at = range.end;
         let mut lap = None;
         if self.at == self.own.end {
@@ -94,7 +95,11 @@ impl Laps {
             self.in_epoch += 1;
             lap = Some(std::mem::take(&mut self.changed));
         }
-        Ok(Stepped { range, lap })
+        Ok(Stepped {
+            range,
+            changed,
+            lap,
+        })
     }
 }
 

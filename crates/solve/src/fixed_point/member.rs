@@ -27,7 +27,15 @@ pub const BOARD_CHANNEL: u16 = Channel::LIBRARY_IDS + 16;
 /// Channel of reports to node 0. Open during a run.
 pub const REPORT_CHANNEL: u16 = BOARD_CHANNEL + 2;
 
-const CHANNELS: [u16; 3] = [BOARD_CHANNEL, BOARD_CHANNEL + 1, REPORT_CHANNEL];
+/// Channel on which a member that leaves because another one died names it. Open during a run.
+const DEATH_CHANNEL: u16 = BOARD_CHANNEL + 3;
+/// All channels; those of datagrams first, and of these the one of reports last.
+const CHANNELS: [u16; 4] = [
+    BOARD_CHANNEL,
+    BOARD_CHANNEL + 1,
+    REPORT_CHANNEL,
+    DEATH_CHANNEL,
+];
 /// Node 0 orders pauses.
 const REFEREE: NodeId = NodeId(0);
 /// Time between two reports of a member: an order to pause comes so much later at most, and each costs a frame.
@@ -89,10 +97,43 @@ pub fn solve_with<P: FixedPoint + ?Sized, L: Link>(
         }
     }
     let outcome = Member::join(endpoint, collectives, problem, config).and_then(Member::run);
+    let outcome = match outcome {
+        Err(Error::MemberDied { member }) => Err(mourn(endpoint, member)?),
+        outcome => outcome,
+    };
     for channel in CHANNELS {
         endpoint.close_channel(channel)?;
     }
     outcome
+}
+
+/// Names the member that died first: another one that noticed it, and left therefore, has told so before. Tells the others.
+fn mourn<L: Link>(endpoint: &mut Endpoint<L>, noticed: NodeId) -> Result<Error, Error> {
+    let mut deaths = Deaths(None);
+    endpoint.poll_on(DEATH_CHANNEL, &mut deaths)?;
+    let member = deaths.0.unwrap_or(noticed);
+    for other in (0..endpoint.members().len()).map(node) {
+        if other != endpoint.me() && !endpoint.is_dead(other) {
+            // One that cannot be told notices a death by itself.
+            let _ = endpoint.try_send(
+                other,
+                Channel::ordered(DEATH_CHANNEL),
+                &member.0.to_le_bytes(),
+            );
+        }
+    }
+    Ok(Error::MemberDied { member })
+}
+
+/// The first death that another member tells of.
+struct Deaths(Option<NodeId>);
+
+impl Handler for Deaths {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        if let Ok(member) = delivery.body.bytes().try_into() {
+            self.0.get_or_insert(NodeId(u16::from_le_bytes(member)));
+        }
+    }
 }
 
 struct Member<'a, P: ?Sized, L: Link> {
@@ -369,8 +410,11 @@ impl<'a, P: FixedPoint + ?Sized, L: Link> Member<'a, P, L> {
         let Some(stepped) = self.note(stepped) else {
             return Ok(());
         };
-        self.board
-            .announce(self.endpoint, stepped.range, self.lap)?;
+        // What did not change was sent before; if that was lost, repairs follow.
+        if stepped.changed {
+            self.board
+                .announce(self.endpoint, stepped.range, self.lap)?;
+        }
         let Some(changed) = stepped.lap else {
             return Ok(());
         };
