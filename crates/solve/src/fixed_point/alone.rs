@@ -32,7 +32,7 @@ pub fn alone<P: FixedPoint + ?Sized>(
         };
         let stopped = (config.stop)();
         let over = stopped || !changed || laps.total >= config.max_laps;
-        if !over && laps.total % CERTIFY_EVERY != 0 {
+        if !over && !laps.total.is_multiple_of(CERTIFY_EVERY) {
             continue;
         }
         let certificate = if n == 0 {
