@@ -146,8 +146,8 @@ impl Run<'_> {
             if judge.is_iterating() {
                 began.get_or_insert(now);
             }
-            for at in 0..nodes.len() {
-                self.advance(at, &mut nodes[at], now);
+            for (at, node) in nodes.iter_mut().enumerate() {
+                self.advance(at, node, now);
             }
             judge = match judge.result() {
                 Ok(summary) => {

@@ -5,11 +5,13 @@
 //! - [`krylov`]: conjugate gradients and GMRES, for whatever relaxes badly.
 //! - [`distributed`]: judge and workers in several processes.
 //! - [`method`]: the choice among all of them for one process.
+//! - [`fixed_point`]: other convergent problems, of users.
 //! - [`outlook`]: the expected convergence of a system.
 //! - [`plan`]: what each method, and each number of workers, would take.
 //! - [`report`]: progress and outcome.
 
 pub mod distributed;
+pub mod fixed_point;
 pub mod krylov;
 pub mod local;
 pub mod method;

@@ -37,6 +37,7 @@ mod net;
 
 pub use config::{Krylov, Mode, Shares, SharesError, SolveConfig};
 pub use message::WorkerStats;
+pub(crate) use ranges::in_proportion;
 pub use run::{Checkpoint, Input, SolveError, Solved, Watch, run};
 pub use serve::{WorkerError, worker_main};
 pub use step::WorkerFault;

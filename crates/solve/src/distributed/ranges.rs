@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// `n` rows in ranges that follow one another, in proportion to `weights`; none is empty if there are rows enough.
-pub(super) fn in_proportion(n: usize, weights: &[f64]) -> Vec<Range<usize>> {
+pub(crate) fn in_proportion(n: usize, weights: &[f64]) -> Vec<Range<usize>> {
     let all: f64 = weights.iter().sum();
     let (mut start, mut so_far) = (0, 0.0);
     let cut = |(place, weight): (usize, &f64)| {
