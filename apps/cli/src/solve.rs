@@ -248,6 +248,14 @@ impl Source {
         }
     }
 
+    /// Whether workers read few elements of each other in the present order.
+    fn is_near(&self, workers: usize) -> bool {
+        match self {
+            Self::System(system) => Order::is_near(&system.matrix, workers),
+            Self::Recipe(_) => false, // made in its own order in any case
+        }
+    }
+
     fn known(&self) -> Known<'_> {
         match self {
             Self::System(system) => Known::Matrix(&system.matrix),
@@ -379,7 +387,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
-    let (source, order) = if with_messages || how.is_relaxation() {
+    let is_near = krylov.is_some() && source.is_near(workers);
+    let (source, order) = if (with_messages || how.is_relaxation()) && !is_near {
         bar.prepare("ordering the rows", 0.0);
         source.ordered(workers)
     } else {

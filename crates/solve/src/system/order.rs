@@ -23,6 +23,9 @@ pub struct Order {
     original: Vec<u32>,
 }
 
+/// One entry in so many, at most, may couple rows of different workers.
+const NEAR: usize = 50;
+
 impl Order {
     /// An order for `workers` workers that cuts through weaker couplings than the present one; `None` if there is no
     /// such order, or nothing to gain: dense systems, one worker.
@@ -45,6 +48,24 @@ impl Order {
             Matrix::Dense(_) => 0.0f64,
         };
         (cost(&ordered, &found) < cost(matrix, &present)).then_some(order)
+    }
+
+    /// Whether workers that divide the rows in their present order read few elements of each other: then a Krylov method has nothing to gain by another
+    /// order, which takes about as long as reading the file.
+    pub fn is_near(matrix: &Matrix, workers: usize) -> bool {
+        let (Matrix::Sparse(csr), Ok(ranges)) = (matrix, partition(matrix, workers)) else {
+            return false;
+        };
+        let between = |rows: &std::ops::Range<usize>| -> usize {
+            let foreign = |row| {
+                let (columns, _) = csr.row(row);
+                let first = columns.partition_point(|&column| (column as usize) < rows.start);
+                let last = columns.partition_point(|&column| (column as usize) < rows.end);
+                columns.len() - (last - first)
+            };
+            rows.clone().map(foreign).sum()
+        };
+        ranges.iter().map(between).sum::<usize>() <= csr.stored() / NEAR
     }
 
     /// Clusters along the strongest couplings.
@@ -333,5 +354,20 @@ mod tests {
                 prop_assert!((found - expected).abs() < 1e-6 * expected.max(1.0), "{} {}", found, expected);
             }
         }
+    }
+
+    /// A grid in its natural order is near; the same in a random order is not.
+    #[test]
+    fn natural_grids_are_near() {
+        let system = "poisson2d:60"
+            .parse::<Generate>()
+            .unwrap()
+            .system(1)
+            .unwrap();
+        assert!(Order::is_near(&system.matrix, 2));
+        let mut original: Vec<u32> = (0..3600).collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut original);
+        let shuffled = Order { original }.apply(&system);
+        assert!(!Order::is_near(&shuffled.matrix, 2));
     }
 }
