@@ -14,7 +14,7 @@ use tsumuji_board::Elements;
 use tsumuji_circuit::compute::{Computation, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
-use tsumuji_solve::local::{Inner, Limits};
+use tsumuji_solve::local::{Inner, Limits, Precision};
 use tsumuji_solve::method::Method;
 
 use super::{Args, ModeName};
@@ -111,6 +111,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--elements", args.elements != Elements::Auto),
         ("--inner", args.inner != Inner::Auto),
         ("--omega", args.omega != 1.0),
+        ("--precision", args.precision != Precision::Double),
+        ("--plan", args.plan.is_some()),
+        ("--weights", args.weights.is_some()),
+        ("--checkpoint", args.checkpoint.is_some()),
+        ("--resume", args.resume.is_some()),
+        ("--admit", args.admit),
         ("--max-laps", args.max_laps != 100_000),
         ("--loss", args.loss.is_some()),
         ("--seed", args.seed != 1),
