@@ -205,15 +205,7 @@ mod tests {
         for length in 0..good.len() {
             assert!(read(&good[..length]).is_err(), "{length} bytes");
         }
-        for (at, value) in [
-            (0, VECTOR),
-            (1, 3),
-            (3, 9),
-            (3, u32::MAX),
-            (4, 2),
-            (7, 7),
-            (7, 0),
-        ] {
+        for (at, value) in [(0, VECTOR), (1, 3), (3, 9), (3, u32::MAX), (4, 2), (7, 7)] {
             let mut bytes = good.clone();
             bytes[4 * at..4 * at + 4].copy_from_slice(&number(value));
             let error = read(&bytes).unwrap_err().to_string();
