@@ -21,10 +21,10 @@ const ITERATIONS_TRIED: u64 = 30;
 const LAPS_TRIED: u64 = 10_000;
 /// A trial ends after this time.
 const TRIAL_SECONDS: f64 = 1.0;
-/// Multiplications a second of a sparse and a dense factorisation: a processor of 2026.
+/// Multiplications a second of a sparse and a dense factorisation: assumed.
 const SPARSE_RATE: f64 = 2e9;
 const DENSE_RATE: f64 = 2e10;
-/// The order of a sparse factorisation, a row.
+/// The order of a sparse factorisation, a row: assumed.
 const ORDER_SECONDS: f64 = 7e-7;
 /// Most workers that are considered.
 const WORKERS_MOST: usize = 1024;

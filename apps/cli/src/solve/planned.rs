@@ -28,7 +28,8 @@ const GIGABIT: f64 = 1e9;
 /// What a cable and a switch add to one way, in seconds.
 const CABLE_SECONDS: f64 = 5e-6;
 
-/// A link by its latency and cost of a frame, as `tsumuji bench` measures them on a machine of 2026 (docs/benchmarks.md).
+/// A link by its latency and cost of a frame. Those latencies of shm, udp and packet are measured (docs/benchmarks.md); the others, and what frames cost,
+/// are assumed.
 fn model(link: &LinkSpec, bits_per_second: f64) -> LinkModel {
     let name = link.to_string();
     let (latency, frame, frame_bytes) = match name.split(':').next().unwrap_or_default() {

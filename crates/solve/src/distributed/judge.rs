@@ -19,10 +19,11 @@ use crate::report::Reason;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+mod standstill;
+
 /// Reports of each worker that must find the sum low enough. One might be older than a value under way that raises it; an unnecessary pause costs a
 /// pass over A and does no harm, so two are enough.
 const REPORTS_NEEDED: u32 = 2;
-mod standstill;
 
 /// Why the judge aborts a run. Workers count from 0 here.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,7 +116,6 @@ pub(super) struct Judge {
     watch: Watch,
     slots: Vec<WorkerSlot>,
     disagreements: u32,
-    method: String,
     interrupted: bool,
     verifications: u64,
     residual: f64,
@@ -149,7 +149,6 @@ impl Judge {
             policy,
             slots: vec![WorkerSlot::default(); ranges.len()],
             disagreements: 0,
-            method: config.method_name(),
             interrupted: false,
             verifications: 0,
             residual: f64::NAN,
@@ -367,7 +366,7 @@ impl Judge {
             reason: self.reason?,
             residual: self.residual,
             verifications: self.verifications,
-            method: self.method,
+            method: self.config.method_name(),
             lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
             x: self.x,
             stats: self

@@ -30,7 +30,7 @@ const REST: Duration = Duration::from_micros(100);
 /// Most polls between two steps: so many take all frames of the largest receive buffers.
 const POLLS_PER_STEP_MAX: usize = 64;
 /// A worker that waits for others tells the judge so often that it lives: well below any lease.
-const HEARTBEAT_NS: u64 = 100_000_000;
+pub(super) const HEARTBEAT_NS: u64 = 100_000_000;
 /// Longest wait for messages, which end it.
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.

@@ -261,7 +261,7 @@ impl Worker {
         match step {
             Step::Again(_) | Step::Lap => {
                 let done = progress(&self.worker) - before;
-                if step_is_lap(&step) {
+                if matches!(step, Step::Lap) {
                     self.worker
                         .lap_is_complete()
                         .map_err(|fault| fault.to_string())?;
@@ -307,8 +307,4 @@ impl Worker {
         };
         waiting.map(message).collect()
     }
-}
-
-fn step_is_lap(step: &Step) -> bool {
-    matches!(step, Step::Lap)
 }

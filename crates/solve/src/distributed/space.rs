@@ -16,16 +16,18 @@ use tsumuji_node::{
 use super::field::{JUDGE, node};
 use super::message::{Answer, Estimate, LapReport, Order};
 use super::run::BULK;
+use super::serve::HEARTBEAT_NS;
+use super::worker::SNAPSHOT_EVERY_NS;
 use crate::krylov::{Iterated, Space};
 
 /// Longest wait for the others before messages of the judge are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// Time between two reports to the judge.
 const REPORT_EVERY: Duration = Duration::from_millis(1);
-/// A worker that waits for others tells the judge so often that it lives: well below any lease.
-const HEARTBEAT_EVERY: Duration = Duration::from_millis(100);
+/// A worker that waits for others tells the judge so often that it lives.
+const HEARTBEAT_EVERY: Duration = Duration::from_nanos(HEARTBEAT_NS);
 /// Time between two snapshots of the own x.
-const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+const SNAPSHOT_EVERY: Duration = Duration::from_nanos(SNAPSHOT_EVERY_NS);
 
 /// Why iterating ended before the method did.
 #[derive(Debug)]
@@ -141,13 +143,14 @@ pub(super) struct Between<'a, L: Link> {
     /// Bytes for and from each of the team.
     goes_bytes: Vec<usize>,
     comes_bytes: Vec<usize>,
+    sum: Op<f64>,
     reports: u32,
     reported: Instant,
     told: Instant,
 }
 
 impl<'a, L: Link> Between<'a, L> {
-    /// Forms a group of the team. No other group has its division.
+    /// Forms a group of the team. No other group has its epoch.
     pub(super) fn form(
         endpoint: &'a mut Endpoint<L>,
         collectives: &'a mut Collectives,
@@ -172,6 +175,7 @@ impl<'a, L: Link> Between<'a, L> {
             members,
             inbox,
             parts,
+            sum: Op::sum(),
             reports: 0,
             reported: now,
             told: now,
@@ -234,7 +238,7 @@ impl<L: Link> Space for Between<'_, L> {
             self.endpoint,
             self.group,
             values.to_vec(),
-            &Op::<f64>::sum(),
+            &self.sum,
         )?;
         values.copy_from_slice(&self.wait(request)?);
         Ok(())

@@ -30,7 +30,7 @@ use tsumuji_wire::Datagram;
 pub(super) const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
 
 /// Time between two snapshots of the own x to the judge: what is lost with a worker is one of these old at most.
-const SNAPSHOT_EVERY_NS: u64 = 1_000_000_000;
+pub(super) const SNAPSHOT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Most values of another worker's block that are kept before the first setup: 128 MB.
 const BEFORE_SETUP_VALUES: usize = 1 << 22;

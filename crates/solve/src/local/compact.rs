@@ -179,16 +179,19 @@ fn relax<T: Stored, const LANES: usize>(
     while row < rows.end {
         let own = row - first;
         let count = ROW_GROUP.min(rows.end - row);
-        // A row that is missing is the last one again; its product is not used.
+        // A row that is missing is the last one again; it is not multiplied.
         let group: [&[T]; ROW_GROUP] = std::array::from_fn(|k| {
             let own = own + k.min(count - 1);
             &values[own * n..(own + 1) * n]
         });
-        let products = if count == ROW_GROUP {
-            dots::<_, LANES, ROW_GROUP>(group, x)
+        let mut products = [0.0; ROW_GROUP];
+        if count == ROW_GROUP {
+            products = dots::<_, LANES, ROW_GROUP>(group, x);
         } else {
-            group.map(|row| dots::<_, LANES, 1>([row], x)[0])
-        };
+            for (product, row) in products.iter_mut().zip(&group[..count]) {
+                *product = dots::<_, LANES, 1>([row], x)[0];
+            }
+        }
         let mut moved = [0.0; ROW_GROUP];
         for k in 0..count {
             let mut residual = rhs[own + k] - products[k];

@@ -1,7 +1,7 @@
 //! The method for a system that several processes solve.
 //!
-//! A Krylov method, for it takes fewer steps than laps for every system known to us, also where frames are lost: our messages are sent again within
-//! milliseconds (docs/benchmarks.md compares them at 1, 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails.
+//! A Krylov method, for it is faster than laps on all but one of the systems measured, also where frames are lost (docs/benchmarks.md compares them at 1,
+//! 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails.
 
 use super::look::Look;
 use super::{Method, MethodError};

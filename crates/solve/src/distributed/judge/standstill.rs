@@ -1,6 +1,6 @@
 //! The end of an epoch: all workers hold the same x, whose exact residual decides.
 
-use super::{Cause, Judge, JudgeFault, Phase};
+use super::{Cause, Judge, JudgeFault, Phase, Policy};
 use crate::distributed::accelerate::combine;
 use crate::distributed::config::{Krylov, Mode};
 use crate::distributed::message::{Frozen, Order};
@@ -140,10 +140,13 @@ impl Judge {
             (End::Overflow, _) => (Mode::Async, "numbers overflowed"),
             _ => return false,
         };
-        (self.config.mode, self.config.combines) = (next, true);
-        let before = std::mem::replace(&mut self.method, self.config.method_name());
+        let before = self.config.method_name();
+        self.config.mode = next;
+        self.config.combines = next == Mode::Async;
+        self.policy = Policy::new(self.limits, self.rhs_sq, self.config.combines);
+        let after = self.config.method_name();
         self.notes
-            .push(format!("{before} gave up ({why}): {} went on", self.method));
+            .push(format!("{before} gave up ({why}): {after} went on"));
         let ranges = self.slots.iter().map(|slot| slot.rows.clone()).collect();
         self.moved = true;
         self.divide(ranges);
