@@ -1,0 +1,164 @@
+//! Locks that survive the death of who holds them, in shared memory and in our own.
+//!
+//! A lock is a word with the number of the thread that holds it. Whoever waits long looks whether that thread still exists, and takes the lock if it
+//! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have.
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+/// Tries before a waiter gives its core away, and rounds of that before it sleeps.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 20;
+/// How long a waiter sleeps between two looks.
+const SLEEP_US: u64 = 50;
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number of the calling thread.
+pub(crate) fn thread() -> u32 {
+    // A thread that is being ended has no cell any more.
+    THREAD
+        .try_with(|cell| {
+            if cell.get() == 0 {
+                cell.set(sys::gettid());
+            }
+            cell.get()
+        })
+        .unwrap_or_else(|_| sys::gettid())
+}
+
+/// In a forked child: its only thread has another number.
+pub(crate) fn forget_thread() {
+    let _ = THREAD.try_with(|cell| cell.set(0));
+}
+
+/// Holds a lock.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a AtomicU32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// Takes the lock if it is free.
+#[inline]
+pub(crate) fn try_hold(word: &AtomicU32) -> Option<Held<'_>> {
+    word.compare_exchange(0, thread(), Ordering::Acquire, Ordering::Relaxed)
+        .ok()
+        .map(|_| Held(word))
+}
+
+#[inline]
+pub(crate) fn hold(word: &AtomicU32) -> Held<'_> {
+    match try_hold(word) {
+        Some(held) => held,
+        None => wait(word),
+    }
+}
+
+#[cold]
+fn wait(word: &AtomicU32) -> Held<'_> {
+    let mut rounds = 0u32;
+    loop {
+        for _ in 0..SPINS {
+            if word.load(Ordering::Relaxed) == 0
+                && let Some(held) = try_hold(word)
+            {
+                return held;
+            }
+            std::hint::spin_loop();
+        }
+        rounds += 1;
+        if rounds < YIELDS {
+            sys::sched_yield();
+            continue;
+        }
+        sys::sleep_us(SLEEP_US);
+        let holder = word.load(Ordering::Relaxed);
+        // `holder == thread()`: a signal handler has interrupted its own thread. It cannot wait for that; what it does then is as if two threads
+        // wrote at once.
+        let is_gone = holder != 0 && (holder == thread() || !sys::is_thread_alive(holder));
+        if is_gone
+            && word
+                .compare_exchange(holder, thread(), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            return Held(word);
+        }
+    }
+}
+
+/// A value of this process behind such a lock.
+#[derive(Debug)]
+pub(crate) struct Locked<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+mod access {
+    //! The one place where the cell is opened.
+    #![allow(unsafe_code)] // A lock of our own: that of `std` cannot be taken over from a thread that no longer exists.
+
+    use super::{Locked, hold};
+
+    // SAFETY: the value is reached only by the holder of the lock.
+    unsafe impl<T: Send> Sync for Locked<T> {}
+
+    impl<T> Locked<T> {
+        /// Runs `act` with the value, alone.
+        pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+            let _held = hold(&self.word);
+            // SAFETY: the lock is held, so there is no other reference. It is not re-entered: `act` is short code of this crate.
+            act(unsafe { &mut *self.value.get() })
+        }
+    }
+}
+
+impl<T> Locked<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many threads count under the lock, and none is lost.
+    #[test]
+    fn holders_are_alone() {
+        let count = Locked::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        count.with(|count| *count += 1);
+                    }
+                });
+            }
+        });
+        assert_eq!(count.with(|count| *count), 40_000);
+    }
+
+    /// A lock of a thread that has ended is taken over.
+    #[test]
+    fn locks_of_the_dead_are_taken() {
+        let word = AtomicU32::new(0);
+        let dead = std::thread::scope(|scope| scope.spawn(thread).join().expect("thread"));
+        while sys::is_thread_alive(dead) {
+            std::thread::yield_now();
+        }
+        word.store(dead, Ordering::Relaxed);
+        drop(hold(&word));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+}
