@@ -35,12 +35,14 @@ fn close_stream(using: &Use, fd: c_int) {
     epoll::forget(using);
     let end = using.mine();
     let is_last_process = end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1;
-    if is_last_process && !handshake::withdraw(using) {
+    let has_gone_back = end.out.back_at.load(Ordering::Acquire) != 0;
+    if is_last_process && !handshake::withdraw(using) && !has_gone_back {
         end.inn.is_asleep.store(0, Ordering::SeqCst);
         end.out.wants_room.store(0, Ordering::SeqCst);
         if using.reader().unread().is_ok_and(|unread| unread > 0)
             && end.own.has_ended.load(Ordering::Relaxed) == 0
         {
+            end.out.ends_by_reset.store(1, Ordering::SeqCst);
             // As the kernel does where data was not read: the other end learns of it by a reset.
             let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
         } else {

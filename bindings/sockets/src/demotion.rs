@@ -47,6 +47,14 @@ pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
     }
 }
 
+/// What the kernel says of its next byte is of data, if data goes by TCP again.
+pub(crate) fn skip_bells(using: &Use, fd: c_int) {
+    let _held = hold(&using.mine().own.receiving);
+    if is_behind(using) {
+        let _ = after_ring(using, fd);
+    }
+}
+
 /// Bells were taken; or one byte that turns out to be data.
 pub(crate) fn count_bells(using: &Use, bytes: u64, first: u8) {
     let (own, out) = (&using.mine().own, &using.theirs().out);

@@ -53,6 +53,9 @@ pub(crate) struct Interest {
     is_scanned: AtomicU32,
     is_queued: AtomicU32,
     has_edge: AtomicU32,
+    /// Ends that were reported, so that the kernel's word for them is no news; and whether anything was, while the kernel answered.
+    told: AtomicU32,
+    was_reported: AtomicU32,
 }
 
 impl Interest {
@@ -69,6 +72,8 @@ impl Interest {
             is_scanned: AtomicU32::new(0),
             is_queued: AtomicU32::new(0),
             has_edge: AtomicU32::new(0),
+            told: AtomicU32::new(0),
+            was_reported: AtomicU32::new(0),
         }
     }
 
@@ -108,6 +113,8 @@ pub(crate) struct Epoll {
     state: Locked<State>,
     /// It has had streams or instances in it: events must be looked through.
     is_ever_ours: AtomicU32,
+    /// It is or was in another instance.
+    is_nested: AtomicU32,
     sleepers: AtomicU32,
     calls: AtomicU32,
     /// An eventfd in it, by which threads of this process wake others; -1: not made yet.
@@ -131,6 +138,7 @@ pub(crate) fn add(fd: c_int) {
                 nested: Vec::new(),
             }),
             is_ever_ours: AtomicU32::new(0),
+            is_nested: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             waker: AtomicI32::new(-1),
@@ -139,6 +147,7 @@ pub(crate) fn add(fd: c_int) {
     });
     epoll.fd.store(fd, Ordering::Relaxed);
     epoll.is_ever_ours.store(0, Ordering::Relaxed);
+    epoll.is_nested.store(0, Ordering::Relaxed);
     epoll.spin.reset();
     epoll.fds.with(|fds| *fds = vec![fd]);
     LIVE.with(|live| live.push(epoll));
@@ -211,6 +220,14 @@ impl Epoll {
             }
             false
         })
+    }
+
+    /// A sleeper comes and goes while nothing is watched. Streams that are put in meanwhile find it.
+    pub(crate) fn slept<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = sleep();
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     /// A sleeper comes: the next news shall ring.
@@ -332,9 +349,9 @@ impl Epoll {
             & !(ET | ONESHOT)
     }
 
-    /// Reports what is due; how many.
-    fn emit(&self, state: &mut State, events: &mut [epoll_event]) -> usize {
-        let mut count = 0;
+    /// Reports what is due, after `from` events that there are; how many there are then.
+    fn emit(&self, state: &mut State, events: &mut [epoll_event], from: usize) -> usize {
+        let mut count = from;
         for _ in 0..state.ready.len() {
             if count == events.len() {
                 break;
@@ -354,6 +371,7 @@ impl Epoll {
                 if wanted & ONESHOT != 0 {
                     interest.is_spent.store(1, Ordering::Relaxed);
                 }
+                interest.told.fetch_or(due, Ordering::Relaxed);
                 events[count] = epoll_event {
                     events: due,
                     u64: interest.data.load(Ordering::Relaxed),
@@ -401,6 +419,7 @@ impl Epoll {
             }
             if interest.is_ours.load(Ordering::Acquire) == 0 {
                 // The kernel's word, as it is.
+                interest.was_reported.store(1, Ordering::Relaxed);
                 if interest.events.load(Ordering::Relaxed) & ONESHOT != 0 {
                     interest.is_spent.store(1, Ordering::Relaxed);
                 }
@@ -415,8 +434,8 @@ impl Epoll {
                 continue;
             };
             using.has_kernel_news.store(1, Ordering::Relaxed);
-            let tells = event.events & (ready::RDHUP | ready::HUP | ready::ERR | ready::PRI) != 0;
-            let has_edge = tells
+            let ends = event.events & (ready::RDHUP | ready::HUP | ready::ERR | ready::PRI);
+            let has_edge = ends & !interest.told.load(Ordering::Relaxed) != 0
                 || stream::is_before_ring(&using)
                 || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
             self.queue(state, interest, has_edge);
@@ -445,11 +464,14 @@ impl Epoll {
         loop {
             let found = self.state.with(|state| {
                 self.collect(state);
-                self.emit(state, events)
+                self.emit(state, events, 0)
             });
             if found > 0 {
                 let calls = self.calls.fetch_add(1, Ordering::Relaxed);
-                if calls.is_multiple_of(ASK_EVERY) && found < events.len() {
+                // An instance that sees this one must not see bells that have been answered.
+                let is_due =
+                    calls.is_multiple_of(ASK_EVERY) || self.is_nested.load(Ordering::Relaxed) != 0;
+                if is_due && found < events.len() {
                     let more = sys::epoll_wait(fd, &mut events[found..], Some(0), std::ptr::null());
                     let more = more.unwrap_or(0);
                     let kept = self
@@ -486,7 +508,7 @@ impl Epoll {
             let total = self.state.with(|state| {
                 let kept = self.translate(state, &mut events[..count]).0;
                 self.collect(state);
-                kept + self.emit(state, &mut events[kept..])
+                self.emit(state, events, kept)
             });
             match error {
                 _ if total > 0 => return Ok(total),
@@ -512,7 +534,9 @@ impl Epoll {
         if !self.mark(state, &using) && interest.is_scanned.swap(1, Ordering::Relaxed) == 0 {
             state.scanned.push(interest);
         }
-        self.queue(state, interest, true);
+        // What the kernel has reported is an edge no more, but for data that it knows nothing of.
+        let was_reported = interest.was_reported.load(Ordering::Relaxed) != 0;
+        self.queue(state, interest, !was_reported || stream::has_news(&using));
     }
 
     /// Makes the slot's ready bit this instance's. False: it is another's, or there are too many.
@@ -672,6 +696,9 @@ pub(crate) fn control(
                 event.events
             };
             set(interest, epoll, using, fd);
+            if is_carried {
+                stream::take_old_bells(using, fd, 1);
+            }
             if let Err(error) = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, fd, events, data) {
                 arena::give_back(interest);
                 return Err(error);
@@ -686,6 +713,7 @@ pub(crate) fn control(
     interest.events.store(event.events, Ordering::Relaxed);
     interest.data.store(event.u64, Ordering::Relaxed);
     interest.is_spent.store(0, Ordering::Relaxed);
+    interest.told.store(0, Ordering::Relaxed);
     interest.is_active.store(1, Ordering::Release);
     if !is_carried {
         if operation == libc::EPOLL_CTL_MOD {
@@ -713,6 +741,7 @@ fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
     interest.is_scanned.store(0, Ordering::Relaxed);
     interest.is_queued.store(0, Ordering::Relaxed);
     interest.has_edge.store(0, Ordering::Relaxed);
+    interest.was_reported.store(0, Ordering::Relaxed);
     interest.is_active.store(0, Ordering::Relaxed);
     interest.socket.store(
         std::ptr::from_ref(using.socket()).cast_mut(),
@@ -734,6 +763,7 @@ pub(crate) fn control_nested(
         state.nested.retain(|one| !std::ptr::eq(one.0, inner));
         if let (Some(event), true) = (event, operation != libc::EPOLL_CTL_DEL) {
             state.nested.push((inner, event.events, event.u64));
+            inner.is_nested.store(1, Ordering::Relaxed);
             outer.is_ever_ours.store(1, Ordering::Release);
         }
     });

@@ -46,7 +46,7 @@ impl Prepared {
 pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> Option<Prepared> {
     let mut sockets = Vec::new();
     table::for_each_stream(|socket| sockets.push(socket));
-    if sockets.is_empty() {
+    if sockets.is_empty() || sys::read_file(path.as_ptr(), &mut [0; 4]) == 0 {
         return None;
     }
     let mut list = Vec::new();

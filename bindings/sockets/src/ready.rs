@@ -55,7 +55,7 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     let mut events = 0;
     let has_news = using.has_kernel_news.load(Ordering::Relaxed) != 0;
     let must_ask = has_news
-        || is_behind
+        || other.out.back_at.load(Ordering::Acquire) != 0
         || own.has_ended.load(Ordering::Acquire) != 0
         || other.out.is_closed.load(Ordering::Relaxed) != 0;
     if must_ask {

@@ -87,6 +87,8 @@ pub(crate) struct Out {
     pub(crate) is_closed: AtomicU32,
     /// The ring was full: a bell is wanted when there is room.
     pub(crate) wants_room: AtomicU32,
+    /// The connection shall end by a reset (SO_LINGER of no time, unread data).
+    pub(crate) ends_by_reset: AtomicU32,
 }
 
 /// Written by an end's receiving half, read by the other end.
@@ -143,6 +145,10 @@ pub(crate) struct Own {
 pub(crate) const ENDED: u32 = 1;
 /// The connection does not exist any more.
 pub(crate) const RESET: u32 = 2;
+/// The kernel has reset it only because bells were unread when the other end went: to the program it has ended in order.
+pub(crate) const BY_BELLS: u32 = 4;
+/// A byte that was sent after such an end counts as sent.
+pub(crate) const OWED: u32 = 8;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -487,7 +493,12 @@ pub(crate) fn reset(slot: &Slot) {
             word.store(0, Ordering::Relaxed);
         }
         out.skip_from.store(u64::MAX, Ordering::Relaxed);
-        for word in [&out.is_finished, &out.is_closed, &out.wants_room] {
+        for word in [
+            &out.is_finished,
+            &out.is_closed,
+            &out.wants_room,
+            &out.ends_by_reset,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         // The first news are told by a bell: whoever waits then waits in the kernel.

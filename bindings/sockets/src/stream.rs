@@ -17,7 +17,9 @@ use libc::{c_int, iovec, pollfd};
 use crate::explain::{self, Count};
 use crate::handshake;
 use crate::lock::{hold, thread};
-use crate::ring::{Broken, ENDED, RESET, RING_BYTES, Reading, WAITERS};
+use crate::ring::{
+    BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS,
+};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
@@ -157,9 +159,40 @@ fn broken(using: &Use, _: Broken) -> Errno {
     Errno(libc::ECONNRESET)
 }
 
+/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so.
+fn is_by_bells(using: &Use) -> bool {
+    let (end, other) = (using.mine(), using.theirs());
+    let known = end.own.has_ended.load(Ordering::Acquire);
+    known & (ENDED | RESET) == 0
+        && using.is_carried.load(Ordering::Acquire) != 0
+        && end.out.bells.load(Ordering::Acquire) > other.own.bells_taken.load(Ordering::Acquire)
+        && end.out.back_at.load(Ordering::Relaxed) == 0
+        && other.out.ends_by_reset.load(Ordering::Acquire) == 0
+        && using.writer().unread() == Ok(0)
+}
+
+/// The kernel has reported an error, which the program shall learn when it has read what there is.
+fn note_error(using: &Use, error: Errno) {
+    let own = &using.mine().own;
+    if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
+        own.has_ended.fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
+        own.error.store(error.0 as u32, Ordering::Relaxed);
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+    }
+}
+
 /// Asks the kernel whether the connection still stands.
 pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
-    let events = sys::poll_now(fd, libc::POLLIN | libc::POLLRDHUP);
+    let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
+    let own = &using.mine().own;
+    if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
+        own.has_ended.fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    }
+    if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 {
+        events &= !(libc::POLLERR | libc::POLLHUP);
+        return events | libc::POLLRDHUP;
+    }
     let mut ended = 0;
     // For an end that has shut down reading, the kernel reports that itself.
     let is_deaf = using.mine().own.is_deaf.load(Ordering::Relaxed) != 0;
@@ -389,6 +422,9 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
         out_count(using);
         return match sys::send(fd, &[0], libc::MSG_DONTWAIT) {
             Err(AGAIN) => Ok(Some(bytes)),
+            Err(_) if end.own.has_ended.fetch_and(!OWED, Ordering::AcqRel) & OWED != 0 => {
+                Ok(Some(bytes))
+            }
             Err(error) => Err(error),
             Ok(_) if has_ended & RESET != 0 => Err(Errno(libc::EPIPE)),
             Ok(_) => Ok(Some(bytes)),
@@ -553,8 +589,7 @@ fn receive_before_ring(
         Err(AGAIN) if left == 0 => Ok(None),
         Err(error) if left > 0 => Err(error),
         Err(error) => {
-            own.error.store(error.0 as u32, Ordering::Relaxed);
-            own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+            note_error(using, error);
             Ok(None)
         }
     }
@@ -580,6 +615,10 @@ pub(crate) fn until_something(
         if bytes > 0 {
             return Ok(Found::Bytes(bytes));
         }
+        if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
+            let _held = hold(&using.mine().own.sending);
+            demotion::go_back(using, fd);
+        }
         if demotion::is_behind(using) {
             return demotion::after_ring(using, fd).map(|()| Found::Tcp);
         }
@@ -594,14 +633,10 @@ pub(crate) fn until_something(
                 continue;
             }
             return match own.error.swap(0, Ordering::AcqRel) {
-                0 if has_ended => end_by_kernel(fd),
+                0 if has_ended => end_by_kernel(using, fd),
                 0 => Ok(Found::End),
                 error => Err(Errno(error as i32)),
             };
-        }
-        if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
-            let _held = hold(&using.mine().own.sending);
-            demotion::go_back(using, fd);
         }
         let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);
         using.empty_calls.store(empty, Ordering::Relaxed);
@@ -615,11 +650,21 @@ pub(crate) fn until_something(
 }
 
 /// The kernel's own word for an end: 0, or the error of a reset that nobody has been told.
-fn end_by_kernel(fd: c_int) -> Result<Found> {
+fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
     let mut room = [0; BELLS];
-    match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
-        Ok(_) | Err(AGAIN) => Ok(Found::End),
-        Err(error) => Err(error),
+    let own = &using.mine().own;
+    loop {
+        match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
+            Ok(0) | Err(AGAIN) => return Ok(Found::End),
+            // Bells before the end.
+            Ok(bytes) => {
+                own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel);
+            }
+            Err(_) if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 => {
+                return Ok(Found::End);
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -645,8 +690,7 @@ fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
         Err(AGAIN) if flags != 0 => Ok(false),
         Err(error) if error == AGAIN || error == Errno(libc::EINTR) => Err(error),
         Err(error) => {
-            own.error.store(error.0 as u32, Ordering::Relaxed);
-            own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+            note_error(using, error);
             Ok(true)
         }
     }

@@ -183,7 +183,20 @@ pub(crate) unsafe extern "C" fn setsockopt(
         return 0;
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::setsockopt(fd, level, name, value, length) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+    if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+        note_linger(&using, fd);
+    }
+    result
+}
+
+/// A connection that lingers for no time ends by a reset: the other end shall know that it is meant.
+fn note_linger(using: &Use, fd: c_int) {
+    let linger: [c_int; 2] =
+        sys::get_option(fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap_or([0, 0]);
+    let is_reset = linger[0] != 0 && linger[1] == 0;
+    let word = &using.mine().out.ends_by_reset;
+    word.store(u32::from(is_reset), Ordering::SeqCst);
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -204,6 +217,10 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // SAFETY: the program's own place for an integer.
         unsafe { (argument as *mut c_int).write_unaligned(bytes.min(i32::MAX as u64) as c_int) };
         return 0;
+    }
+    const SIOCATMARK: c_ulong = 0x8905;
+    if request == SIOCATMARK {
+        demotion::skip_bells(&using, fd);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };

@@ -304,8 +304,12 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
 /// # Safety
 /// As `epoll_wait`.
 unsafe fn plainly(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
-    // SAFETY: the program's own arguments, here and below.
-    let found = unsafe { real::epoll_wait(epoll, events, count, timeout) };
+    // SAFETY: the program's own arguments.
+    let waits = || unsafe { real::epoll_wait(epoll, events, count, timeout) };
+    let found = match table::kind(epoll) {
+        Kind::Epoll(epoll) if timeout != 0 => epoll.slept(waits),
+        _ => waits(),
+    };
     match watching(epoll) {
         Some(epoll) if found > 0 => {
             // SAFETY: the kernel has just written so many.

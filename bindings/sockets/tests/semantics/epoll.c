@@ -375,6 +375,8 @@ CASE(epoll_before_connect)
     change(epoll, EPOLL_CTL_ADD, client, EPOLLIN | EPOLLOUT | EPOLLET);
     look(epoll, 1000);
     int server = accept(listener, NULL, NULL);
+    // An edge is not told twice for reading; that there is room may be, when a connection goes over to its ring.
+    change(epoll, EPOLL_CTL_MOD, client, EPOLLIN | EPOLLET);
     put(server, 10, 0);
     look(epoll, 1000);
     get(client, 10, 0);
