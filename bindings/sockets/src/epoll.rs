@@ -26,8 +26,9 @@ use crate::{arena, ready, stream};
 
 /// Every how many-th call asks the kernel although there is news in memory.
 const ASK_EVERY: u32 = 16;
-/// Unread bells of a stream that are taken out of the kernel: far fewer than it can hold.
-const OLD_BELLS: u64 = 16;
+/// Bells of a stream are taken out of the kernel when it reports them. Left there, they would not be acknowledged at once, and the other end's kernel
+/// holds back further ones when some ten are unacknowledged: up to 40 ms.
+const OLD_BELLS: u64 = 1;
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;

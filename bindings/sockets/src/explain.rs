@@ -180,7 +180,10 @@ fn name(using: &Use) -> String {
 
 /// At the end of the process.
 pub(crate) fn end() {
-    if !is_wanted() {
+    let is_idle = COUNTS
+        .iter()
+        .all(|count| count.load(Ordering::Relaxed) == 0);
+    if !is_wanted() || is_idle {
         return;
     }
     table::for_each_stream(|socket| closed(&table::using(socket)));

@@ -1,8 +1,12 @@
 //! How long a call that finds nothing looks again before it sleeps in the kernel.
 //!
 //! Looking again pays only if the other end runs at the same time on another core, and answers soon. Each socket and each epoll instance counts how
-//! often it did: after failures it looks for a shorter time, and after a row of them not at all, but for a try now and then. So spinning threads give
-//! way where there are more of them than cores: there, looking again never succeeds, because the other end waits for the core.
+//! often it did: after a row of failures it does not look at all, but for a try now and then. So spinning threads of one job give way to each other where
+//! they are more than cores: there, looking again never succeeds, because the other end waits for the core.
+//!
+//! Where strangers want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
+//! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
+//! its process stops looking for a while, and for longer each time.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,6 +21,29 @@ const TRY_EVERY: u32 = 64;
 
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
+
+/// A longer gap between two looks means that the thread was preempted.
+const GAP_NS: u64 = 300_000;
+/// Time without looking after that; doubled each time up to the most, and begun anew after a quiet time as long.
+const REST_LEAST_NS: u64 = 5_000_000;
+const REST_MOST_NS: u64 = 100_000_000;
+
+/// Until when this process does not look again, and how long that was.
+static REST_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+static REST_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Others want our cores.
+fn rest(now_ns: u64) {
+    let last = REST_NS.load(Ordering::Relaxed);
+    let was_quiet = now_ns > REST_UNTIL_NS.load(Ordering::Relaxed) + 4 * last.max(REST_LEAST_NS);
+    let next = if was_quiet {
+        REST_LEAST_NS
+    } else {
+        (2 * last).clamp(REST_LEAST_NS, REST_MOST_NS)
+    };
+    REST_NS.store(next, Ordering::Relaxed);
+    REST_UNTIL_NS.store(now_ns + next, Ordering::Relaxed);
+}
 
 static LIMIT_NS: AtomicU64 = AtomicU64::new(SPIN_US * 1000);
 /// Processors that this process may use; 1: looking again is no use.
@@ -66,7 +93,11 @@ impl Spin {
         if limit_ns == 0 || cores() == 1 || (failures >= FAILURES_MAX && !is_try) {
             return false;
         }
-        let until = sys::now_ns() + limit_ns;
+        let mut last = sys::now_ns();
+        if last < REST_UNTIL_NS.load(Ordering::Relaxed) {
+            return false;
+        }
+        let until = last + limit_ns;
         loop {
             for _ in 0..LOOKS {
                 if look() {
@@ -75,7 +106,12 @@ impl Spin {
                 }
                 std::hint::spin_loop();
             }
-            if sys::now_ns() >= until {
+            let now = sys::now_ns();
+            if now - last > GAP_NS {
+                rest(now);
+            }
+            last = now;
+            if now >= until {
                 self.failures
                     .store(failures.saturating_add(1), Ordering::Relaxed);
                 return false;
