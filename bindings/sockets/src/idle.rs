@@ -6,7 +6,7 @@
 //!
 //! Where strangers want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
-//! its process stops looking for a while, and for longer each time.
+//! its process stops looking for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,26 +24,11 @@ const LOOKS: u32 = 16;
 
 /// A longer gap between two looks means that the thread was preempted.
 const GAP_NS: u64 = 300_000;
-/// Time without looking after that; doubled each time up to the most, and begun anew after a quiet time as long.
-const REST_LEAST_NS: u64 = 5_000_000;
-const REST_MOST_NS: u64 = 100_000_000;
+/// Time without looking after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
+const REST_NS: u64 = 5_000_000;
 
-/// Until when this process does not look again, and how long that was.
+/// Until when this process does not look again.
 static REST_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
-static REST_NS: AtomicU64 = AtomicU64::new(0);
-
-/// Others want our cores.
-fn rest(now_ns: u64) {
-    let last = REST_NS.load(Ordering::Relaxed);
-    let was_quiet = now_ns > REST_UNTIL_NS.load(Ordering::Relaxed) + 4 * last.max(REST_LEAST_NS);
-    let next = if was_quiet {
-        REST_LEAST_NS
-    } else {
-        (2 * last).clamp(REST_LEAST_NS, REST_MOST_NS)
-    };
-    REST_NS.store(next, Ordering::Relaxed);
-    REST_UNTIL_NS.store(now_ns + next, Ordering::Relaxed);
-}
 
 static LIMIT_NS: AtomicU64 = AtomicU64::new(SPIN_US * 1000);
 /// Processors that this process may use; 1: looking again is no use.
@@ -108,7 +93,7 @@ impl Spin {
             }
             let now = sys::now_ns();
             if now - last > GAP_NS {
-                rest(now);
+                REST_UNTIL_NS.store(now + REST_NS, Ordering::Relaxed);
             }
             last = now;
             if now >= until {
