@@ -17,9 +17,7 @@ use libc::{c_int, iovec, pollfd};
 use crate::explain::{self, Count};
 use crate::handshake;
 use crate::lock::{hold, thread};
-use crate::ring::{
-    BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS,
-};
+use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
@@ -175,7 +173,8 @@ fn is_by_bells(using: &Use) -> bool {
 fn note_error(using: &Use, error: Errno) {
     let own = &using.mine().own;
     if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
-        own.has_ended.fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
     } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
         own.error.store(error.0 as u32, Ordering::Relaxed);
         own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
@@ -187,7 +186,8 @@ pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
     let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
     let own = &using.mine().own;
     if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
-        own.has_ended.fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
     }
     if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 {
         events &= !(libc::POLLERR | libc::POLLHUP);
