@@ -21,7 +21,7 @@ use crate::ring::{
 };
 use crate::segment::{self, SegmentRef};
 use crate::sys::{self, Errno};
-use crate::table::{self, Use};
+use crate::table::{self, Kind, Use};
 
 /// Hellos that may wait in a mailbox; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -133,11 +133,33 @@ static ABSENT: Locked<[(Address, u64); MEMORY]> = Locked::new(
 );
 static LOCAL: Locked<[([u8; 16], bool, u64); MEMORY]> = Locked::new([([0; 16], false, 0); MEMORY]);
 
-/// After a successful `listen`: makes a mailbox, if this is a TCP socket that only this process and its children serve.
-pub(crate) fn listen(fd: i32) {
+/// Listens by `real`, with a mailbox, which is there first: no client shall find the one without the other.
+pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
     if !table::is_plain(fd) || explain::is_off() {
-        return;
+        return real();
     }
+    // A socket that is not bound gets its port only now.
+    if address::own(fd).is_ok_and(|own| own.port == 0) {
+        let result = real();
+        if result == 0 {
+            add_listener(fd);
+        }
+        return result;
+    }
+    add_listener(fd);
+    let result = real();
+    if result != 0
+        && let Kind::Listener(listener) = table::kind(fd)
+    {
+        let error = sys::errno();
+        listener.remove_fd(fd);
+        sys::set_errno(error);
+    }
+    result
+}
+
+/// Makes a mailbox, if this is a TCP socket.
+fn add_listener(fd: i32) {
     let protocol: Result<i32, _> = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol != Ok(libc::IPPROTO_TCP) {
         return;
@@ -145,9 +167,14 @@ pub(crate) fn listen(fd: i32) {
     let Ok(address) = address::own(fd) else {
         return;
     };
-    // Several listeners share a port: the kernel chooses one for each connection, and a hello could be in the wrong mailbox.
-    if sys::get_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1) {
-        explain::listens(&address, "its port is shared (SO_REUSEPORT)");
+    // Listeners may share a port (SO_REUSEPORT). Those of one process share its mailbox; a hello that comes to another process than its connection
+    // is claimed by nobody.
+    let known = LISTENERS.with(|all| {
+        let same = |one: &&&'static Listener| one.address.with(|known| *known == address);
+        all.iter().find(same).copied()
+    });
+    if let Some(known) = known {
+        known.add_fd(fd);
         return;
     }
     let Ok(mailbox) = make_mailbox(&address) else {

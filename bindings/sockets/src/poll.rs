@@ -65,10 +65,11 @@ pub(crate) fn poll(
             let others = others(fds, &ours, has_others);
             return Ok(look(fds, &ours) + others);
         }
-        if is_first && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
+        // Once in a call: news may be of another kind than is waited for.
+        let may_spin = std::mem::replace(&mut is_first, false);
+        if may_spin && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
             continue;
         }
-        is_first = false;
         arm(fds, &ours);
         if has_news(fds, &ours) && look(fds, &ours) > 0 {
             disarm(&ours);
@@ -144,7 +145,8 @@ fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
         Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => false,
         Ours::Stream(using) => {
             let wants_room = fds[*at].events & libc::POLLOUT != 0;
-            stream::has_news(using)
+            let wants_data = fds[*at].events & !(libc::POLLOUT | libc::POLLWRNORM) != 0;
+            wants_data && stream::has_news(using)
                 || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0
                 || wants_room
                     && using

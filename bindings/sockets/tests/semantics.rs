@@ -19,10 +19,33 @@ const SOURCES: [&str; 6] = [
 
 /// Groups run one after the other, each within the limit of time: names begin with these words, and every case belongs to a group.
 const GROUPS: [&[&str]; 4] = [
-    &["data_", "size_", "pieces_", "peek", "waitall", "dontwait", "discard", "e"],
-    &["many", "recv", "fionread", "full", "b", "half", "shut", "close", "write", "linger", "res", "killed", "receive", "send", "low", "option", "corked"],
-    &["connect", "names", "accept", "listener", "written", "closed", "slots", "reconnect", "ready_", "wait_", "poll_", "select_", "splice", "stdio", "urgent"],
-    &["copy", "numbers", "fork", "system", "threads", "signal", "pass"],
+    &[
+        "data_", "size_", "pieces_", "peek", "waitall", "dontwait", "discard", "e",
+    ],
+    &[
+        "many", "recv", "fionread", "full", "b", "half", "shut", "close", "write", "linger", "res",
+        "killed", "receive", "send", "low", "option", "corked",
+    ],
+    &[
+        "connect",
+        "names",
+        "accept",
+        "listener",
+        "written",
+        "closed",
+        "slots",
+        "reconnect",
+        "ready_",
+        "wait_",
+        "poll_",
+        "select_",
+        "splice",
+        "stdio",
+        "urgent",
+    ],
+    &[
+        "copy", "numbers", "fork", "system", "threads", "signal", "pass",
+    ],
 ];
 
 /// What each case has written.
@@ -64,7 +87,10 @@ fn ours_is_as_the_kernels() {
     let mut total = 0;
     let mut different = String::new();
     for words in GROUPS {
-        let (kernel, ours) = (seen(&program, Kernel, words), seen(&program, Carried, words));
+        let (kernel, ours) = (
+            seen(&program, Kernel, words),
+            seen(&program, Carried, words),
+        );
         total += kernel.len();
         for (name, expected) in &kernel {
             let found = ours.get(name);
@@ -90,5 +116,9 @@ fn cases_are_carried() {
     let output = run(&mut command, b"");
     let count = carried(&output.stderr);
     // Both ends of: four cases with a connection, and ten connections to a server that forks.
-    assert!(count >= 2 * 14, "{count}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        count >= 2 * 14,
+        "{count}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -14,11 +14,7 @@ use crate::{close, demotion, exec, handshake, real, stream};
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    let result = unsafe { real::listen(fd, backlog) };
-    if result == 0 {
-        handshake::listen(fd);
-    }
-    result
+    handshake::listen(fd, || unsafe { real::listen(fd, backlog) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

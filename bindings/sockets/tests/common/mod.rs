@@ -27,7 +27,10 @@ pub(crate) fn library() -> PathBuf {
     let name = "libtsumuji_sockets.so";
     let places = [folder.join(name), folder.join("..").join(name)];
     let found = places.into_iter().find(|place| place.is_file());
-    found.expect("the library was built").canonicalize().expect("a path")
+    found
+        .expect("the library was built")
+        .canonicalize()
+        .expect("a path")
 }
 
 /// Says that a test cannot run for want of programs; where TSUMUJI_REQUIRE has the word `sockets`, that is a failure.
@@ -122,10 +125,16 @@ pub(crate) fn succeed(command: &mut Command, input: &[u8]) -> Output {
         output.status.success(),
         "{command:?}: {}\n{}\n{}",
         output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+        short(&output.stdout),
+        short(&output.stderr)
     );
     output
+}
+
+/// The end of what a program has said.
+pub(crate) fn short(bytes: &[u8]) -> String {
+    let from = bytes.len().saturating_sub(1500);
+    String::from_utf8_lossy(&bytes[from..]).into_owned()
 }
 
 /// Sends a signal to a process that a test has started.
@@ -238,7 +247,15 @@ pub(crate) fn build(test: &str, name: &str, sources: &[&str]) -> Option<PathBuf>
     let sources = sources.iter().map(|source| folder.join(source));
     let mut command = Command::new("gcc");
     command
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow", "-o"])
+        .args([
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-stringop-overflow",
+            "-o",
+        ])
         .arg(&program)
         .args(sources)
         .arg("-lpthread");
