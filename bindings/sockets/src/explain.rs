@@ -19,6 +19,7 @@ pub(crate) enum Count {
     Carried,
     NoMailbox,
     NoPort,
+    Retracted,
     PlainAccepted,
     Refused,
     Mismatched,
@@ -28,12 +29,13 @@ pub(crate) enum Count {
     Sleep,
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "offered",
     "claimed",
     "carried",
     "connected_without_mailbox",
     "without_port",
+    "offers_retracted",
     "accepted_without_hello",
     "refused_hellos",
     "mismatched_hellos",
@@ -109,8 +111,8 @@ pub(crate) fn listens(address: &Address, why: &str) {
     }
 }
 
-pub(crate) fn plain_connect(target: &Address, why: &str, result: i32) {
-    count(Count::NoMailbox);
+pub(crate) fn plain_connect(target: &Address, what: Count, why: &str, result: i32) {
+    count(what);
     if is_wanted() && result == 0 {
         say("connects to", &target.text(), "tcp", why);
     }

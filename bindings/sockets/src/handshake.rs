@@ -407,7 +407,8 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
         if result == 0 {
             remember_absent(&target, now_ns);
         }
-        explain::plain_connect(&target, "the listener has no mailbox of this user", result);
+        let why = "the listener has no mailbox of this user";
+        explain::plain_connect(&target, Count::NoMailbox, why, result);
         return result;
     };
     let bound = address::own(fd).map_or(0, |own| own.port);
@@ -430,7 +431,8 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             explain::offered(&using, &target);
         } else {
             retract(&using, fd);
-            explain::plain_connect(&target, "the connection could not be offered", result);
+            let why = "the other end was gone or had shut down before the offer was confirmed";
+            explain::plain_connect(&target, Count::Retracted, why, result);
         }
         if result != 0 {
             sys::set_errno(error);

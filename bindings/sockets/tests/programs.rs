@@ -19,7 +19,13 @@ fn folder() -> TempDir {
 
 /// Runs `act` over both, and what it returns must be the same. It returns the program's results, and what the library has explained.
 fn compare(act: impl Fn(Way) -> (Vec<u8>, String)) {
-    let [kernel, ours] = WAYS.map(&act);
+    let [kernel, mut ours] = WAYS.map(&act);
+    // An end that shuts down before the other one has confirmed its offer stays with TCP, which happens on a busy machine.
+    for _ in 0..5 {
+        if carried(ours.1.as_bytes()) == 0 {
+            ours = act(Carried);
+        }
+    }
     assert!(
         kernel.0 == ours.0,
         "kernel: {}\nours: {}",

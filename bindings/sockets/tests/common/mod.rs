@@ -197,7 +197,8 @@ impl Server {
     /// Ends it, and returns what it said.
     pub(crate) fn end(mut self) -> String {
         self.stop();
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
     }
 
     fn stop(&mut self) {
