@@ -27,6 +27,8 @@ use crate::table::{self, Kind, Use};
 const BACKLOG: i32 = 4096;
 /// Hellos that a process keeps for connections that it has not accepted yet.
 const PENDING_MAX: usize = 4096;
+/// Segments of clients that a listener keeps for their next connections.
+const KNOWN_MAX: usize = 1024;
 /// A hello whose connection was not accepted after this time is dropped.
 const PENDING_NS: u64 = 60_000_000_000;
 /// A listener that had no mailbox is not asked again for this time.
@@ -111,6 +113,8 @@ pub(crate) struct Listener {
     address: Locked<Address>,
     fds: Locked<Vec<i32>>,
     pending: Locked<Vec<Pending>>,
+    /// Segments of clients that offer further connections in them, with the connections to our mailbox by which they know that we are there.
+    known: Locked<Vec<(SegmentRef, i32)>>,
     /// Other processes may accept from it, too: after a fork.
     is_shared: AtomicU32,
     /// One word of memory that forked processes share.
@@ -186,6 +190,7 @@ fn add_listener(fd: i32) {
         address: Locked::new(address),
         fds: Locked::new(vec![fd]),
         pending: Locked::new(Vec::new()),
+        known: Locked::new(Vec::new()),
         is_shared: AtomicU32::new(0),
         word: SharedWord(sys::shared_word()),
     }));
@@ -230,6 +235,9 @@ impl Listener {
                 table::close_own(mailbox);
             }
             drop(self.pending.with(std::mem::take));
+            for (_, control) in self.known.with(std::mem::take) {
+                table::close_own(control);
+            }
             LISTENERS.with(|all| all.retain(|one| !std::ptr::eq(*one, self)));
         }
     }
@@ -241,13 +249,19 @@ impl Listener {
             return;
         }
         let now_ns = sys::now_ns();
+        if let Some(pending) = self.offered(client.port) {
+            return match take(fd, pending, client, is_nonblocking) {
+                Some(using) => explain::claimed(&using, &client),
+                None => explain::count(Count::Mismatched),
+            };
+        }
         let is_shared = self.is_shared.load(Ordering::Relaxed) != 0;
         // Who may have taken the hellos of others holds the lock until they are back.
         let word = self.word.0.filter(|_| is_shared);
         let _held = word.map(|word| hold(word));
         let mut stale = Vec::new();
         let mut found = self.pending.with(|pending| {
-            collect(mailbox, pending);
+            self.collect(mailbox, pending, is_shared);
             stale.extend(extract(pending, |one| !one.is_open(now_ns)));
             let at = pending
                 .iter()
@@ -259,7 +273,7 @@ impl Listener {
             let others = self.pending.with(std::mem::take);
             let address = self.address.with(|address| *address);
             for other in others {
-                let _ = leave_hello(&address, None, &other.hello, &other.segment);
+                let _ = leave_hello(&address, None, &other.hello, &other.segment, false);
             }
         }
         if let Some(pending) = found.take() {
@@ -273,6 +287,80 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// An offer in a segment that we have, from that port.
+    fn offered(&self, port: u16) -> Option<Pending> {
+        self.known.with(|known| {
+            known.iter().find_map(|(segment, _)| {
+                let memory = segment.get().memory();
+                let offers = &memory.header().offers.0;
+                let mut left = offers.load(Ordering::Acquire);
+                while left != 0 {
+                    let number = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    let slot = memory.slot(number);
+                    if slot.port.load(Ordering::Relaxed) != u32::from(port) {
+                        continue;
+                    }
+                    offers.fetch_and(!(1 << number), Ordering::AcqRel);
+                    let state = slot.state.load(Ordering::Acquire);
+                    let hello = Hello {
+                        generation: state >> GENERATION_SHIFT,
+                        sent_ns: 0,
+                        slot: number,
+                        port,
+                    };
+                    let segment = segment.clone();
+                    return Some(Pending { hello, segment });
+                }
+                None
+            })
+        })
+    }
+
+    /// Moves what is in the mailbox into the list, and keeps the segments.
+    fn collect(&self, mailbox: i32, pending: &mut Vec<Pending>, is_shared: bool) {
+        while pending.len() < PENDING_MAX {
+            let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
+                return;
+            };
+            let Some(one) = read_hello(fd) else {
+                let _ = sys::close(fd);
+                continue;
+            };
+            if is_shared {
+                // Another process may accept the client's next connection.
+                let _ = sys::close(fd);
+            } else {
+                self.keep(&one.segment, fd);
+            }
+            pending.push(one);
+        }
+    }
+
+    fn keep(&self, segment: &SegmentRef, control: i32) {
+        let gone = self.known.with(|known| {
+            let is_gone = |one: &(SegmentRef, i32)| {
+                let mut room = [0; 1];
+                std::ptr::eq(one.0.get(), segment.get())
+                    || sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
+            };
+            let (gone, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(known).into_iter().partition(is_gone);
+            *known = kept;
+            if known.len() < KNOWN_MAX {
+                known.push((segment.clone(), table::keep_own(control)));
+            } else {
+                let _ = sys::close(control);
+            }
+            gone
+        });
+        for (_, control) in gone {
+            table::close_own(control);
+        }
+    }
+}
+
 fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool) -> Vec<Pending> {
     let (out, kept) = std::mem::take(pending)
         .into_iter()
@@ -281,32 +369,19 @@ fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool)
     out
 }
 
-/// Moves what is in the mailbox into the list.
-fn collect(mailbox: i32, pending: &mut Vec<Pending>) {
-    while pending.len() < PENDING_MAX {
-        let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
-            return;
-        };
-        let is_ours = sys::peer_credentials(fd).is_ok_and(|peer| peer.uid == sys::geteuid());
-        let mut room = [0; HELLO_BYTES];
-        let received = sys::recv_with_fd(fd, &mut room);
-        let _ = sys::close(fd);
-        let Ok((bytes, Some(file))) = received else {
-            continue;
-        };
-        let hello = Hello::parse(&room[..bytes]).filter(|_| is_ours);
-        match hello {
-            Some(hello) => {
-                if let Ok(segment) = segment::adopt(file) {
-                    pending.push(Pending { hello, segment });
-                }
-            }
-            None => {
-                explain::count(Count::Refused);
-                let _ = sys::close(file);
-            }
-        }
-    }
+/// What a client has left, if it is of our user.
+fn read_hello(fd: i32) -> Option<Pending> {
+    let is_ours = sys::peer_credentials(fd).is_ok_and(|peer| peer.uid == sys::geteuid());
+    let mut room = [0; HELLO_BYTES];
+    let (bytes, file) = sys::recv_with_fd(fd, &mut room).ok()?;
+    let file = file?;
+    let Some(hello) = Hello::parse(&room[..bytes]).filter(|_| is_ours) else {
+        explain::count(Count::Refused);
+        let _ = sys::close(file);
+        return None;
+    };
+    let segment = segment::adopt(file).ok()?;
+    Some(Pending { hello, segment })
 }
 
 fn take(fd: i32, pending: Pending, client: Address, is_nonblocking: bool) -> Option<Use> {
@@ -402,56 +477,128 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
         explain::count(Count::NoMailbox);
         return real();
     }
-    let Some((mailbox, mut connected)) = find_mailbox(&target) else {
-        let result = real();
-        if result == 0 {
-            remember_absent(&target, now_ns);
-        }
-        let why = "the listener has no mailbox of this user";
-        explain::plain_connect(&target, Count::NoMailbox, why, result);
-        return result;
-    };
     let bound = address::own(fd).map_or(0, |own| own.port);
-    let mut result = -1;
+    let mut tried = Tried::No;
     for _ in 0..PORTS_TRIED {
-        let Some(port) = choose_port(fd, bound, target.is_v4()) else {
-            break;
+        let reached = segment::take_reached_slot(&target);
+        let mailbox = match &reached {
+            Some(_) => None,
+            None => match find_mailbox(&target) {
+                Some(mailbox) => Some(mailbox),
+                None => break,
+            },
         };
-        let Some((using, hello)) = offer(fd, target, port) else {
-            break;
+        let taken = match reached {
+            Some(taken) => Ok(taken),
+            None => segment::take_slot(target),
         };
-        let left = match using.segment() {
-            Some(segment) => leave_hello(&mailbox, connected.take(), &hello, &segment),
-            None => Err(Errno(libc::EBADF)),
-        };
-        result = real();
-        let error = sys::errno();
-        let is_on_its_way = result == 0 || [libc::EINPROGRESS, libc::EINTR].contains(&error.0);
-        if is_on_its_way && left.is_ok() && confirm(&using, fd, &target) {
-            explain::offered(&using, &target);
-        } else {
-            retract(&using, fd);
-            let why = "the other end was gone or had shut down before the offer was confirmed";
-            explain::plain_connect(&target, Count::Retracted, why, result);
-        }
-        if result != 0 {
-            sys::set_errno(error);
-        }
-        if error.0 != libc::EADDRNOTAVAIL || result == 0 || bound != 0 {
-            if result != 0 && !is_on_its_way && bound == 0 {
-                set_port_range(fd, 0);
+        tried = match (taken, choose_port(fd, bound, target.is_v4())) {
+            (Ok(taken), Some(port)) => try_port(fd, &target, port, taken, mailbox, &real),
+            (Ok((segment, slot)), None) => {
+                segment::free(segment.get(), slot);
+                close_mailbox(mailbox);
+                break;
             }
-            return result;
+            (Err(_), _) => {
+                close_mailbox(mailbox);
+                break;
+            }
+        };
+        let Tried::Result(result, error) = tried else {
+            break;
+        };
+        let is_taken = result != 0 && error == Errno(libc::EADDRNOTAVAIL) && bound == 0;
+        if !is_taken {
+            break;
         }
     }
-    if let Some(unused) = connected {
+    match tried {
+        Tried::Result(result, error) => {
+            let is_on_its_way = result == 0 || is_in_progress(error);
+            if !is_on_its_way && bound == 0 {
+                set_port_range(fd, 0);
+                if error == Errno(libc::EADDRNOTAVAIL) {
+                    explain::count(Count::NoPort);
+                    return real();
+                }
+            }
+            if result != 0 {
+                sys::set_errno(error);
+            }
+            result
+        }
+        Tried::No => {
+            let result = real();
+            if result == 0 {
+                remember_absent(&target, now_ns);
+            }
+            let why = "the listener has no mailbox of this user";
+            explain::plain_connect(&target, Count::NoMailbox, why, result);
+            result
+        }
+    }
+}
+
+/// How an attempt to connect has ended.
+enum Tried {
+    /// By what `real` returned, and `errno`.
+    Result(i32, Errno),
+    /// There was none: no mailbox, no memory, no port.
+    No,
+}
+
+fn is_in_progress(error: Errno) -> bool {
+    [libc::EINPROGRESS, libc::EINTR].contains(&error.0)
+}
+
+fn close_mailbox(mailbox: Option<(Address, i32)>) {
+    if let Some((_, unused)) = mailbox {
         let _ = sys::close(unused);
     }
-    if bound == 0 {
-        set_port_range(fd, 0);
+}
+
+/// One attempt, from that port: an offer, the connection, and a word that it is the one.
+fn try_port(
+    fd: i32,
+    target: &Address,
+    port: u16,
+    taken: (SegmentRef, usize),
+    mailbox: Option<(Address, i32)>,
+    real: &impl Fn() -> i32,
+) -> Tried {
+    let segment = taken.0.clone();
+    let Some((using, hello)) = offer(fd, taken, port) else {
+        close_mailbox(mailbox);
+        return Tried::No;
+    };
+    let is_left = match mailbox {
+        Some((address, connected)) => {
+            leave_hello(&address, Some(connected), &hello, &segment, true).is_ok()
+        }
+        None => {
+            let offers = &segment.get().memory().header().offers.0;
+            offers.fetch_or(1 << hello.slot, Ordering::AcqRel);
+            true
+        }
+    };
+    let result = real();
+    let error = sys::errno();
+    let is_on_its_way = result == 0 || is_in_progress(error);
+    // Over loopback a socket that waits is connected when the call returns.
+    let is_nonblocking = result != 0 && error == Errno(libc::EINPROGRESS);
+    let own = &using.mine().own;
+    own.is_nonblocking
+        .store(u32::from(is_nonblocking), Ordering::Relaxed);
+    if is_on_its_way && is_left && confirm(&using, fd, target) {
+        explain::offered(&using, target);
+    } else {
+        retract(&using, fd);
+        if is_on_its_way {
+            let why = "the other end was gone or had shut down before the offer was confirmed";
+            explain::plain_connect(target, Count::Retracted, why, result);
+        }
     }
-    explain::count(Count::NoPort);
-    if result == 0 { result } else { real() }
+    Tried::Result(result, error)
 }
 
 fn is_known_absent(target: &Address, now_ns: u64) -> bool {
@@ -467,7 +614,7 @@ fn remember_absent(target: &Address, now_ns: u64) {
 }
 
 /// The address whose mailbox exists and belongs to our user, and a connection to that.
-fn find_mailbox(target: &Address) -> Option<(Address, Option<i32>)> {
+fn find_mailbox(target: &Address) -> Option<(Address, i32)> {
     let fd = unix_socket().ok()?;
     let reaches = |address: &Address| {
         let (name, length) = address::mailbox(address);
@@ -483,7 +630,7 @@ fn find_mailbox(target: &Address) -> Option<(Address, Option<i32>)> {
     if found.is_none() {
         let _ = sys::close(fd);
     }
-    found.map(|name| (name, Some(fd)))
+    found.map(|name| (name, fd))
 }
 
 /// Whether an address is one of this host: the kernel would connect to it from itself.
@@ -553,20 +700,15 @@ fn set_port_range(fd: i32, range: u32) -> bool {
 }
 
 /// Makes a slot ready and the descriptor a stream that may be carried.
-fn offer(fd: i32, target: Address, port: u16) -> Option<(Use, Hello)> {
-    let (segment, slot_number) = segment::take_slot(target).ok()?;
+fn offer(fd: i32, taken: (SegmentRef, usize), port: u16) -> Option<(Use, Hello)> {
+    let (segment, slot_number) = taken;
     let slot = segment.get().memory().slot(slot_number);
     let generation = (slot.state.load(Ordering::Acquire) >> GENERATION_SHIFT).wrapping_add(1);
     ring::reset(slot);
+    slot.port.store(u32::from(port), Ordering::Relaxed);
     slot.state
         .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
     let using = table::add_stream(fd, segment, slot_number, CLIENT)?;
-    let is_nonblocking = sys::is_nonblocking(fd);
-    using
-        .mine()
-        .own
-        .is_nonblocking
-        .store(u32::from(is_nonblocking), Ordering::Relaxed);
     let hello = Hello {
         generation,
         sent_ns: sys::now_ns(),
@@ -582,6 +724,7 @@ fn leave_hello(
     connected: Option<i32>,
     hello: &Hello,
     segment: &SegmentRef,
+    is_own: bool,
 ) -> sys::Result<()> {
     let fd = match connected {
         Some(fd) => fd,
@@ -599,7 +742,11 @@ fn leave_hello(
     };
     let file = segment.get().fd.load(Ordering::Relaxed) as i32;
     let sent = sys::send_with_fd(fd, &hello.to_bytes(), file);
-    let _ = sys::close(fd);
+    if is_own && sent.is_ok() {
+        segment.get().keep_control(fd);
+    } else {
+        let _ = sys::close(fd);
+    }
     sent.map(|_| ())
 }
 
@@ -622,6 +769,8 @@ fn confirm(using: &Use, fd: i32, target: &Address) -> bool {
 /// The connection is plain TCP after all.
 fn retract(using: &Use, fd: i32) {
     using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+    let offers = &using.memory().header().offers.0;
+    offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
     using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
     table::clear(fd);
     table::abandon(using);
@@ -639,6 +788,11 @@ pub(crate) fn share_listeners() {
 pub(crate) fn own_moved(from: i32, to: i32) {
     LISTENERS.with(|all| {
         for listener in all.iter() {
+            listener.known.with(|known| {
+                for (_, control) in known.iter_mut().filter(|one| one.1 == from) {
+                    *control = to;
+                }
+            });
             let _ =
                 listener
                     .mailbox

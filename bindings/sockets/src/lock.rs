@@ -31,8 +31,22 @@ pub(crate) fn thread() -> u32 {
         .unwrap_or_else(|_| sys::gettid())
 }
 
-/// In a forked child: its only thread has another number.
+static GROUP: AtomicU32 = AtomicU32::new(0);
+
+/// The number of this process.
+pub(crate) fn thread_group() -> u32 {
+    let known = GROUP.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let group = sys::getpid();
+    GROUP.store(group, Ordering::Relaxed);
+    group
+}
+
+/// In a forked child: it and its only thread have other numbers.
 pub(crate) fn forget_thread() {
+    GROUP.store(0, Ordering::Relaxed);
     let _ = THREAD.try_with(|cell| cell.set(0));
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Line(pub(crate) AtomicU32);
 pub(crate) struct Header {
     pub(crate) magic: AtomicU64,
     pub(crate) client_pid: AtomicU32,
+    /// A bit for each slot that is offered here instead of by a hello, to a server that has the segment already.
+    pub(crate) offers: Line,
     /// For each end, a bit for each slot that has news for its waiter.
     pub(crate) ready: [Line; 2],
     /// For each end, whether its waiters sleep, and the processes that they are of (0: free).
@@ -162,6 +164,8 @@ pub(crate) struct End {
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     pub(crate) state: AtomicU64,
+    /// The client's port, for an offer.
+    pub(crate) port: AtomicU32,
     /// Addresses of both ends, as `address::Pair` packs them; valid once confirmed.
     pub(crate) pair: [AtomicU64; 6],
     pub(crate) ends: [End; 2],

@@ -7,10 +7,11 @@
 //! lock of the list. Structures are never freed, so that a stale reference finds an empty one.
 #![allow(unsafe_code)] // Mapping and unmapping.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::address::Address;
 use crate::lock::Locked;
+use crate::lock::thread_group;
 use crate::ring::{self, CLAIMED, CLIENT, Memory, SEGMENT_BYTES, SERVER, SLOTS};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Socket};
@@ -24,6 +25,8 @@ const IDLE_MAX: usize = 16;
 pub(crate) struct Segment {
     address: AtomicPtr<u8>,
     pub(crate) fd: AtomicU32,
+    /// As its client: the connection to the listener's mailbox by which the server got the segment; it has it as long as that stands. -1: none.
+    control: AtomicI32,
     identity: Locked<(u64, u64)>,
     /// The listener that it was made for, and the process that made it (0: a peer's).
     target: Locked<(Address, u32)>,
@@ -66,6 +69,37 @@ impl Drop for SegmentRef {
 }
 
 impl Segment {
+    /// Whether the server still has the segment.
+    fn is_reached(&self) -> bool {
+        let control = self.control.load(Ordering::Acquire);
+        if control < 0 {
+            return false;
+        }
+        let mut room = [0; 1];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let stands = sys::recv(control, &mut room, flags) == Err(sys::AGAIN);
+        if !stands {
+            self.forget_control();
+        }
+        stands
+    }
+
+    fn forget_control(&self) {
+        let control = self.control.swap(-1, Ordering::AcqRel);
+        if control >= 0 {
+            table::close_own(control);
+        }
+    }
+
+    /// The connection over which a hello was sent.
+    pub(crate) fn keep_control(&self, fd: i32) {
+        let kept = table::keep_own(fd);
+        let old = self.control.swap(kept, Ordering::AcqRel);
+        if old >= 0 {
+            table::close_own(old);
+        }
+    }
+
     pub(crate) fn memory(&self) -> Memory {
         // SAFETY: the caller has come here by a `SegmentRef`, or by a socket or list that holds one.
         unsafe { Memory::new(self.address.load(Ordering::Acquire)) }
@@ -90,6 +124,7 @@ fn trim() {
             // SAFETY: nothing refers to it: `users` is zero, and it grows only under the lock of the list.
             unsafe { sys::unmap(address, SEGMENT_BYTES) };
             table::close_own(oldest.fd.load(Ordering::Relaxed) as i32);
+            oldest.forget_control();
         }
     });
 }
@@ -126,6 +161,7 @@ fn enter(
             let segment: &'static Segment = Box::leak(Box::new(Segment {
                 address: null(),
                 fd: AtomicU32::new(0),
+                control: AtomicI32::new(-1),
                 identity: Locked::new((0, 0)),
                 target: Locked::new((Address::default(), 0)),
                 users: AtomicU32::new(0),
@@ -154,21 +190,38 @@ fn enter(
     Ok(SegmentRef(segment))
 }
 
-/// A free slot for a connection to `target`, of a segment that this process has made.
+/// A free slot for a connection to `target`, of a segment that its server has already.
+pub(crate) fn take_reached_slot(target: &Address) -> Option<(SegmentRef, usize)> {
+    LIST.with(|list| take_of(list, target, Segment::is_reached))
+}
+
+fn take_of(
+    list: &[&'static Segment],
+    target: &Address,
+    is_wanted: impl Fn(&Segment) -> bool,
+) -> Option<(SegmentRef, usize)> {
+    let pid = thread_group();
+    for segment in list {
+        let is_ours = !segment.address.load(Ordering::Acquire).is_null()
+            && segment.target.with(|known| *known == (*target, pid));
+        if !is_ours || !is_wanted(segment) {
+            continue;
+        }
+        if let Some(slot) = free_slot(segment) {
+            segment.taken.fetch_or(1 << slot, Ordering::Relaxed);
+            segment.users.fetch_add(1, Ordering::AcqRel);
+            return Some((SegmentRef(segment), slot));
+        }
+    }
+    None
+}
+
+/// A free slot for a connection to `target`, of a segment that this process has made or makes now.
 pub(crate) fn take_slot(target: Address) -> Result<(SegmentRef, usize)> {
-    let pid = sys::getpid();
+    let pid = thread_group();
     LIST.with(|list| {
-        for segment in list.iter() {
-            let is_ours = !segment.address.load(Ordering::Acquire).is_null()
-                && segment.target.with(|known| *known == (target, pid));
-            if !is_ours {
-                continue;
-            }
-            if let Some(slot) = free_slot(segment) {
-                segment.taken.fetch_or(1 << slot, Ordering::Relaxed);
-                segment.users.fetch_add(1, Ordering::AcqRel);
-                return Ok((SegmentRef(segment), slot));
-            }
+        if let Some(taken) = take_of(list, &target, |_| true) {
+            return Ok(taken);
         }
         let fd = sys::sealed_memfd(SEGMENT_BYTES)?;
         let (device, inode, _) = sys::sealed_identity(fd)?;
@@ -233,6 +286,9 @@ pub(crate) fn adopt(fd: i32) -> Result<SegmentRef> {
 pub(crate) fn own_moved(from: i32, to: i32) {
     LIST.with(|list| {
         for segment in list.iter() {
+            let _ = segment
+                .control
+                .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
             let _ = segment.fd.compare_exchange(
                 from as u32,
                 to as u32,
