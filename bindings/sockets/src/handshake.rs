@@ -250,7 +250,7 @@ impl Listener {
         }
         let now_ns = sys::now_ns();
         if let Some(pending) = self.offered(client.port) {
-            return match take(fd, pending, client, is_nonblocking) {
+            return match take(fd, pending, self.pair(fd, client), is_nonblocking) {
                 Some(using) => explain::claimed(&using, &client),
                 None => explain::count(Count::Mismatched),
             };
@@ -277,7 +277,7 @@ impl Listener {
             }
         }
         if let Some(pending) = found.take() {
-            match take(fd, pending, client, is_nonblocking) {
+            match take(fd, pending, self.pair(fd, client), is_nonblocking) {
                 Some(using) => explain::claimed(&using, &client),
                 None => explain::count(Count::Mismatched),
             }
@@ -288,6 +288,15 @@ impl Listener {
 }
 
 impl Listener {
+    /// Both addresses of a connection that was accepted.
+    fn pair(&self, fd: i32, client: Address) -> Pair {
+        let mut server = self.address.with(|address| *address);
+        if server.is_any() {
+            server = address::own(fd).unwrap_or(server);
+        }
+        Pair { client, server }
+    }
+
     /// An offer in a segment that we have, from that port.
     fn offered(&self, port: u16) -> Option<Pending> {
         self.known.with(|known| {
@@ -328,12 +337,11 @@ impl Listener {
                 let _ = sys::close(fd);
                 continue;
             };
-            if is_shared {
-                // Another process may accept the client's next connection.
-                let _ = sys::close(fd);
-            } else {
-                self.keep(&one.segment, fd);
-            }
+            let header = one.segment.get().memory().header();
+            header
+                .is_shared
+                .store(u32::from(is_shared), Ordering::Relaxed);
+            self.keep(&one.segment, fd);
             pending.push(one);
         }
     }
@@ -384,10 +392,11 @@ fn read_hello(fd: i32) -> Option<Pending> {
     Some(Pending { hello, segment })
 }
 
-fn take(fd: i32, pending: Pending, client: Address, is_nonblocking: bool) -> Option<Use> {
+fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {
     let (slot_number, generation) = (pending.hello.slot, pending.hello.generation);
     let slot = pending.segment.get().memory().slot(slot_number);
     let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
+    using.pair.with(|known| *known = Some(pair));
     let own = &using.mine().own;
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);
@@ -396,7 +405,7 @@ fn take(fd: i32, pending: Pending, client: Address, is_nonblocking: bool) -> Opt
         let is_open = state >> GENERATION_SHIFT == generation
             && state & (OFFERED | CLAIMED | WITHDRAWN) == OFFERED;
         // A client that has confirmed has named the connection; one that will is checked by `is_agreed`.
-        let is_same = state & CONFIRMED == 0 || is_pair(&using, fd, Some(client));
+        let is_same = state & CONFIRMED == 0 || pair.is_stored_in(&slot.pair);
         if !is_open || !is_same {
             table::clear(fd);
             own.processes.fetch_sub(1, Ordering::AcqRel);
@@ -416,12 +425,13 @@ fn take(fd: i32, pending: Pending, client: Address, is_nonblocking: bool) -> Opt
 }
 
 /// Whether the addresses that the client has written down are those of this connection.
-fn is_pair(using: &Use, fd: i32, client: Option<Address>) -> bool {
-    let client = client.or_else(|| address::peer(fd).ok());
-    let (Some(client), Ok(server)) = (client, address::own(fd)) else {
-        return false;
-    };
-    Pair { client, server }.is_stored_in(&using.slot().pair)
+fn is_pair(using: &Use, fd: i32) -> bool {
+    let known = using.pair.with(|known| *known).or_else(|| {
+        // Of a stream that was inherited by `exec`.
+        let (client, server) = (address::peer(fd).ok()?, address::own(fd).ok()?);
+        Some(Pair { client, server })
+    });
+    known.is_some_and(|pair| pair.is_stored_in(&using.slot().pair))
 }
 
 /// Whether both ends have agreed to carry the connection. A server looks at the addresses when it first sees that the client has confirmed.
@@ -430,7 +440,7 @@ pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
     if state & (CONFIRMED | CLAIMED | WITHDRAWN) != CONFIRMED | CLAIMED {
         return false;
     }
-    if using.side() == SERVER && !is_pair(using, fd, None) {
+    if using.side() == SERVER && !is_pair(using, fd) {
         using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
         return false;
     }

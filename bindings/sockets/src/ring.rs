@@ -62,6 +62,8 @@ pub(crate) struct Header {
     pub(crate) client_pid: AtomicU32,
     /// A bit for each slot that is offered here instead of by a hello, to a server that has the segment already.
     pub(crate) offers: Line,
+    /// Written by the server: several processes accept from its listener, and not all of them may have the segment.
+    pub(crate) is_shared: AtomicU32,
     /// For each end, a bit for each slot that has news for its waiter.
     pub(crate) ready: [Line; 2],
     /// For each end, whether its waiters sleep, and the processes that they are of (0: free).

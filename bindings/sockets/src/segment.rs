@@ -18,6 +18,9 @@ use crate::table::{self, Socket};
 
 /// Segments of one process: more connections than `SEGMENTS_MAX * SLOTS` stay with TCP.
 const SEGMENTS_MAX: usize = 2048;
+/// Hellos after which all processes that accept from a shared listener are taken to have the segment. Connections of programs that make fewer are all
+/// carried; of those that make many, one that comes to a process without the segment stays with TCP, and hellos begin again.
+const SHARED_HELLOS: u32 = 256;
 /// Segments without connections that a process keeps for the next ones.
 const IDLE_MAX: usize = 16;
 
@@ -27,6 +30,8 @@ pub(crate) struct Segment {
     pub(crate) fd: AtomicU32,
     /// As its client: the connection to the listener's mailbox by which the server got the segment; it has it as long as that stands. -1: none.
     control: AtomicI32,
+    /// Connections that were offered by a hello, of late.
+    hellos: AtomicU32,
     identity: Locked<(u64, u64)>,
     /// The listener that it was made for, and the process that made it (0: a peer's).
     target: Locked<(Address, u32)>,
@@ -75,6 +80,10 @@ impl Segment {
         if control < 0 {
             return false;
         }
+        let is_shared = self.memory().header().is_shared.load(Ordering::Relaxed) != 0;
+        if is_shared && self.hellos.load(Ordering::Relaxed) < SHARED_HELLOS {
+            return false;
+        }
         let mut room = [0; 1];
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         let stands = sys::recv(control, &mut room, flags) == Err(sys::AGAIN);
@@ -82,6 +91,11 @@ impl Segment {
             self.forget_control();
         }
         stands
+    }
+
+    /// A connection was offered without a hello, and nobody has claimed it: some process of the server does not have the segment.
+    pub(crate) fn was_missed(&self) {
+        self.hellos.store(SHARED_HELLOS / 2, Ordering::Relaxed);
     }
 
     fn forget_control(&self) {
@@ -93,6 +107,7 @@ impl Segment {
 
     /// The connection over which a hello was sent.
     pub(crate) fn keep_control(&self, fd: i32) {
+        self.hellos.fetch_add(1, Ordering::Relaxed);
         let kept = table::keep_own(fd);
         let old = self.control.swap(kept, Ordering::AcqRel);
         if old >= 0 {
@@ -162,6 +177,7 @@ fn enter(
                 address: null(),
                 fd: AtomicU32::new(0),
                 control: AtomicI32::new(-1),
+                hellos: AtomicU32::new(0),
                 identity: Locked::new((0, 0)),
                 target: Locked::new((Address::default(), 0)),
                 users: AtomicU32::new(0),
@@ -185,6 +201,7 @@ fn enter(
     segment.identity.with(|known| *known = identity);
     segment.target.with(|known| *known = target);
     segment.taken.store(0, Ordering::Relaxed);
+    segment.hellos.store(0, Ordering::Relaxed);
     segment.users.store(1, Ordering::Relaxed);
     segment.address.store(address, Ordering::Release);
     Ok(SegmentRef(segment))

@@ -10,6 +10,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use crate::address::Pair;
 use crate::epoll::{Epoll, Interest};
 use crate::handshake::Listener;
 use crate::lock::Locked;
@@ -51,6 +52,8 @@ pub(crate) struct Socket {
     /// Bytes by ring, sent and received, for `--explain`.
     pub(crate) sent: std::sync::atomic::AtomicU64,
     pub(crate) received: std::sync::atomic::AtomicU64,
+    /// As a server: both addresses of the connection.
+    pub(crate) pair: Locked<Option<Pair>>,
     segment: AtomicPtr<Segment>,
     held: Locked<Option<SegmentRef>>,
     pub(crate) fds: Locked<Vec<i32>>,
@@ -117,6 +120,10 @@ impl Socket {
         if side == CLIENT {
             let words = self.slot();
             let state = words.state.load(Ordering::Acquire);
+            let bit = 1 << slot;
+            if self.memory().header().offers.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                segment.was_missed();
+            }
             if state & (CLAIMED | WITHDRAWN) == 0 {
                 // A server may be claiming it just now; then it finds a client that has closed.
                 let _ = words.state.compare_exchange(
@@ -348,6 +355,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
             sent: std::sync::atomic::AtomicU64::new(0),
             received: std::sync::atomic::AtomicU64::new(0),
             segment: AtomicPtr::new(std::ptr::null_mut()),
+            pair: Locked::new(None),
             held: Locked::new(None),
             fds: Locked::new(Vec::new()),
             interests: Locked::new(Vec::new()),
@@ -367,6 +375,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
     socket.sent.store(0, Ordering::Relaxed);
     socket.received.store(0, Ordering::Relaxed);
     socket.spin.reset();
+    socket.pair.with(|pair| *pair = None);
     socket
         .segment
         .store(std::ptr::from_ref(found).cast_mut(), Ordering::Release);
