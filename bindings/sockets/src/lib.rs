@@ -13,6 +13,14 @@
 //!
 //! Left out on purpose: datagram sockets; anything for programs that call the kernel without the C library.
 
+#![cfg_attr(
+    test,
+    allow(
+        dead_code,
+        reason = "what programs call has no name in the tests' own program"
+    )
+)]
+
 mod address;
 mod arena;
 mod close;
@@ -22,7 +30,9 @@ mod exec;
 mod explain;
 mod exports;
 mod handshake;
+mod hello;
 mod idle;
+mod listener;
 mod lock;
 mod poll;
 mod ready;

@@ -91,7 +91,7 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
         Err(_) => events |= IN | ERR | HUP,
     }
     let is_mute = end.out.is_finished.load(Ordering::Relaxed) != 0;
-    if is_mute && is_finished || is_mute && is_deaf {
+    if is_mute && (is_finished || is_deaf) {
         events |= HUP;
     }
     if has_ended & RESET != 0 || is_mute {

@@ -261,7 +261,7 @@ fn free_slot(segment: &Segment) -> Option<usize> {
         let is_open = |side: usize| words.ends[side].own.processes.load(Ordering::Acquire) > 0;
         // A server's process that was killed has not counted itself down; then the slot is lost until the segment goes.
         let was_claimed = words.state.load(Ordering::Acquire) & CLAIMED != 0;
-        !is_open(CLIENT) && !(was_claimed && is_open(SERVER))
+        !(is_open(CLIENT) || was_claimed && is_open(SERVER))
     })
 }
 

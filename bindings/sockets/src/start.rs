@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::explain;
-use crate::{epoll, exec, handshake, idle, lock, sys, table};
+use crate::{epoll, exec, idle, listener, lock, sys, table};
 
 /// `off`: nothing is carried. `shm`: the default.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
@@ -89,12 +89,12 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn in_parent() {
-    handshake::share_listeners();
+    listener::share_listeners();
 }
 
 extern "C" fn in_child() {
     lock::forget_thread();
-    handshake::share_listeners();
+    listener::share_listeners();
     epoll::after_fork();
 }
 

@@ -10,22 +10,27 @@
 //! for `receiving`. Before it sleeps, a waiter says so (`is_asleep`, `wants_room`), then looks once more; who produces makes its news visible, then looks
 //! for sleepers: a fence between the two on either side.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+mod places;
+mod waits;
 
-use libc::{c_int, iovec, pollfd};
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{c_int, iovec};
 
 use crate::explain::{self, Count};
 use crate::handshake;
-use crate::lock::{hold, thread};
+use crate::lock::hold;
 use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
 
+pub(crate) use places::{receive_into, send_from};
+use waits::SLICE_NS;
+pub(crate) use waits::{wait_for_data, wait_for_room};
+
 /// Bytes that are written before the receiver is told: it copies out while we copy in.
 const CHUNK_BYTES: usize = 128 << 10;
-/// Bytes that go by way of memory of ours at once.
-const PIECE_BYTES: usize = 64 << 10;
 /// A full ring is worth writing to again when this much is free; the kernel has a third.
 pub(crate) const ROOM_BYTES: u64 = RING_BYTES / 4;
 /// Every how many-th call that did not need the kernel asks it how the connection is.
@@ -34,10 +39,6 @@ const ASK_EVERY: u32 = 16;
 const BELLS: usize = 64;
 /// Buffers of one system call; the rest goes with the next.
 const VECTORS: usize = 16;
-/// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
-const SLICE_NS: u64 = 1_000_000;
-/// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
-const FOLLOW_NS: u64 = 100_000_000;
 
 /// Whether both ends have agreed. On the first time: this end goes over to its ring.
 #[inline]
@@ -295,100 +296,6 @@ fn try_send(
         Ok(_) => Ok(0),
         Err(what) => Err(broken(using, what)),
     }
-}
-
-/// Sends what `fill` writes to the place that it is given: a part of the ring, or memory of ours where TCP carries the data. 0: `fill` had nothing.
-pub(crate) fn send_from(
-    using: &Use,
-    fd: c_int,
-    most: usize,
-    fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
-) -> Result<usize> {
-    if !is_carried(using, fd) || using.mine().out.back_at.load(Ordering::Relaxed) != 0 {
-        return send_from_memory(using, fd, most, fill);
-    }
-    let end = using.mine();
-    let _held = hold(&end.own.sending);
-    if let Some(sent) = before_ring(using, fd, most)? {
-        return Ok(sent);
-    }
-    let ring = using.writer();
-    let filled = ring
-        .write_with(most, fill)
-        .map_err(|what| broken(using, what))?;
-    let bytes = filled?;
-    if bytes > 0 {
-        tell(using, fd, true);
-        using.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        return Ok(bytes);
-    }
-    end.out.wants_room.store(1, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    match ring.room() {
-        Ok(0) => Err(AGAIN),
-        _ => Ok(0),
-    }
-}
-
-/// By way of memory of ours. What was taken from a pipe must go, so it waits for room.
-#[cold]
-fn send_from_memory(
-    using: &Use,
-    fd: c_int,
-    most: usize,
-    fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
-) -> Result<usize> {
-    let mut room = vec![0u8; most.min(PIECE_BYTES)];
-    let bytes = fill(room.as_mut_ptr(), room.len())?;
-    let mut sent = 0;
-    while sent < bytes {
-        let buffers = [iovec {
-            iov_base: room.as_mut_ptr().wrapping_add(sent).cast(),
-            iov_len: bytes - sent,
-        }];
-        match send(using, fd, &buffers, libc::MSG_NOSIGNAL) {
-            Ok(more) => sent += more,
-            Err(AGAIN) => wait_for_room(using, fd)?,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(bytes)
-}
-
-/// Hands what is unread to `drain`, which says how much it took.
-pub(crate) fn receive_into(
-    using: &Use,
-    fd: c_int,
-    most: usize,
-    drain: impl Fn(*mut u8, usize) -> Result<usize>,
-) -> Result<Found> {
-    is_carried(using, fd);
-    if is_before_ring(using) || demotion::is_behind(using) {
-        let mut room = vec![0u8; most.min(PIECE_BYTES)];
-        let mut buffers = [iovec {
-            iov_base: room.as_mut_ptr().cast(),
-            iov_len: room.len(),
-        }];
-        let bytes = receive(using, fd, &buffers, libc::MSG_PEEK | libc::MSG_DONTWAIT)?;
-        if bytes == 0 {
-            return Ok(Found::End);
-        }
-        let taken = drain(room.as_mut_ptr(), bytes)?;
-        buffers[0].iov_len = taken;
-        receive(using, fd, &buffers, libc::MSG_DONTWAIT)?;
-        return Ok(Found::Bytes(taken));
-    }
-    let _held = hold(&using.mine().own.receiving);
-    let ring = using.reader();
-    let read = || {
-        ring.read_with(most, &drain)
-            .map_err(|what| broken(using, what))?
-    };
-    let found = until_something(using, fd, read)?;
-    if let Found::Bytes(bytes) = found {
-        has_taken(using, fd, bytes);
-    }
-    Ok(found)
 }
 
 fn send_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, flags: c_int) -> Result<usize> {
@@ -752,147 +659,4 @@ pub(crate) fn has_news(using: &Use) -> bool {
         || own.has_ended.load(Ordering::Acquire) != 0
         || own.is_deaf.load(Ordering::Acquire) != 0
         || using.theirs().inn.wants_tcp.load(Ordering::Acquire) != 0
-}
-
-pub(crate) fn wait_for_data(using: &Use, fd: c_int) -> Result<()> {
-    let inn = &using.mine().inn;
-    if is_before_ring(using) || using.is_carried.load(Ordering::Acquire) == 0 {
-        inn.is_asleep.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if !is_before_ring(using) {
-            return Ok(());
-        }
-        return in_turn(using, || {
-            let mut room = [0; 1];
-            sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
-        });
-    }
-    if demotion::is_behind(using) {
-        return in_turn(using, || {
-            let mut room = [0; 1];
-            sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
-        });
-    }
-    if using
-        .spin
-        .until(|| has_news(using) || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0)
-    {
-        return Ok(());
-    }
-    inn.is_asleep.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if has_news(using) {
-        return Ok(());
-    }
-    explain::count(Count::Sleep);
-    in_turn(using, || take_bells(using, fd, 0).map(|_| ()))
-}
-
-pub(crate) fn wait_for_room(using: &Use, fd: c_int) -> Result<()> {
-    let end = using.mine();
-    let is_ring = end.out.switch_at.load(Ordering::Relaxed) != 0
-        && end.out.back_at.load(Ordering::Relaxed) == 0;
-    let timeout_ns = send_timeout_ns(fd);
-    if !is_ring {
-        return poll_for(fd, libc::POLLOUT, timeout_ns);
-    }
-    let has_room = || using.writer().room().is_ok_and(|room| room > 0);
-    let is_gone = || end.own.has_ended.load(Ordering::Relaxed) != 0;
-    if using.spin.until(|| has_room() || is_gone()) {
-        return Ok(());
-    }
-    end.out.wants_room.store(1, Ordering::SeqCst);
-    end.inn.is_asleep.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if has_room() || is_gone() {
-        return Ok(());
-    }
-    explain::count(Count::Sleep);
-    let is_unheard = is_before_ring(using)
-        || end.own.is_deaf.load(Ordering::Relaxed) != 0
-        || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
-    if is_unheard {
-        // What the kernel holds is data, and would be found at once: look again after a while.
-        sys::sleep_us(SLICE_NS / 1000);
-        if end.own.is_deaf.load(Ordering::Relaxed) != 0 {
-            // A dead end is known by its answer only.
-            let _held = hold(&end.own.sending);
-            ring_bell(using, fd);
-        }
-        ask(using, fd);
-        return Ok(());
-    }
-    if timeout_ns.is_none() && receive_timeout_ns(fd).is_none() {
-        return in_turn(using, || take_bells(using, fd, 0).map(|_| ()));
-    }
-    let outcome = in_turn(using, || {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, timeout_ns)
-    });
-    take_old_bells(using, fd, 1);
-    outcome
-}
-
-fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
-    let mut fds = [pollfd {
-        fd,
-        events,
-        revents: 0,
-    }];
-    match sys::poll(&mut fds, timeout_ns, std::ptr::null()) {
-        Ok(0) => Err(AGAIN),
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn send_timeout_ns(fd: c_int) -> Option<u64> {
-    timeout_ns(fd, libc::SO_SNDTIMEO)
-}
-
-fn receive_timeout_ns(fd: c_int) -> Option<u64> {
-    timeout_ns(fd, libc::SO_RCVTIMEO)
-}
-
-fn timeout_ns(fd: c_int, name: c_int) -> Option<u64> {
-    // A `timeval`.
-    let time: [i64; 2] = sys::get_option(fd, libc::SOL_SOCKET, name).ok()?;
-    let ns = time[0] as u64 * 1_000_000_000 + time[1] as u64 * 1000;
-    (ns != 0).then_some(ns)
-}
-
-/// Waits in the kernel by `wait`, if no other thread does; then that one's bells are ours, too, and this one waits until it is back.
-fn in_turn(using: &Use, wait: impl FnOnce() -> Result<()>) -> Result<()> {
-    let own = &using.mine().own;
-    let leads = own
-        .leader
-        .compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire);
-    let Err(leader) = leads else {
-        let outcome = wait();
-        own.leader.store(0, Ordering::SeqCst);
-        wake_followers(&own.turns, &own.followers);
-        return outcome;
-    };
-    let turn = own.turns.load(Ordering::SeqCst);
-    own.followers.fetch_add(1, Ordering::SeqCst);
-    let outcome = match own.leader.load(Ordering::SeqCst) {
-        0 => Ok(0),
-        _ => sys::futex_wait(&own.turns, turn, Some(FOLLOW_NS)),
-    };
-    own.followers.fetch_sub(1, Ordering::SeqCst);
-    if outcome == Err(Errno(libc::EINTR)) {
-        return Err(Errno(libc::EINTR));
-    }
-    if !sys::is_thread_alive(leader) {
-        let _ = own
-            .leader
-            .compare_exchange(leader, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-fn wake_followers(turns: &AtomicU32, followers: &AtomicU32) {
-    if followers.load(Ordering::SeqCst) != 0 {
-        turns.fetch_add(1, Ordering::SeqCst);
-        sys::futex_wake(turns, u32::MAX);
-    }
 }

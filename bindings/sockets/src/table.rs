@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::address::Pair;
 use crate::epoll::{Epoll, Interest};
-use crate::handshake::Listener;
+use crate::listener::Listener;
 use crate::lock::Locked;
 use crate::ring::{CLAIMED, CLIENT, End, Memory, Ring, Slot, WITHDRAWN};
 use crate::segment::{self, Segment, SegmentRef};
@@ -121,7 +121,15 @@ impl Socket {
             let words = self.slot();
             let state = words.state.load(Ordering::Acquire);
             let bit = 1 << slot;
-            if self.memory().header().offers.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            if self
+                .memory()
+                .header()
+                .offers
+                .0
+                .fetch_and(!bit, Ordering::AcqRel)
+                & bit
+                != 0
+            {
                 segment.was_missed();
             }
             if state & (CLAIMED | WITHDRAWN) == 0 {
@@ -321,7 +329,7 @@ pub(crate) fn move_own(fd: i32) {
     };
     clear(fd);
     set(moved as i32, OWN);
-    crate::handshake::own_moved(fd, moved as i32);
+    crate::listener::own_moved(fd, moved as i32);
     crate::segment::own_moved(fd, moved as i32);
     crate::epoll::own_moved(fd, moved as i32);
     crate::explain::own_moved(fd, moved as i32);

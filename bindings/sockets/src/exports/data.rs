@@ -218,7 +218,7 @@ unsafe fn receive_message(
     // SAFETY: the program's own message.
     let message = unsafe { message.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen as usize) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
     let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
     message.msg_namelen = 0;
     message.msg_controllen = 0;
@@ -261,7 +261,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
         return size(Err(Errno(libc::EFAULT)));
     };
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen as usize) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
     size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags)))
 }
 
@@ -275,7 +275,7 @@ unsafe fn pass_on(message: &msghdr) {
     // SAFETY: not NULL, so within the control data.
     while let Some(found) = unsafe { header.as_ref() } {
         if found.cmsg_level == libc::SOL_SOCKET && found.cmsg_type == libc::SCM_RIGHTS {
-            let bytes = (found.cmsg_len as usize).saturating_sub(size_of::<libc::cmsghdr>());
+            let bytes = found.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
             // SAFETY: the data of that header.
             let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
             for at in 0..bytes / size_of::<c_int>() {
@@ -347,7 +347,7 @@ pub(crate) unsafe extern "C" fn sendmmsg(
         let result = unsafe {
             let message = messages.add(sent);
             let header = &(*message).msg_hdr;
-            let result = vector(header.msg_iov, header.msg_iovlen as usize)
+            let result = vector(header.msg_iov, header.msg_iovlen)
                 .and_then(|buffers| stream::send(&using, fd, buffers, flags));
             if let Ok(bytes) = result {
                 (*message).msg_len = bytes as c_uint;

@@ -9,12 +9,12 @@ use super::done;
 use crate::address::Address;
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind, Use};
-use crate::{close, demotion, exec, handshake, real, stream};
+use crate::{close, demotion, exec, handshake, listener, real, stream};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    handshake::listen(fd, || unsafe { real::listen(fd, backlog) })
+    listener::listen(fd, || unsafe { real::listen(fd, backlog) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
