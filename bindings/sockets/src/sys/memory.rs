@@ -8,6 +8,10 @@ use super::{Errno, Result, call, close, fcntl, fd_word, numbers, to_timespec};
 
 /// An anonymous file of `bytes`, which can neither shrink nor grow.
 pub(crate) fn sealed_memfd(bytes: usize) -> Result<c_int> {
+    if file_size_limit() < bytes as u64 {
+        // Beyond the limit the kernel would end the process by a signal.
+        return Err(Errno(libc::EFBIG));
+    }
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name ends in a zero byte.
     let fd = unsafe {
@@ -30,6 +34,24 @@ pub(crate) fn sealed_memfd(bytes: usize) -> Result<c_int> {
         return Err(error);
     }
     Ok(fd)
+}
+
+/// RLIMIT_FSIZE, which holds for memory files, too.
+fn file_size_limit() -> u64 {
+    let mut limit = [0u64; 2];
+    let words = [
+        0,
+        libc::RLIMIT_FSIZE as usize,
+        0,
+        limit.as_mut_ptr() as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel writes two words there.
+    match unsafe { call(libc::SYS_prlimit64, words) } {
+        Ok(_) => limit[0],
+        Err(_) => u64::MAX,
+    }
 }
 
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
