@@ -58,7 +58,10 @@ pub(crate) fn skip_bells(using: &Use, fd: c_int) {
 /// Bells were taken; or one byte that turns out to be data.
 pub(crate) fn count_bells(using: &Use, bytes: u64, first: u8) {
     let (own, out) = (&using.mine().own, &using.theirs().out);
-    let taken = own.bells_taken.fetch_add(bytes, Ordering::AcqRel) + bytes;
+    let taken = own
+        .bells_taken
+        .fetch_add(bytes, Ordering::AcqRel)
+        .wrapping_add(bytes);
     let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
     if bytes == 1 && has_gone_back && taken > out.bells.load(Ordering::Acquire) {
         own.bells_taken.fetch_sub(1, Ordering::AcqRel);
@@ -88,13 +91,15 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
     }
     if out.switch_at.load(Ordering::Relaxed) == 0 {
         let sent = end.own.tcp_sent.load(Ordering::Relaxed);
-        out.switch_at.store(sent + 1, Ordering::Release);
+        out.switch_at
+            .store(sent.wrapping_add(1).max(1), Ordering::Release);
     }
     let ring = using.writer();
     let tail = out.tail.load(Ordering::Relaxed);
     let is_frozen = using.theirs().inn.is_frozen.load(Ordering::Acquire) != 0;
     let from = if is_frozen { ring.consumer() } else { tail };
-    out.back_at.store(from + 1, Ordering::Release);
+    out.back_at
+        .store(from.wrapping_add(1).max(1), Ordering::Release);
     explain::count(Count::Demoted);
     for (name, value) in [
         (libc::TCP_NODELAY, &end.own.no_delay),

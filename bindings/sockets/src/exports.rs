@@ -6,7 +6,7 @@
 //! Safety of all of them: as the C library's function of the same name asks. A panic ends the process: these functions cannot unwind.
 //!
 //! Functions with `...` in C are written with a fixed number of arguments, which is how they arrive on this platform (System V x86-64, AArch64 Linux):
-//! integers in registers, in order, whether the list is open or not.
+//! integers in registers, in order, whether the list is open or not, and then on the stack.
 
 mod data;
 mod descriptors;

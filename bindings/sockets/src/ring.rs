@@ -317,7 +317,7 @@ impl Ring {
             // SAFETY: the program vouches for its buffer, of which `skip + bytes` are within; the ring's room is ours.
             unsafe { self.copy_in(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
             skip = 0;
-            position += bytes as u64;
+            position = position.wrapping_add(bytes as u64);
             written += bytes;
             left -= bytes;
         }
@@ -366,7 +366,7 @@ impl Ring {
                 unsafe { self.copy_out(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
             }
             skip = 0;
-            position += bytes as u64;
+            position = position.wrapping_add(bytes as u64);
             taken += bytes;
             left -= bytes;
         }
@@ -405,9 +405,10 @@ impl Ring {
         if let Ok(written) = result
             && written > 0
         {
-            self.out
-                .tail
-                .store(position + written.min(bytes) as u64, Ordering::Release);
+            self.out.tail.store(
+                position.wrapping_add(written.min(bytes) as u64),
+                Ordering::Release,
+            );
         }
         Ok(result)
     }
@@ -431,9 +432,10 @@ impl Ring {
         if let Ok(taken) = result
             && taken > 0
         {
-            self.inn
-                .head
-                .store(head + taken.min(bytes) as u64, Ordering::Release);
+            self.inn.head.store(
+                head.wrapping_add(taken.min(bytes) as u64),
+                Ordering::Release,
+            );
         }
         Ok(result)
     }
@@ -535,4 +537,26 @@ pub(crate) fn reset(slot: &Slot) {
             word.store(0, Ordering::Relaxed);
         }
     }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Copies between two places of the tests.
+#[cfg(test)]
+fn copy(from: &iovec, into: &iovec) -> usize {
+    let bytes = from.iov_len.min(into.iov_len);
+    // SAFETY: both have so many bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.iov_base.cast::<u8>(), into.iov_base.cast(), bytes)
+    };
+    bytes
+}
+
+/// A segment of the tests' own.
+#[cfg(test)]
+pub(crate) fn segment_for_tests() -> Memory {
+    let address = crate::sys::map_shared(-1, SEGMENT_BYTES).expect("memory");
+    // SAFETY: a mapping of that size, which is never removed.
+    unsafe { Memory::new(address) }
 }

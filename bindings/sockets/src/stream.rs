@@ -66,7 +66,9 @@ fn go_over(using: &Use, fd: c_int) -> bool {
                 let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
             }
             let sent = end.own.tcp_sent.load(Ordering::Relaxed);
-            end.out.switch_at.store(sent + 1, Ordering::Release);
+            end.out
+                .switch_at
+                .store(sent.wrapping_add(1).max(1), Ordering::Release);
         }
     }
     using.is_carried.store(1, Ordering::Release);
@@ -642,7 +644,9 @@ pub(crate) fn unread_bytes(using: &Use, fd: c_int) -> u64 {
         let bells = rung.saturating_sub(using.mine().own.bells_taken.load(Ordering::Acquire));
         after = (in_kernel - before).saturating_sub(bells);
     }
-    before + using.reader().unread().unwrap_or(0) + after
+    before
+        .saturating_add(using.reader().unread().unwrap_or(0))
+        .saturating_add(after)
 }
 
 /// Bytes that the other end has not taken, as `SIOCOUTQ` counts them.

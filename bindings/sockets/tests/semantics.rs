@@ -44,7 +44,7 @@ const GROUPS: [&[&str]; 4] = [
         "urgent",
     ],
     &[
-        "copy", "numbers", "fork", "system", "threads", "signal", "pass",
+        "copy", "spawn", "numbers", "fork", "system", "threads", "signal", "pass",
     ],
 ];
 

@@ -294,8 +294,14 @@ static void exec_case(int by)
             execv("/bin/cat", words);
         else if (by == 1)
             execvp("cat", words);
-        else
+        else if (by == 2)
             execve("/bin/cat", words, empty);
+        else if (by == 3)
+            execl("/bin/cat", "cat", "-u", "-", "-", "-", "-", "-", "-", NULL);
+        else if (by == 4)
+            execlp("cat", "cat", NULL);
+        else
+            execle("/bin/cat", "cat", NULL, environ);
         _exit(9);
     }
     close(ends.server);
@@ -312,6 +318,38 @@ __attribute__((constructor)) static void add_execs(void)
     add_case("exec_with_us", exec_case, 0);
     add_case("exec_by_path", exec_case, 1);
     add_case("exec_without_us", exec_case, 2);
+    add_case("exec_by_list", exec_case, 3);
+    add_case("exec_by_list_and_path", exec_case, 4);
+    add_case("exec_by_list_and_environment", exec_case, 5);
+}
+
+CASE(spawn)
+{
+    struct ends ends = pair();
+    put(ends.client, 20, 0);
+    get(ends.server, 5, 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // The other end answers from a process of its own.
+    pid_t client = fork(), child;
+    if (client == 0) {
+        close(ends.server);
+        get(ends.client, 15, 5);
+        put(ends.client, 30, 20);
+        get(ends.client, 30, 20);
+        shutdown(ends.client, SHUT_WR);
+        tell("end", recv(ends.client, room, 10, 0));
+        _exit(0);
+    }
+    close(ends.client);
+    posix_spawn_file_actions_adddup2(&actions, ends.server, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends.server, 1);
+    posix_spawn_file_actions_addclose(&actions, ends.server);
+    char *const words[] = {"cat", NULL};
+    tell("spawn", posix_spawnp(&child, "cat", &actions, NULL, words, environ));
+    close(ends.server);
+    waitpid(child, NULL, 0);
+    waitpid(client, NULL, 0);
 }
 
 CASE(exec_closes)
