@@ -26,7 +26,7 @@ use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
 use crate::{arena, ready, stream};
 
-pub(crate) use control::{after_fork, control, control_nested, forget, take_over};
+pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
 
 /// Every how many-th call asks the kernel although there is news in memory.
 const ASK_EVERY: u32 = 16;

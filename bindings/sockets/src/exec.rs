@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::ring::{SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, explain, handshake, segment, start, sys};
+use crate::{close, demotion, epoll, explain, handshake, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE;` for each stream.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -226,6 +226,24 @@ pub(crate) fn pass_on(fd: c_int, why: &str) {
     if let Some(using) = table::stream(fd) {
         demotion::surrender(&using, fd, why);
     }
+}
+
+/// The process will not be able to make the calls that carrying needs: its connections go back to TCP, and are none of our business any more.
+pub(crate) fn let_go_of_all(why: &str) {
+    explain::turn_off();
+    table::for_each_stream(|socket| {
+        let using = table::using(socket);
+        let Some(fd) = using.any_fd() else { return };
+        if demotion::surrender(&using, fd, why) {
+            epoll::release(&using);
+            for fd in using.fds.with(std::mem::take) {
+                table::clear(fd);
+            }
+            using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+            table::abandon(&using);
+        }
+    });
+    explain::fall_silent();
 }
 
 /// The program uses an interface that goes past the C library: nothing is carried from now on.

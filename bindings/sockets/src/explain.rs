@@ -57,6 +57,11 @@ pub(crate) fn count(what: Count) {
     COUNTS[what as usize].fetch_add(1, Ordering::Relaxed);
 }
 
+/// No more lines: the process confines itself.
+pub(crate) fn fall_silent() {
+    FD.store(-1, Ordering::Relaxed);
+}
+
 /// Nothing shall be carried any more.
 pub(crate) fn turn_off() {
     IS_OFF.store(1, Ordering::Relaxed);

@@ -79,7 +79,8 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     if is_finished || is_deaf || has_ended & ENDED != 0 {
         events |= IN | RDHUP;
     }
-    let unread = if is_before {
+    let is_frozen = end.inn.is_frozen.load(Ordering::Acquire) != 0;
+    let unread = if is_before || is_frozen {
         Ok(0)
     } else {
         using.reader().unread()

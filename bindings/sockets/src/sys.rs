@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_void, epoll_event, iovec, pollfd, timespec};
 
 pub(crate) use memory::{
-    futex_wait, futex_wake, map_private, map_shared, sealed_identity, sealed_memfd, shared_word,
-    unmap,
+    file_size_limit, futex_wait, futex_wake, map_private, map_shared, sealed_identity,
+    sealed_memfd, shared_word, unmap,
 };
 
 /// An `errno`.
@@ -548,8 +548,15 @@ pub(crate) fn read_file(path: *const libc::c_char, room: &mut [u8]) -> usize {
     bytes.unwrap_or(0)
 }
 
+/// Less than this may not be enough for what is explained.
+const LINES_BYTES: u64 = 1 << 30;
+
 /// Writes a line to a descriptor of our own; what does not fit is lost.
 pub(crate) fn write_line(fd: c_int, text: &str) {
+    if file_size_limit() < LINES_BYTES {
+        // The descriptor may be a file's, and the kernel would end the process by a signal.
+        return;
+    }
     let _ = transfer(libc::SYS_write, fd, text.as_ptr().cast_mut(), text.len(), 0);
 }
 

@@ -457,6 +457,57 @@ fn netcat() {
     });
 }
 
+/// ssh: sshd executes itself anew for each connection, and its processes confine themselves to few system calls; data through a remote `cat`.
+#[test]
+fn ssh() {
+    if !has("ssh", &["ssh", "sshd", "ssh-keygen"]) {
+        return;
+    }
+    if !is_root() {
+        return println!("SKIPPED ssh: sshd needs root");
+    }
+    compare(|way| {
+        let (folder, port) = (folder(), free_port());
+        let at = folder.path();
+        let key = |name: &str| {
+            let mut command = program(Kernel, "ssh-keygen");
+            command
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(at.join(name));
+            succeed(&mut command, b"");
+        };
+        key("host");
+        key("user");
+        std::fs::create_dir_all("/run/sshd").expect("sshd's folder");
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {0}/host\nAuthorizedKeysFile {0}/user.pub\nUsePAM no\nPidFile none\nStrictModes no\n",
+            at.display()
+        );
+        std::fs::write(at.join("config"), config).expect("a file");
+        let mut server = program(way, "sshd");
+        server.args(["-D", "-e", "-f"]).arg(at.join("config"));
+        let server = Server::start(server, at).wait_for(port);
+        let mut client = program(way, "ssh");
+        client.args(["-F", "none", "-p", &port.to_string(), "-o", "BatchMode=yes"]);
+        client.args([
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-i",
+        ]);
+        client
+            .arg(at.join("user"))
+            .args(["127.0.0.1", "cat; echo end"]);
+        let output = succeed(&mut client, &bytes(2_000_000));
+        assert!(output.stdout.starts_with(&bytes(2_000_000)));
+        (
+            output.stdout,
+            server.end() + &String::from_utf8_lossy(&output.stderr),
+        )
+    });
+}
+
 /// A program that cannot be reached is served all the same: a static one talks TCP to a carried server.
 #[test]
 fn static_programs_talk_tcp() {

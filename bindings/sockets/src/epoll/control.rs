@@ -152,6 +152,28 @@ pub(crate) fn take_over(using: &Use) {
     }
 }
 
+/// A stream is the kernel's again: so are its interests.
+pub(crate) fn release(using: &Use) {
+    for interest in using.interests.with(std::mem::take) {
+        let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
+            continue;
+        };
+        let kernel = epoll.fd.load(Ordering::Relaxed);
+        let fd = interest.fd.load(Ordering::Relaxed);
+        let is_active = interest.is_active.load(Ordering::Relaxed) != 0;
+        let (operation, events) = if is_active {
+            (libc::EPOLL_CTL_MOD, interest.events.load(Ordering::Relaxed))
+        } else {
+            (libc::EPOLL_CTL_DEL, 0)
+        };
+        let data = interest.data.load(Ordering::Relaxed);
+        let _ = sys::epoll_ctl(kernel, operation, fd, events, data);
+        epoll
+            .state
+            .with(|state| epoll.drop_interest(state, interest));
+    }
+}
+
 /// The last descriptor of a stream goes: the kernel forgets it, and so do we.
 pub(crate) fn forget(using: &Use) {
     for interest in using.interests.with(std::mem::take) {

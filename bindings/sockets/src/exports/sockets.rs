@@ -249,11 +249,29 @@ pub(crate) unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> libc::c_long {
-    if call == libc::SYS_io_uring_setup {
-        exec::goes_past("the program uses io_uring");
+    match call {
+        libc::SYS_io_uring_setup => exec::goes_past("the program uses io_uring"),
+        libc::SYS_seccomp => exec::let_go_of_all("the program confines itself (seccomp)"),
+        _ => {}
     }
     // SAFETY: the program's own arguments; further ones than it has given are not looked at by the kernel.
     unsafe { real::syscall(call, a, b, c, d, e, f) }
+}
+
+/// A program that confines itself to some system calls has not counted ours among them.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn prctl(
+    option: c_int,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        exec::let_go_of_all("the program confines itself (seccomp)");
+    }
+    // SAFETY: the program's own arguments; further ones than it has given are not looked at by the kernel.
+    unsafe { real::prctl(option, a, b, c, d) }
 }
 
 /// liburing calls the kernel by itself; this is how programs that use it begin.

@@ -37,7 +37,7 @@ pub(crate) fn sealed_memfd(bytes: usize) -> Result<c_int> {
 }
 
 /// RLIMIT_FSIZE, which holds for memory files, too.
-fn file_size_limit() -> u64 {
+pub(crate) fn file_size_limit() -> u64 {
     let mut limit = [0u64; 2];
     let words = [
         0,
