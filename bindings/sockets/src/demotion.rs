@@ -19,6 +19,8 @@ use crate::stream;
 use crate::sys::{self, Errno, Result};
 use crate::table::Use;
 
+/// How long an end sends what the other one has not read.
+const REPLAY_NS: u64 = 1_000_000_000;
 /// How long a process that is about to be replaced waits for the other end to go back, in steps.
 const STEPS: usize = 5_000;
 const STEP_US: u64 = 200;
@@ -115,8 +117,10 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
     }
 }
 
-/// Sends all of it, waiting for room; what is unread of a ring is at most its size.
+/// Sends all of it, waiting for room; what is unread of a ring is at most its size. An end that does not take it in time loses it: a peer shall not hold
+/// up a program that does not wait.
 fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
+    let until = sys::now_ns() + REPLAY_NS;
     while !bytes.is_empty() {
         match sys::send(fd, bytes, libc::MSG_DONTWAIT) {
             Ok(sent) => bytes = &bytes[sent..],
@@ -126,7 +130,8 @@ fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
                     events: libc::POLLOUT,
                     revents: 0,
                 }];
-                sys::poll(&mut fds, Some(1_000_000_000), std::ptr::null())?;
+                let left = until.saturating_sub(sys::now_ns());
+                sys::poll(&mut fds, Some(left), std::ptr::null())?;
                 if fds[0].revents == 0 {
                     return Err(Errno(libc::ETIMEDOUT));
                 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::ring::{SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, epoll, explain, handshake, segment, start, sys};
+use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE;` for each stream.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -173,6 +173,8 @@ pub(crate) fn inherit() {
         return;
     };
     let text = text.to_vec();
+    // Relatives of the program before this one may use the same connections.
+    lock::note_fork();
     // SAFETY: the name ends in a zero byte. The process has one thread that runs: this one.
     unsafe { libc::unsetenv(INHERIT.as_ptr()) };
     let mut files: Vec<c_int> = Vec::new();

@@ -2,6 +2,9 @@
 //!
 //! A lock is a word with the number of the thread that holds it. Whoever waits long looks whether that thread still exists, and takes the lock if it
 //! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have.
+//!
+//! The other end of a connection can write into the words of shared memory, too. So a holder must be a thread of this process, or, if it has ever forked, a
+//! thread that lives; and of those nobody is waited for longer than `PATIENCE_NS`.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +16,22 @@ const SPINS: u32 = 100;
 const YIELDS: u32 = 20;
 /// How long a waiter sleeps between two looks.
 const SLEEP_US: u64 = 50;
+/// No lock is held for so long, but by a process that was stopped within, or by a number that a peer has made up.
+const PATIENCE_NS: u64 = 500_000_000;
+
+/// This process has relatives that may use the same connections.
+static HAS_FORKED: AtomicU32 = AtomicU32::new(0);
+
+/// After a fork, in both processes.
+pub(crate) fn note_fork() {
+    HAS_FORKED.store(1, Ordering::Relaxed);
+}
+
+/// Whether a thread of that number may hold a lock of ours.
+pub(crate) fn may_hold(holder: u32) -> bool {
+    sys::is_own_thread(holder)
+        || HAS_FORKED.load(Ordering::Relaxed) != 0 && sys::is_thread_alive(holder)
+}
 
 thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
@@ -79,6 +98,7 @@ pub(crate) fn hold(word: &AtomicU32) -> Held<'_> {
 #[cold]
 fn wait(word: &AtomicU32) -> Held<'_> {
     let mut rounds = 0u32;
+    let mut since = (0, 0);
     loop {
         for _ in 0..SPINS {
             if word.load(Ordering::Relaxed) == 0
@@ -97,7 +117,15 @@ fn wait(word: &AtomicU32) -> Held<'_> {
         let holder = word.load(Ordering::Relaxed);
         // `holder == thread()`: a signal handler has interrupted its own thread. It cannot wait for that; what it does then is as if two threads
         // wrote at once.
-        let is_gone = holder != 0 && (holder == thread() || !sys::is_thread_alive(holder));
+        let now_ns = sys::now_ns();
+        if since.0 != holder {
+            since = (holder, now_ns);
+        }
+        let is_foreign = !sys::is_own_thread(holder);
+        let is_gone = holder != 0
+            && (holder == thread()
+                || !may_hold(holder)
+                || is_foreign && now_ns - since.1 > PATIENCE_NS);
         if is_gone
             && word
                 .compare_exchange(holder, thread(), Ordering::Acquire, Ordering::Relaxed)

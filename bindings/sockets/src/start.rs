@@ -89,10 +89,12 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn in_parent() {
+    lock::note_fork();
     listener::share_listeners();
 }
 
 extern "C" fn in_child() {
+    lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();
     epoll::after_fork();

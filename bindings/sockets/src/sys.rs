@@ -111,7 +111,18 @@ pub(crate) fn geteuid() -> u32 {
 
 /// Whether a thread of that number exists in this PID namespace.
 pub(crate) fn is_thread_alive(tid: u32) -> bool {
-    numbers(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) != Err(Errno(libc::ESRCH))
+    // A number that is none (EINVAL) is of no thread either.
+    let asked = numbers(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]);
+    matches!(asked, Ok(_) | Err(Errno(libc::EPERM)))
+}
+
+/// Whether this process has a thread of that number.
+pub(crate) fn is_own_thread(tid: u32) -> bool {
+    numbers(
+        libc::SYS_tgkill,
+        [getpid() as usize, tid as usize, 0, 0, 0, 0],
+    )
+    .is_ok()
 }
 
 /// The signal that writing to a closed connection raises, for this thread.

@@ -163,6 +163,24 @@ fn a_server_survives_dead_clients() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A client that writes anything into the memory that it shares with a server harms itself only.
+#[test]
+fn a_server_survives_a_hostile_client() {
+    let Some(mortal) = Mortal::new("a_server_survives_a_hostile_client") else {
+        return;
+    };
+    for how in ["serve", "fork"] {
+        let (mut server, port) = mortal.serve(how);
+        for _ in 0..5 {
+            // It may be ended by what it has done to itself.
+            run(&mut mortal.command(&["scribble", &port]), b"");
+            mortal.talk_well(&port);
+        }
+        let ended = server.0.try_wait().expect("a child");
+        assert!(ended.is_none(), "{ended:?}");
+    }
+}
+
 /// A server that stands still holds up its clients, who go on when it does.
 #[test]
 fn a_stopped_server_goes_on() {

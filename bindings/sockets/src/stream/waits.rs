@@ -10,7 +10,7 @@ use libc::{c_int, pollfd};
 use super::{ask, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
 use crate::explain::{self, Count};
-use crate::lock::{hold, thread};
+use crate::lock::{hold, may_hold, thread};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 
@@ -148,7 +148,7 @@ fn in_turn(using: &Use, wait: impl FnOnce() -> Result<()>) -> Result<()> {
     if outcome == Err(Errno(libc::EINTR)) {
         return Err(Errno(libc::EINTR));
     }
-    if !sys::is_thread_alive(leader) {
+    if !may_hold(leader) {
         let _ = own
             .leader
             .compare_exchange(leader, 0, Ordering::AcqRel, Ordering::Relaxed);

@@ -91,12 +91,43 @@ static int talk(int port, int count)
     return 0;
 }
 
+// Writes anything into the memory that it shares with its server, while its connections are open.
+static int scribble(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    char line[400];
+    unsigned seed = getpid(), found = 0;
+    for (int at = 0; at < 4; at++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (void *)&address, sizeof address) || send(fd, "hello", 5, MSG_NOSIGNAL) != 5 || recv(fd, line, 5, MSG_WAITALL) != 5)
+            return 1;
+    }
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin;
+        if (!strstr(line, "tsumuji-sockets") || sscanf(line, "%lx-", &begin) != 1)
+            continue;
+        found = 1;
+        // The header and the words of the slots, not the rings.
+        volatile unsigned *words = (unsigned *)begin;
+        for (int round = 0; round < 300000; round++) {
+            unsigned at = rand_r(&seed) % (36 * 1024 / 4);
+            words[at] = round % 3 ? (unsigned)rand_r(&seed) * 3u : (unsigned)rand_r(&seed) % 4u;
+            if (round % 10000 == 0)
+                usleep(1000);
+        }
+    }
+    return !found;
+}
+
 int main(int count, char **words)
 {
     if (count == 3 && !strcmp(words[1], "serve"))
         return serve(words[2], 0);
     if (count == 3 && !strcmp(words[1], "fork"))
         return serve(words[2], 1);
+    if (count == 3 && !strcmp(words[1], "scribble"))
+        return scribble(atoi(words[2]));
     if (count == 4 && !strcmp(words[1], "talk"))
         return talk(atoi(words[2]), atoi(words[3]));
     return 2;
