@@ -467,23 +467,22 @@ impl Epoll {
         let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
         let mut is_first = true;
         loop {
+            let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+            // The kernel first, now and then: memory alone could fill a short list for ever. And an instance that sees this one must not see bells that
+            // have been answered.
+            let is_due =
+                calls % ASK_EVERY == ASK_EVERY - 1 || self.is_nested.load(Ordering::Relaxed) != 0;
+            let asked = if is_due {
+                sys::epoll_wait(fd, events, Some(0), std::ptr::null()).unwrap_or(0)
+            } else {
+                0
+            };
             let found = self.state.with(|state| {
+                let kept = self.translate(state, &mut events[..asked]).0;
                 self.collect(state);
-                self.emit(state, events, 0)
+                self.emit(state, events, kept)
             });
             if found > 0 {
-                let calls = self.calls.fetch_add(1, Ordering::Relaxed);
-                // An instance that sees this one must not see bells that have been answered.
-                let is_due =
-                    calls.is_multiple_of(ASK_EVERY) || self.is_nested.load(Ordering::Relaxed) != 0;
-                if is_due && found < events.len() {
-                    let more = sys::epoll_wait(fd, &mut events[found..], Some(0), std::ptr::null());
-                    let more = more.unwrap_or(0);
-                    let kept = self
-                        .state
-                        .with(|state| self.translate(state, &mut events[found..found + more]).0);
-                    return Ok(found + kept);
-                }
                 return Ok(found);
             }
             let may_wait = timeout_ns != Some(0);

@@ -206,6 +206,10 @@ impl Listener {
                 let _ = leave_hello(&address, None, &other.hello, &other.segment, false);
             }
         }
+        // A client that has left a hello may offer the next connection in its segment before we have read that.
+        if found.is_none() {
+            found = self.offered(client.port);
+        }
         if let Some(pending) = found.take() {
             match take(fd, pending, self.pair(fd, client), is_nonblocking) {
                 Some(using) => explain::claimed(&using, &client),
