@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, sockaddr, socklen_t};
 
-use super::done;
+use super::{descriptors, done};
 use crate::address::Address;
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind, Use};
@@ -251,6 +251,14 @@ pub(crate) unsafe extern "C" fn syscall(
 ) -> libc::c_long {
     match call {
         libc::SYS_io_uring_setup => exec::goes_past("the program uses io_uring"),
+        // Past the C library's names, but not past its function. Our own descriptors must not be closed, nor streams without our knowledge.
+        // SAFETY: numbers.
+        libc::SYS_close => return unsafe { descriptors::close(a as c_int) }.into(),
+        libc::SYS_close_range => {
+            // SAFETY: numbers.
+            let result = unsafe { descriptors::close_range(a as u32, b as u32, c as c_int) };
+            return result.into();
+        }
         libc::SYS_seccomp => exec::let_go_of_all("the program confines itself (seccomp)"),
         _ => {}
     }
