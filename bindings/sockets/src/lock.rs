@@ -91,12 +91,21 @@ pub(crate) fn try_hold(word: &AtomicU32) -> Option<Held<'_>> {
 pub(crate) fn hold(word: &AtomicU32) -> Held<'_> {
     match try_hold(word) {
         Some(held) => held,
-        None => wait(word),
+        None => wait(word, true),
+    }
+}
+
+/// The same for a word in memory of this process only: its holder is a thread of this process, or one that a forked child does not have.
+#[inline]
+fn hold_own(word: &AtomicU32) -> Held<'_> {
+    match try_hold(word) {
+        Some(held) => held,
+        None => wait(word, false),
     }
 }
 
 #[cold]
-fn wait(word: &AtomicU32) -> Held<'_> {
+fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
     let mut rounds = 0u32;
     let mut since = (0, 0);
     loop {
@@ -125,6 +134,7 @@ fn wait(word: &AtomicU32) -> Held<'_> {
         let is_gone = holder != 0
             && (holder == thread()
                 || !may_hold(holder)
+                || is_foreign && !is_shared
                 || is_foreign && now_ns - since.1 > PATIENCE_NS);
         if is_gone
             && word
@@ -147,7 +157,7 @@ mod access {
     //! The one place where the cell is opened.
     #![allow(unsafe_code)] // A lock of our own: that of `std` cannot be taken over from a thread that no longer exists.
 
-    use super::{Locked, hold};
+    use super::{Locked, hold_own};
 
     // SAFETY: the value is reached only by the holder of the lock.
     unsafe impl<T: Send> Sync for Locked<T> {}
@@ -155,7 +165,7 @@ mod access {
     impl<T> Locked<T> {
         /// Runs `act` with the value, alone.
         pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-            let _held = hold(&self.word);
+            let _held = hold_own(&self.word);
             // SAFETY: the lock is held, so there is no other reference. It is not re-entered: `act` is short code of this crate.
             act(unsafe { &mut *self.value.get() })
         }
