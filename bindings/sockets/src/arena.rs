@@ -64,6 +64,16 @@ pub(crate) fn take() -> Option<&'static Interest> {
     })
 }
 
+/// Before a fork.
+pub(crate) fn freeze() {
+    FREE.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    FREE.thaw();
+}
+
 pub(crate) fn give_back(interest: &'static Interest) {
     FREE.with(|free| free.push(interest));
 }

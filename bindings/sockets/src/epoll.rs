@@ -652,6 +652,28 @@ fn free_waiter(watched: &Watched) {
     );
 }
 
+/// Before a fork.
+pub(crate) fn freeze() {
+    LIVE.freeze();
+    LIVE.with_frozen(|live| {
+        for epoll in live {
+            epoll.state.freeze();
+        }
+    });
+    FREE.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    FREE.thaw();
+    LIVE.with_frozen(|live| {
+        for epoll in live {
+            epoll.state.thaw();
+        }
+    });
+    LIVE.thaw();
+}
+
 pub(crate) fn own_moved(from: c_int, to: c_int) {
     for epoll in LIVE.with(|live| live.clone()) {
         let _ = epoll

@@ -344,6 +344,16 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
     }
 }
 
+/// Before a fork.
+pub(crate) fn freeze() {
+    LISTENERS.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    LISTENERS.thaw();
+}
+
 /// After a fork, in both processes: hellos may be found by either.
 pub(crate) fn share_listeners() {
     LISTENERS.with(|all| {

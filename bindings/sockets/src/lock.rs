@@ -169,10 +169,26 @@ mod access {
             // SAFETY: the lock is held, so there is no other reference. It is not re-entered: `act` is short code of this crate.
             act(unsafe { &mut *self.value.get() })
         }
+
+        /// Of a value that this thread has frozen.
+        pub(crate) fn with_frozen<R>(&self, act: impl FnOnce(&T) -> R) -> R {
+            // SAFETY: the lock is held since `freeze`, by this thread or, in a forked child, by the thread that it is a copy of.
+            act(unsafe { &*self.value.get() })
+        }
     }
 }
 
 impl<T> Locked<T> {
+    /// Before a fork: what the child inherits is whole.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(hold_own(&self.word));
+    }
+
+    /// After it, in both processes.
+    pub(crate) fn thaw(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+
     pub(crate) const fn new(value: T) -> Self {
         Self {
             word: AtomicU32::new(0),

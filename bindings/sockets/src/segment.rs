@@ -300,6 +300,16 @@ pub(crate) fn adopt(fd: i32) -> Result<SegmentRef> {
     Ok(segment)
 }
 
+/// Before a fork.
+pub(crate) fn freeze() {
+    LIST.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    LIST.thaw();
+}
+
 pub(crate) fn own_moved(from: i32, to: i32) {
     LIST.with(|list| {
         for segment in list.iter() {

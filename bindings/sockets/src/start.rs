@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::explain;
-use crate::{epoll, exec, idle, listener, lock, sys, table};
+use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`: the default.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
@@ -86,14 +86,30 @@ extern "C" fn before_fork() {
         let using = table::using(socket);
         using.mine().own.processes.fetch_add(1, Ordering::AcqRel);
     });
+    // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
+    epoll::freeze();
+    arena::freeze();
+    table::freeze();
+    listener::freeze();
+    segment::freeze();
+}
+
+fn thaw() {
+    segment::thaw();
+    listener::thaw();
+    table::thaw();
+    arena::thaw();
+    epoll::thaw();
 }
 
 extern "C" fn in_parent() {
+    thaw();
     lock::note_fork();
     listener::share_listeners();
 }
 
 extern "C" fn in_child() {
+    thaw();
     lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();

@@ -408,6 +408,18 @@ pub(crate) fn abandon(using: &Use) {
     using.0.users.fetch_or(CLOSING, Ordering::AcqRel);
 }
 
+/// Before a fork.
+pub(crate) fn freeze() {
+    LIVE.freeze();
+    FREE.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    LIVE.thaw();
+    FREE.thaw();
+}
+
 /// Whether this process has any stream.
 pub(crate) fn has_any() -> bool {
     LIVE.with(|live| !live.is_empty())
