@@ -508,6 +508,24 @@ fn ssh() {
     });
 }
 
+/// Memory is shared by processes of one user only: another user's client talks TCP, and is answered.
+#[test]
+fn other_users_talk_tcp() {
+    if !has("other_users_talk_tcp", &["python3"]) {
+        return;
+    }
+    if !is_root() {
+        return println!("SKIPPED other_users_talk_tcp: only root can become another user");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/users.py");
+    let output = succeed(program(Carried, "python3").arg(script), b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.stdout, b"b'HELLO'\n");
+    assert_eq!(carried(&output.stderr), 0, "{said}");
+    assert!(said.contains("has no mailbox of this user"), "{said}");
+    assert!(said.contains("left no hello"), "{said}");
+}
+
 /// A program that cannot be reached is served all the same: a static one talks TCP to a carried server.
 #[test]
 fn static_programs_talk_tcp() {
