@@ -126,6 +126,9 @@ pub(crate) struct Args {
     /// (adaptive, the default)
     #[arg(long, value_name = "EXECUTOR")]
     executor: Option<Executor>,
+    /// Threads of each worker, which share its rows and its copy of x; default: 1
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=SolveConfig::THREADS_MOST as i64))]
+    threads: Option<u16>,
     /// Elements in one frame
     #[arg(long, value_name = "E|auto", default_value = "auto")]
     elements: Elements,
@@ -443,6 +446,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 executor: args.executor.unwrap_or_default(),
                 elements: args.elements,
                 inner: args.inner,
+                threads: args.threads.map_or(1, usize::from),
                 omega: args.omega,
                 // Combined epochs have no residual of their own to refine.
                 combines: how.method == Method::RelaxGcr && args.precision == Precision::Double,

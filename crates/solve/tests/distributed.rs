@@ -289,6 +289,53 @@ fn any_thread_may_compute() {
     }
 }
 
+/// Threads that share a worker's rows reach the same answers: by laps in both modes and on either thread, by LU of each strip, and by Krylov methods.
+#[test]
+fn workers_have_threads() {
+    let relaxed = |mode, inner| SolveConfig {
+        mode,
+        inner,
+        ..config()
+    };
+    let cg = krylov(Kind::Cg, Preconditioning::ModifiedIlu);
+    for (what, base) in [
+        ("dense:600", relaxed(Mode::Async, Inner::Sweep)),
+        ("dense:600", relaxed(Mode::Sync, Inner::Sweep)),
+        ("poisson2d:150", relaxed(Mode::Async, Inner::Lu)),
+        ("poisson2d:200", relaxed(cg, Inner::Auto)),
+        (
+            "dense:600",
+            relaxed(krylov(Kind::Gmres, Preconditioning::Jacobi), Inner::Auto),
+        ),
+    ] {
+        let generate: Generate = what.parse().unwrap();
+        let system = generate.system(1).unwrap();
+        for (over, loss) in [(Over::Shm, 0.0), (Over::Udp, 0.2)] {
+            for (executor, threads) in [(Executor::RunToCompletion, 2), (Executor::Pipeline, 3)] {
+                let config = SolveConfig {
+                    executor,
+                    threads,
+                    ..base.clone()
+                };
+                let solved = solve(over, 2, loss, Input::System(&system), &config);
+                check(&solved, &system, 2, &format!("{what} {over:?} {config:?}"));
+                let fewer = solved
+                    .outcome
+                    .notes
+                    .iter()
+                    .any(|note| note.contains("too few"));
+                let stored = system.matrix.stored() / 2;
+                assert_eq!(
+                    fewer,
+                    stored / 50_000 < threads,
+                    "{:?}",
+                    solved.outcome.notes
+                );
+            }
+        }
+    }
+}
+
 /// Rows made by the workers themselves are those that would have been sent, and the judge never has them.
 #[test]
 fn workers_make_their_own_rows() {

@@ -141,6 +141,7 @@ impl Args {
             ("--loss", self.loss.is_some()),
             ("--executor", self.executor.is_some()),
             ("--elements", self.elements != Elements::Auto),
+            ("--threads", self.threads.is_some()),
             ("--congestion", self.congestion.is_some()),
             ("--metrics", self.metrics.is_some()),
             ("--admit", self.admit),

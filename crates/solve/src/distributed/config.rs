@@ -87,6 +87,8 @@ pub struct SolveConfig {
     pub elements: Elements,
     /// The method of a lap within a worker's block.
     pub inner: Inner,
+    /// Threads of each worker that share its rows.
+    pub threads: usize,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
     /// In how many bits sweeps read dense rows.
@@ -129,6 +131,9 @@ enum ExecutorAsSent {
 }
 
 impl SolveConfig {
+    /// Most threads of one worker.
+    pub const THREADS_MOST: usize = 256;
+
     /// The method's name for reports.
     pub(super) fn method_name(&self) -> String {
         match self.mode {
@@ -153,6 +158,7 @@ impl Default for SolveConfig {
             executor: Executor::default(),
             elements: Elements::default(),
             inner: Inner::default(),
+            threads: 1,
             omega: 1.0,
             precision: Precision::Double,
             may_change: false,

@@ -141,6 +141,7 @@ impl Setup {
             && self.fresh.iter().all(|rows| !rows.is_empty())
             && self.fresh.is_sorted_by(|a, b| a.end <= b.start)
             && self.config.elements != Elements::Fixed(0)
+            && (1..=SolveConfig::THREADS_MOST).contains(&self.config.threads)
     }
 }
 

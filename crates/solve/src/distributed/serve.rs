@@ -6,6 +6,7 @@
 //! a large block) the endpoint's progress assistant answers the others.
 
 use super::beside::{Beside, Returned};
+use super::config::SolveConfig;
 use super::division::{Division, Done};
 use super::field::{JUDGE, Outlet, node};
 use super::message::LapReport;
@@ -117,9 +118,10 @@ fn serve<L: Link>(
         .map(node)
         .collect();
     let team = &endpoint.members()[1..]; // the judge sleeps
-    let contended = endpoint.is_oversubscribed(team);
-    // With two threads for each worker.
-    let crowded = endpoint.is_oversubscribed(&[team, team].concat());
+    // With so many threads for each worker, threads outnumber cores.
+    let too_many = (1..=SolveConfig::THREADS_MOST)
+        .find(|&threads| endpoint.is_oversubscribed(&vec![team; threads].concat()))
+        .unwrap_or(usize::MAX);
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let (mut turn, mut beat) = (0, 0);
@@ -137,6 +139,8 @@ fn serve<L: Link>(
         driver.worker.exchanged(now_ns() - before);
         driver.check()?;
         let sent = driver.send(endpoint)?;
+        let threads = driver.worker.threads();
+        let (contended, crowded) = (threads >= too_many, threads + 1 >= too_many);
         let gains = !crowded && !others.is_empty(); // alone there is nothing to receive
         driver.divide(before, (gains, crowded), began)?;
         // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.

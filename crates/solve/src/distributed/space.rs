@@ -285,7 +285,7 @@ impl<L: Link> Space for Between<'_, L> {
                 },
             });
         }
-        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY {
+        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY && !now.x.is_empty() {
             self.told = moment;
             self.tell(now.x);
         }

@@ -73,8 +73,8 @@ pub(super) struct Worker {
     kept: Option<RowBlock>,
     carried: Carried,
     field: Option<Field>,
-    /// Of the rows, where a Krylov method iterates.
-    preconditioner: Option<Preconditioner>,
+    /// Of each thread's rows, where a Krylov method iterates.
+    preconditioners: Vec<(Range<usize>, Preconditioner)>,
     /// Why this worker ended the epoch, where workers do.
     cause: Option<Cause>,
     epoch: u32,
@@ -101,7 +101,7 @@ impl Worker {
             kept: None,
             carried: Carried::default(),
             field: None,
-            preconditioner: None,
+            preconditioners: Vec::new(),
             cause: None,
             epoch: 0,
             rhs_sq: 0.0,
@@ -164,6 +164,11 @@ impl Worker {
     /// Who is to compute; known once the setup is.
     pub(super) fn executor(&self) -> Option<Executor> {
         self.setup.as_ref().map(|setup| setup.config.executor)
+    }
+
+    /// How many threads compute; one until the setup is known.
+    pub(super) fn threads(&self) -> usize {
+        self.setup.as_ref().map_or(1, |setup| setup.config.threads)
     }
 
     /// Records time spent on receiving.
@@ -414,15 +419,18 @@ impl Worker {
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
         let mut notes: Vec<String> = sweeper.note().map(str::to_owned).into_iter().collect();
         if let Mode::Krylov(krylov) = setup.config.mode {
-            let made = Preconditioner::new(sweeper.block(), krylov.preconditioning);
-            notes.extend(made.differs(krylov.preconditioning).map(|made| {
+            self.preconditioners = sweeper.each_strip(|rows| {
+                let made = Preconditioner::new(sweeper.block(), &rows, krylov.preconditioning);
+                (rows, made)
+            });
+            let differs = |(_, made): &(_, Preconditioner)| made.differs(krylov.preconditioning);
+            notes.extend(self.preconditioners.iter().find_map(differs).map(|made| {
                 format!(
                     "worker {} preconditions by {made}: there is no {}",
                     self.me + 1,
                     krylov.preconditioning
                 )
             }));
-            self.preconditioner = Some(made);
         }
         let carried = std::mem::take(&mut self.carried);
         let field = Field::new(sweeper, setup, (self.me, self.capacity_bytes), carried);
@@ -580,7 +588,9 @@ impl Worker {
         };
         match Relaxation::new(inner, setup.config.omega) {
             Ok(relaxation) => {
-                let relaxation = relaxation.read_in(setup.config.precision);
+                let relaxation = relaxation
+                    .read_in(setup.config.precision)
+                    .by_threads(setup.config.threads);
                 Step::Build(Box::new(rows), relaxation)
             }
             Err(error) => {

@@ -9,6 +9,7 @@
 
 use crate::local::diagonal_block;
 use crate::system::{Csr, RowBlock, RowValues};
+use std::ops::Range;
 
 /// Which preconditioner to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -66,10 +67,10 @@ pub struct Factors {
 }
 
 impl Preconditioner {
-    /// The one asked for, or the nearest that exists: dense rows have no incomplete factors.
-    pub fn new(block: &RowBlock, which: Preconditioning) -> Self {
+    /// The one asked for, of `rows` of `block`, or the nearest that exists: dense rows have no incomplete factors.
+    pub fn new(block: &RowBlock, rows: &Range<usize>, which: Preconditioning) -> Self {
         if let (RowValues::Sparse(csr), false) = (&block.values, which == Preconditioning::Jacobi) {
-            let own = diagonal_block(block, csr);
+            let own = diagonal_block(block, csr, rows);
             if which == Preconditioning::ModifiedIlu
                 && let Some(factors) = Factors::new(
                     &own,
@@ -87,7 +88,7 @@ impl Preconditioner {
             }
         }
         let inverse = |row| 1.0 / block.diagonal(row);
-        Self::Jacobi(block.rows.clone().map(inverse).collect())
+        Self::Jacobi(rows.clone().map(inverse).collect())
     }
 
     /// The name for reports.
@@ -227,7 +228,7 @@ mod tests {
         let product = system.matrix.times(&x);
         let block = RowBlock::whole(system);
         for which in [Preconditioning::Ilu, Preconditioning::ModifiedIlu] {
-            let preconditioner = Preconditioner::new(&block, which);
+            let preconditioner = Preconditioner::new(&block, &block.rows, which);
             let mut z = vec![0.0; 50];
             preconditioner.apply(&product, &mut z);
             let error = z.iter().zip(&x).map(|(z, x)| (z - x).abs());
@@ -248,7 +249,7 @@ mod tests {
             let u: Vec<f64> = (0..n).map(|k| (k as f64).sin()).collect();
             let v: Vec<f64> = (0..n).map(|k| (k as f64 * 0.7).cos()).collect();
             for which in [Preconditioning::Ilu, Preconditioning::ModifiedIlu] {
-                let preconditioner = Preconditioner::new(&block, which);
+                let preconditioner = Preconditioner::new(&block, &block.rows, which);
                 assert_ne!(preconditioner.name(), "Jacobi");
                 let (mut mu, mut mv) = (vec![0.0; n], vec![0.0; n]);
                 preconditioner.apply(&u, &mut mu);
@@ -265,7 +266,8 @@ mod tests {
         let triplets = [(0, 0, 1.0), (0, 1, 3.0), (1, 0, 3.0), (1, 1, 1.0)];
         let csr = Csr::from_triplets(2, 2, &triplets).unwrap();
         let system = System::new(Matrix::Sparse(csr), None, "m".into()).unwrap();
-        let preconditioner = Preconditioner::new(&RowBlock::whole(system), Preconditioning::Ilu);
+        let block = RowBlock::whole(system);
+        let preconditioner = Preconditioner::new(&block, &block.rows, Preconditioning::Ilu);
         assert_eq!(preconditioner.name(), "Jacobi");
     }
 }

@@ -59,7 +59,10 @@ pub fn solve_until(
             let verifying = Instant::now();
             let block = sweeper.block();
             let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
-            let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
+            let rounding = super::relative(
+                f64::EPSILON * block.magnitude_sq(0..x.len(), &x).sqrt(),
+                norm,
+            );
             verifications += 1;
             seconds.verify_last = verifying.elapsed().as_secs_f64();
             seconds.verify += seconds.verify_last;

@@ -10,7 +10,6 @@
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
 use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{Order, PartitionError, RowBlock, System, partition};
-use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
@@ -245,7 +244,10 @@ impl Shared {
             *private = load(shared);
         }
         store(&self.cells[worker].residual_sq, block.residual_sq(x));
-        store(&self.cells[worker].magnitude_sq, block.magnitude_sq(x));
+        store(
+            &self.cells[worker].magnitude_sq,
+            block.magnitude_sq(0..block.rhs.len(), x),
+        );
         self.gate.wait();
         self.gate.wait();
         self.command.load(Ordering::Relaxed) != END
@@ -255,7 +257,7 @@ impl Shared {
 /// One worker's loop.
 fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
     let cell = &shared.cells[worker];
-    let foreign = ranges_of(&sweeper.block().foreign_columns());
+    let foreign = super::ranges_of(&sweeper.block().foreign_columns());
     let rows_per_step = sweeper.rows_per_step();
     let mut x = vec![0.0; shared.x.len()];
     loop {
@@ -310,19 +312,6 @@ fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>,
             })
             .collect()
     })
-}
-
-/// Ranges of consecutive columns.
-fn ranges_of(columns: &[u32]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for &column in columns {
-        let column = column as usize;
-        match ranges.last_mut() {
-            Some(range) if range.end == column => range.end += 1,
-            _ => ranges.push(column..column + 1),
-        }
-    }
-    ranges
 }
 
 fn load(word: &AtomicU64) -> f64 {
