@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
-use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig};
+use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig, Start};
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
@@ -167,6 +167,12 @@ pub(crate) struct Args {
     /// Take a worker for lost that is not heard of for so long, in seconds; its rows go to the others
     #[arg(long, value_name = "S", default_value = "10", value_parser = crate::bench::seconds)]
     lease: Duration,
+    /// Workers whose judge (node 0) dies go on for so long, in seconds, until another takes its place; default: they end
+    #[arg(long, value_name = "S", requires = "id", value_parser = crate::bench::seconds)]
+    outlive: Option<Duration>,
+    /// Take the place of a judge that died: its workers keep their rows and their x. With the same options that it had, and --id 0
+    #[arg(long, requires = "id")]
+    take_over: bool,
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
@@ -455,6 +461,8 @@ pub(crate) fn run(args: Args) -> Outcome {
                 shares: args.weights.clone().unwrap_or_default(),
                 checkpoints: args.checkpoint.is_some(),
                 lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
+                outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX))
+                    as u64,
                 max_laps: args.max_laps,
                 solution: args.solution().unwrap_or_default(),
                 seed: args.seed,
@@ -463,7 +471,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 config.weights(workers).is_some(),
                 "--weights: give one for each of the {workers} workers"
             );
-            let start = match &args.resume {
+            let x = match &args.resume {
                 Some(path) => {
                     let x = read_vector(path, source.rows())?;
                     Some(order.as_ref().map_or(x.clone(), |order| order.arrange(&x)))
@@ -478,7 +486,10 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
             };
             let kept = distributed::Kept {
-                start,
+                start: Start {
+                    x,
+                    succeeds: args.take_over,
+                },
                 checkpoint: args.checkpoint.is_some().then_some((args.every, &mut save)),
             };
             distributed::solve(

@@ -365,7 +365,7 @@ fn extreme_numbers_of_workers() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
@@ -461,7 +461,7 @@ fn impossible_lu_is_reported_by_name() {
         &mut judge,
         Input::System(&system),
         &config,
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err().to_string();
@@ -503,7 +503,7 @@ fn lost_workers_are_survived() {
             &mut judge,
             Input::System(&system),
             &config(),
-            None,
+            Start::default(),
             quiet(&mut Vec::new, &mut |_| ()),
         );
         let solved = solved.unwrap();
@@ -526,7 +526,7 @@ fn lost_workers_are_survived() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
@@ -554,7 +554,7 @@ fn the_launchers_word_is_the_error() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(ended, &mut |_| ()),
     );
     assert_eq!(

@@ -148,6 +148,8 @@ impl Args {
             ("--weights", self.weights.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--resume", self.resume.is_some()),
+            ("--outlive", self.outlive.is_some()),
+            ("--take-over", self.take_over),
             ("--key, --seal and --open", self.security.is_given()),
         ]
         .into_iter()

@@ -105,6 +105,8 @@ pub struct SolveConfig {
     pub checkpoints: bool,
     /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
     pub lease_ms: u64,
+    /// Workers whose judge died go on for so long, until another takes its place, in milliseconds; 0: they end.
+    pub outlive_ms: u64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
     /// Of generated systems.
@@ -167,6 +169,7 @@ impl Default for SolveConfig {
             shares: Shares::Equal,
             checkpoints: false,
             lease_ms: 10_000,
+            outlive_ms: 0,
             max_laps: 100_000,
             solution: Solution::Ones,
             seed: 1,

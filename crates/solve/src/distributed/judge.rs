@@ -11,8 +11,9 @@
 //! and each waits for all workers that have rows.
 
 use super::config::{Mode, SolveConfig};
-use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, WorkerStats};
+use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, Standing, WorkerStats};
 use super::ranges::{hand_over, in_proportion, without};
+use super::succession;
 use super::watch::{Cause, Policy, Watch};
 use crate::local::Limits;
 use crate::report::Reason;
@@ -103,6 +104,8 @@ struct WorkerSlot {
 #[derive(Debug)]
 pub(super) struct Judge {
     config: SolveConfig,
+    /// Tells the system from others.
+    system: u64,
     division: u32,
     /// Whether x may be other than 0.
     moved: bool,
@@ -127,17 +130,19 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Orders the first division; the driver completes each setup and sends what it announces (`feed`). `start`: x to begin with, if not 0.
+    /// Orders the first division; the driver completes each setup and sends what it announces (`feed`). With the ranges, the
+    /// system's fingerprint. `start`: x to begin with, if not 0.
     pub(super) fn new(
         limits: Limits,
         config: &SolveConfig,
-        ranges: Vec<Range<usize>>,
+        (ranges, system): (Vec<Range<usize>>, u64),
         start: Option<Vec<f64>>,
     ) -> Self {
         let policy = Policy::new(limits, 0.0, config.combines);
         let n = ranges.iter().map(|rows| rows.end).max().unwrap_or(0);
         let mut judge = Self {
             config: config.clone(),
+            system,
             division: 0,
             moved: start.is_some(),
             begun: false,
@@ -158,6 +163,46 @@ impl Judge {
             out: VecDeque::new(),
         };
         judge.divide(ranges);
+        judge
+    }
+
+    /// Takes the place of a judge that died: goes on with what workers have (`succession`). `start`: x of rows that nobody has, if not 0.
+    pub(super) fn succeeding(
+        limits: Limits,
+        config: &SolveConfig,
+        (n, system): (usize, u64),
+        standings: &[Option<Standing>],
+        start: Option<Vec<f64>>,
+    ) -> Self {
+        let ranges = succession::ranges(standings, n);
+        let none = vec![0..0; standings.len()];
+        let mut judge = Self::new(limits, config, (none, system), start);
+        if judge.x.is_empty() {
+            judge.x = vec![0.0; n];
+        }
+        judge.moved = true;
+        for (slot, told) in judge.slots.iter_mut().zip(standings) {
+            match told {
+                None => slot.is_gone = true,
+                Some(told) => {
+                    judge.division = judge.division.max(told.division);
+                    judge.epoch = judge.epoch.max(told.epoch);
+                    (slot.rows, slot.laps) = (told.rows.clone(), told.laps);
+                    slot.rhs_sq = Some(0.0); // it has its rows
+                }
+            }
+        }
+        let gone = judge.slots.iter().filter(|slot| slot.is_gone).count();
+        let there = standings.len() - gone;
+        judge.notes.push(format!(
+            "another judge took over: {there} workers went on without it, {gone} were gone"
+        ));
+        judge.divide(ranges);
+        for (worker, told) in standings.iter().enumerate() {
+            if told.as_ref().is_some_and(|told| told.rows.is_empty()) {
+                judge.joined(worker);
+            }
+        }
         judge
     }
 
@@ -195,6 +240,7 @@ impl Judge {
                 rows: RowSource::Stream { bytes: Vec::new() },
                 values: 0,
                 exchanges: self.moved,
+                system: self.system,
             };
             self.out.push_back((worker, Order::Setup(Box::new(setup))));
         }
@@ -510,6 +556,7 @@ impl Judge {
             Answer::Residual { epoch, .. }
             | Answer::Solution { epoch, .. }
             | Answer::Final { epoch, .. } => old(*epoch),
+            Answer::Standing(_) => true, // there is a judge already
             Answer::Failed { .. } | Answer::PeerLost { .. } => false,
         }
     }

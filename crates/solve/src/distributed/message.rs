@@ -59,6 +59,8 @@ pub(super) enum Order {
         /// The epoch that has ended.
         epoch: u32,
     },
+    /// Of a judge that takes the place of another: answer `Standing`.
+    Inquire,
     /// The judge has received everything: leave.
     Leave,
     /// The run has failed: leave.
@@ -86,6 +88,8 @@ pub(super) struct Setup {
     pub(super) values: usize,
     /// Workers begin by exchanging their blocks: x is not 0.
     pub(super) exchanges: bool,
+    /// Tells the system from others (`succession::fingerprint`).
+    pub(super) system: u64,
 }
 
 /// Source of a worker's rows.
@@ -167,6 +171,8 @@ pub(super) enum Answer {
         /// Counted from 0.
         worker: usize,
     },
+    /// What this worker holds.
+    Standing(Standing),
     /// This worker has stopped iterating.
     Frozen(Frozen),
     /// Exact residual of the own rows.
@@ -205,6 +211,22 @@ pub(super) enum Answer {
         epoch: u32,
         stats: WorkerStats,
     },
+}
+
+/// What a worker holds, as it tells a new judge.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    /// Of its last setup; 0: it had none.
+    pub(super) division: u32,
+    pub(super) epoch: u32,
+    /// Rows of the whole system.
+    pub(super) n: usize,
+    /// Rows that it has in full, with their x.
+    pub(super) rows: Range<usize>,
+    /// Of its last setup.
+    pub(super) system: u64,
+    /// Laps done.
+    pub(super) laps: f64,
 }
 
 /// State of a worker that has stopped iterating.

@@ -20,6 +20,7 @@ fn orders() -> Vec<Order> {
         rows: RowSource::Stream { bytes: vec![77, 5] },
         values: 3,
         exchanges: true,
+        system: 0x1234,
     };
     let watch = Watch::new(1e-20, 50, f64::INFINITY, 1000);
     vec![

@@ -5,7 +5,9 @@
 //! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual; `watch` ends epochs, `ranges` and `pace` divide rows anew, and `accelerate`
 //! combines them where laps alone would converge too slowly.
 //!
-//! Left out on purpose: a judge that is replaced, and choosing hosts.
+//! A judge that dies is replaced by another process (`succession`).
+//!
+//! Left out on purpose: choosing hosts.
 
 mod accelerate;
 mod beside;
@@ -28,6 +30,7 @@ pub mod simulated;
 mod space;
 mod stats;
 mod step;
+mod succession;
 mod walk;
 mod watch;
 mod worker;
@@ -38,6 +41,6 @@ mod net;
 pub use config::{Krylov, Mode, Shares, SharesError, SolveConfig};
 pub use message::WorkerStats;
 pub(crate) use ranges::in_proportion;
-pub use run::{Checkpoint, Input, SolveError, Solved, Watch, run};
+pub use run::{Checkpoint, Input, SolveError, Solved, Start, Watch, run};
 pub use serve::{WorkerError, worker_main};
 pub use step::WorkerFault;

@@ -11,6 +11,7 @@ use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, WorkerStats};
 use super::pace::Pace;
 use super::ranges;
 use super::stats;
+use super::succession;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
 use crate::report::{Outcome, Progress, Seconds};
 use crate::system::{Generate, PartitionError, System, partition_by};
@@ -57,6 +58,25 @@ pub enum Input<'a> {
     System(&'a System),
     /// Made by each worker for its own rows, from `SolveConfig::seed`.
     Generate(&'a Generate),
+}
+
+impl Input<'_> {
+    /// Rows of the system.
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            Self::System(system) => system.n(),
+            Self::Generate(what) => what.n(),
+        }
+    }
+}
+
+/// What a run begins with.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// x, if not 0.
+    pub x: Option<Vec<f64>>,
+    /// The workers wait for a judge: theirs died ([`SolveConfig::outlive_ms`]). They keep their rows and their x.
+    pub succeeds: bool,
 }
 
 /// What a run tells, and asks, while it runs.
@@ -168,6 +188,17 @@ pub enum SolveError {
         /// What was wrong.
         what: &'static str,
     },
+    /// The workers hold rows of another system.
+    #[error(
+        "{worker} holds rows of another system than this: give the same matrix, right-hand side, seed and number of workers as its judge had"
+    )]
+    OtherSystem {
+        /// Its name.
+        worker: String,
+    },
+    /// No worker holds rows.
+    #[error("no worker holds rows of a run whose judge died: there is nothing to take over")]
+    NothingToTakeOver,
     /// The user wanted to stop before there was an x to return.
     #[error("interrupted before the tolerance was reached")]
     Interrupted,
@@ -184,7 +215,7 @@ pub enum SolveError {
     Send(#[from] SendError),
 }
 
-/// Solves `input` with all other members of the cluster as workers, from x = 0 or `start`.
+/// Solves `input` with all other members of the cluster as workers, from x = 0 or as `start` says.
 ///
 /// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true an asynchronous run ends with the x that it has,
 /// verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
@@ -192,7 +223,7 @@ pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
     config: &SolveConfig,
-    start: Option<Vec<f64>>,
+    start: Start,
     watch: Watch<'_>,
 ) -> Result<Solved, SolveError> {
     if endpoint.me() != NodeId(0) {
@@ -200,12 +231,22 @@ pub fn run<L: Link>(
     }
     let limits = Limits::new(config.tol, config.max_laps)?;
     Relaxation::new(config.inner, config.omega)?;
-    let ranges = share_out(input, config, endpoint.members().len() - 1)?;
+    let workers = endpoint.members().len() - 1;
+    let system = succession::fingerprint(input, config.solution, config.seed);
+    let judge = if start.succeeds {
+        let lease = Duration::from_millis(config.lease_ms);
+        let n = input.rows();
+        let told = succession::survey(endpoint, (n, system), lease)?;
+        Judge::succeeding(limits, config, (n, system), &told, start.x)
+    } else {
+        let ranges = share_out(input, config, workers)?;
+        Judge::new(limits, config, (ranges, system), start.x)
+    };
     let mut bench = Bench {
-        feeds: ranges.iter().map(|_| None).collect(),
+        feeds: (0..workers).map(|_| None).collect(),
         bytes: (0, 0),
-        heard: vec![Heard::now(); ranges.len()],
-        judge: Judge::new(limits, config, ranges, start),
+        heard: vec![Heard::now(); workers],
+        judge,
         input,
         up: Vec::new(),
         first_loading: None,

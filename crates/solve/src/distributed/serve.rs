@@ -46,7 +46,7 @@ pub enum WorkerError {
     /// Node 0 is the judge.
     #[error("node 0 is the judge; workers are nodes 1 and up")]
     NotAWorker,
-    /// The judge died or closed the connection.
+    /// The judge died or closed the connection, and no other took its place in time.
     #[error("the judge was lost")]
     JudgeLost,
     /// A message or the rows are faulty.
@@ -93,7 +93,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         collectives: None,
         inbox: Inbox::default(),
         fault: None,
-        judge_lost: false,
+        orphaned: None,
     };
     let result = serve(endpoint, &mut driver, me);
     if let Err(WorkerError::Fault(fault)) = &result
@@ -235,7 +235,8 @@ struct Driver {
     collectives: Option<Collectives>,
     inbox: Inbox,
     fault: Option<WorkerFault>,
-    judge_lost: bool,
+    /// Since when there is no judge.
+    orphaned: Option<Instant>,
 }
 
 impl Driver {
@@ -338,9 +339,19 @@ impl Driver {
     fn check(&mut self) -> Result<(), WorkerError> {
         match self.fault.take() {
             Some(fault) => Err(fault.into()),
-            None if self.judge_lost && !self.worker.is_finished() => Err(WorkerError::JudgeLost),
-            None => Ok(()),
+            None => match self.orphaned {
+                Some(since) if since.elapsed() >= self.outlives() => match self.worker.deserted() {
+                    true => Ok(()),
+                    false => Err(WorkerError::JudgeLost),
+                },
+                _ => Ok(()),
+            },
         }
+    }
+
+    /// How long to go on without a judge.
+    fn outlives(&self) -> Duration {
+        Duration::from_millis(self.worker.outlive_ms())
     }
 
     /// Sends waiting messages while there is room; returns whether all were sent.
@@ -360,10 +371,7 @@ impl Driver {
                 Err(SendError::WouldBlock { .. } | SendError::UnknownPeer { .. }) => {
                     return Ok(false);
                 }
-                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
-                    return Err(WorkerError::JudgeLost);
-                }
-                // `peer_dead` has told the judge.
+                // `peer_dead` has told the judge, or that it is the judge.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -385,7 +393,7 @@ impl Driver {
 
     fn miss(&mut self, peer: NodeId) {
         match peer {
-            JUDGE => self.judge_lost = true,
+            JUDGE => self.orphaned = self.orphaned.or(Some(Instant::now())),
             NodeId(worker) => self.worker.peer_lost(usize::from(worker) - 1),
         }
     }
@@ -400,6 +408,12 @@ impl Handler for Driver {
         match &mut self.beside {
             Some(beside) if beside.is_lent() => beside.give(&datagram),
             _ => self.worker.datagram(&datagram),
+        }
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        if peer == JUDGE {
+            self.orphaned = None;
         }
     }
 

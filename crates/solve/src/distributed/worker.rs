@@ -12,7 +12,7 @@ use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
 use super::field::{Carried, Exact, Field, Outlet, Stepped};
 use super::loading::Loading;
-use super::message::{Answer, Note, Order, Piece, RowSource, Setup, WorkerStats};
+use super::message::{Answer, Note, Order, Piece, RowSource, Setup, Standing, WorkerStats};
 use super::readers::Readers;
 use super::step::{Out, Rows, Step, To, Way, WorkerFault};
 use super::watch::{Cause, Watch};
@@ -221,6 +221,10 @@ impl Worker {
             (Order::Abort { why }, _) => Err(WorkerFault::Aborted { why }),
             (_, Phase::Left) => Ok(()),
             (Order::Setup(setup), _) => self.set_up(setup),
+            (Order::Inquire, _) => {
+                self.tell(Way::Control, &Answer::Standing(self.standing()));
+                Ok(())
+            }
             (Order::Values { start, values }, Phase::Loading) => {
                 self.loading.values(&mut self.carried.x, start, &values)?;
                 if self.loading.is_whole() {
@@ -266,6 +270,40 @@ impl Worker {
             }
             (_, _) => bad("an order that does not fit"),
         }
+    }
+
+    /// What this worker holds, for a new judge.
+    fn standing(&self) -> Standing {
+        let kept = self.kept.as_ref();
+        let block = self
+            .field
+            .as_ref()
+            .map(|field| field.sweeper().block())
+            .or(kept);
+        let setup = self.setup.as_ref();
+        Standing {
+            division: setup.map_or(0, |setup| setup.division),
+            epoch: self.epoch,
+            n: block.map_or(0, |block| block.columns),
+            rows: block.map_or(0..0, |block| block.rows.clone()),
+            system: setup.map_or(0, |setup| setup.system),
+            laps: self.field.as_ref().map_or(0.0, Field::laps),
+        }
+    }
+
+    /// There is no judge any more. Returns whether that is no failure: everything was delivered.
+    pub(super) fn deserted(&mut self) -> bool {
+        if self.is_finished() {
+            self.phase = Phase::Left;
+        }
+        self.is_finished()
+    }
+
+    /// How long this worker goes on without a judge.
+    pub(super) fn outlive_ms(&self) -> u64 {
+        self.setup
+            .as_ref()
+            .map_or(0, |setup| setup.config.outlive_ms)
     }
 
     /// Takes a message from another worker.
@@ -523,6 +561,10 @@ impl Worker {
             what,
         };
         let rows = setup.rows_of(self.me);
+        if (self.setup.as_ref()).is_some_and(|former| former.division >= setup.division) {
+            // Of another judge that begins anew.
+            (self.field, self.kept, self.carried) = (None, None, Carried::default());
+        }
         if rows.is_empty() {
             return Err(bad("a setup without rows for this worker"));
         }

@@ -36,6 +36,7 @@ impl Worker {
             rhs_norm: self.rhs_sq.sqrt(),
             start: own.start,
             snapshots: setup.config.checkpoints || team.len() > 1,
+            outlives: setup.config.outlive_ms > 0,
             team,
         })
     }
