@@ -415,6 +415,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     };
     let stop = || interrupt.is_set();
+    // Combined epochs have no residual of their own to refine.
+    let combines = how.method == Method::RelaxGcr && args.precision == Precision::Double;
     let (mut outcome, traffic) = match (how.mode, source) {
         (_, source) if !with_messages && !how.is_relaxation() => {
             let source = match source {
@@ -434,11 +436,18 @@ pub(crate) fn run(args: Args) -> Outcome {
             (outcome, Traffic::of_this_process())
         }
         (ModeName::Single, Source::System(system)) => (
-            single::solve_until(system, relaxation, limits, progress, stop)?,
+            single::solve_until(system, (relaxation, combines), limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (ModeName::Threads, Source::System(system)) => (
-            threads::solve_until(system, workers, relaxation, limits, progress, stop)?,
+            threads::solve_until(
+                system,
+                workers,
+                (relaxation, combines),
+                limits,
+                progress,
+                stop,
+            )?,
             Traffic::of_this_process(),
         ),
         (_, source) => {
@@ -454,8 +463,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 inner: args.inner,
                 threads: args.threads.map_or(1, usize::from),
                 omega: args.omega,
-                // Combined epochs have no residual of their own to refine.
-                combines: how.method == Method::RelaxGcr && args.precision == Precision::Double,
+                combines,
                 precision: args.precision,
                 tol: args.tol,
                 shares: args.weights.clone().unwrap_or_default(),

@@ -12,7 +12,7 @@ use tsumuji_node::{
     AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
 };
 use tsumuji_solve::distributed::{
-    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Watch, WorkerError, run,
+    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
     worker_main,
 };
 use tsumuji_solve::krylov::{Kind, Preconditioning};
@@ -77,7 +77,7 @@ fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveCo
     let mut calls = 0;
     let (mut count, mut nobody) = (|_: Progress| calls += 1, Vec::new);
     let watch = quiet(&mut nobody, &mut count);
-    let solved = run(&mut judge, input, config, None, watch);
+    let solved = run(&mut judge, input, config, Start::default(), watch);
     for worker in team {
         worker.join().unwrap().unwrap();
     }
@@ -600,6 +600,10 @@ fn runs_resume_where_others_ended() {
         let (mut nobody, mut tell) = (Vec::new, |_: Progress| ());
         let input = Input::System(&system);
         let watch = quiet(&mut nobody, &mut tell);
+        let start = Start {
+            x: start,
+            ..Start::default()
+        };
         let solved = run(&mut judge, input, &config, start, watch).unwrap();
         team.into_iter()
             .for_each(|worker| worker.join().unwrap().unwrap());

@@ -66,14 +66,9 @@ impl How {
         let method = match (args.method, args.mode) {
             (Method::Auto, ModeName::Auto) if mode == ModeName::Threads => Method::Auto,
             (Method::Auto, _) if mode == ModeName::Processes => Method::Auto,
-            (Method::Auto, _) if mode.uses_messages() => Method::RelaxGcr,
-            (Method::Auto, _) => Method::Relax,
+            (Method::Auto, _) => Method::RelaxGcr,
             (method, _) => method,
         };
-        ensure!(
-            mode.uses_messages() || method != Method::RelaxGcr,
-            "--method relax+gcr combines laps of processes: use --mode async or sync"
-        );
         Ok(Self { mode, method })
     }
 

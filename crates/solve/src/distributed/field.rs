@@ -5,10 +5,10 @@
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
-use super::accelerate::History;
 use super::message::{BOARD_CHANNEL, Estimate, LapReport, Setup};
 use super::round::Round;
 use super::walk::Walk;
+use crate::local::accelerate::History;
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::local::{Inner, Sweeper};
 use crate::system::RowBlock;

@@ -355,7 +355,12 @@ fn judge() -> Judge {
     let system = dense(2, 0.5);
     let ranges = crate::system::partition(&system.matrix, 2).unwrap();
     let limits = Limits::new(1e-10, 100).unwrap();
-    let mut judge = Judge::new(limits, &config(Mode::Async), (ranges, 1), None);
+    let mut judge = Judge::new(
+        limits,
+        &config(Mode::Async),
+        (ranges, Origin::default()),
+        None,
+    );
     for worker in 0..2 {
         judge
             .answer(
@@ -555,7 +560,12 @@ fn half_loaded_workers_begin_anew() {
     let system = dense(9, 0.5);
     let limits = Limits::new(1e-10, 100).unwrap();
     let ranges = vec![0..3, 3..6, 6..9];
-    let mut judge = Judge::new(limits, &config(Mode::Async), (ranges, 1), None);
+    let mut judge = Judge::new(
+        limits,
+        &config(Mode::Async),
+        (ranges, Origin::default()),
+        None,
+    );
     judge.lost(1, "early").unwrap();
     let fresh = |judge: &mut Judge| {
         let orders = judge.out().drain(..).map(|(worker, order)| match order {

@@ -17,6 +17,11 @@ pub(super) const BOARD_CHANNEL: u16 = 1;
 /// Channel of lap reports, sent to the judge alone.
 pub(super) const REPORT_CHANNEL: u16 = 3;
 
+/// Whether one epoch or division comes before another. They begin anywhere, and go round.
+pub(super) fn is_older(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) < 0
+}
+
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Order {
@@ -39,7 +44,7 @@ pub(super) enum Order {
         rhs_sq: f64,
         /// What ends the epoch.
         watch: Watch,
-        /// Combination of former epochs to begin with; see `accelerate`.
+        /// Combination of former epochs to begin with; see `local::accelerate`.
         factors: Vec<f64>,
     },
     /// Stop iterating, send the own block to all others, answer `Frozen`.
@@ -76,6 +81,8 @@ pub(super) struct Setup {
     pub(super) config: SolveConfig,
     /// Rising with each division.
     pub(super) division: u32,
+    /// The first of a run: what a worker has of another one is void.
+    pub(super) anew: bool,
     /// What belongs to older epochs is void.
     pub(super) epoch: u32,
     /// Rows of each worker; empty for one that takes no part.
@@ -183,7 +190,7 @@ pub(super) enum Answer {
         residual_sq: f64,
         /// Σ (|b| + |A| |x|)², or 0 if it was not wanted.
         magnitude_sq: f64,
-        /// Products for `accelerate::combine`, over the own rows.
+        /// Products for `local::accelerate::combine`, over the own rows.
         dots: Vec<f64>,
     },
     /// Part of the own block of x, in case this worker is lost.

@@ -19,6 +19,7 @@ fn orders() -> Vec<Order> {
         fresh: vec![4..5, 7..9],
         rows: RowSource::Stream { bytes: vec![77, 5] },
         values: 3,
+        anew: false,
         exchanges: true,
         system: 0x1234,
     };

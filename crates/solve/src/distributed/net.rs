@@ -3,7 +3,7 @@
 
 use super::feed::Feed;
 use super::field::Outlet;
-use super::judge::{Ended, Judge, JudgeFault, Stage};
+use super::judge::{Ended, Judge, JudgeFault, Origin, Stage};
 use super::message::{LapReport, Order, Standing, WorkerStats};
 use super::run::Input;
 use super::step::{Step, To, Way, WorkerFault};
@@ -244,6 +244,14 @@ impl Outlet for WorkerOutlet<'_> {
     }
 }
 
+/// Of the judge with this number. They count on across 2³², as clocks do.
+fn origin(judge: u32) -> Origin {
+    Origin {
+        system: 1,
+        first: (judge * 1_000_000).wrapping_sub(500_000),
+    }
+}
+
 /// Runs the system to the end.
 pub(super) fn run(
     system: &System,
@@ -253,7 +261,7 @@ pub(super) fn run(
 ) -> Result<Verdict, JudgeFault> {
     let ranges = partition(&system.matrix, workers).unwrap();
     let limits = Limits::new(config.tol, config.max_laps).unwrap();
-    let mut judge = Judge::new(limits, config, (ranges, 1), None);
+    let mut judge = Judge::new(limits, config, (ranges, origin(0)), None);
     let mut team: Vec<Option<Worker>> = (0..workers)
         .map(|me| Some(Worker::new(me, CAPACITY_BYTES)))
         .collect();
@@ -303,7 +311,7 @@ pub(super) fn run(
     }
     // Of a new judge, until all workers have told what they hold.
     let mut survey: Option<Survey> = None;
-    let mut is_judged = true;
+    let (mut is_judged, mut judges) = (true, 1);
     // Unequal: each worker steps at its own pace.
     let mut pace: Vec<u64> = (0..workers)
         .map(|_| {
@@ -496,14 +504,16 @@ pub(super) fn run(
             let told = survey.take().expect("looked at").into_standings();
             let has_rows = |told: &Standing| !told.rows.is_empty();
             judge = match told.iter().flatten().any(has_rows) {
-                true => Judge::succeeding(limits, config, (system.n(), 1), &told, None),
+                true => {
+                    Judge::succeeding(limits, config, (system.n(), origin(judges)), &told, None)
+                }
                 // The first division had not arrived anywhere.
                 false => {
                     let ranges = partition(&system.matrix, told.len()).unwrap();
-                    Judge::new(limits, config, (ranges, 1), None)
+                    Judge::new(limits, config, (ranges, origin(judges)), None)
                 }
             };
-            is_judged = true;
+            (is_judged, judges) = (true, judges + 1);
             for (worker, told) in told.iter().enumerate() {
                 if told.is_none() {
                     judge.lost(worker, "it died before")?;

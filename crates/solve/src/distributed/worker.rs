@@ -12,7 +12,9 @@ use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
 use super::field::{Carried, Exact, Field, Outlet, Stepped};
 use super::loading::Loading;
-use super::message::{Answer, Note, Order, Piece, RowSource, Setup, Standing, WorkerStats};
+use super::message::{
+    Answer, Note, Order, Piece, RowSource, Setup, Standing, WorkerStats, is_older,
+};
 use super::readers::Readers;
 use super::step::{Out, Rows, Step, To, Way, WorkerFault};
 use super::watch::{Cause, Watch};
@@ -216,7 +218,7 @@ impl Worker {
             Some(order) => order,
             None => return bad("a message that does not parse"),
         };
-        let is_late = |epoch: u32| (epoch.wrapping_sub(self.epoch) as i32) < 0;
+        let is_late = |epoch: u32| is_older(epoch, self.epoch);
         match (order, &self.phase) {
             (Order::Abort { why }, _) => Err(WorkerFault::Aborted { why }),
             (_, Phase::Left) => Ok(()),
@@ -374,7 +376,7 @@ impl Worker {
                 .keep(from, piece, BEFORE_SETUP_VALUES)
                 .map_err(misfit);
         };
-        if from == self.me || (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
+        if from == self.me || is_older(piece.epoch, self.epoch) {
             return Ok(()); // late
         }
         let is_due = setup.config.mode != Mode::Sync && piece.epoch == self.epoch;
@@ -561,8 +563,7 @@ impl Worker {
             what,
         };
         let rows = setup.rows_of(self.me);
-        if (self.setup.as_ref()).is_some_and(|former| former.division >= setup.division) {
-            // Of another judge that begins anew.
+        if setup.anew {
             (self.field, self.kept, self.carried) = (None, None, Carried::default());
         }
         if rows.is_empty() {

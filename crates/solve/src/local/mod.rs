@@ -4,6 +4,7 @@
 //! for comparison, and the circuits' solver eliminates the interior of its parts by [`BorderedCholesky`] or
 //! [`PartialLu`]. Nothing here knows of frames or nodes.
 
+pub(crate) mod accelerate;
 mod bordered;
 mod cholesky;
 mod compact;
