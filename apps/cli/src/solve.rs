@@ -7,6 +7,7 @@ mod circuit;
 mod distributed;
 mod history;
 mod how;
+mod kept;
 mod planned;
 mod show;
 mod swept;
@@ -533,7 +534,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     // After the report: a full disk must not take that, too.
     let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
     let kept = [
-        keep_x(&args, &outcome),
+        kept::keep_x(&args, &outcome),
         history.write(args.history.as_deref()),
         history.draw(args.plot.as_deref(), &title),
     ];
@@ -548,30 +549,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-/// Writes x to the file asked for. An unfinished x goes beside it: it must not replace a complete one that may be there.
-fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
-    let Some(path) = args.output.as_ref().filter(|_| !outcome.x.is_empty()) else {
-        return Ok(());
-    };
-    if outcome.reason != Reason::Interrupted {
-        return Ok(write_vector(path, &outcome.x)?);
-    }
-    let beside = unfinished(path);
-    write_vector(&beside, &outcome.x)?;
-    eprintln!(
-        "note: {} has the x of the interrupted run, with a relative residual of {:.1e}",
-        beside.display(),
-        outcome.residual
-    );
-    Ok(())
-}
-
-/// `x.npy` becomes `x.unfinished.npy`.
-fn unfinished(path: &Path) -> PathBuf {
-    let ending = path.extension().unwrap_or_default();
-    path.with_extension(Path::new("unfinished").with_extension(ending))
-}
-
 /// Checks that need not read the system.
 fn check(args: &Args) -> anyhow::Result<()> {
     if args.matrix.is_none() && args.generate.is_none() {
@@ -584,10 +561,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
     );
     if let Some(path) = &args.output {
-        check_vector(path)?;
+        kept::check_vector(path)?;
     }
     if let Some(path) = &args.checkpoint {
-        check_vector(path)?;
+        kept::check_vector(path)?;
     }
     if let Some(path) = &args.history {
         output::check_writable(path)?;
@@ -618,20 +595,6 @@ fn check(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// Refuses files to which no vector can be written.
-fn check_vector(path: &Path) -> anyhow::Result<()> {
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    let ending = ending.unwrap_or_default();
-    ensure!(
-        ["npy", "mtx"]
-            .iter()
-            .any(|known| ending.eq_ignore_ascii_case(known)),
-        "{}: solutions are written as .npy or .mtx; give a name that ends so",
-        path.display()
-    );
-    output::check_writable(path)
 }
 
 fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>)> {

@@ -4,7 +4,7 @@
 //! between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network (`net`); `run` and `serve` give them an
 //! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to
 //! whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual;
-//! `watch` ends epochs, `ranges` and `pace` divide rows anew, and `local::accelerate` combines epochs where laps alone would converge too slowly.
+//! `throttle` sends updates as fast as they leave, `watch` ends epochs, `ranges` and `pace` divide rows anew, and `local::accelerate` combines epochs where laps alone would converge too slowly.
 //!
 //! A judge that dies is replaced by another process (`succession`).
 //!
@@ -32,6 +32,7 @@ mod space;
 mod stats;
 mod step;
 mod succession;
+mod throttle;
 mod walk;
 mod watch;
 mod worker;

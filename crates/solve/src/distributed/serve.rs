@@ -9,11 +9,12 @@ use super::beside::{Beside, Returned};
 use super::config::SolveConfig;
 use super::division::{Division, Done};
 use super::field::{JUDGE, Outlet, node};
-use super::message::LapReport;
+use super::message::{LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
 use super::space::{Between, Broken, Inbox};
 use super::stats::{self, Meter};
 use super::step::{Step, To, Way, WorkerFault};
+use super::throttle::Throttle;
 use super::worker::Worker;
 use crate::local::Sweeper;
 use std::time::{Duration, Instant};
@@ -92,6 +93,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         meter: Meter::default(),
         collectives: None,
         inbox: Inbox::default(),
+        throttle: Throttle::default(),
         fault: None,
         orphaned: None,
     };
@@ -148,12 +150,21 @@ fn serve<L: Link>(
         if is_joined {
             endpoint.cork();
         }
-        let mut outlets = Outlets { endpoint, began };
+        driver.throttle.look(before, || endpoint.counters().link);
+        let mut outlets = Outlets {
+            is_open: driver.throttle.is_open(before),
+            endpoint,
+            began,
+            sent: 0,
+            withheld: 0,
+        };
         if let Some(beside) = &mut driver.beside {
             while beside.take_leaving(|to, datagram| outlets.update(to, *datagram))? {
                 idle = false;
             }
             if beside.is_lent() {
+                driver.throttle.sent(outlets.sent);
+                driver.throttle.withheld += outlets.withheld;
                 if is_joined {
                     endpoint.uncork()?;
                 }
@@ -167,6 +178,8 @@ fn serve<L: Link>(
             }
         }
         let step = driver.worker.step(&mut outlets)?;
+        driver.throttle.sent(outlets.sent);
+        driver.throttle.withheld += outlets.withheld;
         if is_joined {
             endpoint.uncork()?;
         }
@@ -185,7 +198,9 @@ fn serve<L: Link>(
                 let now = now_ns();
                 if now - beat >= HEARTBEAT_NS {
                     beat = now;
-                    Outlets { endpoint, began }.report(&LapReport::HEARTBEAT)?;
+                    let payload = LapReport::HEARTBEAT.payload();
+                    let beat = LapReport::HEARTBEAT.datagram(&payload);
+                    Carrier::update(endpoint, &[JUDGE], beat)?;
                 }
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
@@ -234,6 +249,7 @@ struct Driver {
     /// Made when they are first needed.
     collectives: Option<Collectives>,
     inbox: Inbox,
+    throttle: Throttle,
     fault: Option<WorkerFault>,
     /// Since when there is no judge.
     orphaned: Option<Instant>,
@@ -426,12 +442,23 @@ impl Handler for Driver {
 struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     began: Instant,
+    /// Whether updates are sent, and not withheld.
+    is_open: bool,
+    /// Bytes given to the endpoint.
+    sent: usize,
+    /// Updates.
+    withheld: u64,
 }
 
 impl<L: Link> Carrier for Outlets<'_, L> {
     type Error = SendError;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
+        if !self.is_open && update.channel_id != REPORT_CHANNEL {
+            self.withheld += readers.len() as u64;
+            return Ok(0);
+        }
+        self.sent += readers.len() * (update.payload.len() + tsumuji_wire::DATAGRAM_HEADER_BYTES);
         Carrier::update(self.endpoint, readers, update)
     }
 }
