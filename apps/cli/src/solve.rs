@@ -20,6 +20,7 @@ use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig, Start};
+use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
@@ -123,6 +124,10 @@ pub(crate) struct Args {
     /// and relax+gcr where that fails
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     method: Method,
+    /// Of --method cg and gmres, for each thread's or worker's own rows: jacobi, ilu, milu (incomplete LU with the row sums kept), lu (complete) or lap
+    /// (one of relaxation, forwards and back); default: what suits the matrix
+    #[arg(long, value_name = "NAME")]
+    preconditioner: Option<Preconditioning>,
     /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
     /// (adaptive, the default)
     #[arg(long, value_name = "EXECUTOR")]
@@ -339,7 +344,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let loaded = load(&args, how, &bar);
     bar.finish();
     let (source, mut notes) = loaded?;
-    let Settled { how, krylov, why } = how.settle(source.known())?;
+    let Settled { how, krylov, why } = how.settle(source.known(), args.preconditioner)?;
     notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
     let with_messages = how.mode.uses_messages();
@@ -432,7 +437,14 @@ pub(crate) fn run(args: Args) -> Outcome {
                 ModeName::Single => Some(1),
                 _ => args.workers,
             };
-            let outcome = method::solve(source, how.method, threads, limits, &mut progress, &stop)?;
+            let outcome = method::solve(
+                source,
+                (how.method, args.preconditioner),
+                threads,
+                limits,
+                &mut progress,
+                &stop,
+            )?;
             run.workers = outcome.laps.len();
             (outcome, Traffic::of_this_process())
         }

@@ -6,6 +6,7 @@
 use anyhow::ensure;
 use tsumuji_board::Elements;
 use tsumuji_solve::distributed::{Krylov, Shares};
+use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Precision};
 use tsumuji_solve::method::Method;
 use tsumuji_solve::method::between::{self, Known};
@@ -38,6 +39,10 @@ impl How {
                 args.method
             );
         }
+        ensure!(
+            args.preconditioner.is_none() || matches!(args.method, Method::Cg | Method::Gmres),
+            "--preconditioner: only conjugate gradients and GMRES have one; use --method cg or gmres"
+        );
         let relaxes = matches!(args.method, Method::Relax | Method::RelaxGcr) || laps.is_some();
         let mode = match args.mode {
             ModeName::Auto | ModeName::Processes if relaxes => ModeName::Async,
@@ -73,7 +78,11 @@ impl How {
     }
 
     /// Chooses the method between processes, now that the system is known.
-    pub(super) fn settle(self, known: Known<'_>) -> anyhow::Result<Settled> {
+    pub(super) fn settle(
+        self,
+        known: Known<'_>,
+        preconditioner: Option<Preconditioning>,
+    ) -> anyhow::Result<Settled> {
         if self.mode != ModeName::Processes {
             return Ok(Settled {
                 how: self,
@@ -86,7 +95,7 @@ impl How {
                 let (krylov, why) = between::choose(known);
                 (Some(krylov), Some(why))
             }
-            method => (between::asked(known, method)?, None),
+            method => (between::asked(known, (method, preconditioner))?, None),
         };
         let how = match krylov {
             Some(_) => self,

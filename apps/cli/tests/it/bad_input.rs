@@ -130,7 +130,7 @@ fn right_hand_sides() {
 fn options() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
-    let cases: [(&[&str], &[&str]); 25] = [
+    let cases: [(&[&str], &[&str]); 27] = [
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
@@ -155,6 +155,11 @@ fn options() {
         ),
         (&["--threads", "0", "--workers", "2"], &["--threads", "256"]),
         (&["--take-over"], &["--id"]),
+        (&["--preconditioner", "lu"], &["--preconditioner", "gmres"]),
+        (
+            &["--method", "cg", "--preconditioner", "amg"],
+            &["amg", "milu"],
+        ),
         (&["--elements", "none"], &["none", "auto"]),
         (&["--elements", "0"], &["0", "auto"]),
         (&["--omega", "2"], &["2"]),

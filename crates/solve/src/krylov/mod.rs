@@ -14,7 +14,7 @@ mod preconditioner;
 mod team;
 
 pub use part::Part;
-pub use preconditioner::{Preconditioner, Preconditioning};
+pub use preconditioner::{Preconditioner, Preconditioning, PreconditioningError};
 pub use team::{Solved, solve, solve_parts};
 pub(crate) use team::{Strips, iterate_strips, threads_for};
 

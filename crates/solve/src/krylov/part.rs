@@ -81,7 +81,7 @@ impl<'a> Part<'a> {
 
     /// `z` = M⁻¹ `r`.
     pub(super) fn precondition(&self, r: &[f64], z: &mut [f64]) {
-        self.preconditioner.apply(r, z);
+        self.preconditioner.apply(self.block, self.rows, r, z);
     }
 
     /// `out` = b − A x of the own rows with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0.

@@ -48,6 +48,8 @@ fn systems_are_solved() {
                     Preconditioning::Jacobi,
                     Preconditioning::Ilu,
                     Preconditioning::ModifiedIlu,
+                    Preconditioning::Lu,
+                    Preconditioning::Lap,
                 ] {
                     let solved = run(&system, threads, (kind, which));
                     let name = format!("{text} {kind:?} {which:?} {threads}");

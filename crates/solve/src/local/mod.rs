@@ -23,7 +23,7 @@ pub use compact::{Precision, PrecisionError};
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};
-pub(crate) use strip::diagonal_block;
+pub(crate) use strip::{BlockLu, diagonal_block};
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
 
 /// Ranges of consecutive columns.

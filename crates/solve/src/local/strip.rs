@@ -26,10 +26,30 @@ const ASKED_MULTIPLICATIONS: f64 = 1e12;
 /// n² numbers).
 const DENSE_LU_ROWS: usize = 12_000;
 
+/// Complete factors of a square block.
 #[derive(Debug)]
-enum BlockSolver {
+pub(crate) enum BlockLu {
     Sparse(SparseLu),
     Dense(PartialPivLu<f64>),
+}
+
+impl BlockLu {
+    /// Factorises rows and columns `rows` of `block`, if that takes minutes at most.
+    pub(crate) fn new(block: &RowBlock, rows: &Range<usize>) -> Result<Self, RelaxationError> {
+        let (lu, _) = choose(block, rows, Inner::Lu)?;
+        Ok(lu.expect("made, as it was asked for"))
+    }
+
+    /// Replaces `vector` by B⁻¹ `vector`.
+    pub(crate) fn solve(&mut self, vector: &mut [f64]) {
+        match self {
+            Self::Sparse(lu) => lu.solve(vector),
+            Self::Dense(lu) => {
+                let rows = vector.len();
+                lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, rows, 1));
+            }
+        }
+    }
 }
 
 /// What all strips of a worker read.
@@ -45,7 +65,7 @@ pub(super) struct Work<'a> {
 #[derive(Debug)]
 pub(super) struct Strip {
     pub(super) rows: Range<usize>,
-    solver: Option<BlockSolver>,
+    solver: Option<BlockLu>,
     /// Residuals, then corrections, of the rows (LU only).
     correction: Vec<f64>,
     /// A copy of x, if there are other strips, and the elements of others that it holds.
@@ -200,7 +220,7 @@ fn relax_sparse(
 fn relax_block(
     work: Work<'_>,
     rows: Range<usize>,
-    solver: &mut BlockSolver,
+    solver: &mut BlockLu,
     correction: &mut [f64],
     x: &mut [f64],
 ) -> f64 {
@@ -208,13 +228,7 @@ fn relax_block(
         *correction = work.block.residual(row, x);
     }
     let squares = kernels::sum_of_squares(correction);
-    match solver {
-        BlockSolver::Sparse(lu) => lu.solve(correction),
-        BlockSolver::Dense(lu) => {
-            let rows = correction.len();
-            lu.solve_in_place(MatMut::from_column_major_slice_mut(correction, rows, 1));
-        }
-    }
+    solver.solve(correction);
     for (x, correction) in x[rows].iter_mut().zip(correction) {
         *x += work.omega * *correction;
     }
@@ -226,7 +240,7 @@ fn choose(
     block: &RowBlock,
     rows: &Range<usize>,
     inner: Inner,
-) -> Result<(Option<BlockSolver>, Option<String>), RelaxationError> {
+) -> Result<(Option<BlockLu>, Option<String>), RelaxationError> {
     let asked = match inner {
         Inner::Sweep => return Ok((None, None)),
         Inner::Lu => true,
@@ -256,7 +270,7 @@ fn choose(
             if singular {
                 return Err(refusal("the diagonal block is singular".into()));
             }
-            Ok((Some(BlockSolver::Dense(lu)), None))
+            Ok((Some(BlockLu::Dense(lu)), None))
         }
         RowValues::Sparse(csr) => {
             let limit = if asked {
@@ -271,7 +285,7 @@ fn choose(
                 }
             };
             match SparseLu::new(&diagonal_block(block, csr, rows), limit) {
-                Ok(lu) => Ok((Some(BlockSolver::Sparse(lu)), None)),
+                Ok(lu) => Ok((Some(BlockLu::Sparse(lu)), None)),
                 Err(LuError::Singular { column }) if asked => Err(refusal(format!(
                     "the diagonal block is singular (no pivot for unknown {})",
                     rows.start + column + 1
