@@ -142,7 +142,7 @@ fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
     let began = Instant::now();
     let child = start(args, args.workers)?;
     std::thread::sleep(moment.saturating_sub(began.elapsed()));
-    let workers = children(child.id());
+    let workers = workers_of(child.id());
     let victim = workers.last().and_then(|pid| Pid::from_raw(*pid));
     let victim = victim
         .context("the run had ended before a worker could be killed: give a larger system")?;
@@ -150,11 +150,18 @@ fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
     finish(child)
 }
 
-/// Processes that this one started.
-fn children(pid: u32) -> Vec<i32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let list = list.unwrap_or_default();
-    list.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+/// Workers that this process started.
+fn workers_of(pid: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_one = |child: &i32| {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{child}/{name}"));
+        let parent = read("stat").ok().and_then(|stat| {
+            // The name in parentheses may hold anything: fields are counted from behind it.
+            let fields = stat[stat.rfind(')')? + 1..].to_owned();
+            fields.split_whitespace().nth(1)?.parse::<u32>().ok()
+        });
+        parent == Some(pid) && read("cmdline").is_ok_and(|words| words.contains("\0worker"))
+    };
+    pids.filter(is_one).collect()
 }
