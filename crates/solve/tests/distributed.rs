@@ -1,16 +1,10 @@
 //! Judge and workers over real links, each with its own endpoint in its own thread of this process.
 
-use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tsumuji_board::Elements;
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{
-    AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
-};
+use tsumuji_node::{AnyLink, Endpoint, Executor, Options};
 use tsumuji_solve::distributed::{
     Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
     worker_main,
@@ -20,50 +14,11 @@ use tsumuji_solve::local::Inner;
 use tsumuji_solve::report::{Progress, Reason};
 use tsumuji_solve::system::{Dense, Generate, Matrix, System};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Shm,
-    Udp,
-}
+mod clusters;
+
+use clusters::{Over, cluster};
 
 const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
-
-fn cluster(over: Over, nodes: u16, loss: f64, options: &Options) -> Vec<Endpoint<AnyLink>> {
-    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
-        Over::Shm => {
-            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
-            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
-            let member = |id| (base(id), Membership::local(NodeId(id), nodes));
-            (0..nodes).map(member).unzip()
-        }
-        Over::Udp => {
-            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let links: Vec<Udp> = (0..nodes)
-                .map(|_| Udp::bind(any, UdpConfig::default()).unwrap())
-                .collect();
-            let addr = |link: &Udp| match link.local_addr() {
-                LinkAddr::Inet(addr) => addr,
-                other => panic!("{other:?}"),
-            };
-            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
-            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
-            (0..nodes).zip(links).map(member).unzip()
-        }
-    };
-    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
-        let impair = ImpairConfig {
-            loss,
-            seed: 31 + id,
-            ..ImpairConfig::default()
-        };
-        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
-        Endpoint::new(link, membership, options.clone()).unwrap()
-    };
-    (0..)
-        .zip(bases.into_iter().zip(memberships))
-        .map(open)
-        .collect()
-}
 
 fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
     thread::spawn(move || worker_main(&mut endpoint))
