@@ -491,21 +491,12 @@ impl Field {
     }
 }
 
-/// A worker that reads more than one in so many of another's elements is sent all of them.
-const MOST_OF: usize = 2;
-
 /// What the rows of `sweeper` read of each worker.
 fn reads_of(sweeper: &Sweeper, setup: &Setup, me: usize) -> Vec<Reads> {
     let foreign = sweeper.block().foreign_columns();
-    let of = |worker| {
-        let rows = setup.rows_of(worker);
-        let first = foreign.partition_point(|&column| (column as usize) < rows.start);
-        let last = foreign.partition_point(|&column| (column as usize) < rows.end);
-        if worker != me && (last - first) * MOST_OF > rows.len() {
-            Reads::Whole
-        } else {
-            Reads::Packed(foreign[first..last].into())
-        }
+    let of = |worker| match worker == me {
+        true => Reads::Packed(Box::default()),
+        false => Reads::of(&setup.rows_of(worker), &foreign),
     };
     (0..setup.workers()).map(of).collect()
 }

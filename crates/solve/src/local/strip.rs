@@ -130,7 +130,10 @@ impl Strip {
             return compact.relax((first, work.steps), rows, x);
         }
         match &block.values {
-            RowValues::Dense(_) => relax_dense(block, work.steps, rows, x),
+            RowValues::Dense(values) => {
+                let values = Doubles(values, block.columns);
+                relax_dense(&values, &block.rhs, (first, work.steps), rows, x)
+            }
             RowValues::Sparse(csr) => relax_sparse(block, csr, work.steps, rows, x),
         }
     }
@@ -159,38 +162,75 @@ impl Strip {
     }
 }
 
-/// Gauss–Seidel over dense rows. A group's full products are computed with the old x, several rows at once; then each row is corrected by the changes
-/// of the rows before it in the group: the same order of renewals as row by row.
-fn relax_dense(block: &RowBlock, steps: &[f64], rows: Range<usize>, x: &mut [f64]) -> f64 {
-    let RowValues::Dense(values) = &block.values else {
-        unreachable!("called for dense rows");
-    };
-    let n = block.columns;
-    let first = block.rows.start;
+/// Dense rows, of whatever numbers.
+pub(super) trait DenseRows {
+    /// Products of the rows from `own` on with `x`.
+    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP];
+    /// That of one row.
+    fn product(&self, own: usize, x: &[f64]) -> f64;
+    /// An entry.
+    fn entry(&self, own: usize, column: usize) -> f64;
+}
+
+/// All bits of each entry.
+struct Doubles<'a>(&'a [f64], usize);
+
+impl Doubles<'_> {
+    #[inline(always)]
+    fn row(&self, own: usize) -> &[f64] {
+        &self.0[own * self.1..(own + 1) * self.1]
+    }
+}
+
+impl DenseRows for Doubles<'_> {
+    #[inline(always)]
+    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP] {
+        kernels::dot_group(std::array::from_fn(|k| self.row(own + k)), x)
+    }
+
+    #[inline(always)]
+    fn product(&self, own: usize, x: &[f64]) -> f64 {
+        kernels::dot(self.row(own), x)
+    }
+
+    #[inline(always)]
+    fn entry(&self, own: usize, column: usize) -> f64 {
+        self.0[own * self.1 + column]
+    }
+}
+
+/// Gauss–Seidel over dense rows, for the right-hand side `rhs`; `first` is the first of the block, `steps` are ω / aᵢᵢ. A group's full products are
+/// computed with the old x, several rows at once; then each row is corrected by the changes of the rows before it in the group: the same order of renewals
+/// as row by row.
+pub(super) fn relax_dense(
+    values: &impl DenseRows,
+    rhs: &[f64],
+    (first, steps): (usize, &[f64]),
+    rows: Range<usize>,
+    x: &mut [f64],
+) -> f64 {
     let mut squares = 0.0;
     let mut row = rows.start;
     while row + ROW_GROUP <= rows.end {
         let own = row - first;
-        let group: [&[f64]; ROW_GROUP] =
-            std::array::from_fn(|k| &values[(own + k) * n..(own + k + 1) * n]);
-        let products = kernels::dot_group(group, x);
+        let products = values.products(own, x);
         let mut moved = [0.0; ROW_GROUP];
         for k in 0..ROW_GROUP {
-            let mut residual = block.rhs[own + k] - products[k];
-            for earlier in 0..k {
-                residual -= group[k][row + earlier] * moved[earlier];
+            let mut residual = rhs[own + k] - products[k];
+            for (earlier, moved) in moved.iter().enumerate().take(k) {
+                residual -= values.entry(own + k, row + earlier) * moved;
             }
             squares += residual * residual;
             moved[k] = steps[own + k] * residual;
         }
-        for k in 0..ROW_GROUP {
-            x[row + k] += moved[k];
+        for (x, moved) in x[row..].iter_mut().zip(moved) {
+            *x += moved;
         }
         row += ROW_GROUP;
     }
     for row in row..rows.end {
         let own = row - first;
-        let residual = block.rhs[own] - kernels::dot(&values[own * n..(own + 1) * n], x);
+        let residual = rhs[own] - values.product(own, x);
         squares += residual * residual;
         x[row] += steps[own] * residual;
     }
