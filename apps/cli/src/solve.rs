@@ -359,6 +359,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         executor: (with_messages && krylov.is_none())
             .then(|| args.executor.unwrap_or_default().to_string()),
         workers,
+        threads: with_messages.then(|| args.threads.map_or(1, usize::from)),
         ..Run::default()
     };
     let by = if how.is_relaxation() {
