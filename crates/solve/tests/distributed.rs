@@ -291,6 +291,44 @@ fn workers_have_threads() {
     }
 }
 
+/// The last known x reaches the judge while workers iterate, whichever thread computes.
+#[test]
+fn snapshots_come_from_any_thread() {
+    let generate: Generate = "poisson2d:150".parse().unwrap();
+    for executor in [Executor::RunToCompletion, Executor::Pipeline] {
+        let config = SolveConfig {
+            executor,
+            inner: Inner::Sweep,
+            combines: false,
+            checkpoints: true,
+            ..config()
+        };
+        let nodes = cluster(Over::Shm, 3, 0.0, &Options::default());
+        let mut nodes = nodes.into_iter();
+        let mut judge = nodes.next().unwrap();
+        let team: Vec<_> = nodes.map(serve).collect();
+        // Minutes of laps; it is stopped when x is known.
+        let known = std::cell::Cell::new(0);
+        let mut save = |x: &[f64]| {
+            let moved = |rows: std::ops::Range<usize>| x[rows].iter().any(|x| *x != 0.0);
+            let half = x.len() / 2;
+            known.set(usize::from(moved(0..half)) + usize::from(moved(half..x.len())));
+        };
+        let watch = Watch {
+            progress: &mut |_| (),
+            ended: &mut Vec::new,
+            stop: &|| known.get() == 2,
+            checkpoint: Some((Duration::from_millis(20), &mut save)),
+        };
+        let input = Input::Generate(&generate);
+        let solved = run(&mut judge, input, &config, Start::default(), watch).unwrap();
+        assert_eq!(solved.outcome.reason, Reason::Interrupted, "{executor}");
+        for worker in team {
+            worker.join().unwrap().unwrap();
+        }
+    }
+}
+
 /// Rows made by the workers themselves are those that would have been sent, and the judge never has them.
 #[test]
 fn workers_make_their_own_rows() {

@@ -170,6 +170,11 @@ fn serve<L: Link>(
                 }
                 match (beside.returned(), beside.rests()) {
                     (Some(returned), _) => driver.take_back(returned)?,
+                    // The numbers are needed for a moment; then they are lent again.
+                    _ if driver.worker.owes_snapshot(before) => {
+                        driver.recall()?;
+                        driver.worker.snapshot(before);
+                    }
                     (None, true) => drop(endpoint.poll_wait(driver, REST)?),
                     (None, false) if idle && crowded => std::thread::yield_now(),
                     (None, false) => std::hint::spin_loop(),

@@ -430,16 +430,21 @@ impl Worker {
         }
     }
 
-    /// Sends the judge the own x from time to time, while nothing else waits to be sent.
-    fn snapshot(&mut self, now_ns: u64) {
+    /// Whether the judge is to know the own x again, and nothing else waits to be sent.
+    pub(super) fn owes_snapshot(&self, now_ns: u64) -> bool {
+        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
+        let is_wanted = |setup: &Setup| setup.config.checkpoints || setup.team().count() > 1;
+        is_due && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
+    }
+
+    /// Sends the judge the own x, if it is owed.
+    pub(super) fn snapshot(&mut self, now_ns: u64) {
+        if !self.owes_snapshot(now_ns) {
+            return;
+        }
         let (Some(field), Some(setup)) = (&self.field, &self.setup) else {
             return;
         };
-        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
-        let is_wanted = setup.config.checkpoints || setup.team().count() > 1;
-        if !is_due || !self.out.is_empty() || !is_wanted {
-            return;
-        }
         self.snapshot_ns = now_ns;
         let (start, division) = (field.sweeper().block().rows.start, setup.division);
         let parts: Vec<Answer> = Answer::snapshot(division, start, field.own_x()).collect();
