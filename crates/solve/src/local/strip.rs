@@ -78,7 +78,7 @@ pub(super) struct Strip {
 }
 
 impl Strip {
-    /// `rows` of `block`; factorised if `inner` asks for it, or leaves the choice and it pays. `is_alone`: they are all of them.
+    /// `rows` of `block`; factorised if `inner` asks for it, or leaves the choice and it pays.
     pub(super) fn new(
         block: &RowBlock,
         rows: Range<usize>,

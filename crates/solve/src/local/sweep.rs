@@ -204,7 +204,7 @@ impl Sweeper {
         }
         if strips.len() < relaxation.threads && note.is_none() {
             note = Some(format!(
-                "rows {first} to {last} are relaxed by {} of {} threads: for more they are too few",
+                "rows {first} to {last} are shared by {} of {} threads: for more they are too few",
                 strips.len(),
                 relaxation.threads
             ));
