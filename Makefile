@@ -16,13 +16,13 @@ MINUTES ?= 10
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help setup build lib headers install deb demo test quick lint fmt doc bench fuzz soak clean
+.PHONY: help setup build lib sockets headers install deb demo test quick lint fmt doc bench fuzz soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building, testing and benchmarking need (Debian 12)
-	@bash scripts/setup.sh build test fuzz bench
+	@bash scripts/setup.sh build test sockets fuzz bench
 
 build: ## Build the release program: target/release/tsumuji
 	@bash scripts/setup.sh build
@@ -32,13 +32,17 @@ lib: ## Build the C library: target/release/libtsumuji.so and .a
 	@bash scripts/setup.sh build
 	$(CARGO) build --release --package tsumuji-c $(DPDK)
 
+sockets: ## Build the library of `tsumuji run`: target/release/libtsumuji_sockets.so
+	@bash scripts/setup.sh build
+	$(CARGO) build --release --package tsumuji-sockets
+
 headers: ## Write the C headers anew from the sources of bindings/c
 	TSUMUJI_WRITE_HEADERS=1 $(CARGO) test --quiet --package tsumuji-c --test headers
 
-install: build lib ## Install program, C library, headers and manual pages: PREFIX=/usr/local DESTDIR=
+install: build lib sockets ## Install program, libraries, headers and manual pages: PREFIX=/usr/local DESTDIR=
 	LIBS=$(TARGET)/release PROGRAM=$(PROGRAM) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) bindings/c/install.sh
 
-deb: build lib ## Build a Debian package with all that: target/tsumuji_VERSION_ARCHITECTURE.deb
+deb: build lib sockets ## Build a Debian package with all that: target/tsumuji_VERSION_ARCHITECTURE.deb
 	@bash scripts/setup.sh deb
 	LIBS=$(TARGET)/release PROGRAM=$(PROGRAM) bash scripts/deb.sh $(TARGET)
 
@@ -46,7 +50,7 @@ demo: build ## Solve a real circuit, a real power grid and a dense system over s
 	@bash scripts/demo.sh $(PROGRAM)
 
 test: ## Lint, all tests, the checks against SciPy, a short fuzz run
-	@bash scripts/setup.sh build test fuzz deb dpdk
+	@bash scripts/setup.sh build test sockets fuzz deb dpdk
 	@bash scripts/test.sh
 
 quick: ## Unit tests only, no lint

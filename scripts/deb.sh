@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a Debian package of program, C library, headers, manual pages and completions, and checks that it can be installed here.
+# Makes a Debian package of program, C library, library of `tsumuji run`, headers, manual pages and completions, and checks that it can be installed here.
 #
 #   LIBS=target/release PROGRAM=target/release/tsumuji scripts/deb.sh FOLDER
 #
 # Called by `make deb` and by the tests. Prints the package's path.
 set -euo pipefail
-: "${LIBS:?state where libtsumuji.so and libtsumuji.a are}" "${PROGRAM:?state where the program is}"
+: "${LIBS:?state where libtsumuji.so, libtsumuji.a and libtsumuji_sockets.so are}" "${PROGRAM:?state where the program is}"
 into=$(realpath "${1:?state the folder for the package}")
 LIBS=$(realpath "$LIBS") PROGRAM=$(realpath "$PROGRAM")
 cd "$(dirname "$0")/.."

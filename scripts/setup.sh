@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tsumuji needs on Debian 12, and says what it installs. Quick and silent when all is there.
 #
-#   scripts/setup.sh [build] [lint] [test] [fuzz] [bench] [deb] [dpdk]      (default: build)
+#   scripts/setup.sh [build] [lint] [test] [sockets] [fuzz] [bench] [deb] [dpdk]      (default: build)
 #
 # Packages come by apt-get (with sudo if not root). Rust: the toolchain that is there is used if it is new enough
 # (rust-version in Cargo.toml); where none is, rustup is fetched by its official way, and one that is there already gets
@@ -14,6 +14,9 @@ LINT=(git)
 TEST=(g++ groff-base mandoc mount mpich munge ngspice openmpi-bin procps python3-numpy python3-scipy python3-sklearn slurm-wlm tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
+
+# Programs that are run through the sockets layer, and their clients.
+SOCKETS=(gcc curl default-jdk-headless iperf3 memcached netcat-openbsd nginx-light nodejs openssh-client openssh-server postgresql postgresql-contrib python3 qperf redis-server redis-tools sockperf wrk)
 
 DEB=(dpkg-dev)
 
@@ -130,10 +133,11 @@ for group in "$@"; do
     build) install_packages "${BUILD[@]}"; install_rust ;;
     lint) install_packages "${LINT[@]}"; install_lints ;;
     test) install_packages "${LINT[@]}" "${TEST[@]}"; install_lints ;;
+    sockets) install_packages "${SOCKETS[@]}" ;;
     fuzz) install_fuzz ;;
     bench) install_packages "${BENCH[@]}" ;;
     deb) install_deb ;;
     dpdk) install_packages "${DPDK[@]}" ;;
-    *) die "unknown group '$group'; known: build lint test fuzz bench deb dpdk" ;;
+    *) die "unknown group '$group'; known: build lint test sockets fuzz bench deb dpdk" ;;
     esac
 done

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 # Debian's own Python has NumPy and SciPy; another one earlier in PATH may not. Tests that need it may not skip here.
-export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy,ngspice,c,mpi,deb
+export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy,ngspice,c,mpi,deb,sockets
 # A kernel that tells how long threads wait for a core is read.
 if [ -r /proc/self/schedstat ]; then TSUMUJI_REQUIRE+=,schedstat; fi
 

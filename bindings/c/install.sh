@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the C library: shared and static, headers, pkg-config file and manual pages; and the program if it is given, with its manual pages and
-# completions of shells.
+# Installs the C library: shared and static, headers, pkg-config file and manual pages; the library of `tsumuji run` if it is there; and the program
+# if it is given, with its manual pages and completions of shells.
 #
 #   LIBS=target/release [PROGRAM=target/release/tsumuji] [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] bindings/c/install.sh
 #
@@ -34,6 +34,12 @@ for header in tsumuji suci; do
 done
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$here/tsumuji.pc.in" >"$root$libdir/pkgconfig/tsumuji.pc"
 chmod 644 "$root$libdir/pkgconfig/tsumuji.pc"
+# The library of `tsumuji run`, where the program looks for it.
+if [ -f "$LIBS/libtsumuji_sockets.so" ]; then
+    install -d "$root$libdir/tsumuji"
+    install -m 755 "$LIBS/libtsumuji_sockets.so" "$root$libdir/tsumuji/.libtsumuji_sockets.so.new"
+    mv -f "$root$libdir/tsumuji/.libtsumuji_sockets.so.new" "$root$libdir/tsumuji/libtsumuji_sockets.so"
+fi
 if [ -n "${PROGRAM:-}" ]; then
     install -d "$root$prefix/bin"
     install -m 755 "$PROGRAM" "$root$prefix/bin/tsumuji"

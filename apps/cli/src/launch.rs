@@ -105,7 +105,9 @@ fn variable(text: &str) -> Result<(OsString, OsString), String> {
 
 /// For a command line without `--`, the one that is meant: `complaint` is about the program, or about that there is none.
 pub(crate) fn hint(complaint: &clap::Error, words: &[OsString]) -> Option<String> {
-    let is_launch = words.get(1).is_some_and(|word| word == "launch");
+    let is_launch = words
+        .get(1)
+        .is_some_and(|word| word == "launch" || word == "run");
     let Some(ContextValue::String(program)) = complaint.get(ContextKind::InvalidArg) else {
         return None;
     };

@@ -22,6 +22,7 @@ mod pages;
 mod paper;
 mod predict;
 mod relay;
+mod run;
 mod security;
 mod solve;
 mod sweep;
@@ -61,6 +62,7 @@ enum Command {
     Launch(launch::Args),
     Join(join::Args),
     Relay(relay::Args),
+    Run(run::Args),
     Bench(bench::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => launch::run(args),
         Command::Join(args) => join::run(args),
         Command::Relay(args) => relay::run(args),
+        Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),

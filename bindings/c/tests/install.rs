@@ -83,6 +83,9 @@ fn debian_package_can_be_installed() {
     if !program.is_file() {
         return skip_without("deb", test, "the program is not built");
     }
+    if !libraries().join("libtsumuji_sockets.so").is_file() {
+        return skip_without("deb", test, "the library of `tsumuji run` is not built");
+    }
     if !has("cargo-deb") {
         return skip_without("deb", test, "cargo-deb is not installed");
     }
@@ -97,6 +100,7 @@ fn debian_package_can_be_installed() {
     for file in [
         "/usr/bin/tsumuji",
         "/usr/lib/libtsumuji.so -> libtsumuji.so.0",
+        "/usr/lib/tsumuji/libtsumuji_sockets.so",
         "/usr/include/tsumuji.h",
         "/usr/share/man/man1/tsumuji-launch.1.gz",
         "/usr/share/man/man3/tsumuji_send.3",

@@ -20,6 +20,7 @@ mod learn;
 mod paper;
 mod printing;
 mod relays;
+mod runs;
 mod schedules;
 #[path = "../../../../crates/link/tests/common/segment.rs"]
 mod segment;

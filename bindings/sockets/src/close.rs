@@ -1,0 +1,98 @@
+//! Descriptors that come and go: copies, closing, shutting down.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use crate::lock::hold;
+use crate::sys::{self, Errno, Result};
+use crate::table::{self, Kind, Use};
+use crate::{epoll, explain, handshake, stream};
+
+/// Before the kernel closes `fd`. An error: it must not be closed.
+pub(crate) fn before(fd: c_int) -> Result<()> {
+    match table::kind(fd) {
+        Kind::None => {}
+        // Programs that close all they have find it closed.
+        Kind::Own => return Err(Errno(libc::EBADF)),
+        Kind::Listener(listener) => listener.remove_fd(fd),
+        Kind::Epoll(epoll) => epoll.remove_fd(fd),
+        Kind::Stream(using) => close_stream(&using, fd),
+    }
+    Ok(())
+}
+
+fn close_stream(using: &Use, fd: c_int) {
+    let is_last = using.fds.with(|fds| fds.len() <= 1);
+    if is_last {
+        explain::closed(using);
+    }
+    table::clear(fd);
+    using.fds.with(|fds| fds.retain(|one| *one != fd));
+    if !is_last {
+        return;
+    }
+    epoll::forget(using);
+    let end = using.mine();
+    let is_last_process = end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1;
+    let has_gone_back = end.out.back_at.load(Ordering::Acquire) != 0;
+    if is_last_process && !handshake::withdraw(using) && !has_gone_back {
+        end.inn.is_asleep.store(0, Ordering::SeqCst);
+        end.out.wants_room.store(0, Ordering::SeqCst);
+        if using.reader().unread().is_ok_and(|unread| unread > 0)
+            && end.own.has_ended.load(Ordering::Relaxed) == 0
+        {
+            end.out.ends_by_reset.store(1, Ordering::SeqCst);
+            // As the kernel does where data was not read: the other end learns of it by a reset.
+            let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+        } else {
+            // Bells that nobody has taken would do that, too.
+            stream::take_old_bells(using, fd, 1);
+        }
+        end.out.is_closed.store(1, Ordering::SeqCst);
+        stream::mark(using);
+    }
+    table::abandon(using);
+}
+
+/// `copy` is now the same as `fd`.
+pub(crate) fn copied(fd: c_int, copy: c_int) {
+    match table::kind(fd) {
+        Kind::None | Kind::Own => {}
+        Kind::Listener(listener) => listener.add_fd(copy),
+        Kind::Epoll(epoll) => epoll.add_fd(copy),
+        Kind::Stream(using) => {
+            using.fds.with(|fds| fds.push(copy));
+            table::set_stream(copy, using.socket());
+        }
+    }
+}
+
+/// `shutdown` of a stream.
+pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
+    if !(0..=2).contains(&how) {
+        return Err(Errno(libc::EINVAL));
+    }
+    if handshake::withdraw(using) {
+        return sys::shutdown(fd, how).map(|_| ());
+    }
+    stream::is_carried(using, fd);
+    let end = using.mine();
+    if stream::ask(using, fd) & libc::POLLHUP != 0 {
+        return sys::shutdown(fd, how).map(|_| ());
+    }
+    if how != libc::SHUT_RD {
+        let _held = hold(&end.own.sending);
+        end.out.is_finished.store(1, Ordering::SeqCst);
+        if end.out.back_at.load(Ordering::Relaxed) != 0 {
+            return sys::shutdown(fd, how).map(|_| ());
+        }
+        stream::tell(using, fd, true);
+    }
+    if how != libc::SHUT_WR {
+        end.own.is_deaf.store(1, Ordering::SeqCst);
+        // Wakes threads of this process that wait for data; what the kernel reports then is known to be this.
+        return sys::shutdown(fd, how).map(|_| ());
+    }
+    Ok(())
+}

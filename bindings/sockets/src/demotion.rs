@@ -1,0 +1,182 @@
+//! Going back to TCP: for what only the kernel's connection can do, and for processes that do not have this library.
+//!
+//! Urgent data, a program that is executed without us, a descriptor that is passed on, io_uring: an end that gives up its ring writes down where the
+//! ring ends (`Out::back_at`) and sends by TCP from then on, and asks the other end (`In::wants_tcp`) to do the same. The receiver takes what is in the
+//! ring, then the bells that were counted, then data by TCP. An end that can read no more from its ring says so (`In::is_frozen`): what is unread is
+//! then sent again by TCP.
+//!
+//! Called by `stream`, which holds the locks, and by `exec`.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+
+use crate::explain::{self, Count};
+use crate::handshake;
+use crate::lock::hold;
+use crate::ring::Reading;
+use crate::stream;
+use crate::sys::{self, Errno, Result};
+use crate::table::Use;
+
+/// How long an end sends what the other one has not read.
+const REPLAY_NS: u64 = 1_000_000_000;
+/// How long a process that is about to be replaced waits for the other end to go back, in steps.
+const STEPS: usize = 5_000;
+const STEP_US: u64 = 200;
+
+/// Everything in the other end's ring was taken, and it has gone back. Caller: holder of `receiving`.
+pub(crate) fn is_behind(using: &Use) -> bool {
+    let back_at = using.theirs().out.back_at.load(Ordering::Acquire);
+    back_at != 0 && using.reader().consumer() == back_at - 1
+}
+
+/// Takes the bells that are before the data. Caller: holder of `receiving`.
+pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
+    let own = &using.mine().own;
+    loop {
+        let rung = using.theirs().out.bells.load(Ordering::Acquire);
+        let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
+        if due == 0 {
+            return Ok(());
+        }
+        let mut room = [0; 64];
+        let most = (due as usize).min(room.len());
+        match sys::recv(fd, &mut room[..most], libc::MSG_DONTWAIT)? {
+            0 => return Ok(()),
+            bytes => own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel),
+        };
+    }
+}
+
+/// What the kernel says of its next byte is of data, if data goes by TCP again.
+pub(crate) fn skip_bells(using: &Use, fd: c_int) {
+    let _held = hold(&using.mine().own.receiving);
+    if is_behind(using) {
+        let _ = after_ring(using, fd);
+    }
+}
+
+/// Bells were taken; or one byte that turns out to be data.
+pub(crate) fn count_bells(using: &Use, bytes: u64, first: u8) {
+    let (own, out) = (&using.mine().own, &using.theirs().out);
+    let taken = own
+        .bells_taken
+        .fetch_add(bytes, Ordering::AcqRel)
+        .wrapping_add(bytes);
+    let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
+    if bytes == 1 && has_gone_back && taken > out.bells.load(Ordering::Acquire) {
+        own.bells_taken.fetch_sub(1, Ordering::AcqRel);
+        own.stash.store(1 + u32::from(first), Ordering::Release);
+    }
+}
+
+/// The byte that was taken too early. Caller: holder of `receiving`.
+pub(crate) fn from_stash(using: &Use, buffers: &[iovec], skip: usize, how: Reading) -> usize {
+    let stash = &using.mine().own.stash;
+    let byte = [stash.load(Ordering::Acquire).wrapping_sub(1) as u8];
+    if how != Reading::Peek {
+        stash.store(0, Ordering::Release);
+    }
+    if how == Reading::Discard {
+        return 1;
+    }
+    crate::ring::scatter(&byte, buffers, skip)
+}
+
+/// This end sends by TCP from now on. Caller: holder of `sending`.
+pub(crate) fn go_back(using: &Use, fd: c_int) {
+    let end = using.mine();
+    let out = &end.out;
+    if out.back_at.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    if out.switch_at.load(Ordering::Relaxed) == 0 {
+        let sent = end.own.tcp_sent.load(Ordering::Relaxed);
+        out.switch_at
+            .store(sent.wrapping_add(1).max(1), Ordering::Release);
+    }
+    let ring = using.writer();
+    let tail = out.tail.load(Ordering::Relaxed);
+    let is_frozen = using.theirs().inn.is_frozen.load(Ordering::Acquire) != 0;
+    let from = if is_frozen { ring.consumer() } else { tail };
+    out.back_at
+        .store(from.wrapping_add(1).max(1), Ordering::Release);
+    explain::count(Count::Demoted);
+    for (name, value) in [
+        (libc::TCP_NODELAY, &end.own.no_delay),
+        (libc::TCP_CORK, &end.own.cork),
+    ] {
+        let _ = sys::set_option(fd, libc::IPPROTO_TCP, name, &value.load(Ordering::Relaxed));
+    }
+    if is_frozen {
+        let _ = ring.replay(|bytes| send_all(fd, bytes));
+    }
+    if out.is_finished.load(Ordering::Relaxed) != 0 {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+}
+
+/// Sends all of it, waiting for room; what is unread of a ring is at most its size. An end that does not take it in time loses it: a peer shall not hold
+/// up a program that does not wait.
+fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
+    let until = sys::now_ns() + REPLAY_NS;
+    while !bytes.is_empty() {
+        match sys::send(fd, bytes, libc::MSG_DONTWAIT) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(sys::AGAIN) => {
+                let mut fds = [libc::pollfd {
+                    fd,
+                    events: libc::POLLOUT,
+                    revents: 0,
+                }];
+                let left = until.saturating_sub(sys::now_ns());
+                sys::poll(&mut fds, Some(left), std::ptr::null())?;
+                if fds[0].revents == 0 {
+                    return Err(Errno(libc::ETIMEDOUT));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Both directions go back to TCP, or, where nothing was agreed yet, stay there. The stream goes on working, with us in between.
+pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
+    if handshake::withdraw(using) {
+        return;
+    }
+    explain::demoted(using, why);
+    stream::is_carried(using, fd);
+    using.mine().inn.wants_tcp.store(1, Ordering::SeqCst);
+    let _held = hold(&using.mine().own.sending);
+    stream::ring_bell(using, fd);
+    go_back(using, fd);
+}
+
+/// For a process that goes on without this library: after this the kernel's connection is an ordinary one. False: that could not be reached, and the
+/// connection was shut down, so that nobody takes a bell for data.
+pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
+    if handshake::withdraw(using) {
+        return true;
+    }
+    let end = using.mine();
+    let _receiving = hold(&end.own.receiving);
+    end.inn.is_frozen.store(1, Ordering::SeqCst);
+    give_up(using, fd, why);
+    for _ in 0..STEPS {
+        let out = &using.theirs().out;
+        let is_unused =
+            out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
+        if out.back_at.load(Ordering::Acquire) != 0 || is_unused {
+            if !stream::is_before_ring(using) {
+                let _ = after_ring(using, fd);
+            }
+            return end.own.stash.load(Ordering::Acquire) == 0;
+        }
+        sys::sleep_us(STEP_US);
+    }
+    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    false
+}

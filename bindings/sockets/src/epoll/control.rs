@@ -1,0 +1,205 @@
+//! What is watched: `epoll_ctl`, and streams that go over to their rings or are closed.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+
+use super::{Epoll, Interest, KERNEL_EVENTS, LIVE};
+use crate::sys::{self, Errno, Result};
+use crate::table::{self, Use};
+use crate::{arena, stream};
+
+/// `epoll_ctl` for a stream.
+pub(crate) fn control(
+    epoll: &'static Epoll,
+    operation: c_int,
+    fd: c_int,
+    using: &Use,
+    event: Option<epoll_event>,
+) -> Result<()> {
+    let kernel = epoll.fd.load(Ordering::Relaxed);
+    epoll.is_ever_ours.store(1, Ordering::Release);
+    let known = using.interests.with(|all| {
+        all.iter()
+            .find(|one| one.is_of(epoll) && one.fd.load(Ordering::Relaxed) == fd)
+            .copied()
+    });
+    let active = known.filter(|one| one.is_active.load(Ordering::Relaxed) != 0);
+    if operation == libc::EPOLL_CTL_DEL {
+        let Some(interest) = active else {
+            return Err(Errno(libc::ENOENT));
+        };
+        if interest.is_ours.load(Ordering::Acquire) == 0 {
+            sys::epoll_ctl(kernel, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
+            using.interests.with(|all| {
+                all.retain(|one| !std::ptr::eq(*one, interest));
+            });
+            epoll
+                .state
+                .with(|state| epoll.drop_interest(state, interest));
+        } else {
+            // It stays registered: a program that deletes it often adds it again.
+            interest.is_active.store(0, Ordering::Relaxed);
+        }
+        return Ok(());
+    }
+    let event = event.ok_or(Errno(libc::EFAULT))?;
+    let is_carried = stream::is_carried(using, fd);
+    let interest = match (operation, active, known) {
+        (libc::EPOLL_CTL_ADD, Some(_), _) => return Err(Errno(libc::EEXIST)),
+        (libc::EPOLL_CTL_ADD, None, Some(left)) => left,
+        (libc::EPOLL_CTL_ADD, None, None) => {
+            let interest = arena::take().ok_or(Errno(libc::ENOMEM))?;
+            let data = std::ptr::from_ref(interest) as u64;
+            let events = if is_carried {
+                KERNEL_EVENTS
+            } else {
+                event.events
+            };
+            set(interest, epoll, using, fd);
+            if is_carried {
+                stream::take_old_bells(using, fd, 1);
+            }
+            if let Err(error) = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, fd, events, data) {
+                arena::give_back(interest);
+                return Err(error);
+            }
+            using.interests.with(|all| all.push(interest));
+            interest
+        }
+        (libc::EPOLL_CTL_MOD, Some(active), _) => active,
+        (libc::EPOLL_CTL_MOD, None, _) => return Err(Errno(libc::ENOENT)),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    interest.events.store(event.events, Ordering::Relaxed);
+    interest.data.store(event.u64, Ordering::Relaxed);
+    interest.is_spent.store(0, Ordering::Relaxed);
+    interest.told.store(0, Ordering::Relaxed);
+    interest.is_active.store(1, Ordering::Release);
+    if !is_carried {
+        if operation == libc::EPOLL_CTL_MOD {
+            let data = std::ptr::from_ref(interest) as u64;
+            sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, event.events, data)?;
+        }
+        return Ok(());
+    }
+    epoll.state.with(|state| {
+        if interest.is_ours.load(Ordering::Relaxed) == 0 {
+            epoll.watch(state, interest);
+        } else {
+            epoll.queue(state, interest, true);
+        }
+    });
+    if epoll.sleepers.load(Ordering::SeqCst) > 0 && epoll.has_pending() {
+        epoll.kick();
+    }
+    Ok(())
+}
+
+fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
+    interest.fd.store(fd, Ordering::Relaxed);
+    interest.is_ours.store(0, Ordering::Relaxed);
+    interest.is_scanned.store(0, Ordering::Relaxed);
+    interest.is_queued.store(0, Ordering::Relaxed);
+    interest.has_edge.store(0, Ordering::Relaxed);
+    interest.was_reported.store(0, Ordering::Relaxed);
+    interest.is_active.store(0, Ordering::Relaxed);
+    interest.socket.store(
+        std::ptr::from_ref(using.socket()).cast_mut(),
+        Ordering::Release,
+    );
+    interest
+        .epoll
+        .store(std::ptr::from_ref(epoll).cast_mut(), Ordering::Release);
+}
+
+/// After the kernel's `epoll_ctl` for an epoll instance in another.
+pub(crate) fn control_nested(
+    outer: &'static Epoll,
+    inner: &'static Epoll,
+    operation: c_int,
+    event: Option<epoll_event>,
+) {
+    outer.state.with(|state| {
+        state.nested.retain(|one| !std::ptr::eq(one.0, inner));
+        if let (Some(event), true) = (event, operation != libc::EPOLL_CTL_DEL) {
+            state.nested.push((inner, event.events, event.u64));
+            inner.is_nested.store(1, Ordering::Relaxed);
+            outer.is_ever_ours.store(1, Ordering::Release);
+        }
+    });
+}
+
+/// A stream has gone over to its ring: its interests are answered from memory.
+pub(crate) fn take_over(using: &Use) {
+    let all = using.interests.with(|all| all.clone());
+    for interest in all {
+        let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
+            continue;
+        };
+        let fd = interest.fd.load(Ordering::Relaxed);
+        let kernel = epoll.fd.load(Ordering::Relaxed);
+        let data = std::ptr::from_ref(interest) as u64;
+        epoll.state.with(|state| {
+            if interest.is_ours.load(Ordering::Relaxed) == 0 {
+                epoll.watch(state, interest);
+                let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, KERNEL_EVENTS, data);
+            }
+        });
+        if epoll.sleepers.load(Ordering::SeqCst) > 0 && epoll.has_pending() {
+            epoll.kick();
+        }
+    }
+}
+
+/// A stream is the kernel's again: so are its interests.
+pub(crate) fn release(using: &Use) {
+    for interest in using.interests.with(std::mem::take) {
+        let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
+            continue;
+        };
+        let kernel = epoll.fd.load(Ordering::Relaxed);
+        let fd = interest.fd.load(Ordering::Relaxed);
+        let is_active = interest.is_active.load(Ordering::Relaxed) != 0;
+        let (operation, events) = if is_active {
+            (libc::EPOLL_CTL_MOD, interest.events.load(Ordering::Relaxed))
+        } else {
+            (libc::EPOLL_CTL_DEL, 0)
+        };
+        let data = interest.data.load(Ordering::Relaxed);
+        let _ = sys::epoll_ctl(kernel, operation, fd, events, data);
+        epoll
+            .state
+            .with(|state| epoll.drop_interest(state, interest));
+    }
+}
+
+/// The last descriptor of a stream goes: the kernel forgets it, and so do we.
+pub(crate) fn forget(using: &Use) {
+    for interest in using.interests.with(std::mem::take) {
+        if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) {
+            epoll
+                .state
+                .with(|state| epoll.drop_interest(state, interest));
+        }
+    }
+}
+
+/// In a forked child: ready bits and waiters are the parent's. Streams are looked at one by one.
+pub(crate) fn after_fork() {
+    for epoll in LIVE.with(|live| live.clone()) {
+        epoll.sleepers.store(0, Ordering::Relaxed);
+        epoll.state.with(|state| state.watched.clear());
+    }
+    table::for_each_stream(|socket| {
+        for interest in socket.interests.with(|all| all.clone()) {
+            let is_ours = interest.is_ours.load(Ordering::Relaxed) != 0;
+            if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Relaxed))
+                && is_ours
+                && interest.is_scanned.swap(1, Ordering::Relaxed) == 0
+            {
+                epoll.state.with(|state| state.scanned.push(interest));
+            }
+        }
+    });
+}

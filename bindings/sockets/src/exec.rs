@@ -1,0 +1,262 @@
+//! Programs that replace this one, and descriptors that leave the process.
+//!
+//! A program that is executed with this library in its environment finds in a variable which of the descriptors that it inherits are streams, and where
+//! their memory is. Of one without the library (static, or with another environment) the connections go back to TCP first.
+#![allow(unsafe_code)] // Environments and argument lists of C.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use crate::ring::{SLOTS, WAITERS};
+use crate::table::{self, Socket, Use};
+use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
+
+/// `FD.FILE.SLOT.SIDE;` for each stream.
+const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
+/// Part of the library's path.
+const LIBRARY: &[u8] = b"libtsumuji_sockets";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+/// What was changed for an `exec`, and the environment for it.
+pub(crate) struct Prepared {
+    pub(crate) environment: Vec<*const c_char>,
+    _text: Option<CString>,
+    left: Vec<&'static Socket>,
+    files: Vec<c_int>,
+}
+
+impl Prepared {
+    /// The `exec` has failed: all is as before.
+    pub(crate) fn undo(&self) {
+        for socket in &self.left {
+            let using = table::using(socket);
+            using.mine().own.processes.fetch_add(1, Ordering::AcqRel);
+        }
+        for file in &self.files {
+            let _ = sys::fcntl(*file, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        }
+    }
+}
+
+/// Makes the streams ready for another program at `path`. `None`: there is nothing to be done.
+///
+/// # Safety
+/// `environment` is NULL or a list of texts that ends in NULL.
+pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> Option<Prepared> {
+    let mut sockets = Vec::new();
+    table::for_each_stream(|socket| sockets.push(socket));
+    if sockets.is_empty() || sys::read_file(path.as_ptr(), &mut [0; 4]) == 0 {
+        return None;
+    }
+    let mut list = Vec::new();
+    let mut at = environment;
+    // SAFETY: the list ends in NULL, as the caller promises.
+    while !at.is_null() && !unsafe { *at }.is_null() {
+        // SAFETY: as above.
+        unsafe {
+            list.push(*at);
+            at = at.add(1);
+        }
+    }
+    // SAFETY: each is a text.
+    let text = |entry: &*const c_char| unsafe { CStr::from_ptr(*entry) }.to_bytes();
+    let is_preloaded = list.iter().map(text).any(|entry| {
+        entry.starts_with(PRELOAD) && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
+    });
+    let is_reached = is_preloaded && is_dynamic(path, 0);
+    list.retain(|entry| !text(entry).starts_with(INHERIT.to_bytes()));
+    let mut prepared = Prepared {
+        environment: list,
+        _text: None,
+        left: Vec::new(),
+        files: Vec::new(),
+    };
+    let mut value = format!("{}=", INHERIT.to_str().unwrap_or_default());
+    for socket in sockets {
+        let using = table::using(socket);
+        let fds = using.fds.with(|fds| fds.clone());
+        let kept: Vec<c_int> = fds.into_iter().filter(|fd| is_inherited(*fd)).collect();
+        if kept.is_empty() {
+            using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+            prepared.left.push(socket);
+        } else if is_reached {
+            if let Some(segment) = using.segment() {
+                let file = segment.get().fd.load(Ordering::Relaxed) as c_int;
+                let _ = sys::fcntl(file, libc::F_SETFD, 0);
+                prepared.files.push(file);
+                for fd in kept {
+                    let (slot, side) = (using.number(), using.side());
+                    let _ = write!(value, "{fd}.{file}.{slot}.{side};");
+                }
+            }
+        } else {
+            demotion::surrender(
+                &using,
+                kept[0],
+                "a program without this library is executed",
+            );
+        }
+    }
+    if !prepared.files.is_empty()
+        && let Ok(text) = CString::new(value)
+    {
+        prepared.environment.push(text.as_ptr());
+        prepared._text = Some(text);
+    }
+    prepared.environment.push(std::ptr::null());
+    Some(prepared)
+}
+
+fn is_inherited(fd: c_int) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
+}
+
+/// Whether a file is a program that asks for the dynamic linker, or a script of one.
+fn is_dynamic(path: &CStr, depth: u32) -> bool {
+    let mut head = [0u8; 4096];
+    let bytes = sys::read_file(path.as_ptr(), &mut head);
+    let head = &head[..bytes];
+    if head.starts_with(b"#!") {
+        let line = head[2..].split(|byte| *byte == b'\n').next();
+        let word = line
+            .map(<[u8]>::trim_ascii)
+            .and_then(|line| line.split(|byte| *byte == b' ').next());
+        return depth < 4
+            && word
+                .and_then(|word| CString::new(word).ok())
+                .is_some_and(|interpreter| is_dynamic(&interpreter, depth + 1));
+    }
+    let number = |at: usize, bytes: usize| -> Option<usize> {
+        let field = head.get(at..at + bytes)?;
+        Some(
+            field
+                .iter()
+                .rev()
+                .fold(0, |value, byte| value << 8 | usize::from(*byte)),
+        )
+    };
+    let is_elf64 = head.starts_with(b"\x7fELF\x02\x01");
+    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2))
+    else {
+        return false;
+    };
+    const PT_INTERP: usize = 3;
+    is_elf64
+        && (0..count.min(64)).any(|entry| {
+            let at = table.saturating_add(entry.saturating_mul(size));
+            at < head.len() && number(at, 4) == Some(PT_INTERP)
+        })
+}
+
+/// Where `execvp` would find a program.
+pub(crate) fn find(name: &CStr) -> CString {
+    if name.to_bytes().contains(&b'/') {
+        return name.to_owned();
+    }
+    let path = start::variable(c"PATH").unwrap_or(b"/bin:/usr/bin");
+    for folder in path.split(|byte| *byte == b':') {
+        let full = [folder, b"/", name.to_bytes()].concat();
+        let Ok(full) = CString::new(full) else {
+            continue;
+        };
+        if sys::read_file(full.as_ptr(), &mut [0; 4]) > 0 {
+            return full;
+        }
+    }
+    name.to_owned()
+}
+
+/// Takes over what the program before this one has left in the environment.
+pub(crate) fn inherit() {
+    let Some(text) = start::variable(INHERIT) else {
+        return;
+    };
+    let text = text.to_vec();
+    // Relatives of the program before this one may use the same connections.
+    lock::note_fork();
+    // SAFETY: the name ends in a zero byte. The process has one thread that runs: this one.
+    unsafe { libc::unsetenv(INHERIT.as_ptr()) };
+    let mut files: Vec<c_int> = Vec::new();
+    for entry in text.split(|byte| *byte == b';') {
+        let mut numbers = entry
+            .split(|byte| *byte == b'.')
+            .map(|part| std::str::from_utf8(part).ok()?.parse::<c_int>().ok());
+        let mut next = || numbers.next().flatten().filter(|number| *number >= 0);
+        let (Some(fd), Some(file), Some(slot), Some(side)) = (next(), next(), next(), next())
+        else {
+            continue;
+        };
+        files.push(file);
+        take(fd, file, slot as usize % SLOTS, side as usize % 2);
+    }
+    files.sort_unstable();
+    files.dedup();
+    for file in files {
+        if sys::sealed_identity(file).is_ok() && table::is_plain(file) {
+            let _ = sys::close(file);
+        }
+    }
+}
+
+fn take(fd: c_int, file: c_int, slot: usize, side: usize) -> Option<()> {
+    let copy = sys::fcntl(file, libc::F_DUPFD_CLOEXEC, 3).ok()? as c_int;
+    let segment = segment::adopt(copy).ok()?;
+    if let Some(known) = table::by_slot(segment.get(), side, slot) {
+        let first = known.any_fd()?;
+        close::copied(first, fd);
+        return Some(());
+    }
+    let using = table::add_stream(fd, segment, slot, side)?;
+    let end = using.mine();
+    // The process was counted by the program before.
+    end.own.processes.fetch_sub(1, Ordering::AcqRel);
+    // And its waiter is gone; that of another process, which still has the stream, stays.
+    let waiter = end.inn.waiter.load(Ordering::Acquire) as usize;
+    if (1..=WAITERS).contains(&waiter) {
+        let owner = &using.memory().header().owners[using.side()][waiter - 1];
+        if owner.load(Ordering::Acquire) == sys::getpid() {
+            end.inn.waiter.store(0, Ordering::Release);
+        }
+    }
+    end.inn.is_asleep.store(1, Ordering::Release);
+    Some(())
+}
+
+/// A descriptor leaves for a process that may not have this library.
+pub(crate) fn pass_on(fd: c_int, why: &str) {
+    if let Some(using) = table::stream(fd) {
+        demotion::surrender(&using, fd, why);
+    }
+}
+
+/// The process will not be able to make the calls that carrying needs: its connections go back to TCP, and are none of our business any more.
+pub(crate) fn let_go_of_all(why: &str) {
+    explain::turn_off();
+    table::for_each_stream(|socket| {
+        let using = table::using(socket);
+        let Some(fd) = using.any_fd() else { return };
+        if demotion::surrender(&using, fd, why) {
+            epoll::release(&using);
+            for fd in using.fds.with(std::mem::take) {
+                table::clear(fd);
+            }
+            using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+            table::abandon(&using);
+        }
+    });
+    explain::fall_silent();
+}
+
+/// The program uses an interface that goes past the C library: nothing is carried from now on.
+pub(crate) fn goes_past(why: &str) {
+    explain::turn_off();
+    table::for_each_stream(|socket| {
+        let using: Use = table::using(socket);
+        if !handshake::withdraw(&using)
+            && let Some(fd) = using.any_fd()
+        {
+            demotion::give_up(&using, fd, why);
+        }
+    });
+}

@@ -1,0 +1,501 @@
+//! `read`, `write`, `recv`, `send` and all that moves bytes.
+#![allow(unsafe_code)] // C's pointers.
+
+use std::sync::atomic::Ordering;
+
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
+};
+
+use super::{number, size};
+use crate::stream::{self, Found};
+use crate::sys::{self, Errno, Result};
+use crate::table::{self, Use};
+use crate::{exec, real};
+
+/// `writev` and its like refuse more.
+const IOV_MAX: usize = 1024;
+/// Bytes of one step of `sendfile` and `splice`.
+const PIECE_BYTES: usize = 256 << 10;
+
+fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
+    [iovec {
+        iov_base: buffer.cast_mut(),
+        // As the kernel limits it.
+        iov_len: count.min(0x7fff_f000),
+    }]
+}
+
+/// # Safety
+/// `vector` has `count` entries.
+unsafe fn vector<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec]> {
+    if count > IOV_MAX {
+        return Err(Errno(libc::EINVAL));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if vector.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { std::slice::from_raw_parts(vector, count) })
+}
+
+fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    if buffers.iter().all(|buffer| buffer.iov_len == 0) {
+        return Ok(0);
+    }
+    stream::receive(using, fd, buffers, flags)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => size(receive(&using, fd, &one(buffer, count), 0)),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::read(fd, buffer, count) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    room: size_t,
+) -> ssize_t {
+    check(count, room);
+    // SAFETY: the program's own arguments.
+    unsafe { read(fd, buffer, count) }
+}
+
+/// What the C library's checked functions do: a buffer that is known to be too small ends the process.
+fn check(count: size_t, room: size_t) {
+    if count > room {
+        std::process::abort();
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => size(stream::send(&using, fd, &one(buffer, count), 0)),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::write(fd, buffer, count) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => {
+            // SAFETY: the program's own vector; a negative count is refused as too large.
+            let buffers = unsafe { vector(buffers, count as usize) };
+            size(buffers.and_then(|buffers| receive(&using, fd, buffers, 0)))
+        }
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::readv(fd, buffers, count) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => {
+            // SAFETY: the program's own vector; a negative count is refused as too large.
+            let buffers = unsafe { vector(buffers, count as usize) };
+            size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, 0)))
+        }
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::writev(fd, buffers, count) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => size(receive(&using, fd, &one(buffer, count), flags)),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::recv(fd, buffer, count, flags) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check(count, room);
+    // SAFETY: the program's own arguments.
+    unsafe { recv(fd, buffer, count, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => size(stream::send(&using, fd, &one(buffer, count), flags)),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::send(fd, buffer, count, flags) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    let Some(using) = table::stream(fd) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::recvfrom(fd, buffer, count, flags, address, length) };
+    };
+    let result = receive(&using, fd, &one(buffer, count), flags);
+    if result.is_ok() && !address.is_null() && !length.is_null() {
+        // A connected stream names no sender.
+        // SAFETY: the program's own place for a length.
+        unsafe { *length = 0 };
+    }
+    size(result)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    check(count, room);
+    // SAFETY: the program's own arguments.
+    unsafe { recvfrom(fd, buffer, count, flags, address, length) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> ssize_t {
+    match table::stream(fd) {
+        Some(using) => size(stream::send(&using, fd, &one(buffer, count), flags)),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::sendto(fd, buffer, count, flags, address, length) },
+    }
+}
+
+/// # Safety
+/// As `recvmsg`.
+unsafe fn receive_message(
+    using: &Use,
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: the program's own message.
+    let message = unsafe { message.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    // SAFETY: the program's own vector.
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
+    message.msg_namelen = 0;
+    message.msg_controllen = 0;
+    message.msg_flags = 0;
+    Ok(count)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    match table::stream(fd) {
+        Some(_) if flags & libc::MSG_ERRQUEUE != 0 => {
+            // SAFETY: the program's own arguments.
+            unsafe { real::recvmsg(fd, message, flags) }
+        }
+        // SAFETY: the program's own message.
+        Some(using) => size(unsafe { receive_message(&using, fd, message, flags) }),
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::recvmsg(fd, message, flags) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    let Some(using) = table::stream(fd) else {
+        // SAFETY: the program's own message, as `sendmsg` reads it.
+        unsafe {
+            let passes_control = !message.is_null() && (*message).msg_controllen > 0;
+            if passes_control && table::has_any() {
+                pass_on(&*message);
+            }
+            return real::sendmsg(fd, message, flags);
+        }
+    };
+    // SAFETY: the program's own message.
+    let Some(message) = (unsafe { message.as_ref() }) else {
+        return size(Err(Errno(libc::EFAULT)));
+    };
+    // SAFETY: the program's own vector.
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags)))
+}
+
+/// Streams among the descriptors that a message takes to another process go back to TCP.
+///
+/// # Safety
+/// The message's control data are as long as it says.
+unsafe fn pass_on(message: &msghdr) {
+    // SAFETY: the C library's own walk through the control data.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: not NULL, so within the control data.
+    while let Some(found) = unsafe { header.as_ref() } {
+        if found.cmsg_level == libc::SOL_SOCKET && found.cmsg_type == libc::SCM_RIGHTS {
+            let bytes = found.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+            // SAFETY: the data of that header.
+            let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
+            for at in 0..bytes / size_of::<c_int>() {
+                // SAFETY: within the data.
+                let fd = unsafe { fds.add(at).read_unaligned() };
+                exec::pass_on(fd, "its descriptor is passed to another process");
+            }
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(using) = table::stream(fd) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    let mut later = flags & !libc::MSG_WAITFORONE;
+    let mut received = 0;
+    while received < count as usize {
+        // SAFETY: the program's own messages, `count` of them.
+        let result = unsafe {
+            let message = messages.add(received);
+            let result = receive_message(&using, fd, &raw mut (*message).msg_hdr, later);
+            if let Ok(bytes) = result {
+                (*message).msg_len = bytes as c_uint;
+            }
+            result
+        };
+        match result {
+            Ok(bytes) => {
+                received += 1;
+                if flags & libc::MSG_WAITFORONE != 0 {
+                    later |= libc::MSG_DONTWAIT;
+                }
+                if bytes == 0 {
+                    break;
+                }
+            }
+            Err(_) if received > 0 => break,
+            Err(error) => return number(Err(error)),
+        }
+    }
+    received as c_int
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let Some(using) = table::stream(fd) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    };
+    let mut sent = 0;
+    while sent < count as usize {
+        // SAFETY: the program's own messages, `count` of them.
+        let result = unsafe {
+            let message = messages.add(sent);
+            let header = &(*message).msg_hdr;
+            let result = vector(header.msg_iov, header.msg_iovlen)
+                .and_then(|buffers| stream::send(&using, fd, buffers, flags));
+            if let Ok(bytes) = result {
+                (*message).msg_len = bytes as c_uint;
+            }
+            result
+        };
+        match result {
+            Ok(_) => sent += 1,
+            Err(_) if sent > 0 => break,
+            Err(error) => return number(Err(error)),
+        }
+    }
+    sent as c_int
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendfile(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    let Some(using) = table::stream(out) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::sendfile(out, from, offset, count) };
+    };
+    // SAFETY: the program's own place for an offset.
+    let given = unsafe { offset.as_mut() };
+    size(send_file(&using, out, from, given, count))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sendfile64(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the program's own arguments; both are the same on 64 bits.
+    unsafe { sendfile(out, from, offset, count) }
+}
+
+fn send_file(
+    using: &Use,
+    out: c_int,
+    from: c_int,
+    offset: Option<&mut off_t>,
+    count: usize,
+) -> Result<usize> {
+    // Without an offset the file's own position counts; what cannot seek has none.
+    let position = match &offset {
+        Some(offset) => **offset as usize,
+        None => sys::seek(from, 0, libc::SEEK_CUR)?,
+    };
+    let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let mut sent = 0;
+    let outcome = loop {
+        if sent >= count {
+            break Ok(());
+        }
+        let most = (count - sent).min(PIECE_BYTES);
+        let fill = |place: *mut u8, bytes: usize| {
+            sys::transfer(libc::SYS_pread64, from, place, bytes, position + sent)
+        };
+        match stream::send_from(using, out, most, fill) {
+            Ok(0) => break Ok(()),
+            Ok(bytes) => sent += bytes,
+            Err(sys::AGAIN) if is_patient => {
+                if let Err(error) = stream::wait_for_room(using, out) {
+                    break Err(error);
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    match offset {
+        Some(offset) => *offset += sent as off_t,
+        None => {
+            let _ = sys::seek(from, position + sent, libc::SEEK_SET);
+        }
+    }
+    match outcome {
+        Err(error) if sent == 0 => {
+            if error == Errno(libc::EPIPE) {
+                sys::raise_sigpipe();
+            }
+            Err(error)
+        }
+        _ => Ok(sent),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let is_impatient = flags & libc::SPLICE_F_NONBLOCK != 0;
+    if let Some(using) = table::stream(from) {
+        return size(splice_out(&using, from, to, count, is_impatient));
+    }
+    if let Some(using) = table::stream(to) {
+        return size(splice_in(&using, to, from, count, is_impatient));
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::splice(from, from_offset, to, to_offset, count, flags) }
+}
+
+fn splice_out(
+    using: &Use,
+    fd: c_int,
+    pipe: c_int,
+    count: usize,
+    is_impatient: bool,
+) -> Result<usize> {
+    let is_patient = !is_impatient && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    loop {
+        let most = count.min(PIECE_BYTES);
+        let drain =
+            |place: *mut u8, bytes: usize| sys::transfer(libc::SYS_write, pipe, place, bytes, 0);
+        match stream::receive_into(using, fd, most, drain) {
+            Ok(Found::Bytes(bytes)) => return Ok(bytes),
+            Ok(_) => return Ok(0),
+            Err(sys::AGAIN) if is_patient => stream::wait_for_data(using, fd)?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn splice_in(
+    using: &Use,
+    fd: c_int,
+    pipe: c_int,
+    count: usize,
+    is_impatient: bool,
+) -> Result<usize> {
+    let is_patient = !is_impatient && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    loop {
+        let most = count.min(PIECE_BYTES);
+        let fill =
+            |place: *mut u8, bytes: usize| sys::transfer(libc::SYS_read, pipe, place, bytes, 0);
+        match stream::send_from(using, fd, most, fill) {
+            Err(sys::AGAIN) if is_patient => stream::wait_for_room(using, fd)?,
+            outcome => return outcome,
+        }
+    }
+}

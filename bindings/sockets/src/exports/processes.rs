@@ -1,0 +1,253 @@
+//! `exec`, `posix_spawn`, `vfork`, `daemon`.
+#![allow(unsafe_code)] // C's pointers.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use libc::pid_t;
+
+use crate::exec::{self, Prepared};
+use crate::{close, real};
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// # Safety
+/// As `execve`; `call` is given the environment to use.
+unsafe fn execute(
+    path: &CStr,
+    environment: *const *const c_char,
+    call: impl FnOnce(*const *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the program's own environment.
+    let prepared: Option<Prepared> = unsafe { exec::prepare(path, environment) };
+    let Some(prepared) = prepared else {
+        return call(environment);
+    };
+    let result = call(prepared.environment.as_ptr());
+    prepared.undo();
+    result
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    // SAFETY: the program's own arguments, here and below.
+    unsafe {
+        if path.is_null() {
+            return real::execve(path, arguments, environment);
+        }
+        execute(CStr::from_ptr(path), environment, |environment| {
+            real::execve(path, arguments, environment)
+        })
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execv(
+    path: *const c_char,
+    arguments: *const *const c_char,
+) -> c_int {
+    // SAFETY: the program's own arguments and environment.
+    unsafe { execve(path, arguments, environ) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execvpe(
+    name: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    // SAFETY: the program's own arguments, here and below.
+    unsafe {
+        if name.is_null() || !crate::table::has_any() {
+            return real::execvpe(name, arguments, environment);
+        }
+        let path = exec::find(CStr::from_ptr(name));
+        execute(&path, environment, |environment| {
+            real::execvpe(name, arguments, environment)
+        })
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execvp(
+    name: *const c_char,
+    arguments: *const *const c_char,
+) -> c_int {
+    // SAFETY: the program's own arguments and environment.
+    unsafe { execvpe(name, arguments, environ) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn fexecve(
+    fd: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    // SAFETY: the program's own arguments, here and below.
+    unsafe {
+        execute(&path, environment, |environment| {
+            real::fexecve(fd, arguments, environment)
+        })
+    }
+}
+
+/// Arguments of a function with `...` that do not fit the registers: a structure of this size is passed where they are, on the stack.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct OnStack([*const c_char; ON_STACK]);
+
+/// Arguments that `execl` and its like take beyond the five in registers.
+#[cfg(target_arch = "x86_64")]
+const ON_STACK: usize = 58;
+
+/// The list of arguments of `execl`: up to its NULL, and what follows that.
+#[cfg(target_arch = "x86_64")]
+fn listed(
+    first: [*const c_char; 5],
+    rest: &OnStack,
+) -> Option<(Vec<*const c_char>, *const c_char)> {
+    let all: Vec<_> = first.into_iter().chain(rest.0).collect();
+    let end = all.iter().position(|argument| argument.is_null())?;
+    let after = all.get(end + 1).copied().unwrap_or(std::ptr::null());
+    Some((all[..=end].to_vec(), after))
+}
+
+/// More arguments than are looked for.
+#[cfg(target_arch = "x86_64")]
+fn too_many() -> c_int {
+    crate::sys::set_errno(crate::sys::Errno(libc::E2BIG));
+    -1
+}
+
+// The functions below read `ON_STACK` words above their own frame. Where the program has given fewer, these are words of its own frames, of which there are
+// always as many: above the first frame of a thread lies what the C library keeps of it, above that of the program its arguments and environment.
+
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execl(
+    path: *const c_char,
+    a: *const c_char,
+    b: *const c_char,
+    c: *const c_char,
+    d: *const c_char,
+    e: *const c_char,
+    rest: OnStack,
+) -> c_int {
+    match listed([a, b, c, d, e], &rest) {
+        // SAFETY: the program's own arguments and environment.
+        Some((arguments, _)) => unsafe { execve(path, arguments.as_ptr(), environ) },
+        None => too_many(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execlp(
+    name: *const c_char,
+    a: *const c_char,
+    b: *const c_char,
+    c: *const c_char,
+    d: *const c_char,
+    e: *const c_char,
+    rest: OnStack,
+) -> c_int {
+    match listed([a, b, c, d, e], &rest) {
+        // SAFETY: the program's own arguments and environment.
+        Some((arguments, _)) => unsafe { execvpe(name, arguments.as_ptr(), environ) },
+        None => too_many(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execle(
+    path: *const c_char,
+    a: *const c_char,
+    b: *const c_char,
+    c: *const c_char,
+    d: *const c_char,
+    e: *const c_char,
+    rest: OnStack,
+) -> c_int {
+    match listed([a, b, c, d, e], &rest) {
+        // SAFETY: the program's own arguments; its environment follows their NULL.
+        Some((arguments, environment)) => unsafe {
+            execve(path, arguments.as_ptr(), environment.cast())
+        },
+        None => too_many(),
+    }
+}
+
+/// Standard streams that a spawned program inherits without more ado.
+fn pass_standard_streams() {
+    for fd in 0..3 {
+        exec::pass_on(fd, "a spawned program inherits it");
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn posix_spawn(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    pass_standard_streams();
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn posix_spawnp(
+    child: *mut pid_t,
+    name: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    pass_standard_streams();
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawnp(child, name, actions, attributes, arguments, environment) }
+}
+
+/// How `posix_spawn` gives a socket to a child as its standard input or output. The C library executes the child past us.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    fd: c_int,
+    copy: c_int,
+) -> c_int {
+    exec::pass_on(fd, "a spawned program inherits it");
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, copy) }
+}
+
+/// A child that shares the memory of its parent would change the parent's table: it gets its own, as the standard permits.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: no arguments.
+    unsafe { real::fork() }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_files: c_int) -> c_int {
+    // SAFETY: numbers.
+    let result = unsafe { real::daemon(keeps_folder, keeps_files) };
+    if result == 0 && keeps_files == 0 {
+        // The C library has put /dev/null there, past us.
+        for fd in 0..3 {
+            let _ = close::before(fd);
+        }
+    }
+    result
+}

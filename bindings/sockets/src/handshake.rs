@@ -1,0 +1,375 @@
+//! How the two ends of a connection find each other: a mailbox beside each listener, a hello before each SYN, a claim after each `accept`.
+//!
+//! `listen` makes a mailbox, an abstract UNIX socket named by the listener's address. A client that connects looks for it; where there is none, the
+//! connection is plain TCP and nothing else happens. Otherwise the client checks the mailbox's owner, offers a slot of a segment and leaves a hello
+//! (slot, generation, its own port, the segment's file) before it sends its SYN, so that `accept` cannot miss it. After `connect` it confirms the offer
+//! with both addresses of the connection. The server claims the offer whose addresses are those of the connection that it has accepted.
+//!
+//! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). An offer that nobody claims
+//! costs nothing and delays nothing: no byte waits for it, and none that the other end does not expect is ever sent.
+//!
+//! Invariants: a segment is given only to a process whose mailbox was opened by our user (`SO_PEERCRED`), and taken only from our user; every field
+//! of a hello is bounded; a mailbox's backlog bounds the hellos that wait.
+
+use std::sync::atomic::Ordering;
+
+use crate::address::{self, Address, Pair};
+use crate::explain::{self, Count};
+use crate::hello::{Hello, leave_hello, unix_socket};
+use crate::lock::Locked;
+use crate::ring::{self, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
+use crate::segment::{self, SegmentRef};
+use crate::sys::{self, Errno};
+use crate::table::{self, Use};
+
+/// A listener that had no mailbox is not asked again for this time.
+const ABSENT_NS: u64 = 50_000_000;
+/// What is known of an address of the host is asked again after this time.
+const LOCAL_NS: u64 = 1_000_000_000;
+/// Entries of both memories.
+const MEMORY: usize = 16;
+/// Ports that a client tries before it leaves the choice to the kernel and the connection to TCP.
+const PORTS_TRIED: usize = 3;
+/// `IP_LOCAL_PORT_RANGE`, Linux 6.3: which port `connect` shall choose. Unlike `bind`, it leaves the port to other connections, too.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+static ABSENT: Locked<[(Address, u64); MEMORY]> = Locked::new(
+    [(
+        Address {
+            ip: [0; 16],
+            port: 0,
+        },
+        0,
+    ); MEMORY],
+);
+static LOCAL: Locked<[([u8; 16], bool, u64); MEMORY]> = Locked::new([([0; 16], false, 0); MEMORY]);
+
+/// Whether the addresses that the client has written down are those of this connection.
+fn is_pair(using: &Use, fd: i32) -> bool {
+    let known = using.pair.with(|known| *known).or_else(|| {
+        // Of a stream that was inherited by `exec`.
+        let (client, server) = (address::peer(fd).ok()?, address::own(fd).ok()?);
+        Some(Pair { client, server })
+    });
+    known.is_some_and(|pair| pair.is_stored_in(&using.slot().pair))
+}
+
+/// Whether both ends have agreed to carry the connection. A server looks at the addresses when it first sees that the client has confirmed.
+pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
+    let state = using.slot().state.load(Ordering::Acquire);
+    if state & (CONFIRMED | CLAIMED | WITHDRAWN) != CONFIRMED | CLAIMED {
+        return false;
+    }
+    if using.side() == SERVER && !is_pair(using, fd) {
+        using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+        return false;
+    }
+    true
+}
+
+/// Ends the offer of a connection that is not carried yet. False: it is carried.
+pub(crate) fn withdraw(using: &Use) -> bool {
+    let slot = using.slot();
+    let mut state = slot.state.load(Ordering::Acquire);
+    loop {
+        if state & WITHDRAWN != 0 {
+            return true;
+        }
+        if state & (CONFIRMED | CLAIMED) == CONFIRMED | CLAIMED {
+            return false;
+        }
+        let after = state | WITHDRAWN;
+        match slot
+            .state
+            .compare_exchange(state, after, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => return true,
+            Err(now) => state = now,
+        }
+    }
+}
+
+/// Connects by `real`, with a hello to the listener's mailbox before it, if there is one. The result and `errno` are those of `real`.
+pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
+    let target = Address::parse(address).filter(|_| table::is_plain(fd) && !explain::is_off());
+    let Some(target) = target else {
+        return real();
+    };
+    let protocol: Result<i32, _> = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if protocol != Ok(libc::IPPROTO_TCP) {
+        if protocol == Ok(libc::IPPROTO_UDP) {
+            explain::count(Count::Datagram);
+        }
+        return real();
+    }
+    let now_ns = sys::now_ns();
+    if is_known_absent(&target, now_ns) {
+        explain::count(Count::NoMailbox);
+        return real();
+    }
+    let bound = address::own(fd).map_or(0, |own| own.port);
+    let mut tried = Tried::No;
+    for _ in 0..PORTS_TRIED {
+        let reached = segment::take_reached_slot(&target);
+        let mailbox = match &reached {
+            Some(_) => None,
+            None => match find_mailbox(&target) {
+                Some(mailbox) => Some(mailbox),
+                None => break,
+            },
+        };
+        let taken = match reached {
+            Some(taken) => Ok(taken),
+            None => segment::take_slot(target),
+        };
+        tried = match (taken, choose_port(fd, bound, target.is_v4())) {
+            (Ok(taken), Some(port)) => try_port(fd, &target, port, taken, mailbox, &real),
+            (Ok((segment, slot)), None) => {
+                segment::free(segment.get(), slot);
+                close_mailbox(mailbox);
+                break;
+            }
+            (Err(_), _) => {
+                close_mailbox(mailbox);
+                break;
+            }
+        };
+        let Tried::Result(result, error) = tried else {
+            break;
+        };
+        let is_taken = result != 0 && error == Errno(libc::EADDRNOTAVAIL) && bound == 0;
+        if !is_taken {
+            break;
+        }
+    }
+    match tried {
+        Tried::Result(result, error) => {
+            let is_on_its_way = result == 0 || is_in_progress(error);
+            if !is_on_its_way && bound == 0 {
+                set_port_range(fd, 0);
+                if error == Errno(libc::EADDRNOTAVAIL) {
+                    explain::count(Count::NoPort);
+                    return real();
+                }
+            }
+            if result != 0 {
+                sys::set_errno(error);
+            }
+            result
+        }
+        Tried::No => {
+            let result = real();
+            if result == 0 {
+                remember_absent(&target, now_ns);
+            }
+            let why = "the listener has no mailbox of this user";
+            explain::plain_connect(&target, Count::NoMailbox, why, result);
+            result
+        }
+    }
+}
+
+/// How an attempt to connect has ended.
+enum Tried {
+    /// By what `real` returned, and `errno`.
+    Result(i32, Errno),
+    /// There was none: no mailbox, no memory, no port.
+    No,
+}
+
+fn is_in_progress(error: Errno) -> bool {
+    [libc::EINPROGRESS, libc::EINTR].contains(&error.0)
+}
+
+fn close_mailbox(mailbox: Option<(Address, i32)>) {
+    if let Some((_, unused)) = mailbox {
+        let _ = sys::close(unused);
+    }
+}
+
+/// One attempt, from that port: an offer, the connection, and a word that it is the one.
+fn try_port(
+    fd: i32,
+    target: &Address,
+    port: u16,
+    taken: (SegmentRef, usize),
+    mailbox: Option<(Address, i32)>,
+    real: &impl Fn() -> i32,
+) -> Tried {
+    let segment = taken.0.clone();
+    let Some((using, hello)) = offer(fd, taken, port) else {
+        close_mailbox(mailbox);
+        return Tried::No;
+    };
+    let is_left = match mailbox {
+        Some((address, connected)) => {
+            leave_hello(&address, Some(connected), &hello, &segment, true).is_ok()
+        }
+        None => {
+            let offers = &segment.get().memory().header().offers.0;
+            offers.fetch_or(1 << hello.slot, Ordering::AcqRel);
+            true
+        }
+    };
+    let result = real();
+    let error = sys::errno();
+    let is_on_its_way = result == 0 || is_in_progress(error);
+    // Over loopback a socket that waits is connected when the call returns.
+    let is_nonblocking = result != 0 && error == Errno(libc::EINPROGRESS);
+    let own = &using.mine().own;
+    own.is_nonblocking
+        .store(u32::from(is_nonblocking), Ordering::Relaxed);
+    if is_on_its_way && is_left && confirm(&using, fd, target) {
+        explain::offered(&using, target);
+    } else {
+        retract(&using, fd);
+        if is_on_its_way {
+            let why = "the other end was gone or had shut down before the offer was confirmed";
+            explain::plain_connect(target, Count::Retracted, why, result);
+        }
+    }
+    Tried::Result(result, error)
+}
+
+fn is_known_absent(target: &Address, now_ns: u64) -> bool {
+    ABSENT.with(|known| {
+        known
+            .iter()
+            .any(|(address, at)| address == target && now_ns.saturating_sub(*at) < ABSENT_NS)
+    })
+}
+
+fn remember_absent(target: &Address, now_ns: u64) {
+    ABSENT.with(|known| known[now_ns as usize / 64 % MEMORY] = (*target, now_ns));
+}
+
+/// The address whose mailbox exists and belongs to our user, and a connection to that.
+fn find_mailbox(target: &Address) -> Option<(Address, i32)> {
+    let fd = unix_socket().ok()?;
+    let reaches = |address: &Address| {
+        let (name, length) = address::mailbox(address);
+        sys::with_address(libc::SYS_connect, fd, &name[..length]).is_ok()
+    };
+    let names = std::iter::once(*target).chain(target.wildcards());
+    let is_host = target.is_any() || target.is_loopback();
+    let found = names
+        .into_iter()
+        .find(|name| reaches(name) && (name == target || is_host || is_local(target)));
+    let found =
+        found.filter(|_| sys::peer_credentials(fd).is_ok_and(|owner| owner.uid == sys::geteuid()));
+    if found.is_none() {
+        let _ = sys::close(fd);
+    }
+    found.map(|name| (name, fd))
+}
+
+/// Whether an address is one of this host: the kernel would connect to it from itself.
+fn is_local(target: &Address) -> bool {
+    let now_ns = sys::now_ns();
+    let known = LOCAL.with(|known| {
+        known
+            .iter()
+            .find(|(ip, _, at)| *ip == target.ip && now_ns.saturating_sub(*at) < LOCAL_NS)
+            .map(|known| known.1)
+    });
+    if let Some(known) = known {
+        return known;
+    }
+    let is_local = asks_route(target).unwrap_or(false);
+    LOCAL.with(|known| known[now_ns as usize / 64 % MEMORY] = (target.ip, is_local, now_ns));
+    is_local
+}
+
+fn asks_route(target: &Address) -> sys::Result<bool> {
+    let family = if target.is_v4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    let fd = sys::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut bytes = [0; 28];
+    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&target.port.to_be_bytes());
+    let length = if target.is_v4() {
+        bytes[4..8].copy_from_slice(&target.ip[12..]);
+        16
+    } else {
+        bytes[8..24].copy_from_slice(&target.ip);
+        28
+    };
+    let own =
+        sys::with_address(libc::SYS_connect, fd, &bytes[..length]).and_then(|_| address::own(fd));
+    let _ = sys::close(fd);
+    own.map(|own| own.ip == target.ip)
+}
+
+/// The port that the client will have: its own choice, if the kernel lets it have one without taking it from others.
+fn choose_port(fd: i32, bound: u16, is_v4: bool) -> Option<u16> {
+    if bound != 0 {
+        return Some(bound);
+    }
+    let (low, high) = crate::start::port_range();
+    let span = u64::from(high.saturating_sub(low)) + 1;
+    let port = low + (sys::random() % span) as u16;
+    if set_port_range(fd, u32::from(port) << 16 | u32::from(port)) {
+        return Some(port);
+    }
+    // Older kernels: any free port.
+    let family = if is_v4 { libc::AF_INET } else { libc::AF_INET6 };
+    let domain: Result<i32, Errno> = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    let family = domain.unwrap_or(family);
+    let mut bytes = [0; 28];
+    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    let length = if family == libc::AF_INET { 16 } else { 28 };
+    sys::with_address(libc::SYS_bind, fd, &bytes[..length]).ok()?;
+    address::own(fd).ok().map(|own| own.port)
+}
+
+fn set_port_range(fd: i32, range: u32) -> bool {
+    sys::set_option(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &range).is_ok()
+}
+
+/// Makes a slot ready and the descriptor a stream that may be carried.
+fn offer(fd: i32, taken: (SegmentRef, usize), port: u16) -> Option<(Use, Hello)> {
+    let (segment, slot_number) = taken;
+    let slot = segment.get().memory().slot(slot_number);
+    let generation = (slot.state.load(Ordering::Acquire) >> GENERATION_SHIFT).wrapping_add(1);
+    ring::reset(slot);
+    slot.port.store(u32::from(port), Ordering::Relaxed);
+    slot.state
+        .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
+    let using = table::add_stream(fd, segment, slot_number, CLIENT)?;
+    let hello = Hello {
+        generation,
+        sent_ns: sys::now_ns(),
+        slot: slot_number,
+        port,
+    };
+    Some((using, hello))
+}
+
+/// Names the connection, now that the kernel has given it addresses.
+fn confirm(using: &Use, fd: i32, target: &Address) -> bool {
+    let Ok(client) = address::own(fd) else {
+        return false;
+    };
+    let mut server = *target;
+    if server.is_any() {
+        // The kernel takes that for the loopback address, on both ends.
+        server.ip = client.ip;
+    }
+    Pair { client, server }.store(&using.slot().pair);
+    let slot = using.slot();
+    let before = slot.state.fetch_or(CONFIRMED, Ordering::AcqRel);
+    before & WITHDRAWN == 0
+}
+
+/// The connection is plain TCP after all.
+fn retract(using: &Use, fd: i32) {
+    using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+    let offers = &using.memory().header().offers.0;
+    offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
+    using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+    table::clear(fd);
+    table::abandon(using);
+}

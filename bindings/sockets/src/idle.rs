@@ -1,0 +1,131 @@
+//! How long a call that finds nothing looks again before it sleeps in the kernel.
+//!
+//! Looking again pays only if the other end runs at the same time on another core, and answers soon. Each socket and each epoll instance counts how
+//! often it did: after a row of failures it does not look at all, but for a try now and then. So spinning threads of one job give way to each other where
+//! they are more than cores: there, looking again never succeeds, because the other end waits for the core.
+//!
+//! Where strangers want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
+//! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
+//! its process stops looking for a while.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::sys;
+
+/// Longest time of looking again: less than a sleep and a wake-up cost both sides.
+const SPIN_US: u64 = 20;
+
+/// Failures in a row after which looking again stops, and every how many-th wait tries it all the same.
+const FAILURES_MAX: u32 = 4;
+const TRY_EVERY: u32 = 64;
+
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 16;
+
+/// A longer gap between two looks means that the thread was preempted.
+const GAP_NS: u64 = 300_000;
+/// Time without looking after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
+const REST_NS: u64 = 5_000_000;
+
+/// Until when this process does not look again.
+static REST_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+
+static LIMIT_NS: AtomicU64 = AtomicU64::new(SPIN_US * 1000);
+/// Processors that this process may use; 1: looking again is no use.
+static CORES: AtomicU32 = AtomicU32::new(0);
+
+/// Sets the longest time, for `TSUMUJI_SOCKETS_SPIN_US`.
+pub(crate) fn set_limit_us(us: u64) {
+    LIMIT_NS.store(us.min(10_000) * 1000, Ordering::Relaxed);
+}
+
+fn cores() -> u32 {
+    let known = CORES.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let count = sys::usable_cores().max(1);
+    CORES.store(count, Ordering::Relaxed);
+    count
+}
+
+/// Experience of one waiter.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    failures: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Spin {
+    pub(crate) const fn new() -> Self {
+        Self {
+            failures: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
+    /// Looks again until `look` is true, or it is time to sleep.
+    pub(crate) fn until(&self, mut look: impl FnMut() -> bool) -> bool {
+        let limit_ns = LIMIT_NS.load(Ordering::Relaxed);
+        let failures = self.failures.load(Ordering::Relaxed);
+        let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
+        self.waits.store(waits, Ordering::Relaxed);
+        let is_try = waits.is_multiple_of(TRY_EVERY);
+        if limit_ns == 0 || cores() == 1 || (failures >= FAILURES_MAX && !is_try) {
+            return false;
+        }
+        let mut last = sys::now_ns();
+        if last < REST_UNTIL_NS.load(Ordering::Relaxed) {
+            return false;
+        }
+        let until = last + limit_ns;
+        loop {
+            for _ in 0..LOOKS {
+                if look() {
+                    self.failures.store(0, Ordering::Relaxed);
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = sys::now_ns();
+            if now - last > GAP_NS {
+                REST_UNTIL_NS.store(now + REST_NS, Ordering::Relaxed);
+            }
+            last = now;
+            if now >= until {
+                self.failures
+                    .store(failures.saturating_add(1), Ordering::Relaxed);
+                return false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who fails again and again stops looking, and starts again after one success.
+    #[test]
+    fn failures_end_it() {
+        let spin = Spin::new();
+        for _ in 0..FAILURES_MAX {
+            assert!(!spin.until(|| false));
+        }
+        if cores() > 1 {
+            let looks = std::cell::Cell::new(0u32);
+            let count = || {
+                looks.set(looks.get() + 1);
+                false
+            };
+            assert!(!spin.until(count));
+            assert_eq!(looks.get(), 0);
+            spin.reset();
+            assert!(spin.until(|| true));
+        }
+    }
+}

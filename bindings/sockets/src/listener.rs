@@ -1,0 +1,380 @@
+//! Listeners with a mailbox: where clients leave hellos, and how the connections that are accepted find theirs.
+//!
+//! `exports` calls `listen`, and `Listener::claim` after each `accept`; `close` says when a descriptor goes, `start` when the process has forked.
+//!
+//! A mailbox is an abstract UNIX socket named by the listener's address; its backlog bounds the hellos that wait. Several processes may accept from a
+//! listener after a fork: the one that takes hellos out puts those back that are not of its connection, and holds a lock meanwhile. From a client whose
+//! segment is here already, offers come through the segment itself.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use crate::address::{self, Address, Pair};
+use crate::explain::{self, Count};
+use crate::hello::{Hello, leave_hello, read_hello, unix_socket};
+use crate::lock::{Locked, hold};
+use crate::ring::{CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
+use crate::segment::SegmentRef;
+use crate::sys::{self};
+use crate::table::{self, Kind, Use};
+
+/// Hellos that may wait in a mailbox; the kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// Hellos that a process keeps for connections that it has not accepted yet.
+const PENDING_MAX: usize = 4096;
+
+/// Segments of clients that a listener keeps for their next connections.
+const KNOWN_MAX: usize = 1024;
+
+/// A hello whose connection was not accepted after this time is dropped.
+const PENDING_NS: u64 = 60_000_000_000;
+
+#[derive(Debug)]
+struct Pending {
+    hello: Hello,
+    segment: SegmentRef,
+}
+
+impl Pending {
+    fn state(&self) -> u64 {
+        let slot = self.segment.get().memory().slot(self.hello.slot);
+        slot.state.load(Ordering::Acquire)
+    }
+
+    fn is_open(&self, now_ns: u64) -> bool {
+        let state = self.state();
+        state >> GENERATION_SHIFT == self.hello.generation
+            && state & OFFERED != 0
+            && state & (CLAIMED | WITHDRAWN) == 0
+            && now_ns.saturating_sub(self.hello.sent_ns) < PENDING_NS
+    }
+}
+
+/// A listening socket with a mailbox. Never freed.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Listener {
+    mailbox: AtomicI32,
+    address: Locked<Address>,
+    fds: Locked<Vec<i32>>,
+    pending: Locked<Vec<Pending>>,
+    /// Segments of clients that offer further connections in them, with the connections to our mailbox by which they know that we are there.
+    known: Locked<Vec<(SegmentRef, i32)>>,
+    /// Other processes may accept from it, too: after a fork.
+    is_shared: AtomicU32,
+    /// One word of memory that forked processes share.
+    word: SharedWord,
+}
+
+/// A lock between processes that have forked from each other.
+#[derive(Debug)]
+struct SharedWord(Option<&'static AtomicU32>);
+
+static LISTENERS: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
+
+/// Listens by `real`, with a mailbox, which is there first: no client shall find the one without the other.
+pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
+    if !table::is_plain(fd) || explain::is_off() {
+        return real();
+    }
+    // A socket that is not bound gets its port only now.
+    if address::own(fd).is_ok_and(|own| own.port == 0) {
+        let result = real();
+        if result == 0 {
+            add_listener(fd);
+        }
+        return result;
+    }
+    add_listener(fd);
+    let result = real();
+    if result != 0
+        && let Kind::Listener(listener) = table::kind(fd)
+    {
+        let error = sys::errno();
+        listener.remove_fd(fd);
+        sys::set_errno(error);
+    }
+    result
+}
+
+/// Makes a mailbox, if this is a TCP socket.
+fn add_listener(fd: i32) {
+    let protocol: Result<i32, _> = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if protocol != Ok(libc::IPPROTO_TCP) {
+        return;
+    }
+    let Ok(address) = address::own(fd) else {
+        return;
+    };
+    // Listeners may share a port (SO_REUSEPORT). Those of one process share its mailbox; a hello that comes to another process than its connection
+    // is claimed by nobody.
+    let known = LISTENERS.with(|all| {
+        let same = |one: &&&'static Listener| one.address.with(|known| *known == address);
+        all.iter().find(same).copied()
+    });
+    if let Some(known) = known {
+        known.add_fd(fd);
+        return;
+    }
+    let Ok(mailbox) = make_mailbox(&address) else {
+        explain::listens(&address, "no mailbox could be made");
+        return;
+    };
+    let listener: &'static Listener = Box::leak(Box::new(Listener {
+        mailbox: AtomicI32::new(table::keep_own(mailbox)),
+        address: Locked::new(address),
+        fds: Locked::new(vec![fd]),
+        pending: Locked::new(Vec::new()),
+        known: Locked::new(Vec::new()),
+        is_shared: AtomicU32::new(0),
+        word: SharedWord(sys::shared_word()),
+    }));
+    LISTENERS.with(|all| all.push(listener));
+    table::set_listener(fd, listener);
+    explain::listens(&address, "");
+}
+
+fn make_mailbox(address: &Address) -> sys::Result<i32> {
+    let fd = unix_socket()?;
+    let (name, length) = address::mailbox(address);
+    let made = sys::with_address(libc::SYS_bind, fd, &name[..length])
+        .and_then(|_| sys::listen(fd, BACKLOG));
+    if let Err(error) = made {
+        let _ = sys::close(fd);
+        return Err(error);
+    }
+    Ok(fd)
+}
+
+impl Listener {
+    pub(crate) fn add_fd(&'static self, fd: i32) {
+        self.fds.with(|fds| fds.push(fd));
+        table::set_listener(fd, self);
+    }
+
+    /// One of its descriptors goes; with the last one the mailbox.
+    pub(crate) fn remove_fd(&self, fd: i32) {
+        table::clear(fd);
+        let is_last = self.fds.with(|fds| {
+            fds.retain(|one| *one != fd);
+            fds.is_empty()
+        });
+        if is_last {
+            let mailbox = self.mailbox.swap(-1, Ordering::AcqRel);
+            if mailbox >= 0 {
+                table::close_own(mailbox);
+            }
+            drop(self.pending.with(std::mem::take));
+            for (_, control) in self.known.with(std::mem::take) {
+                table::close_own(control);
+            }
+            LISTENERS.with(|all| all.retain(|one| !std::ptr::eq(*one, self)));
+        }
+    }
+
+    /// Takes the hello of the connection that `fd` is, if there is one, and claims it.
+    pub(crate) fn claim(&self, fd: i32, client: Address, is_nonblocking: bool) {
+        let mailbox = self.mailbox.load(Ordering::Acquire);
+        if mailbox < 0 {
+            return;
+        }
+        let now_ns = sys::now_ns();
+        if let Some(pending) = self.offered(client.port) {
+            return match take(fd, pending, self.pair(fd, client), is_nonblocking) {
+                Some(using) => explain::claimed(&using, &client),
+                None => explain::count(Count::Mismatched),
+            };
+        }
+        let is_shared = self.is_shared.load(Ordering::Relaxed) != 0;
+        // Who may have taken the hellos of others holds the lock until they are back.
+        let word = self.word.0.filter(|_| is_shared);
+        let _held = word.map(|word| hold(word));
+        let mut stale = Vec::new();
+        let mut found = self.pending.with(|pending| {
+            self.collect(mailbox, pending, is_shared);
+            stale.extend(extract(pending, |one| !one.is_open(now_ns)));
+            let at = pending
+                .iter()
+                .rposition(|one| one.hello.port == client.port);
+            at.map(|at| pending.remove(at))
+        });
+        drop(stale);
+        if is_shared {
+            let others = self.pending.with(std::mem::take);
+            let address = self.address.with(|address| *address);
+            for other in others {
+                let _ = leave_hello(&address, None, &other.hello, &other.segment, false);
+            }
+        }
+        // A client that has left a hello may offer the next connection in its segment before we have read that.
+        if found.is_none() {
+            found = self.offered(client.port);
+        }
+        if let Some(pending) = found.take() {
+            match take(fd, pending, self.pair(fd, client), is_nonblocking) {
+                Some(using) => explain::claimed(&using, &client),
+                None => explain::count(Count::Mismatched),
+            }
+        } else {
+            explain::plain_accept(&client);
+        }
+    }
+}
+
+impl Listener {
+    /// Both addresses of a connection that was accepted.
+    fn pair(&self, fd: i32, client: Address) -> Pair {
+        let mut server = self.address.with(|address| *address);
+        if server.is_any() {
+            server = address::own(fd).unwrap_or(server);
+        }
+        Pair { client, server }
+    }
+
+    /// An offer in a segment that we have, from that port.
+    fn offered(&self, port: u16) -> Option<Pending> {
+        self.known.with(|known| {
+            known.iter().find_map(|(segment, _)| {
+                let memory = segment.get().memory();
+                let offers = &memory.header().offers.0;
+                let mut left = offers.load(Ordering::Acquire);
+                while left != 0 {
+                    let number = left.trailing_zeros() as usize;
+                    left &= left - 1;
+                    let slot = memory.slot(number);
+                    if slot.port.load(Ordering::Relaxed) != u32::from(port) {
+                        continue;
+                    }
+                    offers.fetch_and(!(1 << number), Ordering::AcqRel);
+                    let state = slot.state.load(Ordering::Acquire);
+                    let hello = Hello {
+                        generation: state >> GENERATION_SHIFT,
+                        sent_ns: 0,
+                        slot: number,
+                        port,
+                    };
+                    let segment = segment.clone();
+                    return Some(Pending { hello, segment });
+                }
+                None
+            })
+        })
+    }
+
+    /// Moves what is in the mailbox into the list, and keeps the segments.
+    fn collect(&self, mailbox: i32, pending: &mut Vec<Pending>, is_shared: bool) {
+        while pending.len() < PENDING_MAX {
+            let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
+                return;
+            };
+            let Some((hello, segment)) = read_hello(fd) else {
+                let _ = sys::close(fd);
+                continue;
+            };
+            let one = Pending { hello, segment };
+            let header = one.segment.get().memory().header();
+            header
+                .is_shared
+                .store(u32::from(is_shared), Ordering::Relaxed);
+            self.keep(&one.segment, fd);
+            pending.push(one);
+        }
+    }
+
+    fn keep(&self, segment: &SegmentRef, control: i32) {
+        let gone = self.known.with(|known| {
+            let is_gone = |one: &(SegmentRef, i32)| {
+                let mut room = [0; 1];
+                std::ptr::eq(one.0.get(), segment.get())
+                    || sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
+            };
+            let (gone, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(known).into_iter().partition(is_gone);
+            *known = kept;
+            if known.len() < KNOWN_MAX {
+                known.push((segment.clone(), table::keep_own(control)));
+            } else {
+                let _ = sys::close(control);
+            }
+            gone
+        });
+        for (_, control) in gone {
+            table::close_own(control);
+        }
+    }
+}
+
+fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool) -> Vec<Pending> {
+    let (out, kept) = std::mem::take(pending)
+        .into_iter()
+        .partition(|one| is_out(one));
+    *pending = kept;
+    out
+}
+
+fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {
+    let (slot_number, generation) = (pending.hello.slot, pending.hello.generation);
+    let slot = pending.segment.get().memory().slot(slot_number);
+    let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
+    using.pair.with(|known| *known = Some(pair));
+    let own = &using.mine().own;
+    own.is_nonblocking
+        .store(u32::from(is_nonblocking), Ordering::Relaxed);
+    loop {
+        let state = slot.state.load(Ordering::Acquire);
+        let is_open = state >> GENERATION_SHIFT == generation
+            && state & (OFFERED | CLAIMED | WITHDRAWN) == OFFERED;
+        // A client that has confirmed has named the connection; one that will is checked by `is_agreed`.
+        let is_same = state & CONFIRMED == 0 || pair.is_stored_in(&slot.pair);
+        if !is_open || !is_same {
+            table::clear(fd);
+            own.processes.fetch_sub(1, Ordering::AcqRel);
+            table::abandon(&using);
+            return None;
+        }
+        let claimed = slot.state.compare_exchange(
+            state,
+            state | CLAIMED,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if claimed.is_ok() {
+            return Some(using);
+        }
+    }
+}
+
+/// Before a fork.
+pub(crate) fn freeze() {
+    LISTENERS.freeze();
+}
+
+/// After it.
+pub(crate) fn thaw() {
+    LISTENERS.thaw();
+}
+
+/// After a fork, in both processes: hellos may be found by either.
+pub(crate) fn share_listeners() {
+    LISTENERS.with(|all| {
+        for listener in all.iter() {
+            listener.is_shared.store(1, Ordering::Relaxed);
+        }
+    });
+}
+
+pub(crate) fn own_moved(from: i32, to: i32) {
+    LISTENERS.with(|all| {
+        for listener in all.iter() {
+            listener.known.with(|known| {
+                for (_, control) in known.iter_mut().filter(|one| one.1 == from) {
+                    *control = to;
+                }
+            });
+            let _ =
+                listener
+                    .mailbox
+                    .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    });
+}

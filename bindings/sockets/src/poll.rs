@@ -1,0 +1,309 @@
+//! `poll`, `select` and their like over descriptors of which some are carried streams.
+//!
+//! `exports` calls `poll` and `select` where at least one descriptor is ours. What is ready in shared memory is reported at once, and the kernel is asked
+//! about the other descriptors now and then. If nothing is ready: look again for a moment, say that we sleep, look once more, sleep in the kernel.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use libc::{c_int, c_void, pollfd};
+
+use crate::epoll::Epoll;
+use crate::idle::Spin;
+use crate::ring::ENDED;
+use crate::sys::{self, Result};
+use crate::table::{self, Kind, Use};
+use crate::{ready, stream};
+
+/// Every how many-th call asks the kernel about all descriptors although some of ours are ready.
+const ASK_EVERY: u32 = 8;
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+enum Ours {
+    Stream(Use),
+    Epoll(&'static Epoll),
+}
+
+/// Whether `poll` has any business with these.
+pub(crate) fn is_any_ours(fds: &[pollfd]) -> bool {
+    fds.iter()
+        .any(|one| one.fd >= 0 && !table::is_plain(one.fd))
+}
+
+/// As `ppoll`, with the time-out in nanoseconds.
+pub(crate) fn poll(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const c_void,
+) -> Result<usize> {
+    let mut ours: Vec<(usize, Ours)> = Vec::new();
+    for (at, one) in fds.iter().enumerate() {
+        match table::kind(one.fd) {
+            Kind::Stream(using) => ours.push((at, Ours::Stream(using))),
+            Kind::Epoll(epoll) if epoll.is_watching() => ours.push((at, Ours::Epoll(epoll))),
+            _ => {}
+        }
+    }
+    if ours.is_empty() {
+        return sys::poll(fds, timeout_ns, mask);
+    }
+    let has_others = ours.len() < fds.len();
+    let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
+    let mut is_first = true;
+    loop {
+        let found = look(fds, &ours);
+        if found > 0 {
+            let calls = CALLS.fetch_add(1, Ordering::Relaxed);
+            if has_others {
+                let is_due = calls.is_multiple_of(ASK_EVERY);
+                return Ok(found + others(fds, &ours, is_due));
+            }
+            return Ok(found);
+        }
+        if timeout_ns == Some(0) {
+            ask_kernel(fds, &ours);
+            let others = others(fds, &ours, has_others);
+            return Ok(look(fds, &ours) + others);
+        }
+        // Once in a call: news may be of another kind than is waited for.
+        let may_spin = std::mem::replace(&mut is_first, false);
+        if may_spin && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
+            continue;
+        }
+        arm(fds, &ours);
+        if has_news(fds, &ours) && look(fds, &ours) > 0 {
+            disarm(&ours);
+            continue;
+        }
+        let left = until.map(|until| until.saturating_sub(sys::now_ns()));
+        let outcome = sleep(fds, &ours, left, mask);
+        disarm(&ours);
+        let in_kernel = outcome?;
+        let total = look(fds, &ours) + in_kernel.0;
+        if total > 0 {
+            return Ok(total);
+        }
+        if in_kernel.1 {
+            for one in fds.iter_mut() {
+                one.revents = 0;
+            }
+            return Ok(0);
+        }
+    }
+}
+
+/// Where experience is counted: the first stream's.
+fn spin_of(ours: &[(usize, Ours)]) -> Option<&Spin> {
+    ours.iter().find_map(|(_, one)| match one {
+        Ours::Stream(using) if using.is_carried.load(Ordering::Relaxed) != 0 => Some(&using.spin),
+        _ => None,
+    })
+}
+
+/// Writes down what ours are ready for; how many.
+fn look(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
+    let mut found = 0;
+    for (at, one) in ours {
+        let entry = &mut fds[*at];
+        let wanted = entry.events as u16 as u32;
+        let events = match one {
+            Ours::Stream(using) => ready::of(using, entry.fd, wanted & ready::OUT != 0),
+            Ours::Epoll(epoll) if epoll.has_pending() => ready::IN,
+            Ours::Epoll(_) => sys::poll_now(entry.fd, libc::POLLIN) as u16 as u32,
+        };
+        entry.revents = (events & (wanted | ready::ERR | ready::HUP)) as i16;
+        found += usize::from(entry.revents != 0);
+    }
+    found
+}
+
+/// Asks the kernel about the others, without waiting, if it is due; how many are ready.
+fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], is_due: bool) -> usize {
+    let mut copy: Vec<pollfd> = fds.to_vec();
+    for (at, _) in ours {
+        copy[*at].fd = -1;
+    }
+    for one in &mut copy {
+        one.revents = 0;
+    }
+    let count = if is_due {
+        sys::poll(&mut copy, Some(0), std::ptr::null()).unwrap_or(0)
+    } else {
+        0
+    };
+    for (at, one) in fds.iter_mut().enumerate() {
+        if !ours.iter().any(|(ours, _)| *ours == at) {
+            one.revents = copy[at].revents;
+        }
+    }
+    count
+}
+
+/// A cheap look whether a longer one is worth it.
+fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
+    ours.iter().any(|(at, one)| match one {
+        Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => false,
+        Ours::Stream(using) => {
+            let wants_room = fds[*at].events & libc::POLLOUT != 0;
+            let wants_data = fds[*at].events & !(libc::POLLOUT | libc::POLLWRNORM) != 0;
+            wants_data && stream::has_news(using)
+                || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0
+                || wants_room
+                    && using
+                        .writer()
+                        .room()
+                        .is_ok_and(|room| room >= stream::ROOM_BYTES)
+        }
+        Ours::Epoll(epoll) => epoll.has_pending(),
+    })
+}
+
+fn arm(fds: &[pollfd], ours: &[(usize, Ours)]) {
+    for (at, one) in ours {
+        match one {
+            Ours::Stream(using) => {
+                stream::take_old_bells(using, fds[*at].fd, 1);
+                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+            }
+            Ours::Epoll(epoll) => epoll.arm(),
+        }
+    }
+    fence(Ordering::SeqCst);
+}
+
+fn disarm(ours: &[(usize, Ours)]) {
+    for (_, one) in ours {
+        if let Ours::Epoll(epoll) = one {
+            epoll.disarm();
+        }
+    }
+}
+
+/// After a call that does not wait: ends and bells are in the kernel only.
+fn ask_kernel(fds: &[pollfd], ours: &[(usize, Ours)]) {
+    for (at, one) in ours {
+        if let Ours::Stream(using) = one {
+            let empty = using.empty_calls.fetch_add(1, Ordering::Relaxed);
+            if empty.is_multiple_of(ASK_EVERY) && using.is_carried.load(Ordering::Relaxed) != 0 {
+                stream::ask(using, fds[*at].fd);
+            }
+        }
+    }
+}
+
+/// Sleeps in the kernel; how many of the others are ready, and whether the time is over.
+fn sleep(
+    fds: &mut [pollfd],
+    ours: &[(usize, Ours)],
+    left: Option<u64>,
+    mask: *const c_void,
+) -> Result<(usize, bool)> {
+    let mut copy: Vec<pollfd> = fds.to_vec();
+    for one in &mut copy {
+        one.revents = 0;
+    }
+    let mut left = left;
+    let mut is_sliced = false;
+    for (at, one) in ours {
+        let Ours::Stream(using) = one else {
+            copy[*at].events |= libc::POLLIN;
+            continue;
+        };
+        if using.is_carried.load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        // An end that has been seen would be reported again and again.
+        let has_ended = using.mine().own.has_ended.load(Ordering::Relaxed) & ENDED != 0;
+        copy[*at].events = if has_ended {
+            0
+        } else {
+            libc::POLLIN | libc::POLLRDHUP
+        };
+        // Another thread may take the bell that was meant for us, and a stream that goes by TCP again has room there.
+        let own = &using.mine().own;
+        if own.leader.load(Ordering::Relaxed) != 0
+            || using.mine().out.back_at.load(Ordering::Relaxed) != 0
+        {
+            left = Some(left.map_or(10_000_000, |left| left.min(10_000_000)));
+            is_sliced = true;
+        }
+        let is_held_up = stream::is_before_ring(using) && fds[*at].events & libc::POLLIN == 0;
+        if is_held_up {
+            copy[*at].events = libc::POLLRDHUP;
+        }
+    }
+    let count = sys::poll(&mut copy, left, mask)?;
+    let mut others = 0;
+    for (at, one) in fds.iter_mut().enumerate() {
+        match ours.iter().find(|(ours, _)| *ours == at) {
+            None => {
+                one.revents = copy[at].revents;
+                others += usize::from(one.revents != 0);
+            }
+            Some((_, Ours::Stream(using))) if copy[at].revents != 0 => {
+                using.has_kernel_news.store(1, Ordering::Relaxed);
+                stream::take_old_bells(using, one.fd, 1);
+            }
+            Some(_) => {}
+        }
+    }
+    Ok((others, count == 0 && !is_sliced))
+}
+
+/// As `pselect`: sets are bits of descriptors below `count`; those that are ready stay.
+pub(crate) fn select(
+    count: usize,
+    sets: &mut [Option<&mut [u64]>; 3],
+    timeout_ns: Option<u64>,
+    mask: *const c_void,
+) -> Result<usize> {
+    const WANTED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    // What `select` takes for readable, writable and exceptional.
+    const MEANT: [i16; 3] = [
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let mut fds: Vec<pollfd> = Vec::new();
+    for fd in 0..count {
+        let mut events = 0;
+        for (set, wanted) in sets.iter().zip(WANTED) {
+            if set.as_ref().is_some_and(|set| has(set, fd)) {
+                events |= wanted;
+            }
+        }
+        if events != 0 {
+            fds.push(pollfd {
+                fd: fd as c_int,
+                events,
+                revents: 0,
+            });
+        }
+    }
+    poll(&mut fds, timeout_ns, mask)?;
+    if fds.iter().any(|one| one.revents & libc::POLLNVAL != 0) {
+        return Err(sys::Errno(libc::EBADF));
+    }
+    let mut total = 0;
+    for ((set, wanted), meant) in sets.iter_mut().zip(WANTED).zip(MEANT) {
+        let Some(set) = set else { continue };
+        for one in &fds {
+            let is_ready = one.events & wanted != 0 && one.revents & meant != 0;
+            total += usize::from(is_ready);
+            put(set, one.fd as usize, is_ready);
+        }
+    }
+    Ok(total)
+}
+
+pub(crate) fn has(set: &[u64], fd: usize) -> bool {
+    set.get(fd / 64)
+        .is_some_and(|word| word >> (fd % 64) & 1 != 0)
+}
+
+fn put(set: &mut [u64], fd: usize, is_ready: bool) {
+    if let Some(word) = set.get_mut(fd / 64) {
+        let bit = 1 << (fd % 64);
+        *word = if is_ready { *word | bit } else { *word & !bit };
+    }
+}

@@ -1,0 +1,562 @@
+//! What lies where in the memory that two processes share, and the copying into and out of its rings.
+//!
+//! A segment is a sealed file of one client process for one listener. It has `SLOTS` slots; a slot is one connection: two ends, each with the words
+//! that its processes write (`Out`, `In`, `Own`), and two rings of bytes. `stream` is the only user of rings.
+//!
+//! Invariants. All words are atomics. Every word of the other end is read once for each decision and bounded before it is used; positions that cannot
+//! be (`used` above the size of the ring) end the connection. Positions only grow; a byte lies at its position modulo the size. A ring has one producer
+//! and one consumer at a time: the holders of the locks `Own::sending` and `Own::receiving` of its ends.
+//!
+//! A producer that finds its ring empty goes on at the ring's beginning (`Out::skip_from` says from where), so that connections of small messages
+//! touch little memory, and always the same.
+#![allow(unsafe_code)] // Views into shared memory, and copies between it and the program's buffers.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use libc::iovec;
+
+/// Connections of one segment: a bit each in one word.
+pub(crate) const SLOTS: usize = 32;
+
+/// Waiters (epoll instances) of each end that a segment can name.
+pub(crate) const WAITERS: usize = 16;
+
+/// The ends of a connection.
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+/// Bytes of a ring. What kernel TCP holds for a connection over loopback is of this order, and programs depend on some of it.
+pub(crate) const RING_BYTES: u64 = 1 << 20;
+
+/// A producer does not go back to the beginning of a ring before this position: that much stays in the nearest cache.
+const REWIND_BYTES: u64 = 16 << 10;
+
+const HEADER_BYTES: usize = 4096;
+const SLOT_BYTES: usize = 1024;
+
+pub(crate) const SEGMENT_BYTES: usize =
+    HEADER_BYTES + SLOTS * SLOT_BYTES + SLOTS * 2 * RING_BYTES as usize;
+
+/// Of the form above; changes with it.
+pub(crate) const MAGIC: u64 = 0x7473_756d_736f_0001;
+
+/// The state of a slot is its generation, shifted, and these bits.
+pub(crate) const OFFERED: u64 = 1;
+/// The client knows the connection's addresses and has written them down.
+pub(crate) const CONFIRMED: u64 = 2;
+/// A server's process has taken it.
+pub(crate) const CLAIMED: u64 = 4;
+/// By either: the connection stays with TCP.
+pub(crate) const WITHDRAWN: u64 = 8;
+pub(crate) const GENERATION_SHIFT: u32 = 8;
+
+/// A word in a cache line of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub(crate) AtomicU32);
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    pub(crate) magic: AtomicU64,
+    pub(crate) client_pid: AtomicU32,
+    /// A bit for each slot that is offered here instead of by a hello, to a server that has the segment already.
+    pub(crate) offers: Line,
+    /// Written by the server: several processes accept from its listener, and not all of them may have the segment.
+    pub(crate) is_shared: AtomicU32,
+    /// For each end, a bit for each slot that has news for its waiter.
+    pub(crate) ready: [Line; 2],
+    /// For each end, whether its waiters sleep, and the processes that they are of (0: free).
+    pub(crate) asleep: [[Line; WAITERS]; 2],
+    pub(crate) owners: [[AtomicU32; WAITERS]; 2],
+}
+
+/// Written by an end's sending half (but `bells`), read by the other end.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Out {
+    /// Position after the last byte written.
+    pub(crate) tail: AtomicU64,
+    /// The consumer that gets here goes on at the next multiple of the ring's size.
+    pub(crate) skip_from: AtomicU64,
+    /// 1 + bytes of data that went by TCP before the first byte by the ring; 0: TCP still carries data.
+    pub(crate) switch_at: AtomicU64,
+    /// 1 + position in the ring after which data goes by TCP again; 0: not so.
+    pub(crate) back_at: AtomicU64,
+    /// Bells (bytes by TCP that are no data) that were ever sent.
+    pub(crate) bells: AtomicU64,
+    /// Nothing more will be sent (`shutdown`).
+    pub(crate) is_finished: AtomicU32,
+    /// All processes of this end have closed it; a hint, the kernel's word counts.
+    pub(crate) is_closed: AtomicU32,
+    /// The ring was full: a bell is wanted when there is room.
+    pub(crate) wants_room: AtomicU32,
+    /// The connection shall end by a reset (SO_LINGER of no time, unread data).
+    pub(crate) ends_by_reset: AtomicU32,
+}
+
+/// Written by an end's receiving half, read by the other end.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct In {
+    /// Position after the last byte taken.
+    pub(crate) head: AtomicU64,
+    /// A bell is wanted for the next news.
+    pub(crate) is_asleep: AtomicU32,
+    /// 1 + number of the waiter that is told of news by `Header::ready`; 0: none.
+    pub(crate) waiter: AtomicU32,
+    /// The other end shall send by TCP again.
+    pub(crate) wants_tcp: AtomicU32,
+    /// And shall begin with what is unread: nothing is taken from the ring any more.
+    pub(crate) is_frozen: AtomicU32,
+}
+
+/// Of an end's own processes, which may be several after `fork`.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Own {
+    /// Locks, by the number of the thread that holds them.
+    pub(crate) sending: AtomicU32,
+    pub(crate) receiving: AtomicU32,
+    /// The thread that waits in the kernel, and the word on which others wait for it.
+    pub(crate) leader: AtomicU32,
+    pub(crate) turns: AtomicU32,
+    pub(crate) followers: AtomicU32,
+    /// Processes that have it open.
+    pub(crate) processes: AtomicU32,
+    pub(crate) is_nonblocking: AtomicU32,
+    /// `SHUT_RD` was asked for.
+    pub(crate) is_deaf: AtomicU32,
+    /// What the program believes of TCP_NODELAY and TCP_CORK.
+    pub(crate) no_delay: AtomicI32,
+    pub(crate) cork: AtomicI32,
+    /// SO_RCVLOWAT.
+    pub(crate) low_water: AtomicI32,
+    /// Bytes of data sent and received by TCP before the rings.
+    pub(crate) tcp_sent: AtomicU64,
+    pub(crate) tcp_taken: AtomicU64,
+    /// Bells taken out of the kernel.
+    pub(crate) bells_taken: AtomicU64,
+    /// 1 + a byte of data that was taken while waiting for a bell.
+    pub(crate) stash: AtomicU32,
+    /// An error of the kernel's that the program has not been told yet.
+    pub(crate) error: AtomicU32,
+    /// `ENDED`, `RESET`: what the kernel has said about the connection.
+    pub(crate) has_ended: AtomicU32,
+}
+
+/// All processes of the other end have closed the connection, or are gone.
+pub(crate) const ENDED: u32 = 1;
+/// The connection does not exist any more.
+pub(crate) const RESET: u32 = 2;
+/// The kernel has reset it only because bells were unread when the other end went: to the program it has ended in order.
+pub(crate) const BY_BELLS: u32 = 4;
+/// A byte that was sent after such an end counts as sent.
+pub(crate) const OWED: u32 = 8;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct End {
+    pub(crate) out: Out,
+    pub(crate) inn: In,
+    pub(crate) own: Own,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) state: AtomicU64,
+    /// The client's port, for an offer.
+    pub(crate) port: AtomicU32,
+    /// Addresses of both ends, as `address::Pair` packs them; valid once confirmed.
+    pub(crate) pair: [AtomicU64; 6],
+    pub(crate) ends: [End; 2],
+}
+
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Slot>() <= SLOT_BYTES);
+const _: () = assert!(RING_BYTES.is_power_of_two());
+
+/// A mapping of one segment. It stays mapped while connections use it (`segment`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory(*mut u8);
+
+// SAFETY: a mapping is shared by nature; words in it are atomics, and bytes of rings are accessed under locks.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// `address` is a mapping of `SEGMENT_BYTES` of a sealed file, and stays so while the result or any view of it is used.
+    pub(crate) unsafe fn new(address: *mut u8) -> Self {
+        Self(address)
+    }
+
+    pub(crate) fn address(self) -> *mut u8 {
+        self.0
+    }
+
+    pub(crate) fn header(self) -> &'static Header {
+        // SAFETY: within the mapping (asserted above) and aligned, being at a page's start; only atomics are in it.
+        unsafe { &*self.0.cast::<Header>() }
+    }
+
+    pub(crate) fn slot(self, slot: usize) -> &'static Slot {
+        let offset = HEADER_BYTES + (slot % SLOTS) * SLOT_BYTES;
+        // SAFETY: within the mapping for every slot number, and a multiple of the cache line; only atomics are in it.
+        unsafe { &*self.0.add(offset).cast::<Slot>() }
+    }
+
+    /// The ring that `side` of `slot` writes.
+    fn ring(self, slot: usize, side: usize) -> *mut u8 {
+        let number = (slot % SLOTS) * 2 + side % 2;
+        let offset = HEADER_BYTES + SLOTS * SLOT_BYTES + number * RING_BYTES as usize;
+        // SAFETY: within the mapping, whose size counts two rings for each slot.
+        unsafe { self.0.add(offset) }
+    }
+
+    pub(crate) fn writer(self, slot: usize, side: usize) -> Ring {
+        let slot_words = self.slot(slot);
+        Ring {
+            bytes: self.ring(slot, side),
+            out: &slot_words.ends[side % 2].out,
+            inn: &slot_words.ends[(side + 1) % 2].inn,
+        }
+    }
+
+    /// The ring that `side` reads.
+    pub(crate) fn reader(self, slot: usize, side: usize) -> Ring {
+        self.writer(slot, (side + 1) % 2)
+    }
+}
+
+/// A process at the other end has written what cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// What becomes of bytes that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Take,
+    /// They stay.
+    Peek,
+    /// They are taken out and thrown away.
+    Discard,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ring {
+    bytes: *mut u8,
+    out: &'static Out,
+    inn: &'static In,
+}
+
+impl Ring {
+    /// Position of the consumer, and bytes between it and `tail`.
+    fn used(&self, tail: u64, head: u64) -> Result<(u64, u64), Broken> {
+        if tail == head {
+            return Ok((head, 0));
+        }
+        let head = if self.out.skip_from.load(Ordering::Relaxed) == head {
+            next_multiple(head)
+        } else {
+            head
+        };
+        let used = tail.wrapping_sub(head);
+        if used > RING_BYTES {
+            return Err(Broken);
+        }
+        Ok((head, used))
+    }
+
+    /// Unread bytes.
+    pub(crate) fn unread(&self) -> Result<u64, Broken> {
+        let tail = self.out.tail.load(Ordering::Acquire);
+        let head = self.inn.head.load(Ordering::Acquire);
+        self.used(tail, head).map(|(_, used)| used)
+    }
+
+    /// Room for the producer.
+    pub(crate) fn room(&self) -> Result<u64, Broken> {
+        self.unread().map(|used| RING_BYTES - used)
+    }
+
+    /// Where the producer writes next (position), and how much room there is.
+    fn next_to_write(&self) -> Result<(u64, u64), Broken> {
+        let tail = self.out.tail.load(Ordering::Relaxed);
+        let head = self.inn.head.load(Ordering::Acquire);
+        let (_, used) = self.used(tail, head)?;
+        if used == 0 && tail % RING_BYTES > REWIND_BYTES && tail == head {
+            self.out.skip_from.store(tail, Ordering::Relaxed);
+            return Ok((next_multiple(tail), RING_BYTES));
+        }
+        // The consumer has not come past a gap yet: what lies before it is used, too.
+        Ok((tail, RING_BYTES - used))
+    }
+
+    /// Copies from the program's buffers, from byte `skip` of them on, as much as there is room for. Caller: holder of `sending`.
+    pub(crate) fn write(
+        &self,
+        buffers: &[iovec],
+        skip: usize,
+        most: usize,
+    ) -> Result<usize, Broken> {
+        let (mut position, room) = self.next_to_write()?;
+        let mut left = most.min(room as usize);
+        let (mut skip, mut written) = (skip, 0);
+        for buffer in buffers {
+            if skip >= buffer.iov_len {
+                skip -= buffer.iov_len;
+                continue;
+            }
+            let bytes = (buffer.iov_len - skip).min(left);
+            if bytes == 0 {
+                break;
+            }
+            // SAFETY: the program vouches for its buffer, of which `skip + bytes` are within; the ring's room is ours.
+            unsafe { self.copy_in(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
+            skip = 0;
+            position = position.wrapping_add(bytes as u64);
+            written += bytes;
+            left -= bytes;
+        }
+        if written > 0 {
+            self.out.tail.store(position, Ordering::Release);
+        }
+        Ok(written)
+    }
+
+    /// # Safety
+    /// `from` has `bytes` readable bytes, and the caller owns the room at `position`.
+    unsafe fn copy_in(&self, position: u64, from: *const u8, bytes: usize) {
+        let at = (position % RING_BYTES) as usize;
+        let first = bytes.min(RING_BYTES as usize - at);
+        // SAFETY: both parts are within the ring; the rest is the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, self.bytes.add(at), first);
+            std::ptr::copy_nonoverlapping(from.add(first), self.bytes, bytes - first);
+        }
+    }
+
+    /// Copies into the program's buffers, from byte `skip` of them on. Caller: holder of `receiving`.
+    pub(crate) fn read(
+        &self,
+        buffers: &[iovec],
+        skip: usize,
+        how: Reading,
+    ) -> Result<usize, Broken> {
+        let tail = self.out.tail.load(Ordering::Acquire);
+        let head = self.inn.head.load(Ordering::Relaxed);
+        let (head, used) = self.used(tail, head)?;
+        let mut left = used as usize;
+        let mut position = head;
+        let (mut skip, mut taken) = (skip, 0);
+        for buffer in buffers {
+            if skip >= buffer.iov_len {
+                skip -= buffer.iov_len;
+                continue;
+            }
+            let bytes = (buffer.iov_len - skip).min(left);
+            if bytes == 0 {
+                break;
+            }
+            if how != Reading::Discard {
+                // SAFETY: the program vouches for its buffer; the ring holds so many bytes, which the producer leaves alone until `head` moves.
+                unsafe { self.copy_out(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
+            }
+            skip = 0;
+            position = position.wrapping_add(bytes as u64);
+            taken += bytes;
+            left -= bytes;
+        }
+        if taken > 0 && how != Reading::Peek {
+            self.inn.head.store(position, Ordering::Release);
+        }
+        Ok(taken)
+    }
+
+    /// # Safety
+    /// `into` has room for `bytes`, and the ring has so many at `position`.
+    unsafe fn copy_out(&self, position: u64, into: *mut u8, bytes: usize) {
+        let at = (position % RING_BYTES) as usize;
+        let first = bytes.min(RING_BYTES as usize - at);
+        // SAFETY: both parts are within the ring; the rest is the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.bytes.add(at), into, first);
+            std::ptr::copy_nonoverlapping(self.bytes, into.add(first), bytes - first);
+        }
+    }
+
+    /// Lets `fill` write into the ring itself: it gets an address and a length, and says how much it wrote. Caller: holder of `sending`.
+    pub(crate) fn write_with<E>(
+        &self,
+        most: usize,
+        fill: impl FnOnce(*mut u8, usize) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, Broken> {
+        let (position, room) = self.next_to_write()?;
+        let at = (position % RING_BYTES) as usize;
+        let bytes = most.min(room as usize).min(RING_BYTES as usize - at);
+        if bytes == 0 {
+            return Ok(Ok(0));
+        }
+        // SAFETY: within the ring.
+        let result = fill(unsafe { self.bytes.add(at) }, bytes);
+        if let Ok(written) = result
+            && written > 0
+        {
+            self.out.tail.store(
+                position.wrapping_add(written.min(bytes) as u64),
+                Ordering::Release,
+            );
+        }
+        Ok(result)
+    }
+
+    /// Lets `drain` read in the ring itself: it gets an address and a length, and says how much it took. Caller: holder of `receiving`.
+    pub(crate) fn read_with<E>(
+        &self,
+        most: usize,
+        drain: impl FnOnce(*mut u8, usize) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, Broken> {
+        let tail = self.out.tail.load(Ordering::Acquire);
+        let head = self.inn.head.load(Ordering::Relaxed);
+        let (head, used) = self.used(tail, head)?;
+        let at = (head % RING_BYTES) as usize;
+        let bytes = most.min(used as usize).min(RING_BYTES as usize - at);
+        if bytes == 0 {
+            return Ok(Ok(0));
+        }
+        // SAFETY: within the ring.
+        let result = drain(unsafe { self.bytes.add(at) }, bytes);
+        if let Ok(taken) = result
+            && taken > 0
+        {
+            self.inn.head.store(
+                head.wrapping_add(taken.min(bytes) as u64),
+                Ordering::Release,
+            );
+        }
+        Ok(result)
+    }
+
+    /// Hands all that is unread to `send`, for a producer whose consumer takes no more. Caller: holder of `sending`.
+    pub(crate) fn replay<E>(
+        &self,
+        mut send: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<(), E>, Broken> {
+        let tail = self.out.tail.load(Ordering::Relaxed);
+        let (head, used) = self.used(tail, self.inn.head.load(Ordering::Acquire))?;
+        let at = (head % RING_BYTES) as usize;
+        let first = (used as usize).min(RING_BYTES as usize - at);
+        for (offset, bytes) in [(at, first), (0, used as usize - first)] {
+            // SAFETY: within the ring. The bytes are ours: we wrote them, and the consumer has promised to leave them.
+            let part = unsafe { std::slice::from_raw_parts(self.bytes.add(offset), bytes) };
+            if let Err(error) = send(part) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Position of the consumer, for an end that sends by TCP what was not read.
+    pub(crate) fn consumer(&self) -> u64 {
+        self.inn.head.load(Ordering::Acquire)
+    }
+}
+
+/// Copies into the program's buffers, from byte `skip` of them on; how much there was room for.
+pub(crate) fn scatter(from: &[u8], buffers: &[iovec], mut skip: usize) -> usize {
+    let mut copied = 0;
+    for buffer in buffers {
+        if skip >= buffer.iov_len {
+            skip -= buffer.iov_len;
+            continue;
+        }
+        let bytes = (buffer.iov_len - skip).min(from.len() - copied);
+        let into = buffer.iov_base.cast::<u8>().wrapping_add(skip);
+        // SAFETY: the program vouches for its buffer, of which `skip + bytes` are within.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(copied), into, bytes) };
+        copied += bytes;
+        skip = 0;
+    }
+    copied
+}
+
+fn next_multiple(position: u64) -> u64 {
+    (position | (RING_BYTES - 1)).wrapping_add(1)
+}
+
+/// All words of both ends as at the beginning. Caller: the client, whose slot nobody else uses.
+pub(crate) fn reset(slot: &Slot) {
+    for end in &slot.ends {
+        let End { out, inn, own } = end;
+        for word in [
+            &out.tail,
+            &out.switch_at,
+            &out.back_at,
+            &out.bells,
+            &inn.head,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        out.skip_from.store(u64::MAX, Ordering::Relaxed);
+        for word in [
+            &out.is_finished,
+            &out.is_closed,
+            &out.wants_room,
+            &out.ends_by_reset,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        // The first news are told by a bell: whoever waits then waits in the kernel.
+        inn.is_asleep.store(1, Ordering::Relaxed);
+        for word in [&inn.waiter, &inn.wants_tcp, &inn.is_frozen] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [
+            &own.sending,
+            &own.receiving,
+            &own.leader,
+            &own.turns,
+            &own.followers,
+            &own.processes,
+            &own.is_nonblocking,
+            &own.is_deaf,
+            &own.stash,
+            &own.error,
+            &own.has_ended,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&own.no_delay, &own.cork] {
+            word.store(0, Ordering::Relaxed);
+        }
+        own.low_water.store(1, Ordering::Relaxed);
+        for word in [&own.tcp_sent, &own.tcp_taken, &own.bells_taken] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Copies between two places of the tests.
+#[cfg(test)]
+fn copy(from: &iovec, into: &iovec) -> usize {
+    let bytes = from.iov_len.min(into.iov_len);
+    // SAFETY: both have so many bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.iov_base.cast::<u8>(), into.iov_base.cast(), bytes)
+    };
+    bytes
+}
+
+/// A segment of the tests' own.
+#[cfg(test)]
+pub(crate) fn segment_for_tests() -> Memory {
+    let address = crate::sys::map_shared(-1, SEGMENT_BYTES).expect("memory");
+    // SAFETY: a mapping of that size, which is never removed.
+    unsafe { Memory::new(address) }
+}

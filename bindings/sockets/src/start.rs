@@ -1,0 +1,141 @@
+//! The beginning and the end of a process, and forks.
+//!
+//! The dynamic linker calls `begin` and `finish`. A program's functions may run before: everything works without `begin`, which `ensure` makes up for.
+#![allow(unsafe_code)] // Registers functions with the dynamic linker and the C library.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::explain;
+use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
+
+/// `off`: nothing is carried. `shm`: the default.
+const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
+/// `text` or `json`: lines to standard error.
+const EXPLAIN: &CStr = c"TSUMUJI_SOCKETS_EXPLAIN";
+/// Longest time of looking again before a sleep.
+const SPIN: &CStr = c"TSUMUJI_SOCKETS_SPIN_US";
+
+static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
+static PORTS: AtomicU32 = AtomicU32::new(0);
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = ensure_c;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+#[cfg(not(test))]
+extern "C" fn ensure_c() {
+    ensure();
+}
+
+#[cfg(not(test))]
+extern "C" fn finish() {
+    table::for_each_stream(|socket| {
+        let using = table::using(socket);
+        // The kernel closes it next; what is counted in shared memory would stay.
+        using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+    });
+    explain::end();
+}
+
+/// A variable of the environment.
+pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: the name ends in a zero byte.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: NULL, or a text that the C library keeps; used at once.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+/// Reads the environment, once.
+#[inline]
+pub(crate) fn ensure() {
+    if HAS_BEGUN.load(Ordering::Acquire) == 0 && HAS_BEGUN.swap(1, Ordering::AcqRel) == 0 {
+        begin();
+    }
+}
+
+#[cold]
+fn begin() {
+    if variable(LINK).is_some_and(|link| link != b"shm") {
+        explain::turn_off();
+    }
+    match variable(EXPLAIN) {
+        Some(b"json") => explain::begin(true),
+        Some(_) => explain::begin(false),
+        None => {}
+    }
+    if let Some(us) = variable(SPIN)
+        .and_then(|text| std::str::from_utf8(text).ok())
+        .and_then(|text| text.parse().ok())
+    {
+        idle::set_limit_us(us);
+    }
+    // SAFETY: the three functions live as long as the process: a preloaded library is not unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    exec::inherit();
+}
+
+extern "C" fn before_fork() {
+    table::for_each_stream(|socket| {
+        let using = table::using(socket);
+        using.mine().own.processes.fetch_add(1, Ordering::AcqRel);
+    });
+    // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
+    epoll::freeze();
+    arena::freeze();
+    table::freeze();
+    listener::freeze();
+    segment::freeze();
+}
+
+fn thaw() {
+    segment::thaw();
+    listener::thaw();
+    table::thaw();
+    arena::thaw();
+    epoll::thaw();
+}
+
+extern "C" fn in_parent() {
+    thaw();
+    lock::note_fork();
+    listener::share_listeners();
+}
+
+extern "C" fn in_child() {
+    thaw();
+    lock::note_fork();
+    lock::forget_thread();
+    listener::share_listeners();
+    epoll::after_fork();
+}
+
+/// The ports among which the kernel chooses.
+pub(crate) fn port_range() -> (u16, u16) {
+    let known = PORTS.load(Ordering::Relaxed);
+    if known != 0 {
+        return ((known >> 16) as u16, known as u16);
+    }
+    let mut room = [0; 64];
+    let path = c"/proc/sys/net/ipv4/ip_local_port_range";
+    let bytes = sys::read_file(path.as_ptr(), &mut room);
+    let text = std::str::from_utf8(&room[..bytes]).unwrap_or("");
+    let mut words = text
+        .split_ascii_whitespace()
+        .filter_map(|word| word.parse::<u16>().ok());
+    let range = match (words.next(), words.next()) {
+        (Some(low), Some(high)) if 0 < low && low <= high => (low, high),
+        _ => (32768, 60999),
+    };
+    PORTS.store(
+        u32::from(range.0) << 16 | u32::from(range.1),
+        Ordering::Relaxed,
+    );
+    range
+}

@@ -1,0 +1,671 @@
+//! A stream's bytes: sent and received by the ring, or by TCP before and after it.
+//!
+//! `exports` calls `send` and `receive` with the program's buffers; `ready` and `epoll` ask what a call would find. The real connection is a way to
+//! wake the other end, and the detector of its end. What a carried connection sends over it are *bells*: bytes without meaning.
+//!
+//! Each direction has up to three parts: data by TCP until both ends have agreed (`Out::switch_at` bytes), data by the ring, and, if an end had to give
+//! up its ring (`demotion`), data by TCP again, after `Out::bells` bells. The receiver counts both kinds of bytes, so it knows of each what it is.
+//!
+//! Invariants: bells are sent only after `switch_at` and before `back_at` are written, by the holder of `Own::sending`; who holds `sending` never waits
+//! for `receiving`. Before it sleeps, a waiter says so (`is_asleep`, `wants_room`), then looks once more; who produces makes its news visible, then looks
+//! for sleepers: a fence between the two on either side.
+
+mod places;
+mod waits;
+
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{c_int, iovec};
+
+use crate::explain::{self, Count};
+use crate::handshake;
+use crate::lock::hold;
+use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS};
+use crate::sys::{self, AGAIN, Errno, Result};
+use crate::table::Use;
+use crate::{demotion, epoll};
+
+pub(crate) use places::{receive_into, send_from};
+use waits::SLICE_NS;
+pub(crate) use waits::{wait_for_data, wait_for_room};
+
+/// Bytes that are written before the receiver is told: it copies out while we copy in.
+const CHUNK_BYTES: usize = 128 << 10;
+/// A full ring is worth writing to again when this much is free; the kernel has a third.
+pub(crate) const ROOM_BYTES: u64 = RING_BYTES / 4;
+/// Every how many-th call that did not need the kernel asks it how the connection is.
+const ASK_EVERY: u32 = 16;
+/// Bells taken out of the kernel at once.
+const BELLS: usize = 64;
+/// Buffers of one system call; the rest goes with the next.
+const VECTORS: usize = 16;
+
+/// Whether both ends have agreed. On the first time: this end goes over to its ring.
+#[inline]
+pub(crate) fn is_carried(using: &Use, fd: c_int) -> bool {
+    using.is_carried.load(Ordering::Acquire) != 0
+        || (handshake::is_agreed(using, fd) && go_over(using, fd))
+}
+
+#[cold]
+fn go_over(using: &Use, fd: c_int) -> bool {
+    let end = using.mine();
+    {
+        let _held = hold(&end.own.sending);
+        if end.out.switch_at.load(Ordering::Relaxed) == 0 {
+            // Bells must not wait for company.
+            let no_delay: c_int =
+                sys::get_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
+            let cork: c_int = sys::get_option(fd, libc::IPPROTO_TCP, libc::TCP_CORK).unwrap_or(0);
+            end.own.no_delay.store(no_delay, Ordering::Relaxed);
+            end.own.cork.store(cork, Ordering::Relaxed);
+            if cork != 0 {
+                let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+            }
+            if no_delay == 0 {
+                let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+            }
+            let sent = end.own.tcp_sent.load(Ordering::Relaxed);
+            end.out
+                .switch_at
+                .store(sent.wrapping_add(1).max(1), Ordering::Release);
+        }
+    }
+    using.is_carried.store(1, Ordering::Release);
+    explain::carried(using);
+    epoll::take_over(using);
+    true
+}
+
+/// What is left of the program's buffers after `skip` bytes, for one system call.
+fn rest<'a>(buffers: &[iovec], mut skip: usize, room: &'a mut [iovec; VECTORS]) -> &'a [iovec] {
+    let mut count = 0;
+    for buffer in buffers {
+        if skip >= buffer.iov_len && buffer.iov_len > 0 {
+            skip -= buffer.iov_len;
+            continue;
+        }
+        if count == VECTORS {
+            break;
+        }
+        room[count] = iovec {
+            iov_base: buffer.iov_base.wrapping_byte_add(skip),
+            iov_len: buffer.iov_len - skip.min(buffer.iov_len),
+        };
+        count += 1;
+        skip = 0;
+    }
+    &room[..count]
+}
+
+const NO_BUFFERS: [iovec; VECTORS] = [iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+}; VECTORS];
+
+/// Tells the other end that there is something new for it. Caller: holder of `sending` if `is_sender`.
+pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
+    let header = using.memory().header();
+    let inn = &using.theirs().inn;
+    let other = 1 - using.side();
+    let mut is_bell = false;
+    fence(Ordering::SeqCst);
+    let waiter = inn.waiter.load(Ordering::Relaxed) as usize;
+    if (1..=WAITERS).contains(&waiter) {
+        let ready = &header.ready[other].0;
+        let bit = 1 << using.number();
+        if ready.load(Ordering::Relaxed) & bit == 0 {
+            ready.fetch_or(bit, Ordering::SeqCst);
+        }
+        let asleep = &header.asleep[other][waiter - 1].0;
+        is_bell = asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0;
+    }
+    if inn.is_asleep.load(Ordering::Relaxed) != 0 {
+        is_bell |= inn.is_asleep.swap(0, Ordering::SeqCst) != 0;
+    }
+    if is_bell {
+        let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
+        ring_bell(using, fd);
+    }
+}
+
+/// As `tell`, without a bell: what follows is reported by the kernel.
+pub(crate) fn mark(using: &Use) {
+    let other = 1 - using.side();
+    if using.theirs().inn.waiter.load(Ordering::SeqCst) != 0 {
+        let ready = &using.memory().header().ready[other].0;
+        ready.fetch_or(1 << using.number(), Ordering::SeqCst);
+    }
+}
+
+/// Caller: holder of `sending`.
+pub(crate) fn ring_bell(using: &Use, fd: c_int) {
+    let out = &using.mine().out;
+    if out.back_at.load(Ordering::Relaxed) != 0 || out.switch_at.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    // Before it is sent, so that the receiver never finds more than were counted.
+    out.bells.fetch_add(1, Ordering::AcqRel);
+    explain::count(Count::Bell);
+    if sys::send(fd, &[0], libc::MSG_DONTWAIT).is_err() {
+        // Full of bells that were not taken: the other end will wake up. Or closed: it will not.
+        out.bells.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The other end wrote what cannot be: the connection ends as by a reset.
+fn broken(using: &Use, _: Broken) -> Errno {
+    let own = &using.mine().own;
+    own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+    Errno(libc::ECONNRESET)
+}
+
+/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so.
+fn is_by_bells(using: &Use) -> bool {
+    let (end, other) = (using.mine(), using.theirs());
+    let known = end.own.has_ended.load(Ordering::Acquire);
+    known & (ENDED | RESET) == 0
+        && using.is_carried.load(Ordering::Acquire) != 0
+        && end.out.bells.load(Ordering::Acquire) > other.own.bells_taken.load(Ordering::Acquire)
+        && end.out.back_at.load(Ordering::Relaxed) == 0
+        && other.out.ends_by_reset.load(Ordering::Acquire) == 0
+        && using.writer().unread() == Ok(0)
+}
+
+/// The kernel has reported an error, which the program shall learn when it has read what there is.
+fn note_error(using: &Use, error: Errno) {
+    let own = &using.mine().own;
+    if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
+        own.error.store(error.0 as u32, Ordering::Relaxed);
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+    }
+}
+
+/// Asks the kernel whether the connection still stands.
+pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
+    let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
+    let own = &using.mine().own;
+    if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    }
+    if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 {
+        events &= !(libc::POLLERR | libc::POLLHUP);
+        return events | libc::POLLRDHUP;
+    }
+    let mut ended = 0;
+    // For an end that has shut down reading, the kernel reports that itself.
+    let is_deaf = using.mine().own.is_deaf.load(Ordering::Relaxed) != 0;
+    let mut ends = libc::POLLHUP;
+    if !is_deaf {
+        ends |= libc::POLLRDHUP;
+    }
+    if events & ends != 0 {
+        ended |= ENDED;
+    }
+    if events & (libc::POLLERR | libc::POLLHUP) != 0 {
+        ended |= RESET;
+    }
+    if ended != 0 {
+        using.mine().own.has_ended.fetch_or(ended, Ordering::AcqRel);
+    }
+    events
+}
+
+/// Sends all of the program's buffers, or what there is room for if the socket or the call does not wait.
+pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        // What only TCP has.
+        demotion::give_up(using, fd, "urgent data or MSG_ZEROCOPY");
+        return sys::send_vector(fd, buffers, flags);
+    }
+    let total = buffers.iter().map(|buffer| buffer.iov_len).sum();
+    let is_patient = flags & libc::MSG_DONTWAIT == 0
+        && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let mut sent = 0;
+    let outcome = loop {
+        match try_send(using, fd, buffers, sent, total, flags) {
+            Ok(bytes) => {
+                sent += bytes;
+                if sent >= total {
+                    break Ok(());
+                }
+            }
+            Err(AGAIN) if is_patient => {
+                if let Err(error) = wait_for_room(using, fd) {
+                    break Err(error);
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    match outcome {
+        Err(error) if sent == 0 => {
+            if error == Errno(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
+                sys::raise_sigpipe();
+            }
+            Err(error)
+        }
+        _ => Ok(sent),
+    }
+}
+
+fn try_send(
+    using: &Use,
+    fd: c_int,
+    buffers: &[iovec],
+    skip: usize,
+    total: usize,
+    flags: c_int,
+) -> Result<usize> {
+    let is_ring = is_carried(using, fd);
+    let end = using.mine();
+    let _held = hold(&end.own.sending);
+    if !is_ring && end.out.switch_at.load(Ordering::Relaxed) == 0 {
+        let sent = send_by_tcp(fd, buffers, skip, flags)?;
+        end.own.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
+        return Ok(sent);
+    }
+    if let Some(sent) = before_ring(using, fd, total - skip)? {
+        return Ok(sent);
+    }
+    if end.out.back_at.load(Ordering::Relaxed) != 0 {
+        return send_by_tcp(fd, buffers, skip, flags);
+    }
+    let ring = using.writer();
+    let mut sent = 0;
+    while skip + sent < total {
+        let bytes = ring
+            .write(buffers, skip + sent, CHUNK_BYTES)
+            .map_err(|what| broken(using, what))?;
+        if bytes == 0 {
+            break;
+        }
+        sent += bytes;
+        tell(using, fd, true);
+    }
+    using.sent.fetch_add(sent as u64, Ordering::Relaxed);
+    if sent > 0 || skip == total {
+        return Ok(sent);
+    }
+    end.out.wants_room.store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    match ring.room() {
+        Ok(0) => Err(AGAIN),
+        Ok(_) => Ok(0),
+        Err(what) => Err(broken(using, what)),
+    }
+}
+
+fn send_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, flags: c_int) -> Result<usize> {
+    let mut room = NO_BUFFERS;
+    let kept = flags & (libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE);
+    let flags = kept | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    sys::send_vector(fd, rest(buffers, skip, &mut room), flags)
+}
+
+/// What stands against writing to the ring: an error, or an end for which `Some` bytes count as sent. Caller: holder of `sending`.
+pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option<usize>> {
+    let (end, other) = (using.mine(), using.theirs());
+    if end.out.is_finished.load(Ordering::Relaxed) != 0 {
+        return Err(Errno(libc::EPIPE));
+    }
+    let sends = using.sends.load(Ordering::Relaxed).wrapping_add(1);
+    using.sends.store(sends, Ordering::Relaxed);
+    let is_due = sends.is_multiple_of(ASK_EVERY)
+        || other.out.is_closed.load(Ordering::Relaxed) != 0
+        || end.own.has_ended.load(Ordering::Relaxed) != 0;
+    if is_due {
+        ask(using, fd);
+    }
+    let has_ended = end.own.has_ended.load(Ordering::Relaxed);
+    if has_ended & ENDED != 0 && end.out.back_at.load(Ordering::Relaxed) == 0 {
+        let error = end.own.error.swap(0, Ordering::AcqRel);
+        if error != 0 {
+            return Err(Errno(error as i32));
+        }
+        // The kernel has the error that the program expects; or, the first time, the other end's kernel answers with a reset.
+        out_count(using);
+        return match sys::send(fd, &[0], libc::MSG_DONTWAIT) {
+            Err(AGAIN) => Ok(Some(bytes)),
+            Err(_) if end.own.has_ended.fetch_and(!OWED, Ordering::AcqRel) & OWED != 0 => {
+                Ok(Some(bytes))
+            }
+            Err(error) => Err(error),
+            Ok(_) if has_ended & RESET != 0 => Err(Errno(libc::EPIPE)),
+            Ok(_) => Ok(Some(bytes)),
+        };
+    }
+    if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
+        demotion::go_back(using, fd);
+    }
+    Ok(None)
+}
+
+fn out_count(using: &Use) {
+    using.mine().out.bells.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Whether what comes next was or will be sent by TCP before the other end's ring.
+pub(crate) fn is_before_ring(using: &Use) -> bool {
+    let switch_at = using.theirs().out.switch_at.load(Ordering::Acquire);
+    switch_at == 0 || using.mine().own.tcp_taken.load(Ordering::Relaxed) < switch_at - 1
+}
+
+/// Receives into the program's buffers.
+pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return sys::recv_vector(fd, buffers, flags);
+    }
+    let total: usize = buffers.iter().map(|buffer| buffer.iov_len).sum();
+    let is_patient = flags & libc::MSG_DONTWAIT == 0
+        && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let how = if flags & libc::MSG_PEEK != 0 {
+        Reading::Peek
+    } else if flags & libc::MSG_TRUNC != 0 {
+        Reading::Discard
+    } else {
+        Reading::Take
+    };
+    let wanted = if flags & libc::MSG_WAITALL != 0 {
+        total
+    } else {
+        let low_water = using.mine().own.low_water.load(Ordering::Relaxed);
+        total.min(low_water.max(1) as usize)
+    };
+    let mut received = 0;
+    let outcome = loop {
+        match try_receive(using, fd, buffers, received, how) {
+            Ok(0) => break Ok(()),
+            Ok(bytes) if how == Reading::Peek => {
+                received = bytes;
+                if bytes >= wanted || !is_patient || is_over(using) {
+                    break Ok(());
+                }
+                received = 0;
+                sys::sleep_us(SLICE_NS / 1000 / 4);
+            }
+            Ok(bytes) => {
+                received += bytes;
+                if received >= wanted {
+                    break Ok(());
+                }
+            }
+            Err(AGAIN) if is_patient => {
+                if let Err(error) = wait_for_data(using, fd) {
+                    break Err(error);
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    match outcome {
+        Err(error) if received == 0 => Err(error),
+        _ => Ok(received),
+    }
+}
+
+/// Nothing more will come.
+fn is_over(using: &Use) -> bool {
+    let own = &using.mine().own;
+    using.theirs().out.is_finished.load(Ordering::Acquire) != 0
+        || own.has_ended.load(Ordering::Acquire) != 0
+        || own.is_deaf.load(Ordering::Relaxed) != 0
+}
+
+fn try_receive(
+    using: &Use,
+    fd: c_int,
+    buffers: &[iovec],
+    skip: usize,
+    how: Reading,
+) -> Result<usize> {
+    is_carried(using, fd);
+    let _held = hold(&using.mine().own.receiving);
+    if is_before_ring(using)
+        && let Some(received) = receive_before_ring(using, fd, buffers, skip, how)?
+    {
+        return Ok(received);
+    }
+    let ring = using.reader();
+    let read = || {
+        ring.read(buffers, skip, how)
+            .map_err(|what| broken(using, what))
+    };
+    match until_something(using, fd, read)? {
+        Found::Bytes(bytes) => {
+            if how != Reading::Peek {
+                has_taken(using, fd, bytes);
+            }
+            Ok(bytes)
+        }
+        Found::End => Ok(0),
+        Found::Tcp => {
+            let stash = &using.mine().own.stash;
+            if stash.load(Ordering::Acquire) != 0 {
+                return Ok(demotion::from_stash(using, buffers, skip, how));
+            }
+            receive_by_tcp(fd, buffers, skip, how)
+        }
+    }
+}
+
+fn receive_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, how: Reading) -> Result<usize> {
+    let mut room = NO_BUFFERS;
+    let flags = match how {
+        Reading::Take => 0,
+        Reading::Peek => libc::MSG_PEEK,
+        Reading::Discard => libc::MSG_TRUNC,
+    };
+    sys::recv_vector(
+        fd,
+        rest(buffers, skip, &mut room),
+        flags | libc::MSG_DONTWAIT,
+    )
+}
+
+/// Data of the time before the ring; `None`: that is over. Caller: holder of `receiving`.
+fn receive_before_ring(
+    using: &Use,
+    fd: c_int,
+    buffers: &[iovec],
+    skip: usize,
+    how: Reading,
+) -> Result<Option<usize>> {
+    let own = &using.mine().own;
+    let received = receive_by_tcp(fd, buffers, skip, how);
+    // What the other end wrote before it sent what we have: it says from where on bytes are bells.
+    let switch_at = using.theirs().out.switch_at.load(Ordering::Acquire);
+    let taken = own.tcp_taken.load(Ordering::Relaxed);
+    let left = match switch_at {
+        0 => u64::MAX,
+        _ => (switch_at - 1).saturating_sub(taken),
+    };
+    match received {
+        Ok(0) if switch_at == 0 || left > 0 => Ok(Some(0)),
+        Ok(bytes) => {
+            let data = (bytes as u64).min(left);
+            if how != Reading::Peek {
+                own.tcp_taken.fetch_add(data, Ordering::Relaxed);
+                own.bells_taken
+                    .fetch_add(bytes as u64 - data, Ordering::AcqRel);
+            }
+            Ok((data > 0).then_some(data as usize))
+        }
+        Err(AGAIN) if left == 0 => Ok(None),
+        Err(error) if left > 0 => Err(error),
+        Err(error) => {
+            note_error(using, error);
+            Ok(None)
+        }
+    }
+}
+
+pub(crate) enum Found {
+    Bytes(usize),
+    End,
+    /// Data comes by TCP again.
+    Tcp,
+}
+
+/// Reads by `read` from the ring; where that is empty, finds out whether more can come. Caller: holder of `receiving`.
+pub(crate) fn until_something(
+    using: &Use,
+    fd: c_int,
+    mut read: impl FnMut() -> Result<usize>,
+) -> Result<Found> {
+    let (own, other) = (&using.mine().own, using.theirs());
+    let mut is_last_look = false;
+    loop {
+        // An end that has frozen its ring leaves what is in it: it comes by TCP.
+        let bytes = if using.mine().inn.is_frozen.load(Ordering::Acquire) != 0 {
+            0
+        } else {
+            read()?
+        };
+        if bytes > 0 {
+            return Ok(Found::Bytes(bytes));
+        }
+        if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
+            let _held = hold(&using.mine().own.sending);
+            demotion::go_back(using, fd);
+        }
+        if demotion::is_behind(using) {
+            return demotion::after_ring(using, fd).map(|()| Found::Tcp);
+        }
+        let has_ended = own.has_ended.load(Ordering::Acquire) != 0;
+        if other.out.is_finished.load(Ordering::Acquire) != 0
+            || has_ended
+            || own.is_deaf.load(Ordering::Relaxed) != 0
+        {
+            // What was written before that was said is visible now.
+            if !is_last_look {
+                is_last_look = true;
+                continue;
+            }
+            return match own.error.swap(0, Ordering::AcqRel) {
+                0 if has_ended => end_by_kernel(using, fd),
+                0 => Ok(Found::End),
+                error => Err(Errno(error as i32)),
+            };
+        }
+        let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);
+        using.empty_calls.store(empty, Ordering::Relaxed);
+        let is_due = empty.is_multiple_of(ASK_EVERY)
+            || other.out.is_closed.load(Ordering::Relaxed) != 0
+            || using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
+        if !is_due || !take_bells(using, fd, libc::MSG_DONTWAIT)? {
+            return Err(AGAIN);
+        }
+    }
+}
+
+/// The kernel's own word for an end: 0, or the error of a reset that nobody has been told.
+fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
+    let mut room = [0; BELLS];
+    let own = &using.mine().own;
+    loop {
+        match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
+            Ok(0) | Err(AGAIN) => return Ok(Found::End),
+            // Bells before the end.
+            Ok(bytes) => {
+                own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel);
+            }
+            Err(_) if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 => {
+                return Ok(Found::End);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes bells out of the kernel, or learns that the connection has ended. With flags 0 it waits for one of both. False: there was nothing.
+fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
+    let own = &using.mine().own;
+    let rung = using.theirs().out.bells.load(Ordering::Acquire);
+    let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
+    let mut room = [0; BELLS];
+    // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
+    let most = (due as usize).clamp(1, BELLS);
+    match sys::recv(fd, &mut room[..most], flags) {
+        Ok(0) => {
+            if own.is_deaf.load(Ordering::Relaxed) == 0 {
+                own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
+            }
+            Ok(true)
+        }
+        Ok(bytes) => {
+            demotion::count_bells(using, bytes as u64, room[0]);
+            Ok(true)
+        }
+        Err(AGAIN) if flags != 0 => Ok(false),
+        Err(error) if error == AGAIN || error == Errno(libc::EINTR) => Err(error),
+        Err(error) => {
+            note_error(using, error);
+            Ok(true)
+        }
+    }
+}
+
+/// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
+pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
+    let rung = using.theirs().out.bells.load(Ordering::Acquire);
+    let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
+    if rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
+        let _ = take_bells(using, fd, libc::MSG_DONTWAIT);
+    }
+}
+
+/// Room was made: whoever waits for it is told. Caller: holder of `receiving`.
+pub(crate) fn has_taken(using: &Use, fd: c_int, bytes: usize) {
+    using.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    let wants_room = &using.theirs().out.wants_room;
+    fence(Ordering::SeqCst);
+    if wants_room.load(Ordering::Relaxed) != 0
+        && using.reader().room().is_ok_and(|room| room >= ROOM_BYTES)
+        && wants_room.swap(0, Ordering::AcqRel) != 0
+    {
+        tell(using, fd, false);
+    }
+}
+
+/// Bytes that a receiver would find, as `FIONREAD` counts them.
+pub(crate) fn unread_bytes(using: &Use, fd: c_int) -> u64 {
+    is_carried(using, fd);
+    let in_kernel = sys::unread_bytes(fd) as u64;
+    let out = &using.theirs().out;
+    let switch_at = out.switch_at.load(Ordering::Acquire);
+    if switch_at == 0 {
+        return in_kernel;
+    }
+    let taken = using.mine().own.tcp_taken.load(Ordering::Relaxed);
+    let before = (switch_at - 1).saturating_sub(taken).min(in_kernel);
+    let mut after = 0;
+    if out.back_at.load(Ordering::Acquire) != 0 {
+        let rung = out.bells.load(Ordering::Acquire);
+        let bells = rung.saturating_sub(using.mine().own.bells_taken.load(Ordering::Acquire));
+        after = (in_kernel - before).saturating_sub(bells);
+    }
+    before
+        .saturating_add(using.reader().unread().unwrap_or(0))
+        .saturating_add(after)
+}
+
+/// Bytes that the other end has not taken, as `SIOCOUTQ` counts them.
+pub(crate) fn unsent_bytes(using: &Use) -> u64 {
+    using.writer().unread().unwrap_or(0)
+}
+
+/// Something to be received, or an end.
+pub(crate) fn has_news(using: &Use) -> bool {
+    let (own, out) = (&using.mine().own, &using.theirs().out);
+    using.reader().unread() != Ok(0)
+        || out.is_finished.load(Ordering::Acquire) != 0
+        || out.back_at.load(Ordering::Acquire) != 0
+        || own.has_ended.load(Ordering::Acquire) != 0
+        || own.is_deaf.load(Ordering::Acquire) != 0
+        || using.theirs().inn.wants_tcp.load(Ordering::Acquire) != 0
+}

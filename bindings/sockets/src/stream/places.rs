@@ -1,0 +1,111 @@
+//! Bytes that files and pipes write into the ring, or take out of it, themselves: `sendfile` and `splice`.
+
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{c_int, iovec};
+
+use super::{
+    Found, before_ring, broken, has_taken, is_before_ring, is_carried, receive, send, tell,
+    until_something, wait_for_room,
+};
+use crate::demotion;
+use crate::lock::hold;
+use crate::sys::{AGAIN, Result};
+use crate::table::Use;
+
+/// Bytes that go by way of memory of ours at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Sends what `fill` writes to the place that it is given: a part of the ring, or memory of ours where TCP carries the data. 0: `fill` had nothing.
+pub(crate) fn send_from(
+    using: &Use,
+    fd: c_int,
+    most: usize,
+    fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    if !is_carried(using, fd) || using.mine().out.back_at.load(Ordering::Relaxed) != 0 {
+        return send_from_memory(using, fd, most, fill);
+    }
+    let end = using.mine();
+    let _held = hold(&end.own.sending);
+    if let Some(sent) = before_ring(using, fd, most)? {
+        return Ok(sent);
+    }
+    let ring = using.writer();
+    let filled = ring
+        .write_with(most, fill)
+        .map_err(|what| broken(using, what))?;
+    let bytes = filled?;
+    if bytes > 0 {
+        tell(using, fd, true);
+        using.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        return Ok(bytes);
+    }
+    end.out.wants_room.store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    match ring.room() {
+        Ok(0) => Err(AGAIN),
+        _ => Ok(0),
+    }
+}
+
+/// By way of memory of ours. What was taken from a pipe must go, so it waits for room.
+#[cold]
+fn send_from_memory(
+    using: &Use,
+    fd: c_int,
+    most: usize,
+    fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    let mut room = vec![0u8; most.min(PIECE_BYTES)];
+    let bytes = fill(room.as_mut_ptr(), room.len())?;
+    let mut sent = 0;
+    while sent < bytes {
+        let buffers = [iovec {
+            iov_base: room.as_mut_ptr().wrapping_add(sent).cast(),
+            iov_len: bytes - sent,
+        }];
+        match send(using, fd, &buffers, libc::MSG_NOSIGNAL) {
+            Ok(more) => sent += more,
+            Err(AGAIN) => wait_for_room(using, fd)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Hands what is unread to `drain`, which says how much it took.
+pub(crate) fn receive_into(
+    using: &Use,
+    fd: c_int,
+    most: usize,
+    drain: impl Fn(*mut u8, usize) -> Result<usize>,
+) -> Result<Found> {
+    is_carried(using, fd);
+    if is_before_ring(using) || demotion::is_behind(using) {
+        let mut room = vec![0u8; most.min(PIECE_BYTES)];
+        let mut buffers = [iovec {
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
+        }];
+        let bytes = receive(using, fd, &buffers, libc::MSG_PEEK | libc::MSG_DONTWAIT)?;
+        if bytes == 0 {
+            return Ok(Found::End);
+        }
+        let taken = drain(room.as_mut_ptr(), bytes)?;
+        buffers[0].iov_len = taken;
+        receive(using, fd, &buffers, libc::MSG_DONTWAIT)?;
+        return Ok(Found::Bytes(taken));
+    }
+    let _held = hold(&using.mine().own.receiving);
+    let ring = using.reader();
+    let read = || {
+        ring.read_with(most, &drain)
+            .map_err(|what| broken(using, what))?
+    };
+    let found = until_something(using, fd, read)?;
+    if let Found::Bytes(bytes) = found {
+        has_taken(using, fd, bytes);
+    }
+    Ok(found)
+}

@@ -1,0 +1,371 @@
+// Moving bytes: every function that sends with every one that receives, sizes, flags, ends.
+#include "cases.h"
+
+enum { WAYS = 6 };
+static const char *senders[WAYS] = {"write", "send", "sendto", "writev", "sendmsg", "sendmmsg"};
+static const char *receivers[WAYS] = {"read", "recv", "recvfrom", "readv", "recvmsg", "recvmmsg"};
+
+static long send_by(int way, int fd, char *bytes, size_t count)
+{
+    struct iovec parts[3] = {{bytes, count / 3}, {bytes + count / 3, 0}, {bytes + count / 3, count - count / 3}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = 1}}};
+    switch (way) {
+    case 0: return write(fd, bytes, count);
+    case 1: return send(fd, bytes, count, 0);
+    case 2: return sendto(fd, bytes, count, MSG_NOSIGNAL, NULL, 0);
+    case 3: return writev(fd, parts, 3);
+    case 4: return sendmsg(fd, &message, 0);
+    default: return sendmmsg(fd, messages, 2, 0) == 2 ? (long)(messages[0].msg_len + messages[1].msg_len) : -1;
+    }
+}
+
+static long receive_by(int way, int fd, char *bytes, size_t count)
+{
+    struct iovec parts[3] = {{bytes, count / 2}, {bytes + count / 2, 0}, {bytes + count / 2, count - count / 2}};
+    struct sockaddr_in address = {0};
+    socklen_t length = sizeof address;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3, .msg_name = &address, .msg_namelen = sizeof address};
+    struct mmsghdr messages[2] = {{.msg_hdr = message}, {.msg_hdr = {.msg_iov = parts + 2, .msg_iovlen = 1}}};
+    long result;
+    switch (way) {
+    case 0: return read(fd, bytes, count);
+    case 1: return recv(fd, bytes, count, 0);
+    case 2:
+        result = recvfrom(fd, bytes, count, 0, (void *)&address, &length);
+        say("address of %u bytes", length);
+        return result;
+    case 3: return readv(fd, parts, 3);
+    case 4:
+        result = recvmsg(fd, &message, 0);
+        say("name %u control %zu flags %d", message.msg_namelen, (size_t)message.msg_controllen, message.msg_flags);
+        return result;
+    default:
+        result = recvmmsg(fd, messages, 1, 0, NULL);
+        return result == 1 ? (long)messages[0].msg_len : -1;
+    }
+}
+
+static void each_way(int argument)
+{
+    struct ends ends = argument & 256 ? cold_pair() : pair();
+    char sent[300], received[300];
+    for (int at = 0; at < 300; at++)
+        sent[at] = pattern(at);
+    for (int round = 0; round < 3; round++) {
+        int from = round % 2 ? ends.server : ends.client, to = round % 2 ? ends.client : ends.server;
+        memset(received, 0, sizeof received);
+        tell("sent", send_by(argument / WAYS % WAYS, from, sent, 300));
+        settle();
+        tell("received", receive_by(argument % WAYS, to, received, 300));
+        say("%s", memcmp(sent, received, 300) ? "different" : "the same");
+    }
+}
+
+__attribute__((constructor)) static void add_each_way(void)
+{
+    for (int way = 0; way < WAYS * WAYS; way++) {
+        char name[80];
+        snprintf(name, sizeof name, "data_%s_%s", senders[way / WAYS], receivers[way % WAYS]);
+        add_case(strdup(name), each_way, way);
+        if (way % 7 == 0) {
+            strcat(name, "_cold");
+            add_case(strdup(name), each_way, way | 256);
+        }
+    }
+}
+
+static void size_case(int bytes)
+{
+    struct ends ends = pair();
+    pthread_t thread;
+    int what[2] = {ends.client, bytes};
+    pthread_create(&thread, NULL, thread_put, what);
+    get(ends.server, bytes, 0);
+    pthread_join(thread, NULL);
+    int back[2] = {ends.server, bytes};
+    pthread_create(&thread, NULL, thread_put, back);
+    get(ends.client, bytes, 0);
+    pthread_join(thread, NULL);
+    say("%d bytes each way", bytes);
+}
+
+static void pieces_case(int bytes)
+{
+    struct ends ends = pair();
+    // Written in small pieces and read in others, several times around a ring.
+    pid_t child = fork();
+    if (child == 0) {
+        for (int at = 0; at < 3000000; at += bytes)
+            put(ends.client, bytes, at);
+        _exit(0);
+    }
+    close(ends.client);
+    for (int at = 0; at + 1000 <= 3000000 / bytes * bytes; at += 1000)
+        get(ends.server, 1000, at);
+    say("pieces of %d arrived", bytes);
+    close(ends.server);
+    waitpid(child, NULL, 0);
+}
+
+__attribute__((constructor)) static void add_sizes(void)
+{
+    static const int sizes[] = {1, 2, 63, 64, 65, 1000, 4096, 16383, 65536, 131073, 1 << 20, (1 << 20) + 1, 3000000, 10000000};
+    char name[80];
+    for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
+        snprintf(name, sizeof name, "size_%d", sizes[at]);
+        add_case(strdup(name), size_case, sizes[at]);
+    }
+    static const int pieces[] = {7, 100, 1500, 20000, 40000};
+    for (size_t at = 0; at < sizeof pieces / sizeof *pieces; at++) {
+        snprintf(name, sizeof name, "pieces_%d", pieces[at]);
+        add_case(strdup(name), pieces_case, pieces[at]);
+    }
+}
+
+CASE(peek)
+{
+    struct ends ends = pair();
+    char buffer[64] = "";
+    send(ends.client, "abcdef", 6, 0);
+    settle();
+    tell("peek", recv(ends.server, buffer, 3, MSG_PEEK));
+    tell("peek again", recv(ends.server, buffer, 64, MSG_PEEK));
+    say("%.6s", buffer);
+    tell("read", recv(ends.server, buffer, 4, 0));
+    tell("peek the rest", recv(ends.server, buffer, 64, MSG_PEEK));
+    tell("read the rest", recv(ends.server, buffer, 64, 0));
+    tell("peek at nothing", recv(ends.server, buffer, 64, MSG_PEEK | MSG_DONTWAIT));
+}
+
+CASE(peek_cold)
+{
+    struct ends ends = cold_pair();
+    char buffer[64] = "";
+    send(ends.client, "abcdef", 6, 0);
+    settle();
+    tell("peek", recv(ends.server, buffer, 64, MSG_PEEK));
+    tell("read", recv(ends.server, buffer, 64, 0));
+    tell("peek at nothing", recv(ends.server, buffer, 64, MSG_PEEK | MSG_DONTWAIT));
+    shutdown(ends.client, SHUT_WR);
+    settle();
+    tell("peek at the end", recv(ends.server, buffer, 64, MSG_PEEK));
+}
+
+CASE(peek_waitall)
+{
+    struct ends ends = pair();
+    char buffer[64] = "";
+    if (fork() == 0) {
+        put(ends.client, 4, 0);
+        sleep_ms(30);
+        put(ends.client, 6, 4);
+        _exit(0);
+    }
+    tell("peek", recv(ends.server, buffer, 10, MSG_PEEK | MSG_WAITALL));
+    get(ends.server, 10, 0);
+    wait(NULL);
+}
+
+CASE(waitall)
+{
+    struct ends ends = pair();
+    char buffer[64];
+    if (fork() == 0) {
+        for (int at = 0; at < 5; at++) {
+            put(ends.client, 4, at * 4);
+            sleep_ms(5);
+        }
+        _exit(0);
+    }
+    tell("all of it", recv(ends.server, buffer, 20, MSG_WAITALL));
+    wait(NULL);
+}
+
+CASE(waitall_then_end)
+{
+    struct ends ends = pair();
+    char buffer[64];
+    put(ends.client, 5, 0);
+    shutdown(ends.client, SHUT_WR);
+    tell("what there was", recv(ends.server, buffer, 20, MSG_WAITALL));
+    tell("the end", recv(ends.server, buffer, 20, MSG_WAITALL));
+}
+
+CASE(waitall_nonblocking)
+{
+    struct ends ends = pair();
+    char buffer[64];
+    put(ends.client, 5, 0);
+    settle();
+    tell("what there is", recv(ends.server, buffer, 20, MSG_WAITALL | MSG_DONTWAIT));
+    tell("nothing", recv(ends.server, buffer, 20, MSG_WAITALL | MSG_DONTWAIT));
+}
+
+CASE(dontwait)
+{
+    struct ends ends = pair();
+    char buffer[64];
+    tell("nothing", recv(ends.server, buffer, 64, MSG_DONTWAIT));
+    put(ends.client, 5, 0);
+    settle();
+    tell("something", recv(ends.server, buffer, 64, MSG_DONTWAIT));
+    tell("nothing", recv(ends.server, buffer, 64, MSG_DONTWAIT));
+    tell("send", send(ends.server, buffer, 5, MSG_DONTWAIT));
+}
+
+CASE(discard)
+{
+    struct ends ends = pair();
+    char buffer[64] = "unchanged";
+    put(ends.client, 20, 0);
+    settle();
+    tell("discarded", recv(ends.server, buffer, 12, MSG_TRUNC));
+    say("%s", buffer);
+    get(ends.server, 8, 12);
+}
+
+CASE(errno_survives)
+{
+    struct ends ends = pair();
+    char buffer[8];
+    errno = ENOTTY;
+    (void)!write(ends.client, "x", 1);
+    (void)!read(ends.server, buffer, 8);
+    poll_one(ends.server, POLLIN | POLLOUT, 0);
+    say("%s", error_name(errno));
+}
+
+CASE(empty_buffers)
+{
+    struct ends ends = pair();
+    struct iovec none[2] = {{NULL, 0}, {NULL, 0}};
+    char buffer[4];
+    tell("write of 0", write(ends.client, buffer, 0));
+    tell("send of 0", send(ends.client, buffer, 0, 0));
+    tell("writev of 0", writev(ends.client, none, 2));
+    tell("writev of no buffers", writev(ends.client, none, 0));
+    tell("read of 0", read(ends.server, buffer, 0));
+    tell("readv of no buffers", readv(ends.server, none, 0));
+    tell("too many buffers", writev(ends.client, none, -1));
+    tell("nothing came", recv(ends.server, buffer, 4, MSG_DONTWAIT));
+}
+
+CASE(many_buffers)
+{
+    struct ends ends = pair();
+    struct iovec parts[100];
+    char bytes[100], read_back[100] = "";
+    for (int at = 0; at < 100; at++) {
+        bytes[at] = pattern(at);
+        parts[at] = (struct iovec){bytes + at, 1};
+    }
+    tell("writev", writev(ends.client, parts, 100));
+    settle();
+    for (int at = 0; at < 100; at++)
+        parts[at].iov_base = read_back + at;
+    tell("readv", readv(ends.server, parts, 100));
+    say("%s", memcmp(bytes, read_back, 100) ? "different" : "the same");
+}
+
+CASE(recvmmsg_waits_for_one)
+{
+    struct ends ends = pair();
+    char first[10], second[10];
+    struct iovec parts[2] = {{first, 10}, {second, 10}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    put(ends.client, 10, 0);
+    settle();
+    tell("messages", recvmmsg(ends.server, messages, 2, MSG_WAITFORONE, NULL));
+    tell("bytes", messages[0].msg_len);
+    tell("none", recvmmsg(ends.server, messages, 2, MSG_DONTWAIT, NULL));
+}
+
+CASE(fionread)
+{
+    struct ends ends = pair();
+    int count = -1;
+    tell("ioctl", ioctl(ends.server, FIONREAD, &count));
+    tell("none", count);
+    put(ends.client, 777, 0);
+    settle();
+    ioctl(ends.server, FIONREAD, &count);
+    tell("some", count);
+    get(ends.server, 77, 0);
+    ioctl(ends.server, FIONREAD, &count);
+    tell("the rest", count);
+    shutdown(ends.client, SHUT_WR);
+    settle();
+    ioctl(ends.server, FIONREAD, &count);
+    tell("and an end", count);
+}
+
+CASE(fionread_cold)
+{
+    struct ends ends = cold_pair();
+    int count = -1;
+    put(ends.client, 777, 0);
+    settle();
+    ioctl(ends.server, FIONREAD, &count);
+    tell("some", count);
+    put(ends.client, 3, 777);
+    settle();
+    ioctl(ends.server, FIONREAD, &count);
+    tell("more", count);
+    get(ends.server, 780, 0);
+}
+
+CASE(full_then_drained)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    char *block = calloc(1, 65536);
+    long sent = 0, more;
+    while ((more = send(ends.client, block, 65536, 0)) > 0)
+        sent += more;
+    tell("full", more);
+    say("%s", sent > 65536 ? "a good deal fitted" : "little fitted");
+    say("poll: %s", events_text(poll_one(ends.client, POLLOUT, 0)));
+    nonblocking(ends.server);
+    long received = 0;
+    for (int quiet = 0; quiet < 20;) {
+        more = recv(ends.server, block, 65536, 0);
+        if (more > 0)
+            received += more;
+        else
+            quiet++, sleep_ms(1);
+    }
+    say("%s", sent == received ? "all came" : "some are missing");
+    say("poll: %s", events_text(poll_one(ends.client, POLLOUT, 100)));
+    tell("send", send(ends.client, block, 10, 0));
+}
+
+CASE(blocked_sender_goes_on)
+{
+    struct ends ends = pair();
+    pthread_t thread;
+    int what[2] = {ends.client, 30000000};
+    pthread_create(&thread, NULL, thread_put, what);
+    sleep_ms(50);
+    get(ends.server, 30000000, 0);
+    pthread_join(thread, NULL);
+    say("done");
+}
+
+CASE(both_directions_at_once)
+{
+    struct ends ends = pair();
+    pthread_t threads[2];
+    int what[2][2] = {{ends.client, 5000000}, {ends.server, 5000000}};
+    pthread_create(threads, NULL, thread_put, what[0]);
+    pthread_create(threads + 1, NULL, thread_put, what[1]);
+    if (fork() == 0) {
+        get(ends.client, 5000000, 0);
+        _exit(0);
+    }
+    get(ends.server, 5000000, 0);
+    wait(NULL);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    say("done");
+}

@@ -1,0 +1,251 @@
+// What poll, select and epoll say of a socket in each state, and how they wait.
+#include "cases.h"
+
+static char room[65536];
+enum { STATES = 10, MEANS = 6 };
+static const char *states[STATES] = {"idle", "data", "half_closed", "data_and_half_closed", "closed", "reset", "shut_writing", "shut_both", "full", "cold_data"};
+static const char *means[MEANS] = {"poll", "ppoll", "select", "pselect", "epoll", "epoll_edge"};
+
+// The client in that state.
+static int in_state(int state)
+{
+    struct ends ends = state == 9 ? cold_pair() : pair();
+    struct linger linger = {1, 0};
+    switch (state) {
+    case 1:
+    case 9: put(ends.server, 10, 0); break;
+    case 2: shutdown(ends.server, SHUT_WR); break;
+    case 3:
+        put(ends.server, 10, 0);
+        shutdown(ends.server, SHUT_WR);
+        break;
+    case 4: close(ends.server); break;
+    case 5:
+        setsockopt(ends.server, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+        close(ends.server);
+        break;
+    case 6: shutdown(ends.client, SHUT_WR); break;
+    case 7:
+        shutdown(ends.client, SHUT_WR);
+        shutdown(ends.server, SHUT_WR);
+        break;
+    case 8:
+        nonblocking(ends.client);
+        while (send(ends.client, room, sizeof room, 0) > 0)
+            ;
+        break;
+    }
+    settle();
+    return ends.client;
+}
+
+static void state_case(int argument)
+{
+    int fd = in_state(argument / MEANS), count;
+    struct pollfd one = {.fd = fd, .events = POLLIN | POLLOUT | POLLPRI | POLLRDHUP};
+    struct timespec none = {0, 0};
+    struct timeval nothing = {0, 0};
+    fd_set reads, writes, others;
+    FD_ZERO(&reads);
+    FD_SET(fd, &reads);
+    writes = others = reads;
+    switch (argument % MEANS) {
+    case 0:
+        count = poll(&one, 1, 0);
+        say("%d: %s", count, events_text(one.revents));
+        break;
+    case 1:
+        count = ppoll(&one, 1, &none, NULL);
+        say("%d: %s", count, events_text(one.revents));
+        break;
+    case 2:
+    case 3:
+        count = argument % MEANS == 2 ? select(fd + 1, &reads, &writes, &others, &nothing) : pselect(fd + 1, &reads, &writes, &others, &none, NULL);
+        say("%d: read %d write %d other %d", count, !!FD_ISSET(fd, &reads), !!FD_ISSET(fd, &writes), !!FD_ISSET(fd, &others));
+        break;
+    default: {
+        int epoll = epoll_create1(0);
+        struct epoll_event event = {EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | (argument % MEANS == 5 ? EPOLLET : 0), {.u64 = 0x123456789abcdef}};
+        tell("add", epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+        for (int round = 0; round < 3; round++) {
+            memset(&event, 0, sizeof event);
+            count = epoll_wait(epoll, &event, 1, 0);
+            say("%d: %s, %s", count, count > 0 ? events_text(event.events) : "-", count > 0 && event.data.u64 == 0x123456789abcdef ? "its data" : "no data");
+        }
+    }
+    }
+}
+
+__attribute__((constructor)) static void add_states(void)
+{
+    for (int at = 0; at < STATES * MEANS; at++) {
+        char name[80];
+        snprintf(name, sizeof name, "ready_%s_%s", states[at / MEANS], means[at % MEANS]);
+        add_case(strdup(name), state_case, at);
+    }
+}
+
+static void later(int fd, int ms)
+{
+    if (fork() == 0) {
+        sleep_ms(ms);
+        put(fd, 10, 0);
+        _exit(0);
+    }
+}
+
+static void wait_case(int by)
+{
+    struct ends ends = pair();
+    struct timespec second = {2, 0};
+    struct timeval seconds = {2, 0};
+    struct pollfd one = {.fd = ends.server, .events = POLLIN};
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(ends.server, &reads);
+    later(ends.client, 30);
+    switch (by) {
+    case 0: tell("poll", poll(&one, 1, 2000)); break;
+    case 1: tell("ppoll", ppoll(&one, 1, &second, NULL)); break;
+    case 2:
+        tell("select", select(ends.server + 1, &reads, NULL, NULL, &seconds));
+        say("%s", seconds.tv_sec == 1 ? "some time is left" : "the time was not changed");
+        break;
+    case 3: tell("pselect", pselect(ends.server + 1, &reads, NULL, NULL, &second, NULL)); break;
+    case 4: tell("poll for ever", poll(&one, 1, -1)); break;
+    case 5: tell("read", read(ends.server, room, 10)); break;
+    }
+    if (by != 5)
+        get(ends.server, 10, 0);
+    wait(NULL);
+}
+
+static void epoll_wait_case(int by)
+{
+    struct ends ends = pair();
+    int epoll = by == 3 ? epoll_create(5) : epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {EPOLLIN | (by == 1 ? EPOLLET : 0), {.fd = 77}};
+    epoll_ctl(epoll, EPOLL_CTL_ADD, ends.server, &event);
+    later(ends.client, 30);
+    struct timespec second = {2, 0};
+    int count = by == 2 ? epoll_pwait(epoll, &event, 1, 2000, NULL) : by == 4 ? epoll_pwait2(epoll, &event, 1, &second, NULL) : epoll_wait(epoll, &event, 1, 2000);
+    say("%d: %s for %d", count, events_text(event.events), event.data.fd);
+    get(ends.server, 10, 0);
+    tell("no more", epoll_wait(epoll, &event, 1, 20));
+    wait(NULL);
+}
+
+__attribute__((constructor)) static void add_waits(void)
+{
+    for (int by = 0; by < 6; by++) {
+        char name[40];
+        snprintf(name, sizeof name, "wait_%d", by);
+        add_case(strdup(name), wait_case, by);
+        snprintf(name, sizeof name, "wait_epoll_%d", by);
+        if (by < 5)
+            add_case(strdup(name), epoll_wait_case, by);
+    }
+}
+
+CASE(poll_times_out)
+{
+    struct ends ends = pair();
+    struct timeval before, after;
+    gettimeofday(&before, NULL);
+    say("%s", events_text(poll_one(ends.server, POLLIN, 60)));
+    gettimeofday(&after, NULL);
+    long ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_usec - before.tv_usec) / 1000;
+    say("%s", ms >= 59 && ms < 2000 ? "in time" : "not in time");
+}
+
+CASE(poll_mixed)
+{
+    struct ends ends = pair(), more = pair();
+    int pipes[2];
+    if (pipe(pipes))
+        return;
+    struct pollfd fds[4] = {{pipes[0], POLLIN, 0}, {ends.server, POLLIN, 0}, {-1, POLLIN, 0}, {more.client, POLLIN, 0}};
+    tell("nothing", poll(fds, 4, 10));
+    (void)!write(pipes[1], "x", 1);
+    tell("the pipe", poll(fds, 4, 1000));
+    say("%d %d %d %d", fds[0].revents, fds[1].revents, fds[2].revents, fds[3].revents);
+    (void)!read(pipes[0], room, 1);
+    put(more.server, 1, 0);
+    tell("a socket", poll(fds, 4, 1000));
+    say("%d %d %d %d", fds[0].revents, fds[1].revents, fds[2].revents, fds[3].revents);
+    if (fork() == 0) {
+        sleep_ms(20);
+        (void)!write(pipes[1], "x", 1);
+        _exit(0);
+    }
+    get(more.client, 1, 0);
+    tell("the pipe again", poll(fds, 4, 1000));
+    say("%d %d %d %d", fds[0].revents, fds[1].revents, fds[2].revents, fds[3].revents);
+    wait(NULL);
+}
+
+CASE(poll_bad_descriptor)
+{
+    struct ends ends = pair();
+    struct pollfd fds[2] = {{ends.server, POLLIN, 0}, {999, POLLIN, 0}};
+    tell("poll", poll(fds, 2, 100));
+    say("%d %d", fds[0].revents, fds[1].revents);
+}
+
+CASE(poll_for_nothing)
+{
+    struct ends ends = pair();
+    put(ends.client, 1, 0);
+    settle();
+    say("%s", events_text(poll_one(ends.server, 0, 0)));
+    close(ends.client);
+    settle();
+    say("%s", events_text(poll_one(ends.server, 0, 0)));
+    say("%s", events_text(poll_one(ends.server, POLLRDHUP, 0)));
+}
+
+CASE(poll_room)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    long sent = 0, more;
+    while ((more = send(ends.client, room, sizeof room, 0)) > 0)
+        sent += more;
+    say("%s", events_text(poll_one(ends.client, POLLOUT, 10)));
+    if (fork() == 0) {
+        sleep_ms(20);
+        while (sent > 0 && (more = recv(ends.server, room, sizeof room, 0)) > 0)
+            sent -= more;
+        sleep_ms(50);
+        _exit(0);
+    }
+    say("%s", events_text(poll_one(ends.client, POLLOUT, 3000)));
+    wait(NULL);
+}
+
+CASE(poll_listener)
+{
+    int listener = listening(AF_INET, 4);
+    say("%s", events_text(poll_one(listener, POLLIN | POLLOUT, 0)));
+    int client = connecting(listener);
+    say("%s", events_text(poll_one(listener, POLLIN | POLLOUT, 100)));
+    close(accept(listener, NULL, NULL));
+    close(client);
+}
+
+CASE(select_large)
+{
+    struct ends ends = pair();
+    int fd = dup2(ends.server, 700);
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(fd, &reads);
+    struct timeval time = {0, 10000};
+    tell("none", select(fd + 1, &reads, NULL, NULL, &time));
+    say("%d", !!FD_ISSET(fd, &reads));
+    put(ends.client, 1, 0);
+    FD_SET(fd, &reads);
+    time.tv_sec = 1;
+    tell("one", select(fd + 1, &reads, NULL, NULL, &time));
+    say("%d", !!FD_ISSET(fd, &reads));
+}
