@@ -13,6 +13,7 @@ mod loss;
 mod sizes;
 mod solve;
 mod sum32;
+mod takeover;
 
 pub(crate) use sizes::size;
 
@@ -111,6 +112,11 @@ enum What {
         after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5"
     )]
     Solve(solve::Args),
+    /// A solve of whose workers one is killed, beside one that began without it.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench takeover\n  tsumuji bench takeover --generate poisson2d:500 --method cg --link udp --rounds 3"
+    )]
+    Takeover(takeover::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -166,6 +172,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Drop(what) => drop::run(&what),
         What::Cpu(what) => cpu::run(&what, inside),
         What::Solve(what) => solve::run(&what),
+        What::Takeover(what) => takeover::run(&what),
         What::Figures(args) => figures::run(&args),
     })
 }

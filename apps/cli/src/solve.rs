@@ -7,6 +7,7 @@ mod circuit;
 mod distributed;
 mod history;
 mod how;
+mod kept;
 mod planned;
 mod show;
 mod swept;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
-use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig};
+use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig, Start};
+use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
@@ -122,10 +124,17 @@ pub(crate) struct Args {
     /// and relax+gcr where that fails
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     method: Method,
+    /// Of --method cg and gmres, for each thread's or worker's own rows: jacobi, ilu, milu (incomplete LU with the row sums kept), lu (complete) or lap
+    /// (one of relaxation, forwards and back); default: what suits the matrix
+    #[arg(long, value_name = "NAME")]
+    preconditioner: Option<Preconditioning>,
     /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
     /// (adaptive, the default)
     #[arg(long, value_name = "EXECUTOR")]
     executor: Option<Executor>,
+    /// Threads of each worker, which share its rows and its copy of x; default: 1
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=SolveConfig::THREADS_MOST as i64))]
+    threads: Option<u16>,
     /// Elements in one frame
     #[arg(long, value_name = "E|auto", default_value = "auto")]
     elements: Elements,
@@ -164,6 +173,12 @@ pub(crate) struct Args {
     /// Take a worker for lost that is not heard of for so long, in seconds; its rows go to the others
     #[arg(long, value_name = "S", default_value = "10", value_parser = crate::bench::seconds)]
     lease: Duration,
+    /// Workers whose judge (node 0) dies go on for so long, in seconds, until another takes its place; default: they end
+    #[arg(long, value_name = "S", requires = "id", value_parser = crate::bench::seconds)]
+    outlive: Option<Duration>,
+    /// Take the place of a judge that died: its workers keep their rows and their x. With the same options that it had, and --id 0
+    #[arg(long, requires = "id")]
+    take_over: bool,
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
@@ -329,7 +344,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let loaded = load(&args, how, &bar);
     bar.finish();
     let (source, mut notes) = loaded?;
-    let Settled { how, krylov, why } = how.settle(source.known())?;
+    let Settled { how, krylov, why } = how.settle(source.known(), args.preconditioner)?;
     notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
     let with_messages = how.mode.uses_messages();
@@ -344,6 +359,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         executor: (with_messages && krylov.is_none())
             .then(|| args.executor.unwrap_or_default().to_string()),
         workers,
+        threads: with_messages.then(|| args.threads.map_or(1, usize::from)),
         ..Run::default()
     };
     let by = if how.is_relaxation() {
@@ -406,6 +422,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     };
     let stop = || interrupt.is_set();
+    // Combined epochs have no residual of their own to refine.
+    let combines = how.method == Method::RelaxGcr && args.precision == Precision::Double;
     let (mut outcome, traffic) = match (how.mode, source) {
         (_, source) if !with_messages && !how.is_relaxation() => {
             let source = match source {
@@ -420,16 +438,30 @@ pub(crate) fn run(args: Args) -> Outcome {
                 ModeName::Single => Some(1),
                 _ => args.workers,
             };
-            let outcome = method::solve(source, how.method, threads, limits, &mut progress, &stop)?;
+            let outcome = method::solve(
+                source,
+                (how.method, args.preconditioner),
+                threads,
+                limits,
+                &mut progress,
+                &stop,
+            )?;
             run.workers = outcome.laps.len();
             (outcome, Traffic::of_this_process())
         }
         (ModeName::Single, Source::System(system)) => (
-            single::solve_until(system, relaxation, limits, progress, stop)?,
+            single::solve_until(system, (relaxation, combines), limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (ModeName::Threads, Source::System(system)) => (
-            threads::solve_until(system, workers, relaxation, limits, progress, stop)?,
+            threads::solve_until(
+                system,
+                workers,
+                (relaxation, combines),
+                limits,
+                progress,
+                stop,
+            )?,
             Traffic::of_this_process(),
         ),
         (_, source) => {
@@ -443,14 +475,16 @@ pub(crate) fn run(args: Args) -> Outcome {
                 executor: args.executor.unwrap_or_default(),
                 elements: args.elements,
                 inner: args.inner,
+                threads: args.threads.map_or(1, usize::from),
                 omega: args.omega,
-                // Combined epochs have no residual of their own to refine.
-                combines: how.method == Method::RelaxGcr && args.precision == Precision::Double,
+                combines,
                 precision: args.precision,
                 tol: args.tol,
                 shares: args.weights.clone().unwrap_or_default(),
                 checkpoints: args.checkpoint.is_some(),
                 lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
+                outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX))
+                    as u64,
                 max_laps: args.max_laps,
                 solution: args.solution().unwrap_or_default(),
                 seed: args.seed,
@@ -459,7 +493,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 config.weights(workers).is_some(),
                 "--weights: give one for each of the {workers} workers"
             );
-            let start = match &args.resume {
+            let x = match &args.resume {
                 Some(path) => {
                     let x = read_vector(path, source.rows())?;
                     Some(order.as_ref().map_or(x.clone(), |order| order.arrange(&x)))
@@ -474,7 +508,10 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
             };
             let kept = distributed::Kept {
-                start,
+                start: Start {
+                    x,
+                    succeeds: args.take_over,
+                },
                 checkpoint: args.checkpoint.is_some().then_some((args.every, &mut save)),
             };
             distributed::solve(
@@ -510,7 +547,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     // After the report: a full disk must not take that, too.
     let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
     let kept = [
-        keep_x(&args, &outcome),
+        kept::keep_x(&args, &outcome),
         history.write(args.history.as_deref()),
         history.draw(args.plot.as_deref(), &title),
     ];
@@ -525,30 +562,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-/// Writes x to the file asked for. An unfinished x goes beside it: it must not replace a complete one that may be there.
-fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
-    let Some(path) = args.output.as_ref().filter(|_| !outcome.x.is_empty()) else {
-        return Ok(());
-    };
-    if outcome.reason != Reason::Interrupted {
-        return Ok(write_vector(path, &outcome.x)?);
-    }
-    let beside = unfinished(path);
-    write_vector(&beside, &outcome.x)?;
-    eprintln!(
-        "note: {} has the x of the interrupted run, with a relative residual of {:.1e}",
-        beside.display(),
-        outcome.residual
-    );
-    Ok(())
-}
-
-/// `x.npy` becomes `x.unfinished.npy`.
-fn unfinished(path: &Path) -> PathBuf {
-    let ending = path.extension().unwrap_or_default();
-    path.with_extension(Path::new("unfinished").with_extension(ending))
-}
-
 /// Checks that need not read the system.
 fn check(args: &Args) -> anyhow::Result<()> {
     if args.matrix.is_none() && args.generate.is_none() {
@@ -561,10 +574,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
     );
     if let Some(path) = &args.output {
-        check_vector(path)?;
+        kept::check_vector(path)?;
     }
     if let Some(path) = &args.checkpoint {
-        check_vector(path)?;
+        kept::check_vector(path)?;
     }
     if let Some(path) = &args.history {
         output::check_writable(path)?;
@@ -595,20 +608,6 @@ fn check(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// Refuses files to which no vector can be written.
-fn check_vector(path: &Path) -> anyhow::Result<()> {
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    let ending = ending.unwrap_or_default();
-    ensure!(
-        ["npy", "mtx"]
-            .iter()
-            .any(|known| ending.eq_ignore_ascii_case(known)),
-        "{}: solutions are written as .npy or .mtx; give a name that ends so",
-        path.display()
-    );
-    output::check_writable(path)
 }
 
 fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>)> {

@@ -96,6 +96,20 @@ pub enum Reads {
 }
 
 impl Reads {
+    /// A reader of more than one in so many of an owner's elements is better sent all of them.
+    const WHOLE_ABOVE: usize = 2;
+
+    /// What a node reads of the owner of `range` that reads the elements `columns`, which ascend strictly.
+    pub fn of(range: &Range<usize>, columns: &[u32]) -> Self {
+        let place = |end: usize| columns.partition_point(|&column| (column as usize) < end);
+        let list = &columns[place(range.start)..place(range.end.max(range.start))];
+        if list.len() * Self::WHOLE_ABOVE > range.len() {
+            Self::Whole
+        } else {
+            Self::Packed(list.into())
+        }
+    }
+
     /// Whether the elements ascend and are all within `range`; whoever names them is not trusted.
     pub fn fits(&self, range: &Range<usize>) -> bool {
         match self {

@@ -97,6 +97,8 @@ pub struct LinkCounters {
     pub refused: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub dropped_frames: u64,
+    /// Of these, frames that the kernel dropped on their way out: the interface's queue was full.
+    pub unsent_frames: u64,
     /// Received frames dropped because their checksum was wrong (`checked`).
     pub damaged_frames: u64,
     /// Received frames dropped because they had no checksum where all must have one (`checked`).
@@ -116,6 +118,7 @@ impl LinkCounters {
             impaired_frames: self.impaired_frames + other.impaired_frames,
             refused: self.refused + other.refused,
             dropped_frames: self.dropped_frames + other.dropped_frames,
+            unsent_frames: self.unsent_frames + other.unsent_frames,
             damaged_frames: self.damaged_frames + other.damaged_frames,
             unchecked_frames: self.unchecked_frames + other.unchecked_frames,
         }

@@ -1,11 +1,17 @@
-//! How near dense sweeps come to the memory's limit, with one thread and with two.
+//! How near dense sweeps, and asynchronous relaxation as a whole, come to the memory's limit, with one thread and with two.
 //!
 //! `cargo run --release -p tsumuji-solve --example dense_bandwidth -- [N] [LAPS]` prints, for `dense:N` (default
-//! 10000), GB/s of a streaming sum over the matrix and of Gauss–Seidel sweeps over it, measured in turn.
+//! 10000), GB/s of a streaming sum over the matrix and of Gauss–Seidel sweeps over it, measured in turn; then of the laps of as many workers that relax over
+//! shared memory until the tolerance is met, verification excluded.
+
+#[path = "../tests/clusters/mod.rs"]
+mod clusters;
 
 use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
+use tsumuji_node::Options;
+use tsumuji_solve::distributed::{Input, SolveConfig, Start, Watch, run, worker_main};
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper, kernels};
 use tsumuji_solve::system::{Generate, RowBlock, RowValues, Solution};
 
@@ -20,7 +26,7 @@ fn main() {
         (n * n * 8) as f64 / 1e9
     );
     let generate = Generate::Dense { n };
-    println!("threads  sum GB/s  sweep GB/s  sweep/sum");
+    println!("threads  sum GB/s  sweep GB/s  sweep/sum  relaxation GB/s  relaxation/sum");
     for threads in [1, 2] {
         let shares: Vec<Range<usize>> = (0..threads)
             .map(|t| t * n / threads..(t + 1) * n / threads)
@@ -46,13 +52,50 @@ fn main() {
             }));
         }
         let gigabytes = (n * n * 8) as f64 / 1e9;
+        drop(sweepers); // their memory is needed
+        let lap = relaxed(generate, threads);
         println!(
-            "{threads:7}  {:8.2}  {:10.2}  {:9.2}",
+            "{threads:7}  {:8.2}  {:10.2}  {:9.2}  {:15.2}  {:14.2}",
             gigabytes / sum,
             gigabytes / sweep,
-            sum / sweep
+            sum / sweep,
+            gigabytes / lap,
+            sum / lap
         );
     }
+}
+
+/// Seconds a lap of `workers` workers that relax asynchronously.
+fn relaxed(generate: Generate, workers: usize) -> f64 {
+    let nodes = clusters::cluster(
+        clusters::Over::Shm,
+        workers as u16 + 1,
+        0.0,
+        &Options::default(),
+    );
+    let mut nodes = nodes.into_iter();
+    let mut judge = nodes.next().expect("a judge");
+    let team: Vec<_> = nodes
+        .map(|mut worker| std::thread::spawn(move || worker_main(&mut worker)))
+        .collect();
+    let watch = Watch {
+        progress: &mut |_| (),
+        ended: &mut Vec::new,
+        stop: &|| false,
+        checkpoint: None,
+    };
+    let config = SolveConfig {
+        inner: Inner::Sweep,
+        ..SolveConfig::default()
+    };
+    let input = Input::Generate(&generate);
+    let solved = run(&mut judge, input, &config, Start::default(), watch);
+    let outcome = solved.expect("workers live").outcome;
+    for worker in team {
+        worker.join().expect("no panic").expect("the judge lives");
+    }
+    let laps: u64 = outcome.laps.iter().sum();
+    outcome.seconds.iterate * workers as f64 / laps as f64
 }
 
 /// Sums every entry of the block, as fast as it can be read.

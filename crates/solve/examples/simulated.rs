@@ -2,17 +2,25 @@
 //! Only computing is not done by the clock: an entry of A takes as long as this machine takes for one when it reads rows from memory, which is measured
 //! first (`--value-ps` sets it).
 //!
+//! `--measured 1,2` runs the same system for real, too, with as many workers on this machine over UDP, and prints both: there an entry takes as long as
+//! with so many threads at once.
+//!
 //! ```text
+//! cargo run --release -p tsumuji-solve --example simulated -- --system dense:8000 --workers 1,2 --measured 1,2
 //! cargo run --release -p tsumuji-solve --example simulated -- --workers 1,2,4,8,16,32,64 --system dense:16000 --rate 10000
 //! ```
+
+#[path = "../tests/clusters/mod.rs"]
+mod clusters;
 
 use std::collections::HashMap;
 
 use tsumuji_board::Elements;
+use tsumuji_node::Options;
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
 use tsumuji_sim::{Net, Seed};
-use tsumuji_solve::distributed::SolveConfig;
 use tsumuji_solve::distributed::simulated::{Costs, Judge, Message, Summary, Update, Work, Worker};
+use tsumuji_solve::distributed::{Input, SolveConfig, Start, Watch, run, worker_main};
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper};
 use tsumuji_solve::system::Generate;
 
@@ -42,6 +50,18 @@ pub(crate) struct Case {
     /// This worker (from 1) computes at half speed.
     pub(crate) slow: Option<usize>,
     pub(crate) seed: u64,
+}
+
+impl Case {
+    fn config(&self) -> SolveConfig {
+        SolveConfig {
+            inner: Inner::Sweep,
+            elements: self.elements,
+            combines: false,
+            seed: self.seed,
+            ..SolveConfig::default()
+        }
+    }
 }
 
 /// What it came to.
@@ -103,13 +123,7 @@ pub(crate) fn solve(case: &Case) -> Found {
 
 impl Run<'_> {
     fn drive(mut self) -> Found {
-        let config = SolveConfig {
-            inner: Inner::Sweep,
-            elements: self.case.elements,
-            combines: false,
-            seed: self.case.seed,
-            ..SolveConfig::default()
-        };
+        let config = self.case.config();
         let judge = Judge::new(self.case.system, &config, self.case.workers);
         let mut judge = judge.expect("the case was checked");
         let now = self.net.now();
@@ -271,39 +285,113 @@ impl Run<'_> {
     }
 }
 
-/// Picoseconds that this machine takes for an entry when one core sweeps rows that do not fit its caches.
-fn measured_ps(system: &Generate) -> u64 {
+/// Picoseconds that this machine takes for an entry when `threads` threads at once sweep rows that do not fit its caches.
+fn measured_ps(system: &Generate, threads: usize) -> u64 {
     const ENTRIES: usize = 64 << 20;
     const LAPS: u32 = 3;
     let n = system.n();
     let rows = if system.is_dense() {
-        (ENTRIES / n).clamp(1, n)
+        (ENTRIES / n).clamp(1, n / threads)
     } else {
-        n.min(4 << 20)
+        (n / threads).min(4 << 20)
     };
-    let block = system.rows(0..rows, 1, tsumuji_solve::system::Solution::Ones);
-    let relaxation = Relaxation::new(Inner::Sweep, 1.0).expect("omega is 1");
-    let mut sweeper = Sweeper::new(block, relaxation).expect("a good diagonal");
-    let mut x = vec![0.0; n];
-    let entries = match &sweeper.block().values {
-        tsumuji_solve::system::RowValues::Dense(values) => values.len(),
-        tsumuji_solve::system::RowValues::Sparse(csr) => csr.stored(),
-    };
-    let best = (0..LAPS)
-        .map(|_| {
+    let gate = std::sync::Barrier::new(threads);
+    let sweep = |thread: usize| {
+        let rows = thread * rows..(thread + 1) * rows;
+        let block = system.rows(rows, 1, tsumuji_solve::system::Solution::Ones);
+        let relaxation = Relaxation::new(Inner::Sweep, 1.0).expect("omega is 1");
+        let mut sweeper = Sweeper::new(block, relaxation).expect("a good diagonal");
+        let mut x = vec![0.0; n];
+        let entries = sweeper.block().stored();
+        let lap = |_| {
+            gate.wait();
             let began = std::time::Instant::now();
             let laps: Vec<_> = sweeper.lap(64).collect();
             for rows in laps {
                 sweeper.relax(rows, &mut x);
             }
             began.elapsed().as_nanos() as f64
-        })
-        .fold(f64::INFINITY, f64::min);
-    (1e3 * best / entries as f64).max(1.0) as u64
+        };
+        1e3 * (0..LAPS).map(lap).fold(f64::INFINITY, f64::min) / entries as f64
+    };
+    let sweep = &sweep;
+    let slowest = std::thread::scope(|scope| {
+        let team: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || sweep(thread)))
+            .collect();
+        let each = team
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        each.fold(0.0, f64::max)
+    });
+    slowest.max(1.0) as u64
 }
 
-/// Reads `--name VALUE` pairs.
-fn cases() -> Result<Vec<Case>, String> {
+/// Seconds and laps of the same on this machine, over UDP, each node a thread.
+fn measured(case: &Case) -> (f64, f64) {
+    let nodes = case.workers as u16 + 1;
+    let mut nodes =
+        clusters::cluster(clusters::Over::Udp, nodes, 0.0, &Options::default()).into_iter();
+    let mut judge = nodes.next().expect("a judge");
+    let team: Vec<_> = nodes
+        .map(|mut worker| std::thread::spawn(move || worker_main(&mut worker)))
+        .collect();
+    let watch = Watch {
+        progress: &mut |_| (),
+        ended: &mut Vec::new,
+        stop: &|| false,
+        checkpoint: None,
+    };
+    let input = Input::Generate(&case.system);
+    let solved = run(&mut judge, input, &case.config(), Start::default(), watch);
+    let outcome = solved.expect("workers live").outcome;
+    for worker in team {
+        worker.join().expect("no panic").expect("the judge lives");
+    }
+    assert!(outcome.converged, "{}", outcome.reason);
+    let laps: u64 = outcome.laps.iter().sum();
+    let seconds = outcome.seconds.iterate + outcome.seconds.verify;
+    (seconds, laps as f64 / case.workers as f64)
+}
+
+/// Prints both, in turn, `ROUNDS` times.
+fn validate(case: &Case, workers: &[usize]) {
+    const ROUNDS: usize = 3;
+    println!("\nsimulated and measured (this machine, UDP, medians of {ROUNDS})");
+    println!("workers  ps an entry  simulated s  measured s  ratio  laps  laps measured");
+    for &workers in workers {
+        let mut rounds: Vec<_> = (0..ROUNDS)
+            .map(|_| {
+                let value_ps = measured_ps(&case.system, workers);
+                let case = Case {
+                    workers,
+                    value_ps,
+                    ..case.clone()
+                };
+                let found = solve(&case);
+                let laps: u64 = found.summary.laps.iter().sum();
+                let (seconds, real_laps) = measured(&case);
+                let laps = laps as f64 / workers as f64;
+                (
+                    found.seconds / seconds,
+                    value_ps,
+                    found.seconds,
+                    seconds,
+                    laps,
+                    real_laps,
+                )
+            })
+            .collect();
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (ratio, value_ps, simulated, seconds, laps, real_laps) = rounds[ROUNDS / 2];
+        println!(
+            "{workers:>7} {value_ps:>12} {simulated:>12.4} {seconds:>11.4} {ratio:>6.2} {laps:>5.1} {real_laps:>14.1}"
+        );
+    }
+}
+
+/// Reads `--name VALUE` pairs. Beside the cases: how many workers are measured, too.
+fn cases() -> Result<(Vec<Case>, Vec<usize>), String> {
     let mut case = Case {
         system: "dense:4000".parse().expect("a system"),
         workers: 0,
@@ -315,6 +403,7 @@ fn cases() -> Result<Vec<Case>, String> {
         seed: 1,
     };
     let mut workers = vec![1, 2, 4, 8, 16, 32, 64];
+    let mut measured = Vec::new();
     let words: Vec<String> = std::env::args().skip(1).collect();
     for pair in words.chunks(2) {
         let [name, value] = pair else {
@@ -326,11 +415,16 @@ fn cases() -> Result<Vec<Case>, String> {
                 .map_err(|_| format!("{value} is no number"))
         };
         match name.as_str() {
-            "--workers" => {
+            "--workers" | "--measured" => {
                 let list = value.split(',').map(str::parse);
-                workers = list
+                let list: Vec<usize> = list
                     .collect::<Result<_, _>>()
                     .map_err(|_| format!("{value} are no numbers"))?;
+                *(if name == "--workers" {
+                    &mut workers
+                } else {
+                    &mut measured
+                }) = list;
             }
             "--system" => case.system = value.parse().map_err(|error| format!("{error}"))?,
             "--loss" => case.loss_percent = number()? as u32,
@@ -341,25 +435,26 @@ fn cases() -> Result<Vec<Case>, String> {
             "--seed" => case.seed = number()?,
             _ => {
                 return Err(format!(
-                    "{name}: accepted are --workers A,B,…, --system SPEC, --loss PERCENT, --rate MBIT, --elements E, --value-ps PS, --slow WORKER, --seed S"
+                    "{name}: accepted are --workers A,B,…, --measured A,B,…, --system SPEC, --loss PERCENT, --rate MBIT, --elements E, --value-ps PS, --slow WORKER, --seed S"
                 ));
             }
         }
     }
     if workers
         .iter()
+        .chain(&measured)
         .any(|&workers| workers == 0 || workers > case.system.n())
     {
         return Err(format!("--workers: 1 to {}", case.system.n()));
     }
     if case.value_ps == 0 {
-        case.value_ps = measured_ps(&case.system);
+        case.value_ps = measured_ps(&case.system, 1);
     }
     let with = |workers| Case {
         workers,
         ..case.clone()
     };
-    Ok(workers.into_iter().map(with).collect())
+    Ok((workers.into_iter().map(with).collect(), measured))
 }
 
 /// Least-squares slope of log time over log workers.
@@ -376,7 +471,7 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 // Also compiled into the test of the same name.
 #[allow(dead_code, reason = "the test calls `solve`")]
 fn main() {
-    let cases = match cases() {
+    let (cases, measured) = match cases() {
         Ok(cases) => cases,
         Err(what) => {
             eprintln!("simulated: {what}");
@@ -412,5 +507,8 @@ fn main() {
             "slope {:.3} of log seconds over log workers",
             slope(&points)
         );
+    }
+    if !measured.is_empty() {
+        validate(first, &measured);
     }
 }

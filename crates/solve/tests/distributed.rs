@@ -1,18 +1,12 @@
 //! Judge and workers over real links, each with its own endpoint in its own thread of this process.
 
-use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tsumuji_board::Elements;
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{
-    AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
-};
+use tsumuji_node::{AnyLink, Endpoint, Executor, Options};
 use tsumuji_solve::distributed::{
-    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Watch, WorkerError, run,
+    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
     worker_main,
 };
 use tsumuji_solve::krylov::{Kind, Preconditioning};
@@ -20,50 +14,11 @@ use tsumuji_solve::local::Inner;
 use tsumuji_solve::report::{Progress, Reason};
 use tsumuji_solve::system::{Dense, Generate, Matrix, System};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Shm,
-    Udp,
-}
+mod clusters;
+
+use clusters::{Over, cluster};
 
 const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
-
-fn cluster(over: Over, nodes: u16, loss: f64, options: &Options) -> Vec<Endpoint<AnyLink>> {
-    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
-        Over::Shm => {
-            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
-            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
-            let member = |id| (base(id), Membership::local(NodeId(id), nodes));
-            (0..nodes).map(member).unzip()
-        }
-        Over::Udp => {
-            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let links: Vec<Udp> = (0..nodes)
-                .map(|_| Udp::bind(any, UdpConfig::default()).unwrap())
-                .collect();
-            let addr = |link: &Udp| match link.local_addr() {
-                LinkAddr::Inet(addr) => addr,
-                other => panic!("{other:?}"),
-            };
-            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
-            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
-            (0..nodes).zip(links).map(member).unzip()
-        }
-    };
-    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
-        let impair = ImpairConfig {
-            loss,
-            seed: 31 + id,
-            ..ImpairConfig::default()
-        };
-        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
-        Endpoint::new(link, membership, options.clone()).unwrap()
-    };
-    (0..)
-        .zip(bases.into_iter().zip(memberships))
-        .map(open)
-        .collect()
-}
 
 fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
     thread::spawn(move || worker_main(&mut endpoint))
@@ -77,7 +32,7 @@ fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveCo
     let mut calls = 0;
     let (mut count, mut nobody) = (|_: Progress| calls += 1, Vec::new);
     let watch = quiet(&mut nobody, &mut count);
-    let solved = run(&mut judge, input, config, None, watch);
+    let solved = run(&mut judge, input, config, Start::default(), watch);
     for worker in team {
         worker.join().unwrap().unwrap();
     }
@@ -289,6 +244,91 @@ fn any_thread_may_compute() {
     }
 }
 
+/// Threads that share a worker's rows reach the same answers: by laps in both modes and on either thread, by LU of each strip, and by Krylov methods.
+#[test]
+fn workers_have_threads() {
+    let relaxed = |mode, inner| SolveConfig {
+        mode,
+        inner,
+        ..config()
+    };
+    let cg = krylov(Kind::Cg, Preconditioning::ModifiedIlu);
+    for (what, base) in [
+        ("dense:600", relaxed(Mode::Async, Inner::Sweep)),
+        ("dense:600", relaxed(Mode::Sync, Inner::Sweep)),
+        ("poisson2d:150", relaxed(Mode::Async, Inner::Lu)),
+        ("poisson2d:200", relaxed(cg, Inner::Auto)),
+        (
+            "dense:600",
+            relaxed(krylov(Kind::Gmres, Preconditioning::Jacobi), Inner::Auto),
+        ),
+    ] {
+        let generate: Generate = what.parse().unwrap();
+        let system = generate.system(1).unwrap();
+        for (over, loss) in [(Over::Shm, 0.0), (Over::Udp, 0.2)] {
+            for (executor, threads) in [(Executor::RunToCompletion, 2), (Executor::Pipeline, 3)] {
+                let config = SolveConfig {
+                    executor,
+                    threads,
+                    ..base.clone()
+                };
+                let solved = solve(over, 2, loss, Input::System(&system), &config);
+                check(&solved, &system, 2, &format!("{what} {over:?} {config:?}"));
+                let fewer = solved
+                    .outcome
+                    .notes
+                    .iter()
+                    .any(|note| note.contains("too few"));
+                let stored = system.matrix.stored() / 2;
+                assert_eq!(
+                    fewer,
+                    stored / 50_000 < threads,
+                    "{:?}",
+                    solved.outcome.notes
+                );
+            }
+        }
+    }
+}
+
+/// The last known x reaches the judge while workers iterate, whichever thread computes.
+#[test]
+fn snapshots_come_from_any_thread() {
+    let generate: Generate = "poisson2d:150".parse().unwrap();
+    for executor in [Executor::RunToCompletion, Executor::Pipeline] {
+        let config = SolveConfig {
+            executor,
+            inner: Inner::Sweep,
+            combines: false,
+            checkpoints: true,
+            ..config()
+        };
+        let nodes = cluster(Over::Shm, 3, 0.0, &Options::default());
+        let mut nodes = nodes.into_iter();
+        let mut judge = nodes.next().unwrap();
+        let team: Vec<_> = nodes.map(serve).collect();
+        // Minutes of laps; it is stopped when x is known.
+        let known = std::cell::Cell::new(0);
+        let mut save = |x: &[f64]| {
+            let moved = |rows: std::ops::Range<usize>| x[rows].iter().any(|x| *x != 0.0);
+            let half = x.len() / 2;
+            known.set(usize::from(moved(0..half)) + usize::from(moved(half..x.len())));
+        };
+        let watch = Watch {
+            progress: &mut |_| (),
+            ended: &mut Vec::new,
+            stop: &|| known.get() == 2,
+            checkpoint: Some((Duration::from_millis(20), &mut save)),
+        };
+        let input = Input::Generate(&generate);
+        let solved = run(&mut judge, input, &config, Start::default(), watch).unwrap();
+        assert_eq!(solved.outcome.reason, Reason::Interrupted, "{executor}");
+        for worker in team {
+            worker.join().unwrap().unwrap();
+        }
+    }
+}
+
 /// Rows made by the workers themselves are those that would have been sent, and the judge never has them.
 #[test]
 fn workers_make_their_own_rows() {
@@ -318,7 +358,7 @@ fn extreme_numbers_of_workers() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
@@ -414,7 +454,7 @@ fn impossible_lu_is_reported_by_name() {
         &mut judge,
         Input::System(&system),
         &config,
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err().to_string();
@@ -456,7 +496,7 @@ fn lost_workers_are_survived() {
             &mut judge,
             Input::System(&system),
             &config(),
-            None,
+            Start::default(),
             quiet(&mut Vec::new, &mut |_| ()),
         );
         let solved = solved.unwrap();
@@ -479,7 +519,7 @@ fn lost_workers_are_survived() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
     );
     let error = error.unwrap_err();
@@ -507,7 +547,7 @@ fn the_launchers_word_is_the_error() {
         &mut judge,
         Input::System(&system),
         &config(),
-        None,
+        Start::default(),
         quiet(ended, &mut |_| ()),
     );
     assert_eq!(
@@ -553,6 +593,10 @@ fn runs_resume_where_others_ended() {
         let (mut nobody, mut tell) = (Vec::new, |_: Progress| ());
         let input = Input::System(&system);
         let watch = quiet(&mut nobody, &mut tell);
+        let start = Start {
+            x: start,
+            ..Start::default()
+        };
         let solved = run(&mut judge, input, &config, start, watch).unwrap();
         team.into_iter()
             .for_each(|worker| worker.join().unwrap().unwrap());

@@ -1,61 +1,25 @@
 //! Fixed points by several members over real links, each with its own endpoint in its own thread of this process, beside plain oracles.
 
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tsumuji_collective::Collectives;
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
 use tsumuji_solve::fixed_point::{
     Choice, Combine, Config, Edge, Edges, Error, FixedPoint, Outcome, PageRank, Reason,
     ShortestPaths, UNREACHED, ValueIteration, alone, solve, solve_with,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Shm,
-    Udp,
-}
+mod clusters;
+
+use clusters::Over;
 
 const WAIT: Duration = Duration::from_secs(30);
 
 fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink>> {
-    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
-        Over::Shm => {
-            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
-            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
-            let member = |id| (base(id), Membership::local(NodeId(id), nodes));
-            (0..nodes).map(member).unzip()
-        }
-        Over::Udp => {
-            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let bind = |_| Udp::bind(any, UdpConfig::default()).unwrap();
-            let links: Vec<Udp> = (0..nodes).map(bind).collect();
-            let addr = |link: &Udp| match link.local_addr() {
-                LinkAddr::Inet(addr) => addr,
-                other => panic!("{other:?}"),
-            };
-            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
-            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
-            (0..nodes).zip(links).map(member).unzip()
-        }
-    };
-    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
-        let impair = ImpairConfig {
-            loss,
-            seed: 53 + id,
-            ..ImpairConfig::default()
-        };
-        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
-        Endpoint::new(link, membership, Options::default()).unwrap()
-    };
-    let members = bases.into_iter().zip(memberships);
-    (0..).zip(members).map(open).collect()
+    clusters::cluster(over, nodes, loss, &Options::default())
 }
 
 /// Runs all members, each with the instance that `problem` makes for it.

@@ -1,7 +1,11 @@
 //! Runs with messages: starts the workers (or joins a cluster), runs the judge, and makes an outcome of the result.
 
+use std::time::Instant;
+
 use tsumuji_node::{AnyLink, Endpoint, LaunchError, Launcher, OpenError, Security, WorkerFailure};
-use tsumuji_solve::distributed::{Checkpoint, Input, SolveConfig, SolveError, Solved, Watch};
+use tsumuji_solve::distributed::{
+    Checkpoint, Input, SolveConfig, SolveError, Solved, Start, Watch,
+};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 
 use super::Args;
@@ -33,7 +37,7 @@ pub(super) fn team<'a>(
 
 /// The x to begin with, and what is done with it while the run goes on.
 pub(super) struct Kept<'a> {
-    pub(super) start: Option<Vec<f64>>,
+    pub(super) start: Start,
     /// How often, and what.
     pub(super) checkpoint: Option<Checkpoint<'a>>,
 }
@@ -51,7 +55,11 @@ pub(super) fn solve(
     let team = team(args, (cluster, workers), &security);
     match (cluster, args.id) {
         (Some(cluster), Some(id)) => {
-            let mut endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
+            let began = Instant::now();
+            // Not all workers may be left, where a judge takes over.
+            let mut stop =
+                || interrupt.is_set() || (args.take_over && began.elapsed() >= args.lease);
+            let mut endpoint = team.open(cluster, id, &mut stop)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }

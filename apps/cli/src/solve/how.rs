@@ -6,6 +6,7 @@
 use anyhow::ensure;
 use tsumuji_board::Elements;
 use tsumuji_solve::distributed::{Krylov, Shares};
+use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Precision};
 use tsumuji_solve::method::Method;
 use tsumuji_solve::method::between::{self, Known};
@@ -38,6 +39,10 @@ impl How {
                 args.method
             );
         }
+        ensure!(
+            args.preconditioner.is_none() || matches!(args.method, Method::Cg | Method::Gmres),
+            "--preconditioner: only conjugate gradients and GMRES have one; use --method cg or gmres"
+        );
         let relaxes = matches!(args.method, Method::Relax | Method::RelaxGcr) || laps.is_some();
         let mode = match args.mode {
             ModeName::Auto | ModeName::Processes if relaxes => ModeName::Async,
@@ -66,19 +71,18 @@ impl How {
         let method = match (args.method, args.mode) {
             (Method::Auto, ModeName::Auto) if mode == ModeName::Threads => Method::Auto,
             (Method::Auto, _) if mode == ModeName::Processes => Method::Auto,
-            (Method::Auto, _) if mode.uses_messages() => Method::RelaxGcr,
-            (Method::Auto, _) => Method::Relax,
+            (Method::Auto, _) => Method::RelaxGcr,
             (method, _) => method,
         };
-        ensure!(
-            mode.uses_messages() || method != Method::RelaxGcr,
-            "--method relax+gcr combines laps of processes: use --mode async or sync"
-        );
         Ok(Self { mode, method })
     }
 
     /// Chooses the method between processes, now that the system is known.
-    pub(super) fn settle(self, known: Known<'_>) -> anyhow::Result<Settled> {
+    pub(super) fn settle(
+        self,
+        known: Known<'_>,
+        preconditioner: Option<Preconditioning>,
+    ) -> anyhow::Result<Settled> {
         if self.mode != ModeName::Processes {
             return Ok(Settled {
                 how: self,
@@ -91,7 +95,7 @@ impl How {
                 let (krylov, why) = between::choose(known);
                 (Some(krylov), Some(why))
             }
-            method => (between::asked(known, method)?, None),
+            method => (between::asked(known, (method, preconditioner))?, None),
         };
         let how = match krylov {
             Some(_) => self,
@@ -141,12 +145,15 @@ impl Args {
             ("--loss", self.loss.is_some()),
             ("--executor", self.executor.is_some()),
             ("--elements", self.elements != Elements::Auto),
+            ("--threads", self.threads.is_some()),
             ("--congestion", self.congestion.is_some()),
             ("--metrics", self.metrics.is_some()),
             ("--admit", self.admit),
             ("--weights", self.weights.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--resume", self.resume.is_some()),
+            ("--outlive", self.outlive.is_some()),
+            ("--take-over", self.take_over),
             ("--key, --seal and --open", self.security.is_given()),
         ]
         .into_iter()

@@ -180,6 +180,8 @@ pub(super) struct Run {
     /// Which thread of a worker computes; none as `link`.
     pub(super) executor: Option<String>,
     pub(super) workers: usize,
+    /// Threads of each worker; none as `link`.
+    pub(super) threads: Option<usize>,
     /// The expected convergence, in one sentence.
     pub(super) outlook: Option<Outlook>,
     /// What `--plan` said, and how it came.
@@ -192,6 +194,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
     let more = json!({
         "explanation": outcome.reason.to_string(),
         "workers": run.workers,
+        "threads": run.threads,
         "link": run.link,
         "mode": run.mode,
         "executor": run.executor,
@@ -218,8 +221,12 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
 /// The table for people.
 pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
     let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
+    let each = match run.threads {
+        Some(threads) if threads > 1 => format!(" of {threads} threads"),
+        _ => String::new(),
+    };
     let workers = format!(
-        "{} worker{}",
+        "{} worker{}{each}",
         run.workers,
         if run.workers == 1 { "" } else { "s" }
     );
@@ -353,6 +360,7 @@ mod tests {
             link: Some("shm".into()),
             executor: Some("adaptive".into()),
             workers: 2,
+            threads: Some(3),
             outlook: None,
             plan: None,
         };
@@ -393,6 +401,7 @@ mod tests {
             "verifications",
             "seconds",
             "workers",
+            "threads",
             "link",
             "frames_sent",
             "frames_lost",
@@ -411,7 +420,7 @@ mod tests {
         let text = table(&run, &outcome, &traffic);
         for word in [
             "3.000e-11",
-            "18-20 by 2 workers over shm",
+            "18-20 by 2 workers of 3 threads over shm",
             "iterate 300.000ms",
             "1 frames lost",
             "adaptive; 7 of 38 laps",

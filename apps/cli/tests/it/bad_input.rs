@@ -130,7 +130,7 @@ fn right_hand_sides() {
 fn options() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
-    let cases: [(&[&str], &[&str]); 23] = [
+    let cases: [(&[&str], &[&str]); 27] = [
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
@@ -149,7 +149,17 @@ fn options() {
         (&["--method", "cg", "--inner", "lu"], &["--inner", "cg"]),
         (&["--method", "cg", "--mode", "sync"], &["--mode", "cg"]),
         (&["--method", "direct", "--workers", "2"], &["--workers"]),
-        (&["--method", "relax+gcr", "--mode", "single"], &["--mode"]),
+        (
+            &["--method", "cg", "--threads", "2", "--mode", "single"],
+            &["--threads", "single"],
+        ),
+        (&["--threads", "0", "--workers", "2"], &["--threads", "256"]),
+        (&["--take-over"], &["--id"]),
+        (&["--preconditioner", "lu"], &["--preconditioner", "gmres"]),
+        (
+            &["--method", "cg", "--preconditioner", "amg"],
+            &["amg", "milu"],
+        ),
         (&["--elements", "none"], &["none", "auto"]),
         (&["--elements", "0"], &["0", "auto"]),
         (&["--omega", "2"], &["2"]),

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{assert_nothing_left, finish, start, text, wait_for_children};
+use crate::hosts::loopback;
 
 /// Workers of a run, of which all but one are killed.
 const WORKERS: usize = 5;
@@ -77,4 +78,94 @@ fn a_hundred_deaths_are_survived() {
             }
         }
     }
+}
+
+/// A judge that is killed is replaced: workers go on without it, and keep their rows; also where one of them died with the judge.
+#[test]
+fn a_killed_judge_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    for (dies, method) in [(false, "relax"), (true, "relax"), (false, "cg")] {
+        let hosts = loopback(folder.path(), 3, "[]");
+        let words = [
+            "solve",
+            "--generate",
+            "poisson2d:200",
+            "--hosts",
+            &hosts,
+            "--open",
+        ];
+        let begin = |id: &str, more: &[&str]| start(&[&words[..], &["--id", id], more].concat());
+        let mut workers = vec![begin("1", &[]), begin("2", &[])];
+        let pids: Vec<u32> = workers.iter().map(|worker| worker.id()).collect();
+        // It takes minutes to relax this; and no tolerance below rounding is ever reached.
+        let endless = match method {
+            "cg" => ["--method", "cg", "--tol", "1e-17"],
+            _ => ["--method", "relax", "--inner", "sweep"],
+        };
+        let patient = ["--outlive", "60", "--lease", "5", "--json"];
+        let mut judge = begin("0", &[&endless[..], &patient].concat());
+        // Reaching 1e-17 is given up after some hundred iterations, far later than this.
+        let pause = if method == "cg" { 300 } else { 1_500 };
+        std::thread::sleep(Duration::from_millis(pause));
+        judge.kill().unwrap();
+        judge.wait().unwrap();
+        if dies {
+            let mut worker = workers.pop().unwrap();
+            worker.kill().unwrap();
+            worker.wait().unwrap();
+        }
+        let output = finish(begin(
+            "0",
+            &[&patient[..], &["--take-over", "--mode", "async"]].concat(),
+        ));
+        let what = format!("{dies} {method}: {}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{what}");
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["converged"], true, "{what} {run}");
+        let told = run["notes"].to_string();
+        let there = if dies {
+            "1 workers went on without it, 1"
+        } else {
+            "2 workers went on"
+        };
+        assert!(told.contains(there), "{what} {run}");
+        for worker in workers {
+            assert!(finish(worker).status.success(), "{what}");
+        }
+        assert_nothing_left(&pids);
+    }
+    // Without workers that hold rows, or with those of another system, nothing is begun.
+    let hosts = loopback(folder.path(), 2, "[]");
+    let begin = |system: &str, more: &[&str]| {
+        let words = ["solve", "--generate", system, "--hosts", &hosts, "--open"];
+        start(&[&words[..], more].concat())
+    };
+    let refused = |system: &str, why: &str| {
+        let output = finish(begin(system, &["--id", "0", "--take-over", "--lease", "2"]));
+        assert_eq!(output.status.code(), Some(2), "{why}");
+        let told = text(&output.stderr);
+        assert!(told.contains(why), "{told}");
+    };
+    let mut worker = begin("poisson2d:200", &["--id", "1"]);
+    refused("poisson2d:200", "nothing to take over");
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let mut worker = begin("poisson2d:200", &["--id", "1"]);
+    let relax = [
+        "--id",
+        "0",
+        "--method",
+        "relax",
+        "--inner",
+        "sweep",
+        "--outlive",
+        "60",
+    ];
+    let mut judge = begin("poisson2d:200", &relax);
+    std::thread::sleep(Duration::from_millis(1_500));
+    judge.kill().unwrap();
+    judge.wait().unwrap();
+    refused("poisson2d:100", "rows of another system");
+    worker.kill().unwrap();
+    worker.wait().unwrap();
 }

@@ -391,3 +391,45 @@ fn missing_rights_are_named() {
             .success()
     );
 }
+
+/// Frames that the own interface's queue drops are told as lost.
+#[test]
+fn drops_of_the_own_queue_are_counted() {
+    let Some(bed) = Bed::new("drop") else { return };
+    let up = bed.run("up", &["-n", "3", "--rate", "2mbit"]);
+    assert!(up.status.success());
+    let hosts = format!("/run/tsumuji/{}.hosts.toml", bed.0);
+    let solve = [
+        "solve",
+        "--generate",
+        "dense:1500",
+        "--mode",
+        "async",
+        "--elements",
+        "16",
+    ];
+    let (code, run) = json(&[&solve[..], &["--hosts", &hosts, "--open"]].concat());
+    assert_eq!((code, &run["converged"]), (0, &true.into()), "{run}");
+    let dropped = |host: u32| {
+        let name = format!("{}-{host}", bed.0);
+        let shown = Command::new("ip")
+            .args([
+                "netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0",
+            ])
+            .output()
+            .unwrap();
+        let shown = text(&shown.stdout);
+        let count = shown
+            .split("dropped ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        count.and_then(|count| count.parse::<u64>().ok()).unwrap()
+    };
+    let told = run["frames_lost"].as_u64().unwrap();
+    let all: u64 = (0..3).map(dropped).sum();
+    // Of a batch that is cut on its way the kernel tells one thing only.
+    assert!(
+        all > 0 && told * 2 > all && told < all * 2,
+        "{told} of {all}"
+    );
+}

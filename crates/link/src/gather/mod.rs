@@ -449,7 +449,9 @@ impl<O: Outlet> Gather<O> {
 
     fn count_dropped(&self, counters: &mut LinkCounters, first: usize, datagrams: usize) {
         let lost = self.queue[first..first + datagrams].iter();
-        counters.dropped_frames += lost.map(|queued| u64::from(queued.frames)).sum::<u64>();
+        let lost = lost.map(|queued| u64::from(queued.frames)).sum::<u64>();
+        counters.dropped_frames += lost;
+        counters.unsent_frames += lost;
     }
 
     /// Drops the first datagrams of the queue and closes the gap.

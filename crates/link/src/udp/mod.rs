@@ -193,6 +193,13 @@ impl Udp {
             .unwrap_or(addr);
         let fd = socket.as_fd();
         let receive_buffer_bytes = enlarge_buffers(fd, config.buffer_bytes);
+        // Only then the kernel tells that an interface's queue dropped a datagram.
+        sys::set_option(fd, libc::SOL_IP, libc::IP_RECVERR, 1)
+            .map_err(failed("cannot ask a UDP socket for its errors"))?;
+        if addr.is_ipv6() {
+            sys::set_option(fd, libc::SOL_IPV6, libc::IPV6_RECVERR, 1)
+                .map_err(failed("cannot ask a UDP socket for its errors"))?;
+        }
         let segmenting = config.offload
             && sys::set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
             && sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
@@ -214,7 +221,15 @@ impl Udp {
             frame_bytes,
             receive_buffer_bytes,
             rx: Rx::new(),
-            tx: Gather::new(Outlet { mapped, segmenting }, frame_bytes),
+            tx: Gather::new(
+                Outlet {
+                    socket: (socket.try_clone())
+                        .map_err(failed("cannot duplicate a UDP socket"))?,
+                    mapped,
+                    segmenting,
+                },
+                frame_bytes,
+            ),
             counters: LinkCounters::default(),
             socket,
         })

@@ -11,6 +11,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use rustix::net::RecvFlags;
+
 use super::sys::{RecvBatch, Scattered};
 use crate::{LinkAddr, LinkCounters, LinkError, Receiver};
 
@@ -117,7 +119,7 @@ impl Rx {
         let place_bytes = placement.place.len();
         let scattered = match self.batch.recv_scattered(fd, &mut placement) {
             Ok(scattered) => scattered,
-            Err(error) => return self.nothing(error).map(Some),
+            Err(error) => return self.nothing(fd, error).map(Some),
         };
         self.busy = true;
         if scattered.truncated || scattered.bytes == 0 {
@@ -196,12 +198,12 @@ impl Rx {
                 self.busy = datagrams > 0;
                 Ok(datagrams == BATCH_DATAGRAMS)
             }
-            Err(error) => self.nothing(error).map(|_| false),
+            Err(error) => self.nothing(fd, error).map(|_| false),
         }
     }
 
     /// Judges a failed receive: no frame is there now, or the socket is unusable.
-    fn nothing(&mut self, error: io::Error) -> Result<usize, LinkError> {
+    fn nothing(&mut self, fd: BorrowedFd<'_>, error: io::Error) -> Result<usize, LinkError> {
         self.busy = false;
         self.dense = false;
         if is_fatal(&error) {
@@ -209,6 +211,9 @@ impl Rx {
                 what: "receiving from the UDP socket",
                 source: error,
             });
+        }
+        if error.kind() != io::ErrorKind::WouldBlock {
+            take_errors(fd);
         }
         Ok(0)
     }
@@ -251,6 +256,17 @@ impl Rx {
 
 /// Whether the socket itself is unusable. All other errors are temporary: nothing there, an interrupted call, no memory now, or an ICMP error about
 /// an earlier datagram.
+/// Takes the errors out that came by ICMP and wait at the socket: with any left there it counts as readable for ever. Returns whether there were some.
+#[cold]
+pub(super) fn take_errors(fd: BorrowedFd<'_>) -> bool {
+    /// More come later.
+    const MOST: usize = 64;
+    let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
+    let mut rest = [0u8; 1];
+    let taken = (0..MOST).take_while(|_| rustix::net::recv(fd, &mut rest[..], flags).is_ok());
+    taken.count() > 0
+}
+
 pub(super) fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -95,6 +95,32 @@ fn kernel_drops_are_counted() {
     assert_eq!(arrived + b.counters().dropped_frames, 1000);
 }
 
+/// What the kernel tells of a peer that is gone costs no frame of others, and does not keep the socket readable; over IPv4 and IPv6 alike.
+#[test]
+fn unreachable_peers_harm_nobody() {
+    for addr in ["127.0.0.1:0", "[::1]:0"] {
+        let addr: SocketAddr = addr.parse().expect("an address");
+        let bind = || Udp::bind(addr, ethernet()).expect("bind");
+        let (mut a, mut b) = (bind(), bind());
+        let gone = bind().local_addr();
+        for round in 0..20 {
+            for to in [gone, b.local_addr()] {
+                let sent = a.send_one(to, Frame::whole(&[round; 100]));
+                assert!(sent.expect("send"));
+                a.flush().expect("flush");
+            }
+        }
+        a.flush().expect("flush");
+        assert_eq!(receive(&mut a).len(), 0);
+        a.flush().expect("flush");
+        assert_eq!(receive(&mut b).len(), 20);
+        assert_eq!(a.counters().dropped_frames, 0, "{addr}");
+        let begun = std::time::Instant::now();
+        a.wait(Duration::from_millis(50)).expect("wait");
+        assert!(begun.elapsed() >= Duration::from_millis(50), "{addr}");
+    }
+}
+
 /// Batches of equal frames, a shorter one at a batch's end, and changes of address are separated as they were joined.
 #[test]
 fn runs_are_cut_where_they_were_joined() {

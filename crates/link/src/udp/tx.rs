@@ -5,16 +5,19 @@
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::SendFlags;
+use socket2::Socket;
 
-use super::rx::is_fatal;
+use super::rx::{is_fatal, take_errors};
 use crate::gather::{self, Blocked, RawAddr, Verdict};
 
 /// A UDP socket's sending side.
 #[derive(Debug)]
 pub(super) struct Outlet {
+    /// The same socket.
+    pub(super) socket: Socket,
     /// The socket is IPv6 and takes IPv4 addresses, too.
     pub(super) mapped: bool,
     /// The kernel knows UDP_SEGMENT.
@@ -65,12 +68,15 @@ impl gather::Outlet for Outlet {
         tracing::debug!("the kernel refuses UDP_SEGMENT");
     }
 
-    /// Any error but these (no route, ICMP error, bad port, dropped on its way out) loses the datagram to be sent.
+    /// Any error but these (no route, bad port, dropped by the interface's queue) loses the datagram to be sent. One that came by ICMP is about an earlier
+    /// one.
     fn judge(&mut self, error: &io::Error) -> Verdict {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),
             Some(libc::EINTR) => Verdict::Keep(None),
+            Some(libc::ENOBUFS) => Verdict::DropOne,
             _ if is_fatal(error) => Verdict::Fail,
+            _ if take_errors(self.socket.as_fd()) => Verdict::Keep(None),
             _ => Verdict::DropOne,
         }
     }

@@ -6,7 +6,7 @@
 
 use super::config::Mode;
 use super::field::Field;
-use super::message::{Estimate, Piece};
+use super::message::{Estimate, Piece, is_older};
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::{Lap, Reads};
@@ -35,7 +35,7 @@ impl Blocks {
     pub(super) fn begin(&mut self, workers: usize, epoch: u32) {
         self.received = vec![Received::default(); workers];
         self.early
-            .retain(|(_, piece)| piece.epoch.wrapping_sub(epoch) as i32 >= 0);
+            .retain(|(_, piece)| !is_older(piece.epoch, epoch));
     }
 
     /// Keeps a piece whose time has not come. `n`: elements of x. Others keep at most two epochs or laps ahead.

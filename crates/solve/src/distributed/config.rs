@@ -87,6 +87,8 @@ pub struct SolveConfig {
     pub elements: Elements,
     /// The method of a lap within a worker's block.
     pub inner: Inner,
+    /// Threads of each worker that share its rows.
+    pub threads: usize,
     /// Relaxation factor, in (0, 2).
     pub omega: f64,
     /// In how many bits sweeps read dense rows.
@@ -103,6 +105,8 @@ pub struct SolveConfig {
     pub checkpoints: bool,
     /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
     pub lease_ms: u64,
+    /// Workers whose judge died go on for so long, until another takes its place, in milliseconds; 0: they end.
+    pub outlive_ms: u64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
     /// Of generated systems.
@@ -129,6 +133,9 @@ enum ExecutorAsSent {
 }
 
 impl SolveConfig {
+    /// Most threads of one worker.
+    pub const THREADS_MOST: usize = 256;
+
     /// The method's name for reports.
     pub(super) fn method_name(&self) -> String {
         match self.mode {
@@ -153,6 +160,7 @@ impl Default for SolveConfig {
             executor: Executor::default(),
             elements: Elements::default(),
             inner: Inner::default(),
+            threads: 1,
             omega: 1.0,
             precision: Precision::Double,
             may_change: false,
@@ -161,6 +169,7 @@ impl Default for SolveConfig {
             shares: Shares::Equal,
             checkpoints: false,
             lease_ms: 10_000,
+            outlive_ms: 0,
             max_laps: 100_000,
             solution: Solution::Ones,
             seed: 1,

@@ -5,10 +5,10 @@
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
-use super::accelerate::History;
 use super::message::{BOARD_CHANNEL, Estimate, LapReport, Setup};
 use super::round::Round;
 use super::walk::Walk;
+use crate::local::accelerate::History;
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::local::{Inner, Sweeper};
 use crate::system::RowBlock;
@@ -129,6 +129,7 @@ impl Field {
         }
         board.remove_reader(JUDGE);
         let rows = board.own().len();
+        let least_step = sweeper.least_rows();
         let capacity = capacity_bytes / size_of::<f64>();
         let lu = sweeper.inner() == Inner::Lu;
         let (elements, most) = match setup.config.elements {
@@ -145,11 +146,14 @@ impl Field {
         // Dense rows are read several at a time. The automatic setting does not go below that either: frames of fewer elements would all leave at the
         // same moment.
         let is_fixed = matches!(setup.config.elements, Elements::Fixed(_));
-        let least_rows = if is_fixed { 1 } else { ROW_GROUP };
+        let least_rows = least_step.max(if is_fixed { 1 } else { ROW_GROUP });
         let frame = if lu {
             1
         } else {
-            board.elements().max(if is_fixed { 1 } else { most })
+            board
+                .elements()
+                .max(if is_fixed { 1 } else { most })
+                .max(least_step)
         };
         let reads = reads_of(&sweeper, setup, me);
         for (worker, reads) in reads.iter().enumerate().filter(|(worker, _)| *worker != me) {
@@ -162,7 +166,7 @@ impl Field {
             .map(|(worker, _)| node(worker))
             .collect();
         Self {
-            walk: Walk::new(setup.rows_of(me), frame),
+            walk: Walk::new(sweeper.lap_rows(), frame),
             round: Round::new(neighbours.len()),
             history: History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
             paused: None,
@@ -266,6 +270,7 @@ impl Field {
             self.sweeper.refine(self.board.values(), &residual);
         }
         self.board.begin_epoch(epoch);
+        self.sweeper.x_has_changed();
         (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
         if !first {
             self.lap = self.lap.next();
@@ -307,16 +312,12 @@ impl Field {
 
     /// The exact residual of the own rows: one pass over them, two with `magnitude`.
     pub(super) fn exact_residual(&self, magnitude: bool) -> Exact {
-        let block = self.sweeper.block();
-        let mut residual = vec![0.0; block.rhs.len()];
-        block.exact_residual(self.board.values(), &mut residual);
+        let mut residual = vec![0.0; self.sweeper.block().rhs.len()];
+        let x = self.board.values();
+        let magnitude_sq = self.sweeper.exact_residual(x, &mut residual, magnitude);
         Exact {
             residual_sq: kernels::sum_of_squares(&residual),
-            magnitude_sq: if magnitude {
-                block.magnitude_sq(self.board.values())
-            } else {
-                0.0
-            },
+            magnitude_sq,
             residual,
         }
     }
@@ -366,11 +367,12 @@ impl Field {
         let squares = self.sweeper.relax(rows.clone(), self.board.values_mut());
         let computed = outlet.now_ns();
         self.computed_ns += computed - began;
-        let published = if self.alone {
-            Published::default()
-        } else {
-            self.board.announce(outlet, rows.clone(), self.lap)?
-        };
+        let mut published = Published::default();
+        if !self.alone {
+            for part in self.sweeper.parts(&rows).filter(|part| !part.is_empty()) {
+                published += self.board.announce(outlet, part, self.lap)?;
+            }
+        }
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
             self.lap = self.lap.next();
@@ -399,7 +401,7 @@ impl Field {
 
     /// One step of a lap whose values are not published before its end; returns whether the lap is complete.
     pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
-        let rows = self.next_rows(super::walk::part_rows(self.board.own().len(), 1));
+        let rows = self.next_rows(super::walk::part_rows(self.sweeper.lap_rows().len(), 1));
         let began = outlet.now_ns();
         let squares = self.sweeper.relax(rows.clone(), self.board.values_mut());
         self.computed_ns += outlet.now_ns() - began;
@@ -489,21 +491,12 @@ impl Field {
     }
 }
 
-/// A worker that reads more than one in so many of another's elements is sent all of them.
-const MOST_OF: usize = 2;
-
 /// What the rows of `sweeper` read of each worker.
 fn reads_of(sweeper: &Sweeper, setup: &Setup, me: usize) -> Vec<Reads> {
     let foreign = sweeper.block().foreign_columns();
-    let of = |worker| {
-        let rows = setup.rows_of(worker);
-        let first = foreign.partition_point(|&column| (column as usize) < rows.start);
-        let last = foreign.partition_point(|&column| (column as usize) < rows.end);
-        if worker != me && (last - first) * MOST_OF > rows.len() {
-            Reads::Whole
-        } else {
-            Reads::Packed(foreign[first..last].into())
-        }
+    let of = |worker| match worker == me {
+        true => Reads::Packed(Box::default()),
+        false => Reads::of(&setup.rows_of(worker), &foreign),
     };
     (0..setup.workers()).map(of).collect()
 }

@@ -11,8 +11,11 @@
 //! and each waits for all workers that have rows.
 
 use super::config::{Mode, SolveConfig};
-use super::message::{Answer, Frozen, LapReport, Order, RowSource, Setup, WorkerStats};
+use super::message::{
+    Answer, Frozen, LapReport, Order, RowSource, Setup, Standing, WorkerStats, is_older,
+};
 use super::ranges::{hand_over, in_proportion, without};
+use super::succession;
 use super::watch::{Cause, Policy, Watch};
 use crate::local::Limits;
 use crate::report::Reason;
@@ -77,11 +80,22 @@ pub(super) struct Ended {
     pub(super) notes: Vec<String>,
 }
 
+/// What tells a run from others.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Origin {
+    /// Of the system (`succession::fingerprint`).
+    pub(super) system: u64,
+    /// Divisions and epochs count from here: above all that an earlier judge can have reached.
+    pub(super) first: u32,
+}
+
 /// State of one worker as the judge knows it.
 #[derive(Debug, Clone, Default)]
 struct WorkerSlot {
     /// Empty: it takes no part, for it was lost or left.
     rows: Range<usize>,
+    /// It was told of this run.
+    is_known: bool,
     /// It was lost; its rows are empty, unless its results had arrived.
     is_gone: bool,
     /// Set once it is ready in the present division.
@@ -103,6 +117,7 @@ struct WorkerSlot {
 #[derive(Debug)]
 pub(super) struct Judge {
     config: SolveConfig,
+    origin: Origin,
     division: u32,
     /// Whether x may be other than 0.
     moved: bool,
@@ -131,19 +146,20 @@ impl Judge {
     pub(super) fn new(
         limits: Limits,
         config: &SolveConfig,
-        ranges: Vec<Range<usize>>,
+        (ranges, origin): (Vec<Range<usize>>, Origin),
         start: Option<Vec<f64>>,
     ) -> Self {
         let policy = Policy::new(limits, 0.0, config.combines);
         let n = ranges.iter().map(|rows| rows.end).max().unwrap_or(0);
         let mut judge = Self {
             config: config.clone(),
-            division: 0,
+            origin,
+            division: origin.first,
             moved: start.is_some(),
             begun: false,
             limits,
             phase: Phase::Loading,
-            epoch: 0,
+            epoch: origin.first,
             rhs_sq: 0.0,
             watch: policy.watch(),
             policy,
@@ -161,9 +177,48 @@ impl Judge {
         judge
     }
 
+    /// Takes the place of a judge that died: goes on with what workers have (`succession`). `start`: x of rows that nobody has, if not 0.
+    pub(super) fn succeeding(
+        limits: Limits,
+        config: &SolveConfig,
+        (n, origin): (usize, Origin),
+        standings: &[Option<Standing>],
+        start: Option<Vec<f64>>,
+    ) -> Self {
+        let ranges = succession::ranges(standings, n);
+        let none = vec![0..0; standings.len()];
+        let mut judge = Self::new(limits, config, (none, origin), start);
+        if judge.x.is_empty() {
+            judge.x = vec![0.0; n];
+        }
+        judge.moved = true;
+        for (slot, told) in judge.slots.iter_mut().zip(standings) {
+            match told {
+                None => slot.is_gone = true,
+                Some(told) => {
+                    (slot.rows, slot.laps) = (told.rows.clone(), told.laps);
+                    slot.is_known = !told.rows.is_empty();
+                    slot.rhs_sq = Some(0.0); // it has its rows
+                }
+            }
+        }
+        let gone = judge.slots.iter().filter(|slot| slot.is_gone).count();
+        let there = standings.len() - gone;
+        judge.notes.push(format!(
+            "another judge took over: {there} workers went on without it, {gone} were gone"
+        ));
+        judge.divide(ranges);
+        for (worker, told) in standings.iter().enumerate() {
+            if told.as_ref().is_some_and(|told| told.rows.is_empty()) {
+                judge.joined(worker);
+            }
+        }
+        judge
+    }
+
     /// Divides the rows anew: `ranges` are those of each worker.
     fn divide(&mut self, ranges: Vec<Range<usize>>) {
-        self.division += 1;
+        self.division = self.division.wrapping_add(1);
         self.epoch = self.epoch.wrapping_add(1);
         self.phase = Phase::Loading;
         self.reason = None;
@@ -180,6 +235,7 @@ impl Judge {
             *slot = WorkerSlot {
                 rows: rows.clone(),
                 laps: slot.laps,
+                is_known: slot.is_known,
                 is_gone: slot.is_gone,
                 ..WorkerSlot::default()
             };
@@ -194,7 +250,9 @@ impl Judge {
                 fresh: without(rows, &had),
                 rows: RowSource::Stream { bytes: Vec::new() },
                 values: 0,
+                anew: !std::mem::replace(&mut slot.is_known, true),
                 exchanges: self.moved,
+                system: self.origin.system,
             };
             self.out.push_back((worker, Order::Setup(Box::new(setup))));
         }
@@ -501,15 +559,16 @@ impl Judge {
 
     /// Whether an answer belongs to an older division or epoch.
     fn is_late(&self, answer: &Answer) -> bool {
-        let old = |epoch: u32| (epoch.wrapping_sub(self.epoch) as i32) < 0;
+        let old = |epoch: u32| is_older(epoch, self.epoch);
         match answer {
             Answer::Ready { division, .. } | Answer::Snapshot { division, .. } => {
-                *division < self.division
+                is_older(*division, self.division)
             }
             Answer::Frozen(frozen) => old(frozen.epoch),
             Answer::Residual { epoch, .. }
             | Answer::Solution { epoch, .. }
             | Answer::Final { epoch, .. } => old(*epoch),
+            Answer::Standing(_) => true, // there is a judge already
             Answer::Failed { .. } | Answer::PeerLost { .. } => false,
         }
     }

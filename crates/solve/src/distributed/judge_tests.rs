@@ -355,7 +355,12 @@ fn judge() -> Judge {
     let system = dense(2, 0.5);
     let ranges = crate::system::partition(&system.matrix, 2).unwrap();
     let limits = Limits::new(1e-10, 100).unwrap();
-    let mut judge = Judge::new(limits, &config(Mode::Async), ranges, None);
+    let mut judge = Judge::new(
+        limits,
+        &config(Mode::Async),
+        (ranges, Origin::default()),
+        None,
+    );
     for worker in 0..2 {
         judge
             .answer(
@@ -555,7 +560,12 @@ fn half_loaded_workers_begin_anew() {
     let system = dense(9, 0.5);
     let limits = Limits::new(1e-10, 100).unwrap();
     let ranges = vec![0..3, 3..6, 6..9];
-    let mut judge = Judge::new(limits, &config(Mode::Async), ranges, None);
+    let mut judge = Judge::new(
+        limits,
+        &config(Mode::Async),
+        (ranges, Origin::default()),
+        None,
+    );
     judge.lost(1, "early").unwrap();
     let fresh = |judge: &mut Judge| {
         let orders = judge.out().drain(..).map(|(worker, order)| match order {
@@ -644,4 +654,45 @@ fn workers_join_and_leave() {
             verdict.reason
         );
     }
+}
+
+/// The judge dies at any moment, twice even, while workers die and join, and another takes its place: the run goes on from what workers have.
+#[test]
+fn judges_are_replaced() {
+    let few = std::env::var("TSUMUJI_SOLVE_DEATHS").ok();
+    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(150);
+    let mut replaced = 0;
+    for seed in 1..=runs {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let workers = random.usize(2..=5);
+        let mode = if random.bool() {
+            Mode::Async
+        } else {
+            Mode::Sync
+        };
+        let mut weather = if random.bool() {
+            Weather::calm(seed)
+        } else {
+            Weather::rough(seed)
+        };
+        weather.successions[0] = moment(&mut random);
+        if random.bool() {
+            weather.successions[1] = moment(&mut random);
+        }
+        if random.bool() {
+            weather.deaths[0] = (moment(&mut random), random.usize(..workers));
+        }
+        if random.u8(..4) == 0 {
+            weather.joins[0] = moment(&mut random);
+        }
+        let verdict = solve(&poisson(9), workers, &config(mode), weather);
+        assert!(
+            verdict.reason.is_converged(),
+            "{:?} seed {seed}",
+            verdict.reason
+        );
+        let told = |note: &String| note.starts_with("another judge took over");
+        replaced += usize::from(verdict.notes.iter().any(told));
+    }
+    assert!(replaced * 4 > runs as usize, "only {replaced} of {runs}");
 }

@@ -17,6 +17,11 @@ pub(super) const BOARD_CHANNEL: u16 = 1;
 /// Channel of lap reports, sent to the judge alone.
 pub(super) const REPORT_CHANNEL: u16 = 3;
 
+/// Whether one epoch or division comes before another. They begin anywhere, and go round.
+pub(super) fn is_older(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) < 0
+}
+
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Order {
@@ -39,7 +44,7 @@ pub(super) enum Order {
         rhs_sq: f64,
         /// What ends the epoch.
         watch: Watch,
-        /// Combination of former epochs to begin with; see `accelerate`.
+        /// Combination of former epochs to begin with; see `local::accelerate`.
         factors: Vec<f64>,
     },
     /// Stop iterating, send the own block to all others, answer `Frozen`.
@@ -59,6 +64,8 @@ pub(super) enum Order {
         /// The epoch that has ended.
         epoch: u32,
     },
+    /// Of a judge that takes the place of another: answer `Standing`.
+    Inquire,
     /// The judge has received everything: leave.
     Leave,
     /// The run has failed: leave.
@@ -74,6 +81,8 @@ pub(super) struct Setup {
     pub(super) config: SolveConfig,
     /// Rising with each division.
     pub(super) division: u32,
+    /// The first of a run: what a worker has of another one is void.
+    pub(super) anew: bool,
     /// What belongs to older epochs is void.
     pub(super) epoch: u32,
     /// Rows of each worker; empty for one that takes no part.
@@ -86,6 +95,8 @@ pub(super) struct Setup {
     pub(super) values: usize,
     /// Workers begin by exchanging their blocks: x is not 0.
     pub(super) exchanges: bool,
+    /// Tells the system from others (`succession::fingerprint`).
+    pub(super) system: u64,
 }
 
 /// Source of a worker's rows.
@@ -141,6 +152,7 @@ impl Setup {
             && self.fresh.iter().all(|rows| !rows.is_empty())
             && self.fresh.is_sorted_by(|a, b| a.end <= b.start)
             && self.config.elements != Elements::Fixed(0)
+            && (1..=SolveConfig::THREADS_MOST).contains(&self.config.threads)
     }
 }
 
@@ -166,6 +178,8 @@ pub(super) enum Answer {
         /// Counted from 0.
         worker: usize,
     },
+    /// What this worker holds.
+    Standing(Standing),
     /// This worker has stopped iterating.
     Frozen(Frozen),
     /// Exact residual of the own rows.
@@ -176,7 +190,7 @@ pub(super) enum Answer {
         residual_sq: f64,
         /// Σ (|b| + |A| |x|)², or 0 if it was not wanted.
         magnitude_sq: f64,
-        /// Products for `accelerate::combine`, over the own rows.
+        /// Products for `local::accelerate::combine`, over the own rows.
         dots: Vec<f64>,
     },
     /// Part of the own block of x, in case this worker is lost.
@@ -204,6 +218,22 @@ pub(super) enum Answer {
         epoch: u32,
         stats: WorkerStats,
     },
+}
+
+/// What a worker holds, as it tells a new judge.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    /// Of its last setup; 0: it had none.
+    pub(super) division: u32,
+    pub(super) epoch: u32,
+    /// Rows of the whole system.
+    pub(super) n: usize,
+    /// Rows that it has in full, with their x.
+    pub(super) rows: Range<usize>,
+    /// Of its last setup.
+    pub(super) system: u64,
+    /// Laps done.
+    pub(super) laps: f64,
 }
 
 /// State of a worker that has stopped iterating.

@@ -19,7 +19,9 @@ fn orders() -> Vec<Order> {
         fresh: vec![4..5, 7..9],
         rows: RowSource::Stream { bytes: vec![77, 5] },
         values: 3,
+        anew: false,
         exchanges: true,
+        system: 0x1234,
     };
     let watch = Watch::new(1e-20, 50, f64::INFINITY, 1000);
     vec![

@@ -2,17 +2,20 @@
 //!
 //! The judge distributes the rows, receives lap reports, and decides by exact residuals; workers relax and publish. `message` has the messages
 //! between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network (`net`); `run` and `serve` give them an
-//! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual; `watch` ends epochs, `ranges` and `pace` divide rows anew, and `accelerate`
-//! combines them where laps alone would converge too slowly.
+//! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to
+//! whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual;
+//! `throttle` sends updates as fast as they leave, `watch` ends epochs, `ranges` and `pace` divide rows anew, and `local::accelerate` combines epochs where laps alone would converge too slowly.
 //!
-//! Left out on purpose: a judge that is replaced, and choosing hosts.
+//! A judge that dies is replaced by another process (`succession`).
+//!
+//! Left out on purpose: choosing hosts.
 
-mod accelerate;
 mod beside;
 mod blocks;
 mod codec;
 mod config;
 mod division;
+mod error;
 mod feed;
 mod field;
 mod judge;
@@ -28,6 +31,8 @@ pub mod simulated;
 mod space;
 mod stats;
 mod step;
+mod succession;
+mod throttle;
 mod walk;
 mod watch;
 mod worker;
@@ -36,8 +41,9 @@ mod worker;
 mod net;
 
 pub use config::{Krylov, Mode, Shares, SharesError, SolveConfig};
+pub use error::SolveError;
 pub use message::WorkerStats;
 pub(crate) use ranges::in_proportion;
-pub use run::{Checkpoint, Input, SolveError, Solved, Watch, run};
+pub use run::{Checkpoint, Input, Solved, Start, Watch, run};
 pub use serve::{WorkerError, worker_main};
 pub use step::WorkerFault;

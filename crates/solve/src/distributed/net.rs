@@ -3,10 +3,11 @@
 
 use super::feed::Feed;
 use super::field::Outlet;
-use super::judge::{Ended, Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, WorkerStats};
+use super::judge::{Ended, Judge, JudgeFault, Origin, Stage};
+use super::message::{LapReport, Order, Standing, WorkerStats};
 use super::run::Input;
 use super::step::{Step, To, Way, WorkerFault};
+use super::succession::Survey;
 use super::worker::Worker;
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
@@ -42,6 +43,8 @@ pub(super) struct Weather {
     pub(super) reshares: [u64; 2],
     /// When further workers join.
     pub(super) joins: [u64; 2],
+    /// When the judge dies; another takes its place a little later.
+    pub(super) successions: [u64; 2],
 }
 
 /// Nothing of the kind happens.
@@ -61,6 +64,7 @@ impl Weather {
             mistakes: [NEVER; 1],
             reshares: [u64::MAX; 2],
             joins: [u64::MAX; 2],
+            successions: [u64::MAX; 2],
         }
     }
 
@@ -128,6 +132,10 @@ enum Event {
     },
     Join,
     Reshare,
+    /// The judge's process ends.
+    JudgeDeath,
+    /// Another judge begins.
+    Succession,
 }
 
 /// Messages under way, by time of arrival.
@@ -236,6 +244,14 @@ impl Outlet for WorkerOutlet<'_> {
     }
 }
 
+/// Of the judge with this number. They count on across 2³², as clocks do.
+fn origin(judge: u32) -> Origin {
+    Origin {
+        system: 1,
+        first: (judge * 1_000_000).wrapping_sub(500_000),
+    }
+}
+
 /// Runs the system to the end.
 pub(super) fn run(
     system: &System,
@@ -245,7 +261,7 @@ pub(super) fn run(
 ) -> Result<Verdict, JudgeFault> {
     let ranges = partition(&system.matrix, workers).unwrap();
     let limits = Limits::new(config.tol, config.max_laps).unwrap();
-    let mut judge = Judge::new(limits, config, ranges, None);
+    let mut judge = Judge::new(limits, config, (ranges, origin(0)), None);
     let mut team: Vec<Option<Worker>> = (0..workers)
         .map(|me| Some(Worker::new(me, CAPACITY_BYTES)))
         .collect();
@@ -290,6 +306,12 @@ pub(super) fn run(
     for at in weather.joins {
         network.put(at, Event::Join);
     }
+    for at in weather.successions {
+        network.put(at, Event::JudgeDeath);
+    }
+    // Of a new judge, until all workers have told what they hold.
+    let mut survey: Option<Survey> = None;
+    let (mut is_judged, mut judges) = (true, 1);
     // Unequal: each worker steps at its own pace.
     let mut pace: Vec<u64> = (0..workers)
         .map(|_| {
@@ -330,7 +352,8 @@ pub(super) fn run(
                         });
                     }
                 }
-                Event::Report { from, report } => judge.report(from, report),
+                Event::Report { from, report } if is_judged => judge.report(from, report),
+                Event::Report { .. } => {}
                 Event::Order { to, bytes } => {
                     let taken = team[to].as_mut().map(|worker| worker.order(&bytes));
                     match taken {
@@ -341,7 +364,34 @@ pub(super) fn run(
                         taken => taken.unwrap_or(Ok(())).expect("a good order"),
                     }
                 }
-                Event::Answer { from, bytes } => judge.answer(from, &bytes)?,
+                Event::Answer { from, bytes } => match &mut survey {
+                    Some(survey) => survey.answer(from, &bytes),
+                    None if is_judged => judge.answer(from, &bytes)?,
+                    None => {}
+                },
+                // One that died before may have been replaced by now.
+                Event::JudgeDeath if is_judged && survey.is_none() => {
+                    is_judged = false;
+                    judge.out().clear();
+                    network.under_way.retain(|_, event| match event {
+                        Event::Order { .. } | Event::Answer { .. } | Event::Report { .. } => false,
+                        Event::Noticed { by, .. } => by.is_some(),
+                        _ => true,
+                    });
+                    let due = network.now + network.random.u64(..5_000_000);
+                    network.put(due, Event::Succession);
+                }
+                Event::JudgeDeath => {}
+                Event::Succession => {
+                    let mut begun = Survey::new(team.len());
+                    for (worker, there) in team.iter().enumerate() {
+                        match there {
+                            Some(_) => order(&mut network, worker, Way::Control, &Order::Inquire),
+                            None => begun.lost(worker),
+                        }
+                    }
+                    survey = Some(begun);
+                }
                 Event::Piece { to, from, bytes } => {
                     if let Some(worker) = &mut team[to] {
                         worker.note(from, &bytes).expect("a good note");
@@ -363,6 +413,11 @@ pub(super) fn run(
                         by.peer_lost(worker);
                     }
                 }
+                Event::Noticed { by: None, worker } if !is_judged => {
+                    if let (Some(survey), None) = (&mut survey, &team[worker]) {
+                        survey.lost(worker);
+                    }
+                }
                 Event::Noticed { by: None, worker } => {
                     if judge.takes_part(worker) {
                         judge.lost(worker, "it died")?;
@@ -372,6 +427,11 @@ pub(super) fn run(
                         order(&mut network, worker, Way::Control, &abort);
                     }
                 }
+                Event::Join if !is_judged => {
+                    let due = network.now + 1_000_000;
+                    network.put(due, Event::Join);
+                }
+                Event::Reshare if !is_judged => {}
                 Event::Join => {
                     judge.joined(team.len());
                     team.push(Some(Worker::new(team.len(), CAPACITY_BYTES)));
@@ -440,8 +500,30 @@ pub(super) fn run(
                 }
             }
         }
-        send_orders(&mut judge, &mut network);
-        if judge.stage() == Stage::Done {
+        if survey.as_ref().is_some_and(Survey::is_whole) {
+            let told = survey.take().expect("looked at").into_standings();
+            let has_rows = |told: &Standing| !told.rows.is_empty();
+            judge = match told.iter().flatten().any(has_rows) {
+                true => {
+                    Judge::succeeding(limits, config, (system.n(), origin(judges)), &told, None)
+                }
+                // The first division had not arrived anywhere.
+                false => {
+                    let ranges = partition(&system.matrix, told.len()).unwrap();
+                    Judge::new(limits, config, (ranges, origin(judges)), None)
+                }
+            };
+            (is_judged, judges) = (true, judges + 1);
+            for (worker, told) in told.iter().enumerate() {
+                if told.is_none() {
+                    judge.lost(worker, "it died before")?;
+                }
+            }
+        }
+        if is_judged {
+            send_orders(&mut judge, &mut network);
+        }
+        if is_judged && judge.stage() == Stage::Done {
             let ended = judge.into_ended().expect("done");
             return Ok(Verdict {
                 ended,

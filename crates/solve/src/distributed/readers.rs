@@ -1,30 +1,37 @@
 //! What the other workers read of the own elements, as they tell it before the first lap.
 //!
-//! Owned by `worker`. A list comes in parts, in order; it counts once its last part has arrived.
+//! Owned by `worker`. A list comes in parts, in order; it counts once its last part has arrived. Of each worker the list of the newest division is kept:
+//! it may have heard of that before this one, and no older one is of use to it any more.
 
+use super::message::is_older;
 use std::collections::BTreeMap;
 use tsumuji_board::Reads;
 
 /// Most elements in a list: those of the largest board.
 const LIST_MOST: usize = u32::MAX as usize;
 
-/// Divisions ahead of the present one of which a list is kept: the sender has heard of them earlier.
-const AHEAD_MOST: u32 = 64;
+/// What a worker told last.
+#[derive(Debug)]
+struct Told {
+    division: u32,
+    /// While parts are to come.
+    parts: Vec<u32>,
+    whole: Option<Reads>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    division: u32,
-    /// Lists that are not whole yet, by division and worker.
-    parts: BTreeMap<(u32, usize), Vec<u32>>,
-    whole: BTreeMap<(u32, usize), Reads>,
+    /// `None`: none has begun.
+    division: Option<u32>,
+    told: BTreeMap<usize, Told>,
 }
 
 impl Readers {
     /// Begins a division: what was told for older ones is void.
     pub(super) fn begin(&mut self, division: u32) {
-        self.division = division;
-        self.parts.retain(|(of, _), _| *of >= division);
-        self.whole.retain(|(of, _), _| *of >= division);
+        self.division = Some(division);
+        self.told
+            .retain(|_, told| !is_older(told.division, division));
     }
 
     /// Takes a part of the list of worker `from`. False: it does not fit what came before.
@@ -35,37 +42,48 @@ impl Readers {
         last: bool,
         part: Vec<u32>,
     ) -> bool {
-        if division < self.division {
+        if self
+            .division
+            .is_some_and(|present| is_older(division, present))
+        {
             return true; // late
         }
-        let key = (division, from);
-        if division - self.division > AHEAD_MOST || self.whole.contains_key(&key) {
+        let none = || Told {
+            division,
+            parts: Vec::new(),
+            whole: None,
+        };
+        let told = self.told.entry(from).or_insert_with(none);
+        if is_older(division, told.division) {
+            return true; // it has heard of a newer one since
+        }
+        if told.division != division {
+            *told = none();
+        }
+        if told.whole.is_some() {
             return false;
         }
         if !packed {
-            let is_alone = part.is_empty() && last && !self.parts.contains_key(&key);
-            if is_alone {
-                self.whole.insert(key, Reads::Whole);
-            }
+            let is_alone = part.is_empty() && last && told.parts.is_empty();
+            told.whole = is_alone.then_some(Reads::Whole);
             return is_alone;
         }
-        let list = self.parts.entry(key).or_default();
-        if list.len() + part.len() > LIST_MOST {
+        if told.parts.len() + part.len() > LIST_MOST {
             return false;
         }
-        list.extend(part);
-        if last && let Some(list) = self.parts.remove(&key) {
-            self.whole.insert(key, Reads::Packed(list.into()));
+        told.parts.extend(part);
+        if last {
+            told.whole = Some(Reads::Packed(std::mem::take(&mut told.parts).into()));
         }
         true
     }
 
     /// What each worker that has told all reads in the present division.
     pub(super) fn lists(&self) -> impl Iterator<Item = (usize, &Reads)> {
-        let present = self
-            .whole
-            .range((self.division, 0)..=(self.division, usize::MAX));
-        present.map(|((_, worker), reads)| (*worker, reads))
+        self.told.iter().filter_map(|(worker, told)| {
+            let reads = told.whole.as_ref()?;
+            (Some(told.division) == self.division).then_some((*worker, reads))
+        })
     }
 }
 
@@ -105,6 +123,12 @@ mod tests {
         assert_eq!(readers.lists().count(), 1);
         readers.begin(3);
         assert_eq!(readers.lists().next(), Some((0, &Reads::Whole)));
-        assert!(!readers.hear((900, 0), false, true, vec![]));
+        // Of a later division, half of which is told when a still later one begins.
+        assert!(readers.hear((900, 0), true, false, vec![1]));
+        assert!(readers.hear((901, 0), true, true, vec![2]));
+        assert!(readers.hear((900, 0), true, true, vec![3]));
+        readers.begin(901);
+        let packed = Reads::Packed([2].into());
+        assert_eq!(readers.lists().next(), Some((0, &packed)));
     }
 }

@@ -4,21 +4,23 @@
 //! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
 use super::config::{Shares, SolveConfig};
+use super::error::SolveError;
 use super::feed::Feed;
 use super::field::node;
-use super::judge::{Judge, JudgeFault, Stage};
+use super::judge::{Judge, JudgeFault, Origin, Stage};
 use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, WorkerStats};
 use super::pace::Pace;
 use super::ranges;
 use super::stats;
-use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
+use super::succession;
+use crate::local::{Limits, Relaxation};
 use crate::report::{Outcome, Progress, Seconds};
 use crate::system::{Generate, PartitionError, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Channel, Context, Datagram, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Link,
-    NodeId, Priority, SendError,
+    Channel, Context, Datagram, Delivery, DeliveryClass, Endpoint, Handler, Link, NodeId, Priority,
+    SendError,
 };
 
 /// Orders and short answers.
@@ -57,6 +59,25 @@ pub enum Input<'a> {
     System(&'a System),
     /// Made by each worker for its own rows, from `SolveConfig::seed`.
     Generate(&'a Generate),
+}
+
+impl Input<'_> {
+    /// Rows of the system.
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            Self::System(system) => system.n(),
+            Self::Generate(what) => what.n(),
+        }
+    }
+}
+
+/// What a run begins with.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// x, if not 0.
+    pub x: Option<Vec<f64>>,
+    /// The workers wait for a judge: theirs died ([`SolveConfig::outlive_ms`]). They keep their rows and their x.
+    pub succeeds: bool,
 }
 
 /// What a run tells, and asks, while it runs.
@@ -122,69 +143,7 @@ impl Solved {
     }
 }
 
-/// Why a distributed run has no result.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SolveError {
-    /// The rows cannot be partitioned.
-    #[error(transparent)]
-    Partition(#[from] PartitionError),
-    /// Tolerance or laps are out of range.
-    #[error(transparent)]
-    Limits(#[from] LimitsError),
-    /// ω or the inner solver are not usable.
-    #[error(transparent)]
-    Relaxation(#[from] RelaxationError),
-    /// This node is not the judge, which is node 0.
-    #[error("the judge must be node 0, not {me}")]
-    NotTheJudge {
-        /// This node.
-        me: NodeId,
-    },
-    /// A worker's process ended or fell silent.
-    #[error("{worker} was lost: {cause}")]
-    WorkerLost {
-        /// Its name.
-        worker: String,
-        /// The known cause.
-        cause: String,
-    },
-    /// A worker's process ended; the launcher's message names it.
-    #[error("{0}")]
-    WorkerEnded(String),
-    /// A worker reported a failure.
-    #[error("{worker} gave up: {why}")]
-    WorkerFailed {
-        /// Its name.
-        worker: String,
-        /// The worker's message.
-        why: String,
-    },
-    /// A worker broke the protocol: it is not the same program.
-    #[error("{worker} sent {what}; run the same version on every host")]
-    Protocol {
-        /// Its name.
-        worker: String,
-        /// What was wrong.
-        what: &'static str,
-    },
-    /// The user wanted to stop before there was an x to return.
-    #[error("interrupted before the tolerance was reached")]
-    Interrupted,
-    /// Blocks that were sent reliably differ between workers.
-    #[error(
-        "workers hold different values after exchanging them; this is a defect, please report it with the seed"
-    )]
-    Disagreement,
-    /// This node's link failed.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// A message could not be sent.
-    #[error(transparent)]
-    Send(#[from] SendError),
-}
-
-/// Solves `input` with all other members of the cluster as workers, from x = 0 or `start`.
+/// Solves `input` with all other members of the cluster as workers, from x = 0 or as `start` says.
 ///
 /// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true an asynchronous run ends with the x that it has,
 /// verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
@@ -192,7 +151,7 @@ pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
     config: &SolveConfig,
-    start: Option<Vec<f64>>,
+    start: Start,
     watch: Watch<'_>,
 ) -> Result<Solved, SolveError> {
     if endpoint.me() != NodeId(0) {
@@ -200,12 +159,25 @@ pub fn run<L: Link>(
     }
     let limits = Limits::new(config.tol, config.max_laps)?;
     Relaxation::new(config.inner, config.omega)?;
-    let ranges = share_out(input, config, endpoint.members().len() - 1)?;
+    let workers = endpoint.members().len() - 1;
+    let origin = Origin {
+        system: succession::fingerprint(input, config.solution, config.seed),
+        first: now_ms(),
+    };
+    let judge = if start.succeeds {
+        let lease = Duration::from_millis(config.lease_ms);
+        let n = input.rows();
+        let told = succession::survey(endpoint, (n, origin.system), lease)?;
+        Judge::succeeding(limits, config, (n, origin), &told, start.x)
+    } else {
+        let ranges = share_out(input, config, workers)?;
+        Judge::new(limits, config, (ranges, origin), start.x)
+    };
     let mut bench = Bench {
-        feeds: ranges.iter().map(|_| None).collect(),
+        feeds: (0..workers).map(|_| None).collect(),
         bytes: (0, 0),
-        heard: vec![Heard::now(); ranges.len()],
-        judge: Judge::new(limits, config, ranges, start),
+        heard: vec![Heard::now(); workers],
+        judge,
         input,
         up: Vec::new(),
         first_loading: None,
@@ -239,6 +211,13 @@ pub fn run<L: Link>(
         lost_workers: ended.lost,
         judge: stats::count(&endpoint.counters(), false),
     })
+}
+
+/// The clock's milliseconds, which go round in seven weeks. Divisions and epochs take milliseconds each, so that those of a later judge are above all
+/// that an earlier one can have reached.
+fn now_ms() -> u32 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    since.map_or(0, |since| since.as_millis() as u32)
 }
 
 /// Rows of each worker.

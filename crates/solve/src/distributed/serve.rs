@@ -6,13 +6,15 @@
 //! a large block) the endpoint's progress assistant answers the others.
 
 use super::beside::{Beside, Returned};
+use super::config::SolveConfig;
 use super::division::{Division, Done};
 use super::field::{JUDGE, Outlet, node};
-use super::message::LapReport;
+use super::message::{LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
 use super::space::{Between, Broken, Inbox};
 use super::stats::{self, Meter};
 use super::step::{Step, To, Way, WorkerFault};
+use super::throttle::Throttle;
 use super::worker::Worker;
 use crate::local::Sweeper;
 use std::time::{Duration, Instant};
@@ -45,7 +47,7 @@ pub enum WorkerError {
     /// Node 0 is the judge.
     #[error("node 0 is the judge; workers are nodes 1 and up")]
     NotAWorker,
-    /// The judge died or closed the connection.
+    /// The judge died or closed the connection, and no other took its place in time.
     #[error("the judge was lost")]
     JudgeLost,
     /// A message or the rows are faulty.
@@ -91,8 +93,9 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         meter: Meter::default(),
         collectives: None,
         inbox: Inbox::default(),
+        throttle: Throttle::default(),
         fault: None,
-        judge_lost: false,
+        orphaned: None,
     };
     let result = serve(endpoint, &mut driver, me);
     if let Err(WorkerError::Fault(fault)) = &result
@@ -117,9 +120,10 @@ fn serve<L: Link>(
         .map(node)
         .collect();
     let team = &endpoint.members()[1..]; // the judge sleeps
-    let contended = endpoint.is_oversubscribed(team);
-    // With two threads for each worker.
-    let crowded = endpoint.is_oversubscribed(&[team, team].concat());
+    // With so many threads for each worker, threads outnumber cores.
+    let too_many = (1..=SolveConfig::THREADS_MOST)
+        .find(|&threads| endpoint.is_oversubscribed(&vec![team; threads].concat()))
+        .unwrap_or(usize::MAX);
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let (mut turn, mut beat) = (0, 0);
@@ -137,6 +141,8 @@ fn serve<L: Link>(
         driver.worker.exchanged(now_ns() - before);
         driver.check()?;
         let sent = driver.send(endpoint)?;
+        let threads = driver.worker.threads();
+        let (contended, crowded) = (threads >= too_many, threads + 1 >= too_many);
         let gains = !crowded && !others.is_empty(); // alone there is nothing to receive
         driver.divide(before, (gains, crowded), began)?;
         // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.
@@ -144,17 +150,31 @@ fn serve<L: Link>(
         if is_joined {
             endpoint.cork();
         }
-        let mut outlets = Outlets { endpoint, began };
+        driver.throttle.look(before, || endpoint.counters().link);
+        let mut outlets = Outlets {
+            is_open: driver.throttle.is_open(before),
+            endpoint,
+            began,
+            sent: 0,
+            withheld: 0,
+        };
         if let Some(beside) = &mut driver.beside {
             while beside.take_leaving(|to, datagram| outlets.update(to, *datagram))? {
                 idle = false;
             }
             if beside.is_lent() {
+                driver.throttle.sent(outlets.sent);
+                driver.throttle.withheld += outlets.withheld;
                 if is_joined {
                     endpoint.uncork()?;
                 }
                 match (beside.returned(), beside.rests()) {
                     (Some(returned), _) => driver.take_back(returned)?,
+                    // The numbers are needed for a moment; then they are lent again.
+                    _ if driver.worker.owes_snapshot(before) => {
+                        driver.recall()?;
+                        driver.worker.snapshot(before);
+                    }
                     (None, true) => drop(endpoint.poll_wait(driver, REST)?),
                     (None, false) if idle && crowded => std::thread::yield_now(),
                     (None, false) => std::hint::spin_loop(),
@@ -163,6 +183,8 @@ fn serve<L: Link>(
             }
         }
         let step = driver.worker.step(&mut outlets)?;
+        driver.throttle.sent(outlets.sent);
+        driver.throttle.withheld += outlets.withheld;
         if is_joined {
             endpoint.uncork()?;
         }
@@ -181,7 +203,9 @@ fn serve<L: Link>(
                 let now = now_ns();
                 if now - beat >= HEARTBEAT_NS {
                     beat = now;
-                    Outlets { endpoint, began }.report(&LapReport::HEARTBEAT)?;
+                    let payload = LapReport::HEARTBEAT.payload();
+                    let beat = LapReport::HEARTBEAT.datagram(&payload);
+                    Carrier::update(endpoint, &[JUDGE], beat)?;
                 }
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
@@ -230,8 +254,10 @@ struct Driver {
     /// Made when they are first needed.
     collectives: Option<Collectives>,
     inbox: Inbox,
+    throttle: Throttle,
     fault: Option<WorkerFault>,
-    judge_lost: bool,
+    /// Since when there is no judge.
+    orphaned: Option<Instant>,
 }
 
 impl Driver {
@@ -334,9 +360,19 @@ impl Driver {
     fn check(&mut self) -> Result<(), WorkerError> {
         match self.fault.take() {
             Some(fault) => Err(fault.into()),
-            None if self.judge_lost && !self.worker.is_finished() => Err(WorkerError::JudgeLost),
-            None => Ok(()),
+            None => match self.orphaned {
+                Some(since) if since.elapsed() >= self.outlives() => match self.worker.deserted() {
+                    true => Ok(()),
+                    false => Err(WorkerError::JudgeLost),
+                },
+                _ => Ok(()),
+            },
         }
+    }
+
+    /// How long to go on without a judge.
+    fn outlives(&self) -> Duration {
+        Duration::from_millis(self.worker.outlive_ms())
     }
 
     /// Sends waiting messages while there is room; returns whether all were sent.
@@ -356,10 +392,7 @@ impl Driver {
                 Err(SendError::WouldBlock { .. } | SendError::UnknownPeer { .. }) => {
                     return Ok(false);
                 }
-                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
-                    return Err(WorkerError::JudgeLost);
-                }
-                // `peer_dead` has told the judge.
+                // `peer_dead` has told the judge, or that it is the judge.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -381,7 +414,7 @@ impl Driver {
 
     fn miss(&mut self, peer: NodeId) {
         match peer {
-            JUDGE => self.judge_lost = true,
+            JUDGE => self.orphaned = self.orphaned.or(Some(Instant::now())),
             NodeId(worker) => self.worker.peer_lost(usize::from(worker) - 1),
         }
     }
@@ -399,6 +432,12 @@ impl Handler for Driver {
         }
     }
 
+    fn peer_up(&mut self, peer: NodeId) {
+        if peer == JUDGE {
+            self.orphaned = None;
+        }
+    }
+
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         self.miss(peer);
     }
@@ -408,12 +447,23 @@ impl Handler for Driver {
 struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     began: Instant,
+    /// Whether updates are sent, and not withheld.
+    is_open: bool,
+    /// Bytes given to the endpoint.
+    sent: usize,
+    /// Updates.
+    withheld: u64,
 }
 
 impl<L: Link> Carrier for Outlets<'_, L> {
     type Error = SendError;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
+        if !self.is_open && update.channel_id != REPORT_CHANNEL {
+            self.withheld += readers.len() as u64;
+            return Ok(0);
+        }
+        self.sent += readers.len() * (update.payload.len() + tsumuji_wire::DATAGRAM_HEADER_BYTES);
         Carrier::update(self.endpoint, readers, update)
     }
 }

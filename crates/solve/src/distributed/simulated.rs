@@ -73,7 +73,7 @@ impl Judge {
         let fits = (1..=what.n()).contains(&workers);
         let ranges = fits.then(|| in_proportion(what.n(), &vec![1.0; workers]))?;
         Some(Self {
-            judge: judge::Judge::new(limits, config, ranges, None),
+            judge: judge::Judge::new(limits, config, (ranges, judge::Origin::default()), None),
             what,
         })
     }

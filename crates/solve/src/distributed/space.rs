@@ -101,6 +101,10 @@ impl Handler for Inbox {
 
     fn datagram(&mut self, _: &mut Context<'_>, _: Datagram<'_>) {}
 
+    fn peer_up(&mut self, peer: NodeId) {
+        self.lost.retain(|lost| *lost != peer);
+    }
+
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         self.lost.push(peer);
     }
@@ -122,6 +126,8 @@ pub(super) struct Parts {
     pub(super) start: usize,
     /// Whether the judge is to know x from time to time.
     pub(super) snapshots: bool,
+    /// Whether to go on without a judge.
+    pub(super) outlives: bool,
 }
 
 /// Elements that `reads` names, of a worker with these rows.
@@ -203,7 +209,7 @@ impl<'a, L: Link> Between<'a, L> {
     /// Looks for orders.
     fn look(&mut self) -> Result<(), Broken> {
         self.endpoint.poll(self.inbox).map_err(Broken::Endpoint)?;
-        if self.endpoint.is_dead(JUDGE) {
+        if self.endpoint.is_dead(JUDGE) && !self.parts.outlives {
             return Err(Broken::Lost(JUDGE));
         }
         self.inbox.look(&self.members)
@@ -285,7 +291,7 @@ impl<L: Link> Space for Between<'_, L> {
                 },
             });
         }
-        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY {
+        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY && !now.x.is_empty() {
             self.told = moment;
             self.tell(now.x);
         }

@@ -12,7 +12,9 @@ use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
 use super::field::{Carried, Exact, Field, Outlet, Stepped};
 use super::loading::Loading;
-use super::message::{Answer, Note, Order, Piece, RowSource, Setup, WorkerStats};
+use super::message::{
+    Answer, Note, Order, Piece, RowSource, Setup, Standing, WorkerStats, is_older,
+};
 use super::readers::Readers;
 use super::step::{Out, Rows, Step, To, Way, WorkerFault};
 use super::watch::{Cause, Watch};
@@ -73,8 +75,8 @@ pub(super) struct Worker {
     kept: Option<RowBlock>,
     carried: Carried,
     field: Option<Field>,
-    /// Of the rows, where a Krylov method iterates.
-    preconditioner: Option<Preconditioner>,
+    /// Of each thread's rows, where a Krylov method iterates.
+    preconditioners: Vec<(Range<usize>, Preconditioner)>,
     /// Why this worker ended the epoch, where workers do.
     cause: Option<Cause>,
     epoch: u32,
@@ -101,7 +103,7 @@ impl Worker {
             kept: None,
             carried: Carried::default(),
             field: None,
-            preconditioner: None,
+            preconditioners: Vec::new(),
             cause: None,
             epoch: 0,
             rhs_sq: 0.0,
@@ -166,6 +168,11 @@ impl Worker {
         self.setup.as_ref().map(|setup| setup.config.executor)
     }
 
+    /// How many threads compute; one until the setup is known.
+    pub(super) fn threads(&self) -> usize {
+        self.setup.as_ref().map_or(1, |setup| setup.config.threads)
+    }
+
     /// Records time spent on receiving.
     pub(super) fn exchanged(&mut self, spent_ns: u64) {
         if let (Phase::Running, Some(field)) = (&self.phase, &mut self.field) {
@@ -211,11 +218,15 @@ impl Worker {
             Some(order) => order,
             None => return bad("a message that does not parse"),
         };
-        let is_late = |epoch: u32| (epoch.wrapping_sub(self.epoch) as i32) < 0;
+        let is_late = |epoch: u32| is_older(epoch, self.epoch);
         match (order, &self.phase) {
             (Order::Abort { why }, _) => Err(WorkerFault::Aborted { why }),
             (_, Phase::Left) => Ok(()),
             (Order::Setup(setup), _) => self.set_up(setup),
+            (Order::Inquire, _) => {
+                self.tell(Way::Control, &Answer::Standing(self.standing()));
+                Ok(())
+            }
             (Order::Values { start, values }, Phase::Loading) => {
                 self.loading.values(&mut self.carried.x, start, &values)?;
                 if self.loading.is_whole() {
@@ -261,6 +272,40 @@ impl Worker {
             }
             (_, _) => bad("an order that does not fit"),
         }
+    }
+
+    /// What this worker holds, for a new judge.
+    fn standing(&self) -> Standing {
+        let kept = self.kept.as_ref();
+        let block = self
+            .field
+            .as_ref()
+            .map(|field| field.sweeper().block())
+            .or(kept);
+        let setup = self.setup.as_ref();
+        Standing {
+            division: setup.map_or(0, |setup| setup.division),
+            epoch: self.epoch,
+            n: block.map_or(0, |block| block.columns),
+            rows: block.map_or(0..0, |block| block.rows.clone()),
+            system: setup.map_or(0, |setup| setup.system),
+            laps: self.field.as_ref().map_or(0.0, Field::laps),
+        }
+    }
+
+    /// There is no judge any more. Returns whether that is no failure: everything was delivered.
+    pub(super) fn deserted(&mut self) -> bool {
+        if self.is_finished() {
+            self.phase = Phase::Left;
+        }
+        self.is_finished()
+    }
+
+    /// How long this worker goes on without a judge.
+    pub(super) fn outlive_ms(&self) -> u64 {
+        self.setup
+            .as_ref()
+            .map_or(0, |setup| setup.config.outlive_ms)
     }
 
     /// Takes a message from another worker.
@@ -331,7 +376,7 @@ impl Worker {
                 .keep(from, piece, BEFORE_SETUP_VALUES)
                 .map_err(misfit);
         };
-        if from == self.me || (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
+        if from == self.me || is_older(piece.epoch, self.epoch) {
             return Ok(()); // late
         }
         let is_due = setup.config.mode != Mode::Sync && piece.epoch == self.epoch;
@@ -385,16 +430,21 @@ impl Worker {
         }
     }
 
-    /// Sends the judge the own x from time to time, while nothing else waits to be sent.
-    fn snapshot(&mut self, now_ns: u64) {
+    /// Whether the judge is to know the own x again, and nothing else waits to be sent.
+    pub(super) fn owes_snapshot(&self, now_ns: u64) -> bool {
+        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
+        let is_wanted = |setup: &Setup| setup.config.checkpoints || setup.team().count() > 1;
+        is_due && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
+    }
+
+    /// Sends the judge the own x, if it is owed.
+    pub(super) fn snapshot(&mut self, now_ns: u64) {
+        if !self.owes_snapshot(now_ns) {
+            return;
+        }
         let (Some(field), Some(setup)) = (&self.field, &self.setup) else {
             return;
         };
-        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
-        let is_wanted = setup.config.checkpoints || setup.team().count() > 1;
-        if !is_due || !self.out.is_empty() || !is_wanted {
-            return;
-        }
         self.snapshot_ns = now_ns;
         let (start, division) = (field.sweeper().block().rows.start, setup.division);
         let parts: Vec<Answer> = Answer::snapshot(division, start, field.own_x()).collect();
@@ -414,15 +464,18 @@ impl Worker {
         let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
         let mut notes: Vec<String> = sweeper.note().map(str::to_owned).into_iter().collect();
         if let Mode::Krylov(krylov) = setup.config.mode {
-            let made = Preconditioner::new(sweeper.block(), krylov.preconditioning);
-            notes.extend(made.differs(krylov.preconditioning).map(|made| {
+            self.preconditioners = sweeper.each_strip(|rows| {
+                let made = Preconditioner::new(sweeper.block(), &rows, krylov.preconditioning);
+                (rows, made)
+            });
+            let differs = |(_, made): &(_, Preconditioner)| made.differs(krylov.preconditioning);
+            notes.extend(self.preconditioners.iter().find_map(differs).map(|made| {
                 format!(
                     "worker {} preconditions by {made}: there is no {}",
                     self.me + 1,
                     krylov.preconditioning
                 )
             }));
-            self.preconditioner = Some(made);
         }
         let carried = std::mem::take(&mut self.carried);
         let field = Field::new(sweeper, setup, (self.me, self.capacity_bytes), carried);
@@ -515,6 +568,9 @@ impl Worker {
             what,
         };
         let rows = setup.rows_of(self.me);
+        if setup.anew {
+            (self.field, self.kept, self.carried) = (None, None, Carried::default());
+        }
         if rows.is_empty() {
             return Err(bad("a setup without rows for this worker"));
         }
@@ -580,7 +636,9 @@ impl Worker {
         };
         match Relaxation::new(inner, setup.config.omega) {
             Ok(relaxation) => {
-                let relaxation = relaxation.read_in(setup.config.precision);
+                let relaxation = relaxation
+                    .read_in(setup.config.precision)
+                    .by_threads(setup.config.threads);
                 Step::Build(Box::new(rows), relaxation)
             }
             Err(error) => {

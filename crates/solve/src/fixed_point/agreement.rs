@@ -12,8 +12,6 @@ use super::member::BOARD_CHANNEL;
 use super::{Combine, FixedPoint};
 use crate::distributed::in_proportion;
 
-/// A member that reads more than one in so many of another's elements is sent all of them.
-const MOST_OF: usize = 2;
 /// Stands for all elements where elements are counted.
 const WHOLE: u64 = u64::MAX;
 /// What must be the same on all members, in the order in which it is gathered.
@@ -162,16 +160,9 @@ fn reads_of<P: FixedPoint + ?Sized>(
         "`reads` names element {last} of {}",
         problem.len()
     );
-    let of = |(member, range): (usize, &Range<usize>)| {
-        let place = |end: usize| list.partition_point(|&element| (element as usize) < end);
-        let list = &list[place(range.start)..place(range.end).max(place(range.start))];
-        if member == own {
-            Reads::Packed(Box::default())
-        } else if list.len() * MOST_OF > range.len() {
-            Reads::Whole
-        } else {
-            Reads::Packed(list.into())
-        }
+    let of = |(member, range): (usize, &Range<usize>)| match member == own {
+        true => Reads::Packed(Box::default()),
+        false => Reads::of(range, &list),
     };
     ranges.iter().enumerate().map(of).collect()
 }

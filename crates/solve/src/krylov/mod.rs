@@ -14,9 +14,9 @@ mod preconditioner;
 mod team;
 
 pub use part::Part;
-pub use preconditioner::{Preconditioner, Preconditioning};
-pub(crate) use team::threads_for;
+pub use preconditioner::{Preconditioner, Preconditioning, PreconditioningError};
 pub use team::{Solved, solve, solve_parts};
+pub(crate) use team::{Strips, iterate_strips, threads_for};
 
 use crate::local::{Limits, StopRule, relative};
 use crate::report::Reason;
@@ -43,7 +43,8 @@ pub struct Iterated<'a> {
     pub iterations: u64,
     /// Relative residual by the recurrence.
     pub residual: f64,
-    /// Own elements of x: of this iteration (conjugate gradients), or of the last restart (GMRES).
+    /// Own elements of x: of this iteration (conjugate gradients), or of the last restart (GMRES). Empty where nobody has put them
+    /// together.
     pub x: &'a [f64],
 }
 

@@ -3,11 +3,13 @@
 use super::{Preconditioner, Space};
 use crate::local::kernels::{self, ROW_GROUP};
 use crate::system::{RowBlock, RowValues};
+use std::ops::Range;
 
 /// Rows, with what Krylov methods do with them.
 #[derive(Debug)]
 pub struct Part<'a> {
     block: &'a RowBlock,
+    rows: &'a Range<usize>,
     preconditioner: &'a Preconditioner,
     /// The operand of products: own elements and those read.
     whole: Vec<f64>,
@@ -15,10 +17,16 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// `rows_most`: rows of the largest part, so that all parts restart alike.
-    pub fn new(block: &'a RowBlock, preconditioner: &'a Preconditioner, rows_most: usize) -> Self {
+    /// `rows` of `block`, for which the preconditioner is made. `rows_most`: rows of the largest part, so that all parts restart alike.
+    pub fn new(
+        block: &'a RowBlock,
+        rows: &'a Range<usize>,
+        preconditioner: &'a Preconditioner,
+        rows_most: usize,
+    ) -> Self {
         Self {
             block,
+            rows,
             preconditioner,
             whole: vec![0.0; block.columns],
             rows_most,
@@ -30,7 +38,13 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn rhs_sq(&self) -> f64 {
-        kernels::sum_of_squares(&self.block.rhs)
+        kernels::sum_of_squares(&self.block.rhs[self.own()])
+    }
+
+    /// The rows, counted from the block's first.
+    fn own(&self) -> Range<usize> {
+        let first = self.block.rows.start;
+        self.rows.start - first..self.rows.end - first
     }
 
     /// `out` = own rows of A · `v`, of which each part has its own elements.
@@ -40,25 +54,25 @@ impl<'a> Part<'a> {
         out: &mut [f64],
         space: &mut S,
     ) -> Result<(), S::Error> {
-        self.whole[self.block.rows.clone()].copy_from_slice(v);
+        self.whole[self.rows.clone()].copy_from_slice(v);
         space.exchange(&mut self.whole)?;
-        let (x, n) = (&self.whole, self.block.columns);
+        let (x, n, first) = (&self.whole, self.block.columns, self.own().start);
         match &self.block.values {
             RowValues::Sparse(csr) => {
                 for (own, out) in out.iter_mut().enumerate() {
-                    *out = csr.row_dot(own, x);
+                    *out = csr.row_dot(first + own, x);
                 }
             }
             RowValues::Dense(values) => {
                 let (groups, rest) = out.as_chunks_mut::<ROW_GROUP>();
-                let row = |own: usize| &values[own * n..(own + 1) * n];
+                let row = |own: usize| &values[(first + own) * n..(first + own + 1) * n];
                 for (group, out) in groups.iter_mut().enumerate() {
                     let rows = std::array::from_fn(|k| row(group * ROW_GROUP + k));
                     *out = kernels::dot_group(rows, x);
                 }
-                let first = groups.len() * ROW_GROUP;
+                let rest_row = groups.len() * ROW_GROUP;
                 for (k, out) in rest.iter_mut().enumerate() {
-                    *out = kernels::dot(row(first + k), x);
+                    *out = kernels::dot(row(rest_row + k), x);
                 }
             }
         }
@@ -67,7 +81,7 @@ impl<'a> Part<'a> {
 
     /// `z` = M⁻¹ `r`.
     pub(super) fn precondition(&self, r: &[f64], z: &mut [f64]) {
-        self.preconditioner.apply(r, z);
+        self.preconditioner.apply(self.block, self.rows, r, z);
     }
 
     /// `out` = b − A x of the own rows with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0.
@@ -78,11 +92,11 @@ impl<'a> Part<'a> {
         magnitude: bool,
         space: &mut S,
     ) -> Result<f64, S::Error> {
-        self.whole[self.block.rows.clone()].copy_from_slice(x);
+        self.whole[self.rows.clone()].copy_from_slice(x);
         space.exchange(&mut self.whole)?;
-        self.block.exact_residual(&self.whole, out);
+        self.block.exact_residual(self.own(), &self.whole, out);
         Ok(if magnitude {
-            self.block.magnitude_sq(&self.whole)
+            self.block.magnitude_sq(self.own(), &self.whole)
         } else {
             0.0
         })

@@ -7,8 +7,10 @@
 //! Invariant: `apply` of finite numbers gives finite numbers, and each pivot of a symmetric factorisation is positive: where that fails the diagonal
 //! alone is used.
 
-use crate::local::diagonal_block;
+use crate::local::{BlockLu, diagonal_block, kernels};
 use crate::system::{Csr, RowBlock, RowValues};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Which preconditioner to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -19,6 +21,30 @@ pub enum Preconditioning {
     Ilu,
     /// The same, with the row sums kept.
     ModifiedIlu,
+    /// Complete LU.
+    Lu,
+    /// One lap of relaxation, forwards and back.
+    Lap,
+}
+
+/// No preconditioner has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("preconditioner '{0}' is unknown; accepted are jacobi, ilu, milu, lu and lap")]
+pub struct PreconditioningError(String);
+
+impl std::str::FromStr for Preconditioning {
+    type Err = PreconditioningError;
+
+    fn from_str(text: &str) -> Result<Self, PreconditioningError> {
+        Ok(match text {
+            "jacobi" => Self::Jacobi,
+            "ilu" => Self::Ilu,
+            "milu" => Self::ModifiedIlu,
+            "lu" => Self::Lu,
+            "lap" => Self::Lap,
+            _ => return Err(PreconditioningError(text.into())),
+        })
+    }
 }
 
 impl Preconditioning {
@@ -28,6 +54,8 @@ impl Preconditioning {
             Self::Jacobi => "Jacobi",
             Self::Ilu => "ILU(0)",
             Self::ModifiedIlu => "modified ILU(0)",
+            Self::Lu => "LU",
+            Self::Lap => "a lap of relaxation",
         }
     }
 }
@@ -52,7 +80,15 @@ pub enum Preconditioner {
     Jacobi(Vec<f64>),
     /// L U with unit L.
     Ilu(Factors),
+    /// Complete factors.
+    Lu(Complete),
+    /// Symmetric Gauss–Seidel: (D + L) D⁻¹ (D + U).
+    Lap,
 }
+
+/// Complete factors. Only one thread uses them; they have work space.
+#[derive(Debug)]
+pub struct Complete(Mutex<BlockLu>);
 
 /// Incomplete factors. The entries of L and U lie in rows, as those of the matrix.
 #[derive(Debug)]
@@ -66,10 +102,19 @@ pub struct Factors {
 }
 
 impl Preconditioner {
-    /// The one asked for, or the nearest that exists: dense rows have no incomplete factors.
-    pub fn new(block: &RowBlock, which: Preconditioning) -> Self {
+    /// The one asked for, of `rows` of `block`, or the nearest that exists: dense rows have no incomplete factors.
+    pub fn new(block: &RowBlock, rows: &Range<usize>, which: Preconditioning) -> Self {
+        match which {
+            Preconditioning::Lap => return Self::Lap,
+            Preconditioning::Lu => {
+                if let Ok(lu) = BlockLu::new(block, rows) {
+                    return Self::Lu(Complete(Mutex::new(lu)));
+                }
+            }
+            _ => {}
+        }
         if let (RowValues::Sparse(csr), false) = (&block.values, which == Preconditioning::Jacobi) {
-            let own = diagonal_block(block, csr);
+            let own = diagonal_block(block, csr, rows);
             if which == Preconditioning::ModifiedIlu
                 && let Some(factors) = Factors::new(
                     &own,
@@ -87,7 +132,7 @@ impl Preconditioner {
             }
         }
         let inverse = |row| 1.0 / block.diagonal(row);
-        Self::Jacobi(block.rows.clone().map(inverse).collect())
+        Self::Jacobi(rows.clone().map(inverse).collect())
     }
 
     /// The name for reports.
@@ -105,11 +150,13 @@ impl Preconditioner {
             Self::Jacobi(_) => Preconditioning::Jacobi,
             Self::Ilu(factors) if factors.is_modified => Preconditioning::ModifiedIlu,
             Self::Ilu(_) => Preconditioning::Ilu,
+            Self::Lu(_) => Preconditioning::Lu,
+            Self::Lap => Preconditioning::Lap,
         }
     }
 
-    /// `z` = M⁻¹ `r`, both of the own rows.
-    pub(super) fn apply(&self, r: &[f64], z: &mut [f64]) {
+    /// `z` = M⁻¹ `r`, both of `rows` of the block that it was made of.
+    pub(super) fn apply(&self, block: &RowBlock, rows: &Range<usize>, r: &[f64], z: &mut [f64]) {
         match self {
             Self::Jacobi(inverse) => {
                 for ((z, r), inverse) in z.iter_mut().zip(r).zip(inverse) {
@@ -117,7 +164,63 @@ impl Preconditioner {
                 }
             }
             Self::Ilu(factors) => factors.solve(r, z),
+            Self::Lu(Complete(lu)) => {
+                z.copy_from_slice(r);
+                lu.lock().unwrap_or_else(PoisonError::into_inner).solve(z);
+            }
+            Self::Lap => match &block.values {
+                RowValues::Sparse(csr) => lap_sparse(block, csr, rows, r, z),
+                RowValues::Dense(values) => lap_dense(block, values, rows, r, z),
+            },
         }
+    }
+}
+
+/// A lap over sparse rows, from z = 0, and one back.
+fn lap_sparse(block: &RowBlock, csr: &Csr, rows: &Range<usize>, r: &[f64], z: &mut [f64]) {
+    let offset = rows.start - block.rows.start;
+    // Σ aᵢⱼ zⱼ on one side of the diagonal, and aᵢᵢ.
+    let beside = |own: usize, z: &[f64], before: bool| {
+        let (columns, values) = csr.row(offset + own);
+        let (mut sum, mut diagonal) = (0.0, 0.0);
+        for (&column, value) in columns.iter().zip(values) {
+            let column = column as usize;
+            if !rows.contains(&column) {
+                continue;
+            }
+            let at = column - rows.start;
+            if at == own {
+                diagonal = *value;
+            } else if (at < own) == before {
+                sum += value * z[at];
+            }
+        }
+        (sum, diagonal)
+    };
+    for own in 0..r.len() {
+        let (sum, diagonal) = beside(own, z, true);
+        z[own] = (r[own] - sum) / diagonal;
+    }
+    for own in (0..r.len()).rev() {
+        let (sum, diagonal) = beside(own, z, false);
+        z[own] -= sum / diagonal;
+    }
+}
+
+/// The same over dense rows.
+fn lap_dense(block: &RowBlock, values: &[f64], rows: &Range<usize>, r: &[f64], z: &mut [f64]) {
+    let first = rows.start - block.rows.start;
+    let row = |own: usize| {
+        let start = (first + own) * block.columns + rows.start;
+        &values[start..start + rows.len()]
+    };
+    for own in 0..r.len() {
+        let row = row(own);
+        z[own] = (r[own] - kernels::dot(&row[..own], &z[..own])) / row[own];
+    }
+    for own in (0..r.len()).rev() {
+        let row = row(own);
+        z[own] -= kernels::dot(&row[own + 1..], &z[own + 1..]) / row[own];
     }
 }
 
@@ -226,10 +329,14 @@ mod tests {
         let system = System::new(Matrix::Sparse(csr), None, "chain".into()).unwrap();
         let product = system.matrix.times(&x);
         let block = RowBlock::whole(system);
-        for which in [Preconditioning::Ilu, Preconditioning::ModifiedIlu] {
-            let preconditioner = Preconditioner::new(&block, which);
+        for which in [
+            Preconditioning::Ilu,
+            Preconditioning::ModifiedIlu,
+            Preconditioning::Lu,
+        ] {
+            let preconditioner = Preconditioner::new(&block, &block.rows, which);
             let mut z = vec![0.0; 50];
-            preconditioner.apply(&product, &mut z);
+            preconditioner.apply(&block, &block.rows, &product, &mut z);
             let error = z.iter().zip(&x).map(|(z, x)| (z - x).abs());
             assert!(
                 error.fold(0.0, f64::max) < 1e-12,
@@ -247,14 +354,49 @@ mod tests {
             let n = block.columns;
             let u: Vec<f64> = (0..n).map(|k| (k as f64).sin()).collect();
             let v: Vec<f64> = (0..n).map(|k| (k as f64 * 0.7).cos()).collect();
-            for which in [Preconditioning::Ilu, Preconditioning::ModifiedIlu] {
-                let preconditioner = Preconditioner::new(&block, which);
+            for which in [
+                Preconditioning::Ilu,
+                Preconditioning::ModifiedIlu,
+                Preconditioning::Lu,
+                Preconditioning::Lap,
+            ] {
+                let preconditioner = Preconditioner::new(&block, &block.rows, which);
                 assert_ne!(preconditioner.name(), "Jacobi");
                 let (mut mu, mut mv) = (vec![0.0; n], vec![0.0; n]);
-                preconditioner.apply(&u, &mut mu);
-                preconditioner.apply(&v, &mut mv);
+                preconditioner.apply(&block, &block.rows, &u, &mut mu);
+                preconditioner.apply(&block, &block.rows, &v, &mut mv);
                 let (left, right) = (super::super::dot(&u, &mv), super::super::dot(&v, &mu));
                 assert!((left - right).abs() < 1e-10 * left.abs().max(1.0), "{text}");
+            }
+        }
+    }
+
+    /// A lap is the product of its two halves: (D + L) D⁻¹ (D + U) z = r, over sparse and dense rows, and over part of a block.
+    #[test]
+    fn laps_are_symmetric_gauss_seidel() {
+        for text in ["circuit:60", "dense:60"] {
+            let (whole, system) = (whole(text), system(text));
+            for rows in [0..60, 13..41] {
+                let made = Preconditioner::new(&whole, &rows, Preconditioning::Lap);
+                let r: Vec<f64> = rows.clone().map(|k| (k as f64).sin()).collect();
+                let mut z = vec![0.0; r.len()];
+                made.apply(&whole, &rows, &r, &mut z);
+                let mut a = vec![vec![0.0; r.len()]; r.len()];
+                for row in rows.clone() {
+                    system.matrix.for_each_in_row(row, |column, value| {
+                        if rows.contains(&column) {
+                            a[row - rows.start][column - rows.start] = value;
+                        }
+                    });
+                }
+                // D⁻¹ (D + U) z, then (D + L) of it.
+                let half: Vec<f64> = (0..r.len())
+                    .map(|i| (i..r.len()).map(|j| a[i][j] * z[j]).sum::<f64>() / a[i][i])
+                    .collect();
+                for i in 0..r.len() {
+                    let back: f64 = (0..=i).map(|j| a[i][j] * half[j]).sum();
+                    assert!((back - r[i]).abs() < 1e-12, "{text} {rows:?}");
+                }
             }
         }
     }
@@ -265,7 +407,8 @@ mod tests {
         let triplets = [(0, 0, 1.0), (0, 1, 3.0), (1, 0, 3.0), (1, 1, 1.0)];
         let csr = Csr::from_triplets(2, 2, &triplets).unwrap();
         let system = System::new(Matrix::Sparse(csr), None, "m".into()).unwrap();
-        let preconditioner = Preconditioner::new(&RowBlock::whole(system), Preconditioning::Ilu);
+        let block = RowBlock::whole(system);
+        let preconditioner = Preconditioner::new(&block, &block.rows, Preconditioning::Ilu);
         assert_eq!(preconditioner.name(), "Jacobi");
     }
 }

@@ -1,9 +1,11 @@
-//! Krylov methods by threads of this process, each with a part of the rows.
+//! Krylov methods by threads of one process, each with a strip of the rows: of a whole system, or of a worker's rows.
 //!
 //! What threads exchange lies twice: while a slower thread still reads the one copy, a faster one already writes the other, and it cannot get to the
-//! first again without passing a barrier that the slower one enters later. So each exchange costs one barrier.
+//! first again without passing a barrier that the slower one enters later. So each exchange costs one barrier. Where others have rows, too, the first
+//! thread speaks with them through a [`Space`] of its own, between two barriers.
 //!
-//! Invariant: an element of the shared vector is written by its owner only. Elements are single words, written before and read after a barrier.
+//! Invariants: an element of the shared vector is written by its owner only, those of others by the first thread. Elements are single words, written
+//! before and read after a barrier. Once a thread has failed every barrier fails.
 
 use super::{
     Ended, Iterated, Kind, Part, Patience, Preconditioner, Preconditioning, Space, iterate,
@@ -13,7 +15,7 @@ use crate::system::{Matrix, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most numbers in one sum: the products of a GMRES iteration.
 const SUMS_MOST: usize = 64;
@@ -21,6 +23,12 @@ const SUMS_MOST: usize = 64;
 const LOOKS: u32 = 4_000;
 /// Elements that differ between two readings of x, as ranges: gaps up to this many unneeded ones are read along.
 const GAP: u32 = 16;
+/// So often the first thread gathers x for others.
+const GATHER_EVERY: Duration = if cfg!(test) {
+    Duration::ZERO
+} else {
+    Duration::from_millis(500)
+};
 
 /// Result of a run.
 #[derive(Debug, Clone)]
@@ -76,7 +84,12 @@ pub fn solve_parts(
         .map(|block| block.rhs.len())
         .max()
         .unwrap_or(0);
-    let team = Team::new(n, blocks.len());
+    let team = Team::of_all_rows(n, blocks.len());
+    let mut reporter = Reporter {
+        progress,
+        stop,
+        began,
+    };
     let mut results: Vec<Option<Of>> = Vec::new();
     let mut blocks: Vec<(usize, RowBlock)> = blocks.into_iter().enumerate().collect();
     let others = blocks.split_off(1);
@@ -88,8 +101,6 @@ pub fn solve_parts(
         rows_most,
         start,
         patience,
-        stop,
-        began,
     };
     let task = &task;
     std::thread::scope(|scope| {
@@ -97,9 +108,10 @@ pub fn solve_parts(
             .into_iter()
             .map(|(me, block)| scope.spawn(move || task.work(me, block, None)))
             .collect();
-        results.push(Some(task.work(0, first, Some(progress))));
+        results.push(task.work(0, first, Some(&mut reporter)));
         for thread in threads {
-            results.push(thread.join().ok());
+            let joined = thread.join();
+            results.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
     });
     let mut x = vec![0.0; n];
@@ -124,50 +136,114 @@ struct Task<'a> {
     rows_most: usize,
     start: Option<&'a [f64]>,
     patience: &'a Patience,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    began: Instant,
 }
 
 impl Task<'_> {
-    fn work<'p>(
-        &self,
-        me: usize,
-        block: RowBlock,
-        progress: Option<&'p mut (dyn FnMut(Progress) + 'p)>,
-    ) -> Of {
+    /// `None`: another thread failed.
+    fn work(&self, me: usize, block: RowBlock, reporter: Option<&mut Reporter<'_>>) -> Option<Of> {
         let mut x = match self.start {
             Some(start) => start[block.rows.clone()].to_vec(),
             None => vec![0.0; block.rows.len()],
         };
-        let foreign = if self.team.members > 1 {
-            ranges_of(&block.foreign_columns(), &block.rows)
-        } else {
-            Vec::new()
-        };
-        let mut member = Member {
-            team: self.team,
-            me,
-            rows: block.rows.clone(),
-            foreign,
-            vector: 0,
-            sum: 0,
-            progress,
-            stop: self.stop,
-            began: self.began,
-        };
-        let preconditioner = Preconditioner::new(&block, self.preconditioning);
-        let mut part = Part::new(&block, &preconditioner, self.rows_most);
-        member.wait(); // all are prepared
+        let mut member = Member::new(self.team, me, (&block, &block.rows), reporter);
+        let preconditioner = Preconditioner::new(&block, &block.rows, self.preconditioning);
+        let mut part = Part::new(&block, &block.rows, &preconditioner, self.rows_most);
+        member.wait::<std::convert::Infallible>().ok()?; // all are prepared
         let prepared = Instant::now();
-        let Ok(ended) = iterate(self.kind, &mut part, &mut x, self.patience, &mut member);
-        Of {
+        let ended = iterate(self.kind, &mut part, &mut x, self.patience, &mut member).ok()?;
+        Some(Of {
             rows: block.rows.clone(),
             x,
             ended,
             preconditioner: preconditioner.name(),
             prepared,
-        }
+        })
     }
+}
+
+/// Tells progress, where the threads have all rows.
+struct Reporter<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    stop: &'a (dyn Fn() -> bool + Sync),
+    began: Instant,
+}
+
+impl Space for Reporter<'_> {
+    type Error = std::convert::Infallible;
+
+    fn sum(&mut self, _: &mut [f64]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn exchange(&mut self, _: &mut [f64]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Self::Error> {
+        (self.progress)(Progress {
+            distributed: 1.0,
+            laps_min: now.iterations,
+            laps_max: now.iterations,
+            residual_estimate: now.residual,
+            elapsed: self.began.elapsed(),
+        });
+        Ok((self.stop)())
+    }
+}
+
+/// Rows that threads share, with what is made for each strip of them.
+pub(crate) struct Strips<'a> {
+    /// All rows that are here.
+    pub(crate) block: &'a RowBlock,
+    /// Cover the rows in order.
+    pub(crate) strips: &'a [(Range<usize>, Preconditioner)],
+    /// Of the largest part anywhere, so that all restart alike.
+    pub(crate) rows_most: usize,
+}
+
+/// Iterates with a thread for each strip; others, who have the remaining rows, are reached through `outside`. `x`: of the rows that are here.
+pub(crate) fn iterate_strips<O: Space>(
+    Strips {
+        block,
+        strips,
+        rows_most,
+    }: &Strips<'_>,
+    kind: Kind,
+    x: &mut [f64],
+    patience: &Patience,
+    outside: &mut O,
+) -> Result<Ended, O::Error> {
+    let (block, rows_most) = (*block, *rows_most);
+    if let [(rows, preconditioner)] = strips {
+        let mut part = Part::new(block, rows, preconditioner, rows_most);
+        return iterate(kind, &mut part, x, patience, outside);
+    }
+    let team = &Team::within(block, strips.len());
+    let mut rest = x;
+    std::thread::scope(|scope| {
+        let mut first = None;
+        for (me, (rows, preconditioner)) in strips.iter().enumerate() {
+            let (own, others) = rest.split_at_mut(rows.len());
+            rest = others;
+            let mut work = move |outside: Option<&mut O>| {
+                let mut member = Member::new(team, me, (block, rows), outside);
+                let mut part = Part::new(block, rows, preconditioner, rows_most);
+                iterate(kind, &mut part, own, patience, &mut member)
+            };
+            if me == 0 {
+                first = Some(work);
+            } else {
+                // How it ended the first thread knows, too.
+                scope.spawn(move || drop(work(None)));
+            }
+        }
+        let mut work = first.expect("at least one strip");
+        match work(Some(outside)) {
+            Ok(ended) => Ok(ended),
+            Err(Apart::Outside(error)) => Err(error),
+            Err(Apart::Elsewhere) => unreachable!("only the first thread fails"),
+        }
+    })
 }
 
 /// Result of one part.
@@ -192,11 +268,20 @@ pub(crate) fn threads_for(matrix: &Matrix, cores: usize) -> usize {
 #[derive(Debug)]
 struct Team {
     members: usize,
+    /// Whether no others have rows.
+    has_all_rows: bool,
     vectors: [Box<[AtomicU64]>; 2],
     sums: [Vec<Slot>; 2],
+    /// Sums over all threads here and the others.
+    totals: Slot,
     arrived: AtomicUsize,
     round: AtomicUsize,
     stop: AtomicBool,
+    failed: AtomicBool,
+    /// x of all rows here, gathered while `gathers` is set.
+    kept: Box<[AtomicU64]>,
+    gathers: AtomicBool,
+    first_row: usize,
 }
 
 /// The numbers of one member, on cache lines of its own.
@@ -204,52 +289,140 @@ struct Team {
 #[repr(align(128))]
 struct Slot([AtomicU64; SUMS_MOST]);
 
+impl Slot {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    fn put(&self, values: &[f64]) {
+        for (slot, value) in self.0.iter().zip(values) {
+            slot.store(value.to_bits(), Relaxed);
+        }
+    }
+
+    fn get(&self, place: usize) -> f64 {
+        f64::from_bits(self.0[place].load(Relaxed))
+    }
+}
+
+fn zeros(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
 impl Team {
-    fn new(n: usize, members: usize) -> Self {
+    fn of_all_rows(n: usize, members: usize) -> Self {
+        Self::new(n, members, 0..0)
+    }
+
+    /// Threads that share `block`, whose other columns belong to others.
+    fn within(block: &RowBlock, members: usize) -> Self {
+        Self::new(block.columns, members, block.rows.clone())
+    }
+
+    /// `rows`: those that are here, if others have some.
+    fn new(n: usize, members: usize, rows: Range<usize>) -> Self {
         let length = if members > 1 { n } else { 0 };
-        let vector = || (0..length).map(|_| AtomicU64::new(0)).collect();
-        let slot = || Slot(std::array::from_fn(|_| AtomicU64::new(0)));
-        let slots = || (0..members).map(|_| slot()).collect();
+        let slots = || (0..members).map(|_| Slot::new()).collect();
         Self {
             members,
-            vectors: [vector(), vector()],
+            has_all_rows: rows.is_empty(),
+            vectors: [zeros(length), zeros(length)],
             sums: [slots(), slots()],
+            totals: Slot::new(),
             arrived: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            kept: zeros(rows.len()),
+            gathers: AtomicBool::new(false),
+            first_row: rows.start,
         }
     }
 }
 
-/// One thread of a team.
-struct Member<'a, 'p> {
+/// Why a thread of a team can go on no more.
+#[derive(Debug)]
+enum Apart<E> {
+    /// It could not reach the others.
+    Outside(E),
+    /// Another thread failed.
+    Elsewhere,
+}
+
+/// One thread of a team. The first has `outside`.
+struct Member<'a, O> {
     team: &'a Team,
     me: usize,
     rows: Range<usize>,
-    /// Elements of other members that this one reads.
+    /// Elements that this thread reads of other threads, and of the others outside.
     foreign: Vec<Range<usize>>,
     vector: usize,
     sum: usize,
-    progress: Option<&'p mut (dyn FnMut(Progress) + 'p)>,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    began: Instant,
+    outside: Option<Outside<'a, O>>,
 }
 
-impl Member<'_, '_> {
+/// What the first thread needs to speak with others.
+struct Outside<'a, O> {
+    space: &'a mut O,
+    /// All rows here, and the elements that they read of others. Empty where there are none.
+    rows: Range<usize>,
+    foreign: Vec<Range<usize>>,
+    whole: Vec<f64>,
+    gathered: Instant,
+    /// Iterations since gathering began.
+    gathering: Option<u32>,
+}
+
+impl<'a, O> Member<'a, O> {
+    fn new(
+        team: &'a Team,
+        me: usize,
+        (block, rows): (&RowBlock, &Range<usize>),
+        outside: Option<&'a mut O>,
+    ) -> Self {
+        let foreign = match team.members {
+            1 => Vec::new(),
+            _ => ranges_of(&block.read_outside(rows), rows),
+        };
+        let others = !team.has_all_rows;
+        Self {
+            team,
+            me,
+            rows: rows.clone(),
+            foreign,
+            vector: 0,
+            sum: 0,
+            outside: outside.map(|space| Outside {
+                space,
+                rows: block.rows.clone(),
+                foreign: match others {
+                    true => ranges_of(&block.foreign_columns(), &block.rows),
+                    false => Vec::new(),
+                },
+                whole: vec![0.0; if others { block.columns } else { 0 }],
+                gathered: Instant::now(),
+                gathering: None,
+            }),
+        }
+    }
+
     /// Waits for all members.
-    fn wait(&self) {
+    fn wait<E>(&self) -> Result<(), Apart<E>> {
         let team = self.team;
         if team.members == 1 {
-            return;
+            return Ok(());
         }
         let round = team.round.load(Acquire);
         if team.arrived.fetch_add(1, AcqRel) + 1 == team.members {
             team.arrived.store(0, Relaxed);
             team.round.store(round.wrapping_add(1), Release);
-            return;
+            return Ok(());
         }
         let mut looks = 0;
         while team.round.load(Acquire) == round {
+            if team.failed.load(Relaxed) {
+                return Err(Apart::Elsewhere);
+            }
             looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();
@@ -257,6 +430,46 @@ impl Member<'_, '_> {
                 std::thread::yield_now();
             }
         }
+        Ok(())
+    }
+
+    /// What came of speaking with the others.
+    fn spoke<T, E>(&self, result: Result<T, E>) -> Result<T, Apart<E>> {
+        result.map_err(|error| {
+            self.team.failed.store(true, Relaxed);
+            Apart::Outside(error)
+        })
+    }
+}
+
+impl<O> Drop for Member<'_, O> {
+    /// The others must not wait for a thread that panicked.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.team.failed.store(true, Relaxed);
+        }
+    }
+}
+
+impl<O> Outside<'_, O> {
+    /// x of all rows here, from time to time; otherwise nothing.
+    fn gather(&mut self, team: &Team) -> Vec<f64> {
+        match &mut self.gathering {
+            None if self.gathered.elapsed() >= GATHER_EVERY => {
+                team.gathers.store(true, Relaxed);
+                self.gathering = Some(0);
+            }
+            None => {}
+            // By now every thread has passed a barrier after it put its elements in.
+            Some(2) => {
+                team.gathers.store(false, Relaxed);
+                (self.gathered, self.gathering) = (Instant::now(), None);
+                let kept = team.kept.iter();
+                return kept.map(|x| f64::from_bits(x.load(Relaxed))).collect();
+            }
+            Some(iterations) => *iterations += 1,
+        }
+        Vec::new()
     }
 }
 
@@ -277,62 +490,97 @@ fn ranges_of(columns: &[u32], own: &Range<usize>) -> Vec<Range<usize>> {
     ranges
 }
 
-impl Space for Member<'_, '_> {
-    type Error = std::convert::Infallible;
+impl<O: Space> Space for Member<'_, O> {
+    type Error = Apart<O::Error>;
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), Self::Error> {
-        if self.team.members == 1 {
+        let team = self.team;
+        if team.members > 1 {
+            let slots = &team.sums[self.sum];
+            self.sum ^= 1;
+            slots[self.me].put(values);
+            self.wait()?;
+            if team.has_all_rows || self.me == 0 {
+                for (place, value) in values.iter_mut().enumerate() {
+                    // In the same order everywhere, so that all get the same bits.
+                    *value = slots.iter().map(|slot| slot.get(place)).sum();
+                }
+            }
+        }
+        if team.has_all_rows {
             return Ok(());
         }
-        let slots = &self.team.sums[self.sum];
-        self.sum ^= 1;
-        for (slot, value) in slots[self.me].0.iter().zip(values.iter()) {
-            slot.store(value.to_bits(), Relaxed);
+        if let Some(outside) = &mut self.outside {
+            let summed = outside.space.sum(values);
+            self.spoke(summed)?;
+            team.totals.put(values);
         }
-        self.wait();
-        for (k, value) in values.iter_mut().enumerate() {
-            // In the same order everywhere, so that all get the same bits.
-            let terms = slots
-                .iter()
-                .map(|slot| f64::from_bits(slot.0[k].load(Relaxed)));
-            *value = terms.sum();
+        self.wait()?;
+        for (place, value) in values.iter_mut().enumerate() {
+            *value = team.totals.get(place);
         }
         Ok(())
     }
 
     fn exchange(&mut self, vector: &mut [f64]) -> Result<(), Self::Error> {
-        if self.team.members == 1 {
+        let team = self.team;
+        if team.members == 1 {
             return Ok(());
         }
-        let shared = &self.team.vectors[self.vector];
+        let shared = &team.vectors[self.vector];
         self.vector ^= 1;
         let own = self.rows.clone();
         for (shared, value) in shared[own.clone()].iter().zip(&vector[own]) {
             shared.store(value.to_bits(), Relaxed);
         }
-        self.wait();
-        for range in &self.foreign {
-            let values = vector[range.clone()].iter_mut();
-            for (value, shared) in values.zip(&shared[range.clone()]) {
-                *value = f64::from_bits(shared.load(Relaxed));
+        self.wait()?;
+        if !team.has_all_rows {
+            if let Some(outside) = &mut self.outside {
+                take(&mut outside.whole, shared, outside.rows.clone());
+                let exchanged = outside.space.exchange(&mut outside.whole);
+                for range in &outside.foreign {
+                    let values = &outside.whole[range.clone()];
+                    for (value, shared) in values.iter().zip(&shared[range.clone()]) {
+                        shared.store(value.to_bits(), Relaxed);
+                    }
+                }
+                self.spoke(exchanged)?;
             }
+            self.wait()?;
+        }
+        for range in &self.foreign {
+            take(vector, shared, range.clone());
         }
         Ok(())
     }
 
     fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Self::Error> {
-        if let Some(progress) = &mut self.progress {
-            progress(Progress {
-                distributed: 1.0,
-                laps_min: now.iterations,
-                laps_max: now.iterations,
-                residual_estimate: now.residual,
-                elapsed: self.began.elapsed(),
-            });
-            if (self.stop)() {
-                self.team.stop.store(true, Relaxed);
+        let team = self.team;
+        if team.gathers.load(Relaxed) {
+            let own = self.rows.start - team.first_row..self.rows.end - team.first_row;
+            for (kept, x) in team.kept[own].iter().zip(now.x) {
+                kept.store(x.to_bits(), Relaxed);
             }
         }
-        Ok(self.team.stop.load(Relaxed))
+        if let Some(outside) = &mut self.outside {
+            let gathered = match team.has_all_rows {
+                true => Vec::new(),
+                false => outside.gather(team),
+            };
+            let x = &gathered;
+            let stops = outside.space.iterated(Iterated { x, ..now });
+            if self.spoke(stops)? {
+                team.stop.store(true, Relaxed);
+            }
+        }
+        Ok(team.stop.load(Relaxed))
+    }
+}
+
+/// Elements `range` of the shared vector.
+fn take(vector: &mut [f64], shared: &[AtomicU64], range: Range<usize>) {
+    let values = vector[range.clone()].iter_mut();
+    for (value, shared) in values.zip(&shared[range]) {
+        *value = f64::from_bits(shared.load(Relaxed));
     }
 }

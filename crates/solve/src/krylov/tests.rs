@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::Progress;
-use crate::system::{Csr, Generate, Matrix, System};
+use crate::system::{Csr, Generate, Matrix, RowBlock, System};
 use proptest::prelude::*;
 
 fn generated(text: &str) -> System {
@@ -48,6 +48,8 @@ fn systems_are_solved() {
                     Preconditioning::Jacobi,
                     Preconditioning::Ilu,
                     Preconditioning::ModifiedIlu,
+                    Preconditioning::Lu,
+                    Preconditioning::Lap,
                 ] {
                     let solved = run(&system, threads, (kind, which));
                     let name = format!("{text} {kind:?} {which:?} {threads}");
@@ -61,6 +63,77 @@ fn systems_are_solved() {
                 }
             }
         }
+    }
+}
+
+/// Others that own nothing; fails at an iteration, and keeps what x was told.
+struct Others {
+    fails_at: u64,
+    told: Vec<Vec<f64>>,
+}
+
+impl Space for Others {
+    type Error = u64;
+
+    fn sum(&mut self, _: &mut [f64]) -> Result<(), u64> {
+        Ok(())
+    }
+
+    fn exchange(&mut self, vector: &mut [f64]) -> Result<(), u64> {
+        assert!(vector.iter().all(|v| v.is_finite()));
+        Ok(())
+    }
+
+    fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, u64> {
+        if !now.x.is_empty() {
+            self.told.push(now.x.to_vec());
+        }
+        match now.iterations >= self.fails_at {
+            true => Err(now.iterations),
+            false => Ok(false),
+        }
+    }
+}
+
+/// A worker's threads find what one finds, and tell the others x as a whole; where the others cannot be reached all threads end.
+#[test]
+fn strips_of_a_worker_agree() {
+    let system = generated("poisson2d:40");
+    let block = RowBlock::whole(system.clone());
+    for strips in [1, 2, 3] {
+        let rows = crate::system::partition(&system.matrix, strips).unwrap();
+        let made = rows.into_iter().map(|rows| {
+            let made = Preconditioner::new(&block, &rows, Preconditioning::ModifiedIlu);
+            (rows, made)
+        });
+        let made: Vec<_> = made.collect();
+        let strips = Strips {
+            block: &block,
+            strips: &made,
+            rows_most: 1600,
+        };
+        let mut others = Others {
+            fails_at: u64::MAX,
+            told: Vec::new(),
+        };
+        let mut x = vec![0.0; 1600];
+        let ended = iterate_strips(&strips, Kind::Cg, &mut x, &patience(1e-10), &mut others);
+        assert_eq!(ended.unwrap().end, End::Converged);
+        assert!(true_residual(&system, &x) < 1.1e-10);
+        let last = others.told.last().unwrap();
+        assert!(true_residual(&system, last) < 1e-6, "{}", made.len());
+        others.fails_at = 3;
+        let ended = iterate_strips(
+            &strips,
+            Kind::Cg,
+            &mut x.clone(),
+            &patience(1e-12),
+            &mut others,
+        );
+        assert!(matches!(ended, Ok(_) | Err(3)));
+        x.fill(0.0);
+        let ended = iterate_strips(&strips, Kind::Cg, &mut x, &patience(1e-10), &mut others);
+        assert_eq!(ended, Err(3));
     }
 }
 

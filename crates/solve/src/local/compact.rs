@@ -4,6 +4,7 @@
 //! Owned by a `Sweeper`. Sums are formed in double precision. Invariant: the rows are those of the block, each entry rounded to nearest.
 
 use super::kernels::ROW_GROUP;
+use super::strip::{DenseRows, relax_dense};
 use crate::system::{RowBlock, RowValues};
 use pulp::{Arch, NullaryFnOnce};
 use serde::{Deserialize, Serialize};
@@ -155,58 +156,45 @@ impl Compact {
         rows: std::ops::Range<usize>,
         x: &mut [f64],
     ) -> f64 {
+        let n = x.len();
         match &self.values {
             Values::Single(values) => {
-                relax::<_, SINGLES>((values, &self.rhs), (first, steps), rows, x)
+                let values = Fewer::<_, SINGLES>(values, n);
+                relax_dense(&values, &self.rhs, (first, steps), rows, x)
             }
             Values::Bfloat16(values) => {
-                relax::<_, BFLOAT16S>((values, &self.rhs), (first, steps), rows, x)
+                let values = Fewer::<_, BFLOAT16S>(values, n);
+                relax_dense(&values, &self.rhs, (first, steps), rows, x)
             }
         }
     }
 }
 
-/// Gauss–Seidel over stored rows, groups of which are multiplied at once, as those of all bits are.
-fn relax<T: Stored, const LANES: usize>(
-    (values, rhs): (&[T], &[f64]),
-    (first, steps): (usize, &[f64]),
-    rows: std::ops::Range<usize>,
-    x: &mut [f64],
-) -> f64 {
-    let n = x.len();
-    let mut squares = 0.0;
-    let mut row = rows.start;
-    while row < rows.end {
-        let own = row - first;
-        let count = ROW_GROUP.min(rows.end - row);
-        // A row that is missing is the last one again; it is not multiplied.
-        let group: [&[T]; ROW_GROUP] = std::array::from_fn(|k| {
-            let own = own + k.min(count - 1);
-            &values[own * n..(own + 1) * n]
-        });
-        let mut products = [0.0; ROW_GROUP];
-        if count == ROW_GROUP {
-            products = dots::<_, LANES, ROW_GROUP>(group, x);
-        } else {
-            for (product, row) in products.iter_mut().zip(&group[..count]) {
-                *product = dots::<_, LANES, 1>([row], x)[0];
-            }
-        }
-        let mut moved = [0.0; ROW_GROUP];
-        for k in 0..count {
-            let mut residual = rhs[own + k] - products[k];
-            for earlier in 0..k {
-                residual -= group[k][row + earlier].wide() * moved[earlier];
-            }
-            squares += residual * residual;
-            moved[k] = steps[own + k] * residual;
-        }
-        for k in 0..count {
-            x[row + k] += moved[k];
-        }
-        row += count;
+/// Rows of stored entries, taken so many at once.
+struct Fewer<'a, T, const LANES: usize>(&'a [T], usize);
+
+impl<T, const LANES: usize> Fewer<'_, T, LANES> {
+    #[inline(always)]
+    fn row(&self, own: usize) -> &[T] {
+        &self.0[own * self.1..(own + 1) * self.1]
     }
-    squares
+}
+
+impl<T: Stored, const LANES: usize> DenseRows for Fewer<'_, T, LANES> {
+    #[inline(always)]
+    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP] {
+        dots::<_, LANES, ROW_GROUP>(std::array::from_fn(|k| self.row(own + k)), x)
+    }
+
+    #[inline(always)]
+    fn product(&self, own: usize, x: &[f64]) -> f64 {
+        dots::<_, LANES, 1>([self.row(own)], x)[0]
+    }
+
+    #[inline(always)]
+    fn entry(&self, own: usize, column: usize) -> f64 {
+        self.0[own * self.1 + column].wide()
+    }
 }
 
 /// Dot products of several rows with one x.

@@ -4,6 +4,7 @@
 //! for comparison, and the circuits' solver eliminates the interior of its parts by [`BorderedCholesky`] or
 //! [`PartialLu`]. Nothing here knows of frames or nodes.
 
+pub(crate) mod accelerate;
 mod bordered;
 mod cholesky;
 mod compact;
@@ -13,6 +14,7 @@ mod lu;
 mod partial;
 pub mod single;
 mod stop;
+mod strip;
 mod sweep;
 pub mod threads;
 
@@ -21,8 +23,21 @@ pub use compact::{Precision, PrecisionError};
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub use stop::{Limits, LimitsError, StopRule};
-pub(crate) use sweep::diagonal_block;
+pub(crate) use strip::{BlockLu, diagonal_block};
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
+
+/// Ranges of consecutive columns.
+fn ranges_of(columns: &[u32]) -> Vec<std::ops::Range<usize>> {
+    let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
+    for &column in columns {
+        let column = column as usize;
+        match ranges.last_mut() {
+            Some(range) if range.end == column => range.end += 1,
+            _ => ranges.push(column..column + 1),
+        }
+    }
+    ranges
+}
 
 /// A norm divided by ‖b‖; for b = 0, whose solution is 0, the norm itself.
 pub fn relative(norm: f64, rhs_norm: f64) -> f64 {

@@ -1,6 +1,7 @@
 //! Sequential Gauss–Seidel: one worker, every row, always the newest values. The reference for the other modes.
 
-use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
+use super::accelerate::{History, combine_all};
+use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper, kernels};
 use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{RowBlock, System};
 use std::time::Instant;
@@ -13,13 +14,13 @@ pub fn solve(
     limits: Limits,
     progress: impl FnMut(Progress),
 ) -> Result<Outcome, RelaxationError> {
-    solve_until(system, relaxation, limits, progress, || false)
+    solve_until(system, (relaxation, false), limits, progress, || false)
 }
 
-/// As `solve`; when `stop`, called after each lap, returns true, the run ends as interrupted, with the verified residual of its x.
+/// As `solve`; with the flag, laps that are slow are combined every now and then (GCR); when `stop`, called after each lap, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve_until(
     system: System,
-    relaxation: Relaxation,
+    (relaxation, combines): (Relaxation, bool),
     limits: Limits,
     mut progress: impl FnMut(Progress),
     stop: impl Fn() -> bool,
@@ -29,6 +30,8 @@ pub fn solve_until(
     let mut rule = StopRule::new(limits);
     let mut x = vec![0.0; system.n()];
     let mut sweeper = Sweeper::new(RowBlock::whole(system), relaxation)?;
+    let mut history = combines.then(|| History::new(x.len(), &sweeper.block().rhs, false));
+    let mut exact = vec![0.0; x.len()];
     let mut seconds = Seconds {
         distribute: begin.elapsed().as_secs_f64(),
         ..Seconds::default()
@@ -58,14 +61,23 @@ pub fn solve_until(
         if stopped || diverged || due || rule.worth_verifying(before, estimate) {
             let verifying = Instant::now();
             let block = sweeper.block();
-            let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
-            let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
+            block.exact_residual(0..x.len(), &x, &mut exact);
+            let residual = super::relative(kernels::sum_of_squares(&exact).sqrt(), norm);
+            let rounding = super::relative(
+                f64::EPSILON * block.magnitude_sq(0..x.len(), &x).sqrt(),
+                norm,
+            );
             verifications += 1;
             seconds.verify_last = verifying.elapsed().as_secs_f64();
             seconds.verify += seconds.verify_last;
             let reason = rule.verified(laps, residual, rounding);
             if let Some(reason) = reason.or(stopped.then_some(Reason::Interrupted)) {
                 break (reason, residual);
+            }
+            if let Some(history) = &mut history {
+                combine_all(history, &mut x, exact.clone());
+                before = f64::INFINITY;
+                continue;
             }
         }
         before = estimate;

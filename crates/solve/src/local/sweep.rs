@@ -3,29 +3,19 @@
 //! Every mode uses it, each worker on its own [`RowBlock`]. Two methods (`inner`): *sweep*, Gauss–Seidel row by row with ω, over any sub-range of the
 //! own rows; *lu*, the whole own block solved at once with factors made beforehand.
 //!
-//! Both move x by a correction made from the residual, x += ω D⁻¹ (b − A x) row by row or x += ω B⁻¹ (b − A x) for the block B: so the squared
+//! Several threads may share the rows (`strip`): each has a strip of them, and a step renews some rows of every strip. A step is named by rows of the
+//! longest strip, counted from the block's first row: with one strip these are the rows themselves.
+//!
+//! Both methods move x by a correction made from the residual, x += ω D⁻¹ (b − A x) row by row or x += ω B⁻¹ (b − A x) for the block B: so the squared
 //! residuals cost nothing more, and are returned as the local estimate.
 
 use super::compact::{Compact, Precision};
-use super::kernels::{self, ROW_GROUP};
-use super::lu::{FillLimit, LuError, SparseLu};
-use crate::system::{Csr, RowBlock, RowValues};
-use faer::linalg::solvers::{PartialPivLu, Solve};
-use faer::{Mat, MatMut};
+use super::kernels::ROW_GROUP;
+use super::strip::{Strip, Work};
+use crate::system::{RowBlock, RowValues};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-
-/// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most this factor more than a sweep,
-/// and blocks save more laps than that on systems where sweeps converge slowly.
-const AUTO_FILL_FACTOR: usize = 16;
-/// ... and while factorising takes at most this many multiplications (seconds, not minutes).
-const AUTO_MULTIPLICATIONS: f64 = 4e9;
-/// Most entries of the factors if `lu` is asked for by name: 8 GB, some minutes.
-const ASKED_ENTRIES: usize = 700_000_000;
-const ASKED_MULTIPLICATIONS: f64 = 1e12;
-/// Dense blocks are factorised only when `lu` is asked for by name, and only up to this many rows (2/3 n³ operations,
-/// n² numbers).
-const DENSE_LU_ROWS: usize = 12_000;
 
 /// How a worker relaxes its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,6 +71,14 @@ pub enum RelaxationError {
         /// The value.
         omega: f64,
     },
+    /// The kernel gives no threads.
+    #[error("no {threads} threads to relax the rows: {why}; ask for fewer")]
+    Threads {
+        /// As many were wanted.
+        threads: usize,
+        /// The reason.
+        why: String,
+    },
     /// `lu` was asked for by name and is not possible.
     #[error(
         "--inner lu is not possible for rows {first} to {last}: {why}; use --inner sweep or more workers"
@@ -101,6 +99,7 @@ pub struct Relaxation {
     inner: Inner,
     omega: f64,
     precision: Precision,
+    threads: usize,
 }
 
 impl Default for Relaxation {
@@ -109,6 +108,7 @@ impl Default for Relaxation {
             inner: Inner::Auto,
             omega: 1.0,
             precision: Precision::Double,
+            threads: 1,
         }
     }
 }
@@ -123,12 +123,18 @@ impl Relaxation {
             inner,
             omega,
             precision: Precision::Double,
+            threads: 1,
         })
     }
 
     /// In how many bits sweeps read dense rows. The caller gives exact residuals to the sweeper at pauses.
     pub(crate) fn read_in(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// By how many threads; at least one.
+    pub(crate) fn by_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// The method for each block.
@@ -142,6 +148,11 @@ impl Relaxation {
     }
 }
 
+/// Fewest entries of a strip in one step: some hundred microseconds of work, many times what it costs to hand it to a thread and to wait for it.
+const STEP_ENTRIES: usize = if cfg!(test) { 40 } else { 100_000 };
+/// Fewest entries of a strip: with fewer, more threads would take longer.
+const STRIP_ENTRIES: usize = if cfg!(test) { 20 } else { 50_000 };
+
 /// One worker's rows and the means to relax them.
 #[derive(Debug)]
 pub struct Sweeper {
@@ -149,32 +160,53 @@ pub struct Sweeper {
     omega: f64,
     /// ω / aᵢᵢ of each own row.
     steps: Vec<f64>,
-    solver: Option<BlockSolver>,
     /// The rows with fewer bits, if they are swept so.
     compact: Option<Compact>,
-    /// Residuals, then corrections, of the own rows (lu only).
-    correction: Vec<f64>,
+    /// Cover the rows in order; at least one.
+    strips: Vec<Strip>,
+    /// Where there are several strips: for all but the first, which the caller's thread relaxes.
+    pool: Option<ThreadPool>,
     note: Option<String>,
-}
-
-#[derive(Debug)]
-enum BlockSolver {
-    Sparse(SparseLu),
-    Dense(PartialPivLu<f64>),
 }
 
 impl Sweeper {
     /// Takes over a block; factorises it if `relaxation` asks for it, or leaves the choice and it pays.
     pub fn new(block: RowBlock, relaxation: Relaxation) -> Result<Self, RelaxationError> {
-        let (solver, mut note) = choose(&block, relaxation.inner)?;
-        let compact = match &solver {
-            None => Compact::new(&block, relaxation.precision),
-            Some(_) => None,
+        let threads = relaxation.threads.min(block.stored() / STRIP_ENTRIES);
+        let ranges = divide(&block, threads.max(1));
+        let pool = match ranges.len() {
+            1 => None,
+            strips => {
+                let pool = ThreadPoolBuilder::new().num_threads(strips - 1);
+                let pool = pool.thread_name(|thread| format!("tsumuji-strip-{}", thread + 2));
+                Some(pool.build().map_err(|error| RelaxationError::Threads {
+                    threads: strips,
+                    why: error.to_string(),
+                })?)
+            }
         };
+        let make = |rows| Strip::new(&block, rows, relaxation.inner);
+        let strips = each(pool.as_ref(), ranges, make).into_iter();
+        let mut strips: Vec<Strip> = strips.collect::<Result<_, _>>()?;
+        if !strips.iter().all(Strip::has_factors) {
+            strips.iter_mut().for_each(Strip::forget_factors);
+        }
+        let compact = match strips[0].has_factors() {
+            false => Compact::new(&block, relaxation.precision),
+            true => None,
+        };
+        let (first, last) = (block.rows.start + 1, block.rows.end);
+        let mut note = strips.iter_mut().find_map(|strip| strip.note.take());
         if compact.is_none() && relaxation.precision != Precision::Double {
-            let (first, last) = (block.rows.start + 1, block.rows.end);
             note = Some(format!(
                 "rows {first} to {last} stay in double precision: only sweeps over dense rows read fewer bits"
+            ));
+        }
+        if strips.len() < relaxation.threads && note.is_none() {
+            note = Some(format!(
+                "rows {first} to {last} are shared by {} of {} threads: for more they are too few",
+                strips.len(),
+                relaxation.threads
             ));
         }
         let steps = block
@@ -185,12 +217,8 @@ impl Sweeper {
         Ok(Self {
             omega: relaxation.omega,
             steps,
-            correction: if solver.is_some() {
-                vec![0.0; block.rhs.len()]
-            } else {
-                Vec::new()
-            },
-            solver,
+            strips,
+            pool,
             compact,
             note,
             block,
@@ -221,11 +249,73 @@ impl Sweeper {
 
     /// The method in use; never `auto`.
     pub fn inner(&self) -> Inner {
-        if self.solver.is_some() {
+        if self.strips[0].has_factors() {
             Inner::Lu
         } else {
             Inner::Sweep
         }
+    }
+
+    /// Threads that relax.
+    pub fn threads(&self) -> usize {
+        self.strips.len()
+    }
+
+    /// Is to be called when x of the own rows was changed otherwise than by [`relax`](Self::relax).
+    pub(crate) fn x_has_changed(&mut self) {
+        self.strips.iter_mut().for_each(Strip::x_has_changed);
+    }
+
+    /// The steps of a lap, of one row each: all own rows, or those of the longest strip.
+    pub(crate) fn lap_rows(&self) -> Range<usize> {
+        let longest = self.strips.iter().map(|strip| strip.rows.len()).max();
+        let first = self.block.rows.start;
+        first..first + longest.unwrap_or(0)
+    }
+
+    /// Fewest rows of a step that is worth handing to threads.
+    pub(crate) fn least_rows(&self) -> usize {
+        if self.strips.len() == 1 {
+            return 1;
+        }
+        let per_row = self.block.stored().div_ceil(self.block.rhs.len());
+        STEP_ENTRIES.div_ceil(per_row.max(1))
+    }
+
+    /// The rows of step `rows`, strip by strip.
+    pub(crate) fn parts(&self, rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let lap = self.lap_rows();
+        let step = rows.clone();
+        self.strips
+            .iter()
+            .map(move |strip| share(&lap, &step, &strip.rows))
+    }
+
+    /// What `make` makes of each thread's rows, by these threads.
+    pub(crate) fn each_strip<T: Send>(&self, make: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+        let rows = self.strips.iter().map(|strip| strip.rows.clone());
+        each(self.pool.as_ref(), rows.collect(), make)
+    }
+
+    /// b − A x of the own rows into `out`, with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0. `x` is the whole vector.
+    pub(crate) fn exact_residual(&self, x: &[f64], out: &mut [f64], magnitude: bool) -> f64 {
+        let block = &self.block;
+        let mut rest = out;
+        let mut jobs = Vec::new();
+        for strip in &self.strips {
+            let (own, others) = rest.split_at_mut(strip.rows.len());
+            jobs.push((strip.rows.clone(), own));
+            rest = others;
+        }
+        let one = |(rows, out): (Range<usize>, &mut [f64])| {
+            let own = rows.start - block.rows.start..rows.end - block.rows.start;
+            block.exact_residual(own.clone(), x, out);
+            match magnitude {
+                true => block.magnitude_sq(own, x),
+                false => 0.0,
+            }
+        };
+        each(self.pool.as_ref(), jobs, one).iter().sum()
     }
 
     /// A note for the user, for example why `auto` did not take LU.
@@ -233,11 +323,11 @@ impl Sweeper {
         self.note.as_deref()
     }
 
-    /// One lap as a sequence of sub-ranges of at most `rows` rows, each to be given to [`Sweeper::relax`]. With LU it
-    /// is always the whole block.
+    /// One lap as a sequence of steps of at most `rows` rows, each to be given to [`Sweeper::relax`]. With LU it
+    /// is always one.
     pub fn lap(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let own = self.block.rows.clone();
-        let rows = if self.solver.is_some() {
+        let own = self.lap_rows();
+        let rows = if self.strips[0].has_factors() {
             own.len()
         } else {
             rows.max(1)
@@ -266,197 +356,94 @@ impl Sweeper {
             .clamp(ROW_GROUP.min(rows), rows.max(1))
     }
 
-    /// Renews `x[rows]`, a sub-range of the own rows (with LU: all of them), from the whole vector `x`. Returns the sum of the squared residuals of
-    /// these rows, each from before its row was renewed.
+    /// Renews x in step `rows` (with LU: the whole lap), from the whole vector `x`. Returns the sum of the squared residuals of these rows, each from
+    /// before its row was renewed.
     pub fn relax(&mut self, rows: Range<usize>, x: &mut [f64]) -> f64 {
         assert_eq!(
             x.len(),
             self.block.columns,
             "relaxation needs the whole vector"
         );
-        let own = &self.block.rows;
+        let lap = self.lap_rows();
         assert!(
-            own.start <= rows.start && rows.end <= own.end,
-            "rows {rows:?} are not all within {own:?}"
+            lap.start <= rows.start && rows.end <= lap.end,
+            "rows {rows:?} are not all within {lap:?}"
         );
-        if let Some(solver) = &mut self.solver {
-            assert_eq!(&rows, own, "LU renews the whole block at once");
-            return relax_block(&self.block, solver, &mut self.correction, self.omega, x);
+        let work = Work {
+            block: &self.block,
+            omega: self.omega,
+            steps: &self.steps,
+            compact: self.compact.as_ref(),
+        };
+        if let [strip] = &mut self.strips[..] {
+            return strip.relax(work, rows, x);
         }
-        if let Some(compact) = &self.compact {
-            return compact.relax((own.start, &self.steps), rows, x);
-        }
-        match &self.block.values {
-            RowValues::Dense(_) => relax_dense(&self.block, &self.steps, rows, x),
-            RowValues::Sparse(csr) => relax_sparse(&self.block, csr, &self.steps, rows, x),
-        }
+        let strips = self.strips.iter_mut();
+        let jobs: Vec<(&mut Strip, Range<usize>)> = strips
+            .map(|strip| {
+                let rows = share(&lap, &rows, &strip.rows);
+                (strip, rows)
+            })
+            .collect();
+        let now = &*x;
+        let relaxed = each(self.pool.as_ref(), jobs, |(strip, rows)| {
+            strip.relax_beside(work, rows.clone(), now);
+            (strip, rows)
+        });
+        let relaxed = relaxed.into_iter();
+        relaxed.map(|(strip, rows)| strip.give(rows, x)).sum()
     }
 }
 
-/// Gauss–Seidel over dense rows. A group's full products are computed with the old x, several rows at once; then each row is corrected by the changes
-/// of the rows before it in the group: the same order of renewals as row by row.
-fn relax_dense(block: &RowBlock, steps: &[f64], rows: Range<usize>, x: &mut [f64]) -> f64 {
-    let RowValues::Dense(values) = &block.values else {
-        unreachable!("called for dense rows");
+/// Runs a job on each thread: the first on this one, the others in the pool.
+fn each<J: Send, T: Send>(
+    pool: Option<&ThreadPool>,
+    jobs: Vec<J>,
+    run: impl Fn(J) -> T + Sync,
+) -> Vec<T> {
+    let Some(pool) = pool else {
+        return jobs.into_iter().map(run).collect();
     };
-    let n = block.columns;
-    let first = block.rows.start;
-    let mut squares = 0.0;
-    let mut row = rows.start;
-    while row + ROW_GROUP <= rows.end {
-        let own = row - first;
-        let group: [&[f64]; ROW_GROUP] =
-            std::array::from_fn(|k| &values[(own + k) * n..(own + k + 1) * n]);
-        let products = kernels::dot_group(group, x);
-        let mut moved = [0.0; ROW_GROUP];
-        for k in 0..ROW_GROUP {
-            let mut residual = block.rhs[own + k] - products[k];
-            for earlier in 0..k {
-                residual -= group[k][row + earlier] * moved[earlier];
-            }
-            squares += residual * residual;
-            moved[k] = steps[own + k] * residual;
+    let mut results: Vec<Option<T>> = jobs.iter().map(|_| None).collect();
+    let mut jobs = jobs.into_iter().zip(&mut results);
+    let first = jobs.next();
+    let run = &run;
+    pool.in_place_scope(|scope| {
+        for (job, result) in jobs {
+            scope.spawn(move |_| *result = Some(run(job)));
         }
-        for k in 0..ROW_GROUP {
-            x[row + k] += moved[k];
+        if let Some((job, result)) = first {
+            *result = Some(run(job));
         }
-        row += ROW_GROUP;
-    }
-    for row in row..rows.end {
-        let own = row - first;
-        let residual = block.rhs[own] - kernels::dot(&values[own * n..(own + 1) * n], x);
-        squares += residual * residual;
-        x[row] += steps[own] * residual;
-    }
-    squares
+    });
+    results.into_iter().flatten().collect()
 }
 
-/// Gauss–Seidel over sparse rows.
-fn relax_sparse(
-    block: &RowBlock,
-    csr: &Csr,
-    steps: &[f64],
-    rows: Range<usize>,
-    x: &mut [f64],
-) -> f64 {
-    let first = block.rows.start;
-    let mut squares = 0.0;
-    for row in rows {
-        let own = row - first;
-        let residual = block.rhs[own] - csr.row_dot(own, x);
-        squares += residual * residual;
-        x[row] += steps[own] * residual;
-    }
-    squares
+/// The part of a strip that belongs to step `rows` of `lap`: the steps of a lap cover every strip once.
+fn share(lap: &Range<usize>, rows: &Range<usize>, strip: &Range<usize>) -> Range<usize> {
+    let at = |row: usize| strip.start + (row - lap.start) * strip.len() / lap.len();
+    at(rows.start)..at(rows.end)
 }
 
-/// x += ω B⁻¹ (b − A x) for the whole block.
-fn relax_block(
-    block: &RowBlock,
-    solver: &mut BlockSolver,
-    correction: &mut [f64],
-    omega: f64,
-    x: &mut [f64],
-) -> f64 {
-    for (correction, row) in correction.iter_mut().zip(block.rows.clone()) {
-        *correction = block.residual(row, x);
-    }
-    let squares = kernels::sum_of_squares(correction);
-    match solver {
-        BlockSolver::Sparse(lu) => lu.solve(correction),
-        BlockSolver::Dense(lu) => {
-            let rows = correction.len();
-            lu.solve_in_place(MatMut::from_column_major_slice_mut(correction, rows, 1));
+/// At most `count` strips of about as many entries each.
+fn divide(block: &RowBlock, count: usize) -> Vec<Range<usize>> {
+    let rows = block.rows.len();
+    let stored = block.stored();
+    let mut strips: Vec<Range<usize>> = Vec::with_capacity(count);
+    let mut first = 0;
+    for strip in 1..=count {
+        let goal = stored * strip / count;
+        let end = match &block.values {
+            _ if strip == count => rows,
+            RowValues::Dense(_) => (rows * strip / count).next_multiple_of(ROW_GROUP).min(rows),
+            RowValues::Sparse(csr) => csr.offsets().partition_point(|&before| before < goal),
+        };
+        if end > first {
+            strips.push(block.rows.start + first..block.rows.start + end);
+            first = end;
         }
     }
-    for (x, correction) in x[block.rows.clone()].iter_mut().zip(correction) {
-        *x += omega * *correction;
-    }
-    squares
-}
-
-/// Makes the factors for `block`; without factors, the reason.
-fn choose(
-    block: &RowBlock,
-    inner: Inner,
-) -> Result<(Option<BlockSolver>, Option<String>), RelaxationError> {
-    let asked = match inner {
-        Inner::Sweep => return Ok((None, None)),
-        Inner::Lu => true,
-        Inner::Auto => false,
-    };
-    let refusal = |why: String| RelaxationError::Lu {
-        first: block.rows.start + 1,
-        last: block.rows.end,
-        why,
-    };
-    match &block.values {
-        RowValues::Dense(_) if !asked => Ok((None, None)),
-        RowValues::Dense(values) => {
-            let rows = block.rhs.len();
-            if rows > DENSE_LU_ROWS {
-                return Err(refusal(format!(
-                    "{rows} dense rows are more than the {DENSE_LU_ROWS} that are factorised"
-                )));
-            }
-            let own = Mat::from_fn(rows, rows, |i, j| {
-                values[i * block.columns + block.rows.start + j]
-            });
-            let lu = own.partial_piv_lu();
-            let singular =
-                (0..rows).any(|k| !(lu.U()[(k, k)].abs() > 0.0 && lu.U()[(k, k)].is_finite()));
-            if singular {
-                return Err(refusal("the diagonal block is singular".into()));
-            }
-            Ok((Some(BlockSolver::Dense(lu)), None))
-        }
-        RowValues::Sparse(csr) => {
-            let limit = if asked {
-                FillLimit {
-                    entries: ASKED_ENTRIES,
-                    multiplications: ASKED_MULTIPLICATIONS,
-                }
-            } else {
-                FillLimit {
-                    entries: csr.stored().saturating_mul(AUTO_FILL_FACTOR),
-                    multiplications: AUTO_MULTIPLICATIONS,
-                }
-            };
-            match SparseLu::new(&diagonal_block(block, csr), limit) {
-                Ok(lu) => Ok((Some(BlockSolver::Sparse(lu)), None)),
-                Err(LuError::Singular { column }) if asked => Err(refusal(format!(
-                    "the diagonal block is singular (no pivot for unknown {})",
-                    block.rows.start + column + 1
-                ))),
-                Err(error) if asked => Err(refusal(error.to_string())),
-                Err(error) => {
-                    let (first, last) = (block.rows.start + 1, block.rows.end);
-                    Ok((
-                        None,
-                        Some(format!(
-                            "rows {first} to {last} are swept instead of solved by LU: {error}"
-                        )),
-                    ))
-                }
-            }
-        }
-    }
-}
-
-/// The own columns of the own rows.
-pub(crate) fn diagonal_block(block: &RowBlock, csr: &Csr) -> Csr {
-    let (first, last) = (block.rows.start as u32, block.rows.end as u32);
-    let mut offsets = vec![0];
-    let mut indices = Vec::new();
-    let mut values = Vec::new();
-    for own in 0..csr.rows() {
-        let (columns, row) = csr.row(own);
-        let range = columns.partition_point(|&c| c < first)..columns.partition_point(|&c| c < last);
-        indices.extend(columns[range.clone()].iter().map(|column| column - first));
-        values.extend_from_slice(&row[range]);
-        offsets.push(values.len());
-    }
-    Csr::new(block.rhs.len(), offsets, indices, values).expect("a part of valid rows")
+    strips
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 //! of the others, and goes on. The calling thread is the judge: when the sum of the local estimates is below the tolerance it pauses all threads, has
 //! the exact residual computed from the frozen x, and ends or resumes.
 //!
-//! Invariant: elements of the shared x are written by their owner only; while all threads are between the barriers of a pause nobody writes. Elements
+//! Invariant: elements of the shared x are written by their owner only, or by the judge in a pause; while all threads are between the barriers of a pause nobody writes. Elements
 //! are single 64-bit words, read and written whole (relaxed): a reader sees some value that the owner had, and asynchronous relaxation needs no more.
 
-use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
+use super::accelerate::{History, combine_all};
+use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper, kernels};
 use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{Order, PartitionError, RowBlock, System, partition};
-use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
@@ -39,14 +39,21 @@ pub fn solve(
     limits: Limits,
     progress: impl FnMut(Progress),
 ) -> Result<Outcome, ThreadsError> {
-    solve_until(system, workers, relaxation, limits, progress, || false)
+    solve_until(
+        system,
+        workers,
+        (relaxation, false),
+        limits,
+        progress,
+        || false,
+    )
 }
 
-/// As `solve`; when `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
+/// As `solve`; with the flag, laps are combined at pauses (GCR); when `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve_until(
     system: System,
     workers: usize,
-    relaxation: Relaxation,
+    (relaxation, combines): (Relaxation, bool),
     limits: Limits,
     mut progress: impl FnMut(Progress),
     stop: impl Fn() -> bool,
@@ -58,6 +65,7 @@ pub fn solve_until(
         None => system,
     };
     let ranges = partition(&system.matrix, workers)?;
+    let mut history = combines.then(|| History::new(system.n(), &system.rhs, false));
     let (n, norm) = (system.n(), system.rhs_norm());
     let sweepers = set_up(RowBlock::split(system, &ranges), relaxation)?;
     let notes = sweepers
@@ -67,6 +75,9 @@ pub fn solve_until(
         .collect();
     let shared = Shared {
         x: (0..n).map(|_| AtomicU64::new(0f64.to_bits())).collect(),
+        residual: (0..if combines { n } else { 0 })
+            .map(|_| AtomicU64::new(0))
+            .collect(),
         cells: (0..workers).map(|_| Cell::default()).collect(),
         command: AtomicUsize::new(RUN),
         gate: Barrier::new(workers + 1),
@@ -114,6 +125,13 @@ pub fn solve_until(
                 .or(stopped.then_some(Reason::Interrupted));
             verified_at = laps;
             verifications += 1;
+            if let (Some(history), None) = (&mut history, &reason) {
+                let mut x: Vec<f64> = shared.x.iter().map(load).collect();
+                combine_all(history, &mut x, shared.residual.iter().map(load).collect());
+                for (shared, x) in shared.x.iter().zip(&x) {
+                    store(shared, *x);
+                }
+            }
             shared.resume(if reason.is_some() { END } else { RUN });
             seconds.verify_last = verifying.elapsed().as_secs_f64();
             seconds.verify += seconds.verify_last;
@@ -164,6 +182,8 @@ struct Cell {
 
 struct Shared {
     x: Vec<AtomicU64>,
+    /// The exact residual as of the last pause, where laps are combined; written by the owner of the row.
+    residual: Vec<AtomicU64>,
     cells: Vec<Cell>,
     command: AtomicUsize,
     /// All workers and the judge.
@@ -244,10 +264,27 @@ impl Shared {
         for (private, shared) in x.iter_mut().zip(&self.x) {
             *private = load(shared);
         }
-        store(&self.cells[worker].residual_sq, block.residual_sq(x));
-        store(&self.cells[worker].magnitude_sq, block.magnitude_sq(x));
+        let mut exact = vec![0.0; block.rhs.len()];
+        block.exact_residual(0..exact.len(), x, &mut exact);
+        let squares = kernels::sum_of_squares(&exact);
+        store(&self.cells[worker].residual_sq, squares);
+        let combines = !self.residual.is_empty();
+        if combines {
+            for (shared, exact) in self.residual[block.rows.clone()].iter().zip(&exact) {
+                store(shared, *exact);
+            }
+        }
+        store(
+            &self.cells[worker].magnitude_sq,
+            block.magnitude_sq(0..block.rhs.len(), x),
+        );
         self.gate.wait();
         self.gate.wait();
+        if combines {
+            for (private, shared) in x.iter_mut().zip(&self.x) {
+                *private = load(shared);
+            }
+        }
         self.command.load(Ordering::Relaxed) != END
     }
 }
@@ -255,7 +292,7 @@ impl Shared {
 /// One worker's loop.
 fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
     let cell = &shared.cells[worker];
-    let foreign = ranges_of(&sweeper.block().foreign_columns());
+    let foreign = super::ranges_of(&sweeper.block().foreign_columns());
     let rows_per_step = sweeper.rows_per_step();
     let mut x = vec![0.0; shared.x.len()];
     loop {
@@ -310,19 +347,6 @@ fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>,
             })
             .collect()
     })
-}
-
-/// Ranges of consecutive columns.
-fn ranges_of(columns: &[u32]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for &column in columns {
-        let column = column as usize;
-        match ranges.last_mut() {
-            Some(range) if range.end == column => range.end += 1,
-            _ => ranges.push(column..column + 1),
-        }
-    }
-    ranges
 }
 
 fn load(word: &AtomicU64) -> f64 {

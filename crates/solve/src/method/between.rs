@@ -25,8 +25,12 @@ pub fn choose(known: Known<'_>) -> (Krylov, String) {
 }
 
 /// The Krylov method asked for.
-pub fn asked(known: Known<'_>, method: Method) -> Result<Option<Krylov>, MethodError> {
-    let (suited, _) = suited(known);
+pub fn asked(
+    known: Known<'_>,
+    (method, preconditioning): (Method, Option<Preconditioning>),
+) -> Result<Option<Krylov>, MethodError> {
+    let (mut suited, _) = suited(known);
+    suited.preconditioning = preconditioning.unwrap_or(suited.preconditioning);
     match method {
         Method::Cg if suited.kind != Kind::Cg && !is_symmetric(known) => {
             Err(MethodError::NotSymmetric)
@@ -88,8 +92,11 @@ mod tests {
         assert_eq!(why, "GMRES with Jacobi: the matrix is dense");
         let system = what.system(1).unwrap();
         for known in [Known::Generated(&what), Known::Matrix(&system.matrix)] {
-            assert_eq!(asked(known, Method::Cg), Err(MethodError::NotSymmetric));
-            assert_eq!(asked(known, Method::Relax), Ok(None));
+            assert_eq!(
+                asked(known, (Method::Cg, None)),
+                Err(MethodError::NotSymmetric)
+            );
+            assert_eq!(asked(known, (Method::Relax, None)), Ok(None));
         }
     }
 }

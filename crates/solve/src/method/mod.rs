@@ -173,6 +173,8 @@ impl Source {
 /// The run under way.
 struct Run<'a> {
     threads: Option<usize>,
+    /// Asked for.
+    preconditioning: Option<Preconditioning>,
     limits: Limits,
     progress: &'a mut dyn FnMut(Progress),
     stop: &'a (dyn Fn() -> bool + Sync),
@@ -189,11 +191,12 @@ struct Run<'a> {
     residual: f64,
 }
 
-/// Solves `source` in this process, with `threads` threads or as many as pay, from x = 0. `method` is not one of relaxation. `stop` is asked after
+/// Solves `source` in this process, with `threads` threads or as many as pay, from x = 0. `method` is not one of relaxation; the preconditioner is for
+/// conjugate gradients and GMRES when they are asked for. `stop` is asked after
 /// each iteration of the first thread. The laps of the outcome are iterations, one entry a thread.
 pub fn solve(
     source: Source,
-    method: Method,
+    (method, preconditioning): (Method, Option<Preconditioning>),
     threads: Option<usize>,
     limits: Limits,
     progress: &mut dyn FnMut(Progress),
@@ -201,6 +204,7 @@ pub fn solve(
 ) -> Result<Outcome, MethodError> {
     let run = Run {
         threads,
+        preconditioning,
         limits,
         progress,
         stop,
@@ -242,7 +246,9 @@ impl Run<'_> {
             }
             Method::Cg | Method::Gmres => {
                 let kind = method.krylov().expect("one of the two");
-                let end = self.iterate_system(system, (kind, look.preconditioning()), None)?;
+                let asked = self.preconditioning;
+                let how = (kind, asked.unwrap_or(look.preconditioning()));
+                let end = self.iterate_system(system, how, None)?;
                 return Ok(self.finish(end));
             }
             _ => {}
@@ -356,7 +362,8 @@ impl Run<'_> {
             } => (made_by_threads(&what, seed, solution, threads), None),
         };
         self.seconds.load = making.elapsed().as_secs_f64();
-        let how = (kind, Preconditioning::Jacobi);
+        let asked = self.preconditioning;
+        let how = (kind, asked.unwrap_or(Preconditioning::Jacobi));
         let budget = budget.filter(|_| spare.is_some());
         let end = self.iterate(blocks, how, budget);
         if let (End::Slow | End::Stalled | End::Overflow, Some(system)) = (end, spare) {

@@ -16,7 +16,15 @@ fn limits(tolerance: f64) -> Limits {
 }
 
 fn solved(source: Source, method: Method) -> Outcome {
-    solve(source, method, None, limits(1e-10), &mut |_| (), &|| false).unwrap()
+    solve(
+        source,
+        (method, None),
+        None,
+        limits(1e-10),
+        &mut |_| (),
+        &|| false,
+    )
+    .unwrap()
 }
 
 fn made(text: &str) -> System {
@@ -56,7 +64,7 @@ fn made_rows_are_the_same() {
             seed: 1,
             solution: Solution::Random,
         },
-        Method::Gmres,
+        (Method::Gmres, None),
         Some(3),
         limits(1e-10),
         &mut |_| (),
@@ -101,7 +109,14 @@ fn slow_iterations_end_in_a_factorisation() {
 #[test]
 fn refusals_and_stops() {
     let run = |source, method, stop: &(dyn Fn() -> bool + Sync)| {
-        solve(source, method, None, limits(1e-10), &mut |_| (), stop)
+        solve(
+            source,
+            (method, None),
+            None,
+            limits(1e-10),
+            &mut |_| (),
+            stop,
+        )
     };
     let dense = Source::System(made("dense:100"));
     assert_eq!(

@@ -184,13 +184,20 @@ impl RowBlock {
     /// so that the result holds even where the residual is far below the last bit of A x. `x` is the whole vector.
     pub fn residual_sq(&self, x: &[f64]) -> f64 {
         let mut squares = CarriedSum::default();
-        self.for_each_residual(x, |_, residual| squares.add(residual * residual));
+        self.for_each_residual(0..self.rhs.len(), x, |residual| {
+            squares.add(residual * residual);
+        });
         squares.total()
     }
 
-    /// b − A x of the own rows into `out`, as [`residual_sq`](Self::residual_sq) computes them.
-    pub(crate) fn exact_residual(&self, x: &[f64], out: &mut [f64]) {
-        self.for_each_residual(x, |own, residual| out[own] = residual);
+    /// b − A x of some rows into `out`, as [`residual_sq`](Self::residual_sq) computes them. `own`: counted from the first row of the block.
+    pub(crate) fn exact_residual(&self, own: Range<usize>, x: &[f64], out: &mut [f64]) {
+        let mut out = out.iter_mut();
+        self.for_each_residual(own, x, |residual| {
+            if let Some(out) = out.next() {
+                *out = residual;
+            }
+        });
     }
 
     /// b − A x of a whole system into `out`, with carried rounding errors.
@@ -211,30 +218,28 @@ impl RowBlock {
         }
     }
 
-    fn for_each_residual(&self, x: &[f64], mut visit: impl FnMut(usize, f64)) {
+    fn for_each_residual(&self, rows: Range<usize>, x: &[f64], mut visit: impl FnMut(f64)) {
         assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
-        for own in 0..self.rhs.len() {
-            visit(
-                own,
-                match &self.values {
-                    RowValues::Dense(values) => {
-                        let values = &values[own * self.columns..(own + 1) * self.columns];
-                        kernels::carried_residual(self.rhs[own], values, x)
-                    }
-                    RowValues::Sparse(csr) => {
-                        let (columns, values) = csr.row(own);
-                        kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
-                    }
-                },
-            );
+        for own in rows {
+            visit(match &self.values {
+                RowValues::Dense(values) => {
+                    let values = &values[own * self.columns..(own + 1) * self.columns];
+                    kernels::carried_residual(self.rhs[own], values, x)
+                }
+                RowValues::Sparse(csr) => {
+                    let (columns, values) = csr.row(own);
+                    kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
+                }
+            });
         }
     }
 
-    /// Σ (|b| + |A| |x|)² over the own rows. Times ε² this is the square of the residual that rounding alone leaves:
+    /// Σ (|b| + |A| |x|)² over some rows, counted from the first of the block. Times ε² this is the square of the residual that rounding alone leaves:
     /// no tolerance far below it can be reached. `x` is the whole vector.
-    pub(crate) fn magnitude_sq(&self, x: &[f64]) -> f64 {
+    pub(crate) fn magnitude_sq(&self, rows: Range<usize>, x: &[f64]) -> f64 {
         let mut squares = CarriedSum::default();
-        for (own, rhs) in self.rhs.iter().enumerate() {
+        for own in rows {
+            let rhs = self.rhs[own];
             let product: f64 = match &self.values {
                 RowValues::Dense(values) => {
                     let values = &values[own * self.columns..(own + 1) * self.columns];
@@ -256,23 +261,23 @@ impl RowBlock {
 
     /// Columns outside the own rows that some own row uses, ascending: the part of x this block reads from others.
     pub fn foreign_columns(&self) -> Vec<u32> {
-        let foreign = |column: usize| !self.rows.contains(&column);
-        match &self.values {
-            RowValues::Dense(_) => (0..self.columns)
-                .filter(|&column| foreign(column))
-                .map(|column| column as u32)
-                .collect(),
-            RowValues::Sparse(csr) => {
-                let mut used = vec![false; self.columns];
-                for &column in csr.indices() {
-                    used[column as usize] = true;
-                }
-                (0..self.columns)
-                    .filter(|&column| used[column] && foreign(column))
-                    .map(|column| column as u32)
-                    .collect()
-            }
+        self.read_outside(&self.rows)
+    }
+
+    /// Columns outside of `rows`, some of the own rows, that one of them uses, ascending.
+    pub(crate) fn read_outside(&self, rows: &Range<usize>) -> Vec<u32> {
+        let foreign = |column: usize| !rows.contains(&column);
+        let RowValues::Sparse(csr) = &self.values else {
+            let columns = (0..self.columns).filter(|&column| foreign(column));
+            return columns.map(|column| column as u32).collect();
+        };
+        let own = rows.start - self.rows.start..rows.end - self.rows.start;
+        let mut used = vec![false; self.columns];
+        for &column in &csr.indices()[csr.offsets()[own.start]..csr.offsets()[own.end]] {
+            used[column as usize] = true;
         }
+        let columns = (0..self.columns).filter(|&column| used[column] && foreign(column));
+        columns.map(|column| column as u32).collect()
     }
 
     /// Position of `row` among the own rows.
@@ -317,7 +322,7 @@ mod tests {
             assert_eq!(block.residual(2, &x), 3.0 - (6.0 + 18.0));
             assert_eq!(block.residual_sq(&x), 1.0 + 21.0 * 21.0);
             assert_eq!(
-                block.magnitude_sq(&x),
+                block.magnitude_sq(0..2, &x),
                 (2.0f64 + 17.0).powi(2) + (3.0f64 + 24.0).powi(2)
             );
             let parts = RowBlock::split(system.clone(), &[0..1, 1..3]);

@@ -1,10 +1,10 @@
 //! The end of an epoch: all workers hold the same x, whose exact residual decides.
 
 use super::{Cause, Judge, JudgeFault, Phase, Policy};
-use crate::distributed::accelerate::combine;
 use crate::distributed::config::{Krylov, Mode};
 use crate::distributed::message::{Frozen, Order};
 use crate::krylov::{End, Kind, Preconditioning};
+use crate::local::accelerate::combine;
 use crate::report::Reason;
 
 /// Exchanges in a row after which workers may hold different blocks. Blocks are sent reliably, so one should be enough.

@@ -5,7 +5,7 @@ use crate::distributed::config::Mode;
 use crate::distributed::space::{Parts, places};
 use crate::distributed::step::WorkerFault;
 use crate::distributed::watch::Cause;
-use crate::krylov::{Part, Patience, Space, iterate};
+use crate::krylov::{Patience, Space, Strips, iterate_strips};
 use crate::local::Limits;
 use std::ops::Range;
 
@@ -36,6 +36,7 @@ impl Worker {
             rhs_norm: self.rhs_sq.sqrt(),
             start: own.start,
             snapshots: setup.config.checkpoints || team.len() > 1,
+            outlives: setup.config.outlive_ms > 0,
             team,
         })
     }
@@ -45,9 +46,7 @@ impl Worker {
         &mut self,
         space: &mut S,
     ) -> Result<Result<(), WorkerFault>, S::Error> {
-        let (Some(setup), Some(field), Some(preconditioner)) =
-            (&self.setup, &mut self.field, &self.preconditioner)
-        else {
+        let (Some(setup), Some(field)) = (&self.setup, &mut self.field) else {
             unreachable!("running")
         };
         let Mode::Krylov(krylov) = setup.config.mode else {
@@ -61,9 +60,13 @@ impl Worker {
         let mut x = field.own_x().to_vec();
         let ended = match limits {
             Ok(limits) => {
-                let mut part = Part::new(field.sweeper().block(), preconditioner, rows_most);
+                let strips = Strips {
+                    block: field.sweeper().block(),
+                    strips: &self.preconditioners,
+                    rows_most,
+                };
                 let patience = Patience::unlimited(limits);
-                iterate(krylov.kind, &mut part, &mut x, &patience, space)
+                iterate_strips(&strips, krylov.kind, &mut x, &patience, space)
             }
             Err(_) => {
                 return Ok(Err(WorkerFault::Protocol {

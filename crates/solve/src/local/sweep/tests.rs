@@ -1,5 +1,5 @@
 use super::*;
-use crate::system::{Dense, Matrix, System};
+use crate::system::{Csr, Dense, Matrix, System};
 
 /// The oracle: Gauss–Seidel as defined, one row after the other, on a matrix of single entries.
 fn naive_sweep(system: &System, rows: Range<usize>, omega: f64, x: &mut [f64]) {
@@ -87,6 +87,82 @@ fn sweeps_agree_with_the_oracle() {
                 }
             }
         }
+    }
+}
+
+/// Several threads do what one does in each strip, with the other strips' values of before the step; a lap renews every row once.
+#[test]
+fn threads_share_the_rows() {
+    for system in [dense(60), sparse(60)] {
+        for (own, steps, threads) in [(0..60, 60, 2), (5..57, 4, 3), (5..57, 7, 2), (3..9, 1, 5)] {
+            let relaxation = Relaxation::new(Inner::Sweep, 1.2).unwrap();
+            let block = RowBlock::cut(&system, own.clone());
+            let mut sweeper = Sweeper::new(block, relaxation.by_threads(threads)).unwrap();
+            let most = sweeper.block().stored() / STRIP_ENTRIES;
+            // Strips of dense rows are whole groups.
+            let most = most.min(own.len().div_ceil(ROW_GROUP)).max(1);
+            assert_eq!(sweeper.threads(), threads.min(most), "{own:?}");
+            assert_eq!(sweeper.note().is_some(), sweeper.threads() < threads);
+            let mut x: Vec<f64> = (0..60).map(|k| number(k, 3)).collect();
+            let mut expected = x.clone();
+            for lap in 0..4 {
+                if lap == 2 {
+                    // As at a pause.
+                    x.iter_mut().for_each(|x| *x *= 0.5);
+                    expected.clone_from(&x);
+                    sweeper.x_has_changed();
+                }
+                let mut visits = vec![0; 60];
+                for step in sweeper.lap(steps) {
+                    let before = expected.clone();
+                    let mut met = 0.0;
+                    for rows in sweeper.parts(&step) {
+                        let mut strip = before.clone();
+                        for row in rows.clone() {
+                            visits[row] += 1;
+                            met += sweeper.block().residual(row, &strip).powi(2);
+                            naive_sweep(&system, row..row + 1, 1.2, &mut strip);
+                        }
+                        expected[rows.clone()].copy_from_slice(&strip[rows]);
+                    }
+                    let squares = sweeper.relax(step, &mut x);
+                    assert!((squares - met).abs() <= 1e-9 * met + 1e-24);
+                    for (x, expected) in x.iter().zip(&expected) {
+                        assert!((x - expected).abs() < 1e-12, "{x} {expected}");
+                    }
+                }
+                assert!((0..60).all(|row| visits[row] == usize::from(own.contains(&row))));
+            }
+        }
+    }
+}
+
+/// Each thread solves its strip by LU; exact residuals are those of one thread.
+#[test]
+fn threads_solve_their_strips() {
+    for system in [dense(60), sparse(60)] {
+        let relaxation = Relaxation::new(Inner::Lu, 1.0).unwrap();
+        let block = RowBlock::cut(&system, 5..57);
+        let mut sweeper = Sweeper::new(block, relaxation.by_threads(2)).unwrap();
+        assert_eq!((sweeper.threads(), sweeper.inner()), (2, Inner::Lu));
+        let step = sweeper.lap(1).next().unwrap();
+        let strips: Vec<_> = sweeper.parts(&step).collect();
+        let before: Vec<f64> = (0..60).map(|k| number(k, 3)).collect();
+        let mut x = before.clone();
+        sweeper.relax(step, &mut x);
+        for rows in strips {
+            let mut alone = before.clone();
+            alone[rows.clone()].copy_from_slice(&x[rows.clone()]);
+            let strip = RowBlock::cut(&system, rows);
+            assert!(strip.residual_sq(&alone).sqrt() < 1e-12);
+        }
+        let mut residual = vec![0.0; 52];
+        let magnitude_sq = sweeper.exact_residual(&x, &mut residual, true);
+        let mut expected = vec![0.0; 52];
+        sweeper.block().exact_residual(0..52, &x, &mut expected);
+        assert_eq!(residual, expected);
+        let one = sweeper.block().magnitude_sq(0..52, &x);
+        assert!((magnitude_sq - one).abs() < 1e-12 * one);
     }
 }
 

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 /// Epochs remembered: as many as usual Krylov methods keep between restarts.
-pub(super) const WINDOW: usize = 40;
+pub(crate) const WINDOW: usize = 40;
 /// Memory for remembered moves of x per worker; at least two are kept.
 const WINDOW_BYTES: usize = 64 << 20;
 /// An epoch that is a combination of newer ones up to this part of the square of its norm is left out.
@@ -19,7 +19,7 @@ const DEPENDENT: f64 = 1e-12;
 
 /// A worker's memory of epochs.
 #[derive(Debug)]
-pub(super) struct History {
+pub(crate) struct History {
     window: usize,
     /// x and own r where the current epoch began.
     old: Option<(Vec<f64>, Vec<f64>)>,
@@ -42,7 +42,7 @@ struct Move {
 
 impl History {
     /// For `n` unknowns, of which `rhs` belongs to the own rows: x = 0 has r = b. `moved`: x is not 0, and its residual not known before the first pause.
-    pub(super) fn new(n: usize, rhs: &[f64], moved: bool) -> Self {
+    pub(crate) fn new(n: usize, rhs: &[f64], moved: bool) -> Self {
         let window = WINDOW_BYTES / (size_of::<f64>() * n.max(1));
         Self {
             window: window.clamp(2, WINDOW),
@@ -53,7 +53,7 @@ impl History {
     }
 
     /// Takes x and the exact residual of the own rows at a pause. Over the own rows: qᵢ·qⱼ for j ≤ i, then qᵢ·r.
-    pub(super) fn pause(&mut self, x: &[f64], residual: Vec<f64>) -> Vec<f64> {
+    pub(crate) fn pause(&mut self, x: &[f64], residual: Vec<f64>) -> Vec<f64> {
         if let Some((old_x, old_residual)) = self.old.take() {
             if self.moves.len() == self.window {
                 self.moves.pop_back();
@@ -79,7 +79,7 @@ impl History {
     }
 
     /// Moves x to the combination; the next epoch begins there. Without factors x stays. False: there are more factors than epochs.
-    pub(super) fn resume(&mut self, x: &mut [f64], factors: &[f64]) -> bool {
+    pub(crate) fn resume(&mut self, x: &mut [f64], factors: &[f64]) -> bool {
         if self.residual.is_empty() {
             return factors.is_empty(); // no residual was asked for at this pause: the epoch goes on for `old`
         }
@@ -98,6 +98,14 @@ impl History {
     }
 }
 
+/// Of one process, which has all rows: moves `x`, whose exact residual is `residual`, to the best combination.
+pub(crate) fn combine_all(history: &mut History, x: &mut [f64], residual: Vec<f64>) {
+    let residual_sq = super::kernels::sum_of_squares(&residual);
+    let dots = history.pause(x, residual);
+    let (factors, _) = combine(&dots, residual_sq).unwrap_or_default();
+    history.resume(x, &factors);
+}
+
 fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
@@ -109,7 +117,7 @@ fn epochs(dots: usize) -> Option<usize> {
 
 /// Factors that minimise ‖r − Σ αᵢ qᵢ‖², and this minimum, from the products over all rows; no factors where nothing is gained. `None`: `dots` is not
 /// of this form.
-pub(super) fn combine(dots: &[f64], residual_sq: f64) -> Option<(Vec<f64>, f64)> {
+pub(crate) fn combine(dots: &[f64], residual_sq: f64) -> Option<(Vec<f64>, f64)> {
     let count = epochs(dots.len())?;
     let gram = |i: usize, j: usize| dots[i.max(j) * (i.max(j) + 1) / 2 + i.min(j)];
     let with_residual = &dots[count * (count + 1) / 2..];

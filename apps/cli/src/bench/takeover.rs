@@ -1,0 +1,174 @@
+//! `tsumuji bench takeover`: what a solve takes of whose workers one is killed, beside one that began without it.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::{stop, table};
+use tsumuji_node::LinkSpec;
+use tsumuji_solve::system::Generate;
+
+use crate::interrupt::Interrupted;
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The system
+    #[arg(long, value_name = "SPEC", default_value = "dense:12000")]
+    generate: Generate,
+    /// Workers, of which one is killed
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+    workers: u16,
+    /// The link between them
+    #[arg(long, value_name = "LINK", default_value = "shm")]
+    link: LinkSpec,
+    /// How it is solved: relax, relax+gcr, cg or gmres
+    #[arg(long, value_name = "METHOD", default_value = "relax+gcr")]
+    method: String,
+    /// When the worker is killed: this part of the iterations of undisturbed runs
+    #[arg(long, value_name = "PART", default_value_t = 0.5)]
+    at: f64,
+    /// Rounds in which all are measured in turn
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs of which none may last until the moment to kill.
+const TRIES: u32 = 5;
+
+/// Seconds of a run: until its rows were distributed, and in all, with a second distribution.
+#[derive(Debug, Clone, Copy)]
+struct Took {
+    before: f64,
+    whole: f64,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Outcome {
+    ensure!(
+        (0.0..1.0).contains(&args.at),
+        "--at: give a part from 0 to below 1, not {}",
+        args.at
+    );
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    let (all, fewer) = (args.workers, args.workers - 1);
+    talk.say(&format!(
+        "{}, {}, over {}; seconds with all distribution of rows",
+        args.generate, args.method, args.link
+    ));
+    let mut columns: [Vec<f64>; 3] = Default::default();
+    for _ in 0..args.rounds {
+        let whole = finish(start(args, all)?)?;
+        let without = finish(start(args, fewer)?)?;
+        let moment = whole.before + args.at * (whole.whole - whole.before);
+        let killed = killed(args, Duration::from_secs_f64(moment))?;
+        for (column, took) in columns.iter_mut().zip([whole, without, killed]) {
+            column.push(took.whole);
+        }
+        ensure!(!stop::is_wanted(), Interrupted);
+    }
+    let names = [
+        format!("{all} workers"),
+        format!("{fewer} workers"),
+        format!("{all} workers, one killed"),
+    ];
+    let measured = columns.map(|column| Rounds::of(&column));
+    let mut rows = vec![["run", "seconds", "+-%"].map(str::to_owned)];
+    for (name, seconds) in names.iter().zip(&measured) {
+        rows.push([
+            name.clone(),
+            format!("{:.3}", seconds.median),
+            format!("{:.0}", seconds.spread_percent() / 2.0),
+        ]);
+    }
+    talk.say(&table::aligned(&rows));
+    let ratio = measured[2].median / measured[1].median;
+    talk.say(&format!(
+        "with one killed it takes {ratio:.2} of the time of those that began without it"
+    ));
+    drop(talk);
+    if args.json {
+        output::print_json(&json!({
+            "kind": "takeover", "machine": machine, "system": args.generate.to_string(), "method": args.method,
+            "link": args.link.to_string(), "workers": all, "at": args.at,
+            "undisturbed": measured[0], "fewer": measured[1], "killed": measured[2], "ratio": ratio,
+        }));
+    }
+    Ok(DONE)
+}
+
+fn start(args: &Args, workers: u16) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["solve", "--generate", &args.generate.to_string(), "--json"]);
+    let mode = if args.method.starts_with("relax") {
+        "async"
+    } else {
+        "processes"
+    };
+    command.args(["--method", &args.method, "--mode", mode]);
+    command.args(["--workers", &workers.to_string()]);
+    command.args(["--link", &args.link.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command.stderr(Stdio::piped()).spawn()?)
+}
+
+fn finish(child: Child) -> anyhow::Result<Took> {
+    let output = child.wait_with_output()?;
+    let run: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        let told = String::from_utf8_lossy(&output.stderr);
+        told.lines().last().unwrap_or_default().to_owned()
+    })?;
+    ensure!(
+        run["converged"] == true,
+        "the run did not converge: {}",
+        run["reason"]
+    );
+    let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
+    let before = part("load") + part("distribute");
+    Ok(Took {
+        before,
+        whole: before + part("iterate") + part("verify"),
+    })
+}
+
+/// A run of whose workers one is killed `moment` after its start. One that has ended by then is tried again.
+fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
+    for _ in 0..TRIES {
+        let child = start(args, args.workers)?;
+        std::thread::sleep(moment);
+        let workers = workers_of(child.id());
+        let victim = workers.last().and_then(|pid| Pid::from_raw(*pid));
+        let is_killed = victim
+            .is_some_and(|victim| rustix::process::kill_process(victim, Signal::KILL).is_ok());
+        let took = finish(child)?;
+        if is_killed {
+            return Ok(took);
+        }
+    }
+    bail!("{TRIES} runs had ended before a worker could be killed: give a larger system")
+}
+
+/// Workers that this process started.
+fn workers_of(pid: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_one = |child: &i32| {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{child}/{name}"));
+        let parent = read("stat").ok().and_then(|stat| {
+            // The name in parentheses may hold anything: fields are counted from behind it.
+            let fields = stat[stat.rfind(')')? + 1..].to_owned();
+            fields.split_whitespace().nth(1)?.parse::<u32>().ok()
+        });
+        parent == Some(pid) && read("cmdline").is_ok_and(|words| words.contains("\0worker"))
+    };
+    pids.filter(is_one).collect()
+}

@@ -1,0 +1,48 @@
+//! The files that keep x.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use tsumuji_solve::report::{self, Reason};
+use tsumuji_solve::system::formats::write_vector;
+
+use super::Args;
+use crate::output;
+
+/// Writes x to the file asked for. An unfinished x goes beside it: it must not replace a complete one that may be there.
+pub(super) fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
+    let Some(path) = args.output.as_ref().filter(|_| !outcome.x.is_empty()) else {
+        return Ok(());
+    };
+    if outcome.reason != Reason::Interrupted {
+        return Ok(write_vector(path, &outcome.x)?);
+    }
+    let beside = unfinished(path);
+    write_vector(&beside, &outcome.x)?;
+    eprintln!(
+        "note: {} has the x of the interrupted run, with a relative residual of {:.1e}",
+        beside.display(),
+        outcome.residual
+    );
+    Ok(())
+}
+
+/// `x.npy` becomes `x.unfinished.npy`.
+fn unfinished(path: &Path) -> PathBuf {
+    let ending = path.extension().unwrap_or_default();
+    path.with_extension(Path::new("unfinished").with_extension(ending))
+}
+
+/// Refuses files to which no vector can be written.
+pub(super) fn check_vector(path: &Path) -> anyhow::Result<()> {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let ending = ending.unwrap_or_default();
+    ensure!(
+        ["npy", "mtx"]
+            .iter()
+            .any(|known| ending.eq_ignore_ascii_case(known)),
+        "{}: solutions are written as .npy or .mtx; give a name that ends so",
+        path.display()
+    );
+    output::check_writable(path)
+}

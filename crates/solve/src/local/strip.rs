@@ -1,0 +1,368 @@
+//! A strip of a worker's rows, which one thread relaxes: all of them, or one part for each of several threads.
+//!
+//! Owned by a `Sweeper`. With several strips each has a copy of x, of which it renews before every step what other strips and other workers own: within
+//! a step strips do not see each other's new values.
+//!
+//! Invariant: in the copy the strip's own elements are those of x, unless x was changed by others since; then `x_has_changed` says so.
+
+use super::compact::Compact;
+use super::kernels::{self, ROW_GROUP};
+use super::lu::{FillLimit, LuError, SparseLu};
+use super::sweep::{Inner, RelaxationError};
+use crate::system::{Csr, RowBlock, RowValues};
+use faer::linalg::solvers::{PartialPivLu, Solve};
+use faer::{Mat, MatMut};
+use std::ops::Range;
+
+/// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most this factor more than a sweep,
+/// and blocks save more laps than that on systems where sweeps converge slowly.
+const AUTO_FILL_FACTOR: usize = 16;
+/// ... and while factorising takes at most this many multiplications (seconds, not minutes).
+const AUTO_MULTIPLICATIONS: f64 = 4e9;
+/// Most entries of the factors if `lu` is asked for by name: 8 GB, some minutes.
+const ASKED_ENTRIES: usize = 700_000_000;
+const ASKED_MULTIPLICATIONS: f64 = 1e12;
+/// Dense blocks are factorised only when `lu` is asked for by name, and only up to this many rows (2/3 n³ operations,
+/// n² numbers).
+const DENSE_LU_ROWS: usize = 12_000;
+
+/// Complete factors of a square block.
+#[derive(Debug)]
+pub(crate) enum BlockLu {
+    Sparse(SparseLu),
+    Dense(PartialPivLu<f64>),
+}
+
+impl BlockLu {
+    /// Factorises rows and columns `rows` of `block`, if that takes minutes at most.
+    pub(crate) fn new(block: &RowBlock, rows: &Range<usize>) -> Result<Self, RelaxationError> {
+        let (lu, _) = choose(block, rows, Inner::Lu)?;
+        Ok(lu.expect("made, as it was asked for"))
+    }
+
+    /// Replaces `vector` by B⁻¹ `vector`.
+    pub(crate) fn solve(&mut self, vector: &mut [f64]) {
+        match self {
+            Self::Sparse(lu) => lu.solve(vector),
+            Self::Dense(lu) => {
+                let rows = vector.len();
+                lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, rows, 1));
+            }
+        }
+    }
+}
+
+/// What all strips of a worker read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) block: &'a RowBlock,
+    pub(super) omega: f64,
+    /// ω / aᵢᵢ of the block's rows.
+    pub(super) steps: &'a [f64],
+    pub(super) compact: Option<&'a Compact>,
+}
+
+#[derive(Debug)]
+pub(super) struct Strip {
+    pub(super) rows: Range<usize>,
+    solver: Option<BlockLu>,
+    /// Residuals, then corrections, of the rows (LU only).
+    correction: Vec<f64>,
+    /// A copy of x, if there are other strips, and the elements of others that it holds.
+    x: Vec<f64>,
+    reads: Vec<Range<usize>>,
+    is_stale: bool,
+    /// Of the last step.
+    squares: f64,
+    pub(super) note: Option<String>,
+}
+
+impl Strip {
+    /// `rows` of `block`; factorised if `inner` asks for it, or leaves the choice and it pays.
+    pub(super) fn new(
+        block: &RowBlock,
+        rows: Range<usize>,
+        inner: Inner,
+    ) -> Result<Self, RelaxationError> {
+        let (solver, note) = choose(block, &rows, inner)?;
+        let is_alone = rows == block.rows;
+        Ok(Self {
+            correction: match &solver {
+                Some(_) => vec![0.0; rows.len()],
+                None => Vec::new(),
+            },
+            solver,
+            x: vec![0.0; if is_alone { 0 } else { block.columns }],
+            reads: match is_alone {
+                true => Vec::new(),
+                false => super::ranges_of(&block.read_outside(&rows)),
+            },
+            is_stale: true,
+            squares: 0.0,
+            note,
+            rows,
+        })
+    }
+
+    pub(super) fn has_factors(&self) -> bool {
+        self.solver.is_some()
+    }
+
+    /// Sweeps although there are factors: other strips have none.
+    pub(super) fn forget_factors(&mut self) {
+        self.solver = None;
+    }
+
+    pub(super) fn x_has_changed(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Renews `x[rows]`, some rows of the strip (with LU: all). Returns the sum of the squared residuals of these rows, each from before its row was
+    /// renewed.
+    pub(super) fn relax(&mut self, work: Work<'_>, rows: Range<usize>, x: &mut [f64]) -> f64 {
+        let block = work.block;
+        if let Some(solver) = &mut self.solver {
+            assert_eq!(rows, self.rows, "LU renews the whole block at once");
+            return relax_block(work, rows, solver, &mut self.correction, x);
+        }
+        let first = block.rows.start;
+        if let Some(compact) = work.compact {
+            return compact.relax((first, work.steps), rows, x);
+        }
+        match &block.values {
+            RowValues::Dense(values) => {
+                let values = Doubles(values, block.columns);
+                relax_dense(&values, &block.rhs, (first, work.steps), rows, x)
+            }
+            RowValues::Sparse(csr) => relax_sparse(block, csr, work.steps, rows, x),
+        }
+    }
+
+    /// As `relax`, on the strip's copy of `x`; then [`give`](Self::give) takes the new values to x.
+    pub(super) fn relax_beside(&mut self, work: Work<'_>, rows: Range<usize>, x: &[f64]) {
+        let mut own = std::mem::take(&mut self.x);
+        if std::mem::take(&mut self.is_stale) {
+            own[self.rows.clone()].copy_from_slice(&x[self.rows.clone()]);
+        }
+        for range in &self.reads {
+            own[range.clone()].copy_from_slice(&x[range.clone()]);
+        }
+        self.squares = if rows.is_empty() {
+            0.0
+        } else {
+            self.relax(work, rows, &mut own)
+        };
+        self.x = own;
+    }
+
+    /// The new values of `rows` into `x`; returns the sum of the squared residuals.
+    pub(super) fn give(&self, rows: Range<usize>, x: &mut [f64]) -> f64 {
+        x[rows.clone()].copy_from_slice(&self.x[rows]);
+        self.squares
+    }
+}
+
+/// Dense rows, of whatever numbers.
+pub(super) trait DenseRows {
+    /// Products of the rows from `own` on with `x`.
+    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP];
+    /// That of one row.
+    fn product(&self, own: usize, x: &[f64]) -> f64;
+    /// An entry.
+    fn entry(&self, own: usize, column: usize) -> f64;
+}
+
+/// All bits of each entry.
+struct Doubles<'a>(&'a [f64], usize);
+
+impl Doubles<'_> {
+    #[inline(always)]
+    fn row(&self, own: usize) -> &[f64] {
+        &self.0[own * self.1..(own + 1) * self.1]
+    }
+}
+
+impl DenseRows for Doubles<'_> {
+    #[inline(always)]
+    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP] {
+        kernels::dot_group(std::array::from_fn(|k| self.row(own + k)), x)
+    }
+
+    #[inline(always)]
+    fn product(&self, own: usize, x: &[f64]) -> f64 {
+        kernels::dot(self.row(own), x)
+    }
+
+    #[inline(always)]
+    fn entry(&self, own: usize, column: usize) -> f64 {
+        self.0[own * self.1 + column]
+    }
+}
+
+/// Gauss–Seidel over dense rows, for the right-hand side `rhs`; `first` is the first of the block, `steps` are ω / aᵢᵢ. A group's full products are
+/// computed with the old x, several rows at once; then each row is corrected by the changes of the rows before it in the group: the same order of renewals
+/// as row by row.
+pub(super) fn relax_dense(
+    values: &impl DenseRows,
+    rhs: &[f64],
+    (first, steps): (usize, &[f64]),
+    rows: Range<usize>,
+    x: &mut [f64],
+) -> f64 {
+    let mut squares = 0.0;
+    let mut row = rows.start;
+    while row + ROW_GROUP <= rows.end {
+        let own = row - first;
+        let products = values.products(own, x);
+        let mut moved = [0.0; ROW_GROUP];
+        for k in 0..ROW_GROUP {
+            let mut residual = rhs[own + k] - products[k];
+            for (earlier, moved) in moved.iter().enumerate().take(k) {
+                residual -= values.entry(own + k, row + earlier) * moved;
+            }
+            squares += residual * residual;
+            moved[k] = steps[own + k] * residual;
+        }
+        for (x, moved) in x[row..].iter_mut().zip(moved) {
+            *x += moved;
+        }
+        row += ROW_GROUP;
+    }
+    for row in row..rows.end {
+        let own = row - first;
+        let residual = rhs[own] - values.product(own, x);
+        squares += residual * residual;
+        x[row] += steps[own] * residual;
+    }
+    squares
+}
+
+/// Gauss–Seidel over sparse rows.
+fn relax_sparse(
+    block: &RowBlock,
+    csr: &Csr,
+    steps: &[f64],
+    rows: Range<usize>,
+    x: &mut [f64],
+) -> f64 {
+    let first = block.rows.start;
+    let mut squares = 0.0;
+    for row in rows {
+        let own = row - first;
+        let residual = block.rhs[own] - csr.row_dot(own, x);
+        squares += residual * residual;
+        x[row] += steps[own] * residual;
+    }
+    squares
+}
+
+/// x += ω B⁻¹ (b − A x) for all rows of a strip.
+fn relax_block(
+    work: Work<'_>,
+    rows: Range<usize>,
+    solver: &mut BlockLu,
+    correction: &mut [f64],
+    x: &mut [f64],
+) -> f64 {
+    for (correction, row) in correction.iter_mut().zip(rows.clone()) {
+        *correction = work.block.residual(row, x);
+    }
+    let squares = kernels::sum_of_squares(correction);
+    solver.solve(correction);
+    for (x, correction) in x[rows].iter_mut().zip(correction) {
+        *x += work.omega * *correction;
+    }
+    squares
+}
+
+/// Makes the factors for `rows` of `block`; without factors, the reason.
+fn choose(
+    block: &RowBlock,
+    rows: &Range<usize>,
+    inner: Inner,
+) -> Result<(Option<BlockLu>, Option<String>), RelaxationError> {
+    let asked = match inner {
+        Inner::Sweep => return Ok((None, None)),
+        Inner::Lu => true,
+        Inner::Auto => false,
+    };
+    let refusal = |why: String| RelaxationError::Lu {
+        first: rows.start + 1,
+        last: rows.end,
+        why,
+    };
+    match &block.values {
+        RowValues::Dense(_) if !asked => Ok((None, None)),
+        RowValues::Dense(values) => {
+            let count = rows.len();
+            if count > DENSE_LU_ROWS {
+                return Err(refusal(format!(
+                    "{count} dense rows are more than the {DENSE_LU_ROWS} that are factorised"
+                )));
+            }
+            let first = rows.start - block.rows.start;
+            let own = Mat::from_fn(count, count, |i, j| {
+                values[(first + i) * block.columns + rows.start + j]
+            });
+            let lu = own.partial_piv_lu();
+            let singular =
+                (0..count).any(|k| !(lu.U()[(k, k)].abs() > 0.0 && lu.U()[(k, k)].is_finite()));
+            if singular {
+                return Err(refusal("the diagonal block is singular".into()));
+            }
+            Ok((Some(BlockLu::Dense(lu)), None))
+        }
+        RowValues::Sparse(csr) => {
+            let limit = if asked {
+                FillLimit {
+                    entries: ASKED_ENTRIES,
+                    multiplications: ASKED_MULTIPLICATIONS,
+                }
+            } else {
+                FillLimit {
+                    entries: stored(csr, block, rows).saturating_mul(AUTO_FILL_FACTOR),
+                    multiplications: AUTO_MULTIPLICATIONS,
+                }
+            };
+            match SparseLu::new(&diagonal_block(block, csr, rows), limit) {
+                Ok(lu) => Ok((Some(BlockLu::Sparse(lu)), None)),
+                Err(LuError::Singular { column }) if asked => Err(refusal(format!(
+                    "the diagonal block is singular (no pivot for unknown {})",
+                    rows.start + column + 1
+                ))),
+                Err(error) if asked => Err(refusal(error.to_string())),
+                Err(error) => {
+                    let (first, last) = (rows.start + 1, rows.end);
+                    Ok((
+                        None,
+                        Some(format!(
+                            "rows {first} to {last} are swept instead of solved by LU: {error}"
+                        )),
+                    ))
+                }
+            }
+        }
+    }
+}
+
+/// Stored entries of `rows`.
+fn stored(csr: &Csr, block: &RowBlock, rows: &Range<usize>) -> usize {
+    let offsets = csr.offsets();
+    offsets[rows.end - block.rows.start] - offsets[rows.start - block.rows.start]
+}
+
+/// Columns `rows` of these rows of `block`.
+pub(crate) fn diagonal_block(block: &RowBlock, csr: &Csr, rows: &Range<usize>) -> Csr {
+    let (first, last) = (rows.start as u32, rows.end as u32);
+    let mut offsets = vec![0];
+    let mut indices = Vec::new();
+    let mut values = Vec::new();
+    for row in rows.clone() {
+        let (columns, row) = csr.row(row - block.rows.start);
+        let range = columns.partition_point(|&c| c < first)..columns.partition_point(|&c| c < last);
+        indices.extend(columns[range.clone()].iter().map(|column| column - first));
+        values.extend_from_slice(&row[range]);
+        offsets.push(values.len());
+    }
+    Csr::new(rows.len(), offsets, indices, values).expect("a part of valid rows")
+}
