@@ -12,6 +12,7 @@ mod idle;
 mod loss;
 mod sizes;
 mod solve;
+mod streams;
 mod sum32;
 mod takeover;
 
@@ -112,6 +113,21 @@ enum What {
         after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5"
     )]
     Solve(solve::Args),
+    /// A message each way, one after the other, over a stream of an unmodified program: kernel TCP, UNIX sockets, and through `tsumuji run`.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench rr\n  tsumuji bench rr --size 1..64K --spin --plot rr.svg"
+    )]
+    Rr(streams::Args),
+    /// A stream one way, over the same.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench stream\n  tsumuji bench stream --size 64K --rounds 5 --json"
+    )]
+    Stream(streams::Args),
+    /// Many clients and one server, over the same.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm"
+    )]
+    Manyclients(streams::ManyArgs),
     /// A solve of whose workers one is killed, beside one that began without it.
     #[command(
         after_help = "Examples:\n  tsumuji bench takeover\n  tsumuji bench takeover --generate poisson2d:500 --method cg --link udp --rounds 3"
@@ -172,6 +188,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Drop(what) => drop::run(&what),
         What::Cpu(what) => cpu::run(&what, inside),
         What::Solve(what) => solve::run(&what),
+        What::Rr(what) => streams::requests(&what),
+        What::Stream(what) => streams::one_way(&what),
+        What::Manyclients(what) => streams::many(&what),
         What::Takeover(what) => takeover::run(&what),
         What::Figures(args) => figures::run(&args),
     })
@@ -190,6 +209,11 @@ pub(crate) fn interruptible(measure: impl FnOnce() -> Outcome) -> Outcome {
 /// Runs the other side of an exchange between two.
 pub(crate) fn serve(args: ServeArgs) -> Outcome {
     served(tsumuji_bench::exchange::serve(&args.plan))
+}
+
+/// Runs a server or a client of streams.
+pub(crate) fn serve_stream(args: ServeArgs) -> Outcome {
+    streams::serve(&args.plan)
 }
 
 /// Runs one of the other sides of an operation among several.

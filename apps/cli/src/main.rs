@@ -86,6 +86,8 @@ enum Command {
     BenchServe(bench::ServeArgs),
     #[command(hide = true)]
     BenchServeGroup(bench::ServeArgs),
+    #[command(hide = true)]
+    BenchStream(bench::ServeArgs),
 }
 
 /// How a command ended, unless it failed for bad input.
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
         Command::LearnWorker(args) => learn::work(args),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
+        Command::BenchStream(args) => bench::serve_stream(args),
     };
     output::close(outcome.unwrap_or_else(|error| {
         let is_interrupted = error.is::<interrupt::Interrupted>();

@@ -24,6 +24,7 @@ pub mod peers;
 pub mod plot;
 pub mod stats;
 pub mod stop;
+pub mod streams;
 pub mod sum32;
 pub mod table;
 pub mod versus;
