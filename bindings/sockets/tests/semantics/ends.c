@@ -286,10 +286,9 @@ CASE(send_timeout)
     struct timeval time = {0, 50000};
     setsockopt(ends.client, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
     long more;
-    while ((more = send(ends.client, room, sizeof room, 0)) == sizeof room)
+    // The kernel makes more room for a stream that fills it: a part may be taken, and a whole one after that.
+    while ((more = send(ends.client, room, sizeof room, 0)) > 0)
         ;
-    if (more > 0)
-        more = send(ends.client, room, sizeof room, 0);
     tell("full", more);
 }
 

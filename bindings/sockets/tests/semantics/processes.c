@@ -516,7 +516,8 @@ static void interrupt_case(int by)
         long more;
         while ((more = send(ends.client, room, sizeof room, 0)) == sizeof room)
             ;
-        say("%s", more > 0 ? "a part" : error_name(errno));
+        // Whether the interrupted call had taken a part depends on how much room the kernel made for the stream by then.
+        say("%s", more > 0 || errno == EINTR ? "interrupted" : error_name(errno));
     }
     }
     tell("signals", signals);
