@@ -40,7 +40,9 @@ const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 
 /// Run an unmodified program; its TCP connections to other programs that are run so pass through shared memory.
 ///
-/// Each end must be run so, by the same user, on the same host; all other connections stay kernel TCP, and nothing tells them from those of the program alone. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run over kernel TCP. Ends as the program does.
+/// Each end must be run so, by the same user, on the same host; all other connections stay kernel TCP, and nothing tells them from those of the program
+/// alone. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run
+/// over kernel TCP. Ends as the program does.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tsumuji run -- redis-server --port 7000\n  tsumuji run --explain -- redis-benchmark -p 7000 -t get -q"

@@ -7,7 +7,7 @@
 //!
 //! `exports` calls `control` and `wait`; `stream` calls `take_over` when a stream goes over to its ring, `table`'s users `forget` when it is closed.
 //!
-//! Invariants: `State` is touched under its lock only, and under that lock no other epoll's is taken. An interest that is queued is in `State::ready`
+//! Invariants: `State` is read and written under its lock only, and under that lock no other epoll's is taken. An interest that is queued is in `State::ready`
 //! once. Before sleeping: `arm`, a fence, one more look at all ready words.
 
 mod control;

@@ -286,7 +286,7 @@ fn set(fd: i32, value: usize) -> bool {
     true
 }
 
-/// The descriptor is none of our business any more; what it was is not touched.
+/// The descriptor is none of our business any more; what it was stays as it is.
 pub(crate) fn clear(fd: i32) {
     if let Some(word) = word(fd) {
         word.store(0, Ordering::Release);

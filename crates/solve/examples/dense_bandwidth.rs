@@ -10,8 +10,7 @@ mod clusters;
 use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
-use tsumuji_node::Options;
-use tsumuji_solve::distributed::{Input, SolveConfig, Start, Watch, run, worker_main};
+use tsumuji_solve::distributed::{Input, SolveConfig};
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper, kernels};
 use tsumuji_solve::system::{Generate, RowBlock, RowValues, Solution};
 
@@ -67,33 +66,12 @@ fn main() {
 
 /// Seconds a lap of `workers` workers that relax asynchronously.
 fn relaxed(generate: Generate, workers: usize) -> f64 {
-    let nodes = clusters::cluster(
-        clusters::Over::Shm,
-        workers as u16 + 1,
-        0.0,
-        &Options::default(),
-    );
-    let mut nodes = nodes.into_iter();
-    let mut judge = nodes.next().expect("a judge");
-    let team: Vec<_> = nodes
-        .map(|mut worker| std::thread::spawn(move || worker_main(&mut worker)))
-        .collect();
-    let watch = Watch {
-        progress: &mut |_| (),
-        ended: &mut Vec::new,
-        stop: &|| false,
-        checkpoint: None,
-    };
     let config = SolveConfig {
         inner: Inner::Sweep,
         ..SolveConfig::default()
     };
     let input = Input::Generate(&generate);
-    let solved = run(&mut judge, input, &config, Start::default(), watch);
-    let outcome = solved.expect("workers live").outcome;
-    for worker in team {
-        worker.join().expect("no panic").expect("the judge lives");
-    }
+    let outcome = clusters::solve(clusters::Over::Shm, workers as u16, 0.0, input, &config).outcome;
     let laps: u64 = outcome.laps.iter().sum();
     outcome.seconds.iterate * workers as f64 / laps as f64
 }

@@ -16,11 +16,10 @@ mod clusters;
 use std::collections::HashMap;
 
 use tsumuji_board::Elements;
-use tsumuji_node::Options;
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
 use tsumuji_sim::{Net, Seed};
 use tsumuji_solve::distributed::simulated::{Costs, Judge, Message, Summary, Update, Work, Worker};
-use tsumuji_solve::distributed::{Input, SolveConfig, Start, Watch, run, worker_main};
+use tsumuji_solve::distributed::{Input, SolveConfig};
 use tsumuji_solve::local::{Inner, Relaxation, Sweeper};
 use tsumuji_solve::system::Generate;
 
@@ -329,25 +328,9 @@ fn measured_ps(system: &Generate, threads: usize) -> u64 {
 
 /// Seconds and laps of the same on this machine, over UDP, each node a thread.
 fn measured(case: &Case) -> (f64, f64) {
-    let nodes = case.workers as u16 + 1;
-    let mut nodes =
-        clusters::cluster(clusters::Over::Udp, nodes, 0.0, &Options::default()).into_iter();
-    let mut judge = nodes.next().expect("a judge");
-    let team: Vec<_> = nodes
-        .map(|mut worker| std::thread::spawn(move || worker_main(&mut worker)))
-        .collect();
-    let watch = Watch {
-        progress: &mut |_| (),
-        ended: &mut Vec::new,
-        stop: &|| false,
-        checkpoint: None,
-    };
     let input = Input::Generate(&case.system);
-    let solved = run(&mut judge, input, &case.config(), Start::default(), watch);
-    let outcome = solved.expect("workers live").outcome;
-    for worker in team {
-        worker.join().expect("no panic").expect("the judge lives");
-    }
+    let workers = case.workers as u16;
+    let outcome = clusters::solve(clusters::Over::Udp, workers, 0.0, input, &case.config()).outcome;
     assert!(outcome.converged, "{}", outcome.reason);
     let laps: u64 = outcome.laps.iter().sum();
     let seconds = outcome.seconds.iterate + outcome.seconds.verify;

@@ -16,41 +16,9 @@ use tsumuji_solve::system::{Dense, Generate, Matrix, System};
 
 mod clusters;
 
-use clusters::{Over, cluster};
+use clusters::{Over, cluster, quiet, serve, solve};
 
 const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
-
-fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
-    thread::spawn(move || worker_main(&mut endpoint))
-}
-
-/// Runs judge and workers to the end; every worker must leave in good order.
-fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveConfig) -> Solved {
-    let mut nodes = cluster(over, workers + 1, loss, &Options::default()).into_iter();
-    let mut judge = nodes.next().unwrap();
-    let team: Vec<_> = nodes.map(serve).collect();
-    let mut calls = 0;
-    let (mut count, mut nobody) = (|_: Progress| calls += 1, Vec::new);
-    let watch = quiet(&mut nobody, &mut count);
-    let solved = run(&mut judge, input, config, Start::default(), watch);
-    for worker in team {
-        worker.join().unwrap().unwrap();
-    }
-    solved.unwrap()
-}
-
-/// Tells nothing, and never stops.
-fn quiet<'a>(
-    ended: &'a mut dyn FnMut() -> Vec<(usize, String)>,
-    progress: &'a mut dyn FnMut(Progress),
-) -> Watch<'a> {
-    Watch {
-        progress,
-        ended,
-        stop: &|| false,
-        checkpoint: None,
-    }
-}
 
 /// ‖b − A x‖ / ‖b‖ by the plainest of loops.
 fn true_residual(system: &System, x: &[f64]) -> f64 {

@@ -18,6 +18,10 @@ use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
+/// Sizes without `--size`: by one client, and by many.
+const SIZES: [usize; 5] = [1, 64, 1 << 10, 8 << 10, 64 << 10];
+const SIZES_OF_MANY: [usize; 3] = [32, 8 << 10, 64 << 10];
+
 /// What all three ask for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -72,18 +76,18 @@ impl PathName {
 
 /// Request and response, by one client.
 pub(super) fn requests(args: &Args) -> Outcome {
-    run(args, (Shape::Requests, "rr"), &[1], "1,64,1K,8K,64K")
+    run(args, (Shape::Requests, "rr"), &[1], &SIZES)
 }
 
 /// One way, by one client.
 pub(super) fn one_way(args: &Args) -> Outcome {
-    run(args, (Shape::OneWay, "stream"), &[1], "1,64,1K,8K,64K")
+    run(args, (Shape::OneWay, "stream"), &[1], &SIZES)
 }
 
 /// Request and response, by many clients.
 pub(super) fn many(args: &ManyArgs) -> Outcome {
     let shape = (Shape::Requests, "manyclients");
-    run(&args.each, shape, &args.clients, "32,8K,64K")
+    run(&args.each, shape, &args.clients, &SIZES_OF_MANY)
 }
 
 /// The other end, or a client.
@@ -92,13 +96,10 @@ pub(super) fn serve(plan: &str) -> Outcome {
     Ok(DONE)
 }
 
-fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[u16], sizes: &str) -> Outcome {
+fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[u16], sizes: &[usize]) -> Outcome {
     let mut list: Vec<usize> = args.size.iter().flat_map(|sizes| sizes.0.clone()).collect();
     if list.is_empty() {
-        let defaults = sizes
-            .split(',')
-            .filter_map(|size| super::sizes::size(size).ok());
-        list.extend(defaults);
+        list.extend(sizes);
     }
     ensure!(
         list.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),

@@ -10,6 +10,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::{stop, table};
 use tsumuji_node::LinkSpec;
+use tsumuji_solve::method::Method;
 use tsumuji_solve::system::Generate;
 
 use crate::interrupt::Interrupted;
@@ -29,7 +30,7 @@ pub(super) struct Args {
     link: LinkSpec,
     /// How it is solved: relax, relax+gcr, cg or gmres
     #[arg(long, value_name = "METHOD", default_value = "relax+gcr")]
-    method: String,
+    method: Method,
     /// When the worker is killed: this part of the iterations of undisturbed runs
     #[arg(long, value_name = "PART", default_value_t = 0.5)]
     at: f64,
@@ -98,7 +99,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     drop(talk);
     if args.json {
         output::print_json(&json!({
-            "kind": "takeover", "machine": machine, "system": args.generate.to_string(), "method": args.method,
+            "kind": "takeover", "machine": machine, "system": args.generate.to_string(), "method": args.method.to_string(),
             "link": args.link.to_string(), "workers": all, "at": args.at,
             "undisturbed": measured[0], "fewer": measured[1], "killed": measured[2], "ratio": ratio,
         }));
@@ -109,12 +110,12 @@ pub(super) fn run(args: &Args) -> Outcome {
 fn start(args: &Args, workers: u16) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["solve", "--generate", &args.generate.to_string(), "--json"]);
-    let mode = if args.method.starts_with("relax") {
+    let mode = if matches!(args.method, Method::Relax | Method::RelaxGcr) {
         "async"
     } else {
         "processes"
     };
-    command.args(["--method", &args.method, "--mode", mode]);
+    command.args(["--method", &args.method.to_string(), "--mode", mode]);
     command.args(["--workers", &workers.to_string()]);
     command.args(["--link", &args.link.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -3,7 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{assert_nothing_left, finish, start, text, wait_for_children};
+use crate::common::{
+    assert_nothing_left, finish, start, text, wait_for_children, wait_until_at_work,
+};
 use crate::hosts::loopback;
 
 /// Workers of a run, of which all but one are killed.
@@ -104,9 +106,7 @@ fn a_killed_judge_is_replaced() {
         };
         let patient = ["--outlive", "60", "--lease", "5", "--json"];
         let mut judge = begin("0", &[&endless[..], &patient].concat());
-        // Reaching 1e-17 is given up after some hundred iterations, far later than this.
-        let pause = if method == "cg" { 300 } else { 1_500 };
-        std::thread::sleep(Duration::from_millis(pause));
+        wait_until_at_work(&pids);
         judge.kill().unwrap();
         judge.wait().unwrap();
         if dies {
@@ -162,7 +162,7 @@ fn a_killed_judge_is_replaced() {
         "60",
     ];
     let mut judge = begin("poisson2d:200", &relax);
-    std::thread::sleep(Duration::from_millis(1_500));
+    wait_until_at_work(&[worker.id()]);
     judge.kill().unwrap();
     judge.wait().unwrap();
     refused("poisson2d:100", "rows of another system");

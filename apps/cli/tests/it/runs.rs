@@ -156,3 +156,57 @@ fn failures_are_told() {
     let output = run(&["--", "true"], &PathBuf::from("/nonexistent"));
     assert!(text(&output.stderr).contains("TSUMUJI_SOCKETS_LIBRARY=/nonexistent"));
 }
+
+/// Streams of an unmodified program are measured over every path, in all three shapes, and plotted.
+#[test]
+fn streams_are_measured() {
+    let Some(library) = library("streams_are_measured") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("plot.svg");
+    for (shape, more) in [
+        ("rr", &["--spin"][..]),
+        ("stream", &[]),
+        ("manyclients", &["--clients", "1,3"]),
+    ] {
+        let words = [
+            "bench",
+            shape,
+            "--size",
+            "1,5000",
+            "--rounds",
+            "1",
+            "--seconds",
+            "0.05",
+        ];
+        let plotted = ["--plot", plot.to_str().unwrap(), "--json"];
+        let mut command = command(&[&words[..], more, &plotted].concat());
+        command.env("TSUMUJI_SOCKETS_LIBRARY", &library);
+        let started = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let output = finish(started.expect("the program"));
+        assert!(output.status.success(), "{shape}: {}", text(&output.stderr));
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let results = found["results"].as_array().unwrap();
+        assert_eq!(results.len(), if shape == "manyclients" { 4 } else { 2 });
+        for path in results
+            .iter()
+            .flat_map(|one| one["paths"].as_array().unwrap())
+        {
+            assert!(
+                path["per_second"]["median"].as_f64().unwrap() > 0.0,
+                "{path}"
+            );
+            assert!(
+                path["us_per_kb"]["median"].as_f64().unwrap() > 0.0,
+                "{path}"
+            );
+            let has_times = path["p50_us"]["median"].as_f64().unwrap() > 0.0;
+            assert_eq!(has_times, shape != "stream", "{path}");
+        }
+        assert!(std::fs::read_to_string(&plot).unwrap().contains("<svg"));
+    }
+}

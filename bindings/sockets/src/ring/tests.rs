@@ -122,7 +122,7 @@ fn places_are_of_the_ring() {
     }
 }
 
-/// Positions that cannot be are found, and whatever the words say, nothing outside of the ring is touched.
+/// Positions that cannot be are found, and whatever the words say, nothing outside of the ring is read or written.
 #[test]
 fn a_hostile_peer_is_found() {
     let memory = segment_for_tests();

@@ -80,7 +80,7 @@ pub(crate) fn map_shared(fd: c_int, bytes: usize) -> Result<*mut u8> {
     map(fd, bytes, sharing)
 }
 
-/// Zeros of this process, of which only those that are touched take memory.
+/// Zeros of this process, of which only those that are used take memory.
 pub(crate) fn map_private(bytes: usize) -> Result<*mut u8> {
     map(
         -1,

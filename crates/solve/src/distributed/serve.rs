@@ -156,7 +156,6 @@ fn serve<L: Link>(
             endpoint,
             began,
             sent: 0,
-            withheld: 0,
         };
         if let Some(beside) = &mut driver.beside {
             while beside.take_leaving(|to, datagram| outlets.update(to, *datagram))? {
@@ -164,7 +163,6 @@ fn serve<L: Link>(
             }
             if beside.is_lent() {
                 driver.throttle.sent(outlets.sent);
-                driver.throttle.withheld += outlets.withheld;
                 if is_joined {
                     endpoint.uncork()?;
                 }
@@ -184,7 +182,6 @@ fn serve<L: Link>(
         }
         let step = driver.worker.step(&mut outlets)?;
         driver.throttle.sent(outlets.sent);
-        driver.throttle.withheld += outlets.withheld;
         if is_joined {
             endpoint.uncork()?;
         }
@@ -451,8 +448,6 @@ struct Outlets<'a, L: Link> {
     is_open: bool,
     /// Bytes given to the endpoint.
     sent: usize,
-    /// Updates.
-    withheld: u64,
 }
 
 impl<L: Link> Carrier for Outlets<'_, L> {
@@ -460,7 +455,6 @@ impl<L: Link> Carrier for Outlets<'_, L> {
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
         if !self.is_open && update.channel_id != REPORT_CHANNEL {
-            self.withheld += readers.len() as u64;
             return Ok(0);
         }
         self.sent += readers.len() * (update.payload.len() + tsumuji_wire::DATAGRAM_HEADER_BYTES);

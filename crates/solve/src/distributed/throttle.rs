@@ -30,8 +30,6 @@ pub(super) struct Throttle {
     looked_ns: u64,
     /// Frames dropped on their way out, and bytes sent, at the last look.
     seen: (u64, u64),
-    /// Updates that were not sent.
-    pub(super) withheld: u64,
 }
 
 impl Throttle {

@@ -1,13 +1,20 @@
-//! Clusters of endpoints in one process, over real links. Used by the tests, and by the example `simulated` for what it measures.
+//! Clusters of endpoints in one process, over real links. Used by tests, and by examples for what they
+//! measure.
+
+#![allow(dead_code, reason = "not all users need all of it")]
 
 use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_solve::distributed::{
+    Input, SolveConfig, Solved, Start, Watch, WorkerError, run, worker_main,
+};
+use tsumuji_solve::report::Progress;
 
-#[allow(dead_code, reason = "not all users need both")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Over {
     Shm,
@@ -55,4 +62,42 @@ pub(crate) fn cluster(
         .zip(bases.into_iter().zip(memberships))
         .map(open)
         .collect()
+}
+
+/// Drives a worker by a thread of its own.
+pub(crate) fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
+    thread::spawn(move || worker_main(&mut endpoint))
+}
+
+/// Runs judge and workers to the end; every worker must leave in good order.
+pub(crate) fn solve(
+    over: Over,
+    workers: u16,
+    loss: f64,
+    input: Input<'_>,
+    config: &SolveConfig,
+) -> Solved {
+    let mut nodes = cluster(over, workers + 1, loss, &Options::default()).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let team: Vec<_> = nodes.map(serve).collect();
+    let (mut count, mut nobody) = (|_: Progress| (), Vec::new);
+    let watch = quiet(&mut nobody, &mut count);
+    let solved = run(&mut judge, input, config, Start::default(), watch);
+    for worker in team {
+        worker.join().unwrap().unwrap();
+    }
+    solved.unwrap()
+}
+
+/// Tells nothing, and never stops.
+pub(crate) fn quiet<'a>(
+    ended: &'a mut dyn FnMut() -> Vec<(usize, String)>,
+    progress: &'a mut dyn FnMut(Progress),
+) -> Watch<'a> {
+    Watch {
+        progress,
+        ended,
+        stop: &|| false,
+        checkpoint: None,
+    }
 }
