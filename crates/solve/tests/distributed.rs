@@ -7,7 +7,6 @@ use tsumuji_board::Elements;
 use tsumuji_node::{AnyLink, Endpoint, Executor, Options};
 use tsumuji_solve::distributed::{
     Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
-    worker_main,
 };
 use tsumuji_solve::krylov::{Kind, Preconditioning};
 use tsumuji_solve::local::Inner;
