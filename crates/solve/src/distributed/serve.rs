@@ -457,7 +457,11 @@ impl<L: Link> Carrier for Outlets<'_, L> {
         if !self.is_open && update.channel_id != REPORT_CHANNEL {
             return Ok(0);
         }
-        self.sent += readers.len() * (update.payload.len() + tsumuji_wire::DATAGRAM_HEADER_BYTES);
+        let copies = match self.endpoint.broadcasts() {
+            true => 1,
+            false => readers.len(),
+        };
+        self.sent += copies * (update.payload.len() + tsumuji_wire::DATAGRAM_HEADER_BYTES);
         Carrier::update(self.endpoint, readers, update)
     }
 }
