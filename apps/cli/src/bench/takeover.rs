@@ -124,15 +124,10 @@ fn start(args: &Args, workers: u16) -> anyhow::Result<Child> {
 
 fn finish(child: Child) -> anyhow::Result<Took> {
     let output = child.wait_with_output()?;
-    let run: Value = serde_json::from_slice(&output.stdout).with_context(|| {
-        let told = String::from_utf8_lossy(&output.stderr);
-        told.lines().last().unwrap_or_default().to_owned()
-    })?;
-    ensure!(
-        run["converged"] == true,
-        "the run did not converge: {}",
-        run["reason"]
-    );
+    let told = String::from_utf8_lossy(&output.stderr);
+    let last = || told.lines().last().unwrap_or_default().to_owned();
+    let run: Value = serde_json::from_slice(&output.stdout).with_context(last)?;
+    ensure!(run["converged"] == true, "a run failed: {}", last());
     let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
     let before = part("load") + part("distribute");
     Ok(Took {
