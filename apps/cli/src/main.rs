@@ -87,7 +87,7 @@ enum Command {
     #[command(hide = true)]
     BenchServeGroup(bench::ServeArgs),
     #[command(hide = true)]
-    BenchStream(bench::ServeArgs),
+    BenchServeStream(bench::ServeArgs),
 }
 
 /// How a command ended, unless it failed for bad input.
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
         Command::LearnWorker(args) => learn::work(args),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
-        Command::BenchStream(args) => bench::serve_stream(args),
+        Command::BenchServeStream(args) => bench::serve_stream(args),
     };
     output::close(outcome.unwrap_or_else(|error| {
         let is_interrupted = error.is::<interrupt::Interrupted>();

@@ -122,7 +122,7 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[u16], sizes: &[usiz
     let own: OsString = std::env::current_exe()
         .context("this program's own file")?
         .into();
-    let program = [own, "bench-stream".into()];
+    let program = [own, "bench-serve-stream".into()];
     let mut results = Vec::new();
     for &count in clients {
         for &bytes in &list {

@@ -53,7 +53,9 @@ fn runs(method: &str, link: &str, killed: &mut usize, random: &mut fastrand::Rng
     // Before all have met, a death ends the run by name.
     if output.status.code() != Some(0) {
         assert!(
-            complaint.contains("died") || complaint.contains("ended") || complaint.contains("left"),
+            ["died", "ended", "left", "was lost: killed by signal 9"]
+                .iter()
+                .any(|word| complaint.contains(word)),
             "{what}"
         );
     } else {
