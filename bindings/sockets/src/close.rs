@@ -51,6 +51,7 @@ fn close_stream(using: &Use, fd: c_int) {
         }
         end.out.is_closed.store(1, Ordering::SeqCst);
         stream::mark(using);
+        stream::wake_gateway(using);
     }
     table::abandon(using);
 }

@@ -163,13 +163,21 @@ pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
     }
     let end = using.mine();
     let _receiving = hold(&end.own.receiving);
-    end.inn.is_frozen.store(1, Ordering::SeqCst);
+    // A gateway has taken what it cannot give back: what is on its way must come, and be none.
+    let is_far = using.gateway().is_some();
+    if !is_far {
+        end.inn.is_frozen.store(1, Ordering::SeqCst);
+    }
     give_up(using, fd, why);
     for _ in 0..STEPS {
         let out = &using.theirs().out;
         let is_unused =
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
-        if out.back_at.load(Ordering::Acquire) != 0 || is_unused {
+        let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
+        if has_gone_back && is_far && !is_behind(using) {
+            break;
+        }
+        if has_gone_back || is_unused {
             if !stream::is_before_ring(using) {
                 let _ = after_ring(using, fd);
             }

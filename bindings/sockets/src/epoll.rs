@@ -39,6 +39,9 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What a carried stream is registered for.
 const KERNEL_EVENTS: u32 = ready::IN | ready::RDHUP | ET;
 
+/// And its gateway.
+const GATEWAY_EVENTS: u32 = ready::IN | ET;
+
 /// What one epoll instance wants to know of one stream. Never freed.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -423,13 +426,17 @@ impl Epoll {
                 continue;
             }
             if interest.is_ours.load(Ordering::Acquire) == 0 {
-                // The kernel's word, as it is.
+                // The kernel's word, as it is; or a gateway's, which is news of data only.
+                let wanted = interest.events.load(Ordering::Relaxed) | ready::ERR | ready::HUP;
+                if event.events & wanted == 0 {
+                    continue;
+                }
                 interest.was_reported.store(1, Ordering::Relaxed);
                 if interest.events.load(Ordering::Relaxed) & ONESHOT != 0 {
                     interest.is_spent.store(1, Ordering::Relaxed);
                 }
                 events[kept] = epoll_event {
-                    events: event.events,
+                    events: event.events & wanted,
                     u64: interest.data.load(Ordering::Relaxed),
                 };
                 kept += 1;
@@ -582,6 +589,10 @@ impl Epoll {
     }
 
     fn drop_interest(&self, state: &mut State, interest: &'static Interest) {
+        if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
+            let fd = self.fd.load(Ordering::Relaxed);
+            let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
+        }
         interest.is_active.store(0, Ordering::Relaxed);
         state.ready.retain(|one| !std::ptr::eq(*one, interest));
         state.scanned.retain(|one| !std::ptr::eq(*one, interest));

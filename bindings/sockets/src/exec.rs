@@ -12,7 +12,7 @@ use crate::ring::{SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
 use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
 
-/// `FD.FILE.SLOT.SIDE;` for each stream.
+/// `FD.FILE.SLOT.SIDE.GATEWAY;` for each stream; the last is one more than the descriptor, 0 if there is none.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
 /// Part of the library's path.
 const LIBRARY: &[u8] = b"libtsumuji_sockets";
@@ -85,9 +85,14 @@ pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> 
                 let file = segment.get().fd.load(Ordering::Relaxed) as c_int;
                 let _ = sys::fcntl(file, libc::F_SETFD, 0);
                 prepared.files.push(file);
+                if let Some(gateway) = using.gateway() {
+                    let _ = sys::fcntl(gateway, libc::F_SETFD, 0);
+                    prepared.files.push(gateway);
+                }
+                let gateway = using.gateway().map_or(0, |gateway| gateway + 1);
                 for fd in kept {
                     let (slot, side) = (using.number(), using.side());
-                    let _ = write!(value, "{fd}.{file}.{slot}.{side};");
+                    let _ = write!(value, "{fd}.{file}.{slot}.{side}.{gateway};");
                 }
             }
         } else {
@@ -183,12 +188,13 @@ pub(crate) fn inherit() {
             .split(|byte| *byte == b'.')
             .map(|part| std::str::from_utf8(part).ok()?.parse::<c_int>().ok());
         let mut next = || numbers.next().flatten().filter(|number| *number >= 0);
-        let (Some(fd), Some(file), Some(slot), Some(side)) = (next(), next(), next(), next())
+        let (Some(fd), Some(file), Some(slot), Some(side), Some(gateway)) =
+            (next(), next(), next(), next(), next())
         else {
             continue;
         };
         files.push(file);
-        take(fd, file, slot as usize % SLOTS, side as usize % 2);
+        take(fd, file, slot as usize % SLOTS, side as usize % 2, gateway);
     }
     files.sort_unstable();
     files.dedup();
@@ -199,7 +205,7 @@ pub(crate) fn inherit() {
     }
 }
 
-fn take(fd: c_int, file: c_int, slot: usize, side: usize) -> Option<()> {
+fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Option<()> {
     let copy = sys::fcntl(file, libc::F_DUPFD_CLOEXEC, 3).ok()? as c_int;
     let segment = segment::adopt(copy).ok()?;
     if let Some(known) = table::by_slot(segment.get(), side, slot) {
@@ -208,6 +214,9 @@ fn take(fd: c_int, file: c_int, slot: usize, side: usize) -> Option<()> {
         return Some(());
     }
     let using = table::add_stream(fd, segment, slot, side)?;
+    if gateway > 0 {
+        using.set_gateway(gateway - 1);
+    }
     let end = using.mine();
     // The process was counted by the program before.
     end.own.processes.fetch_sub(1, Ordering::AcqRel);

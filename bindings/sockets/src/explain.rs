@@ -131,24 +131,39 @@ pub(crate) fn plain_accept(client: &Address) {
     }
 }
 
-pub(crate) fn offered(_: &Use, target: &Address) {
-    count(Count::Offered);
-    if is_wanted() {
-        say("connects to", &target.text(), "offered over shm", "");
+/// What carries a stream, or would.
+fn path(using: &Use) -> &'static str {
+    match using.gateway() {
+        Some(_) => "gateway",
+        None => "shm",
     }
 }
 
-pub(crate) fn claimed(_: &Use, client: &Address) {
+pub(crate) fn offered(using: &Use, target: &Address) {
+    count(Count::Offered);
+    if is_wanted() {
+        let path = ["offered over ", path(using)].concat();
+        say("connects to", &target.text(), &path, "");
+    }
+}
+
+pub(crate) fn claimed(using: &Use, client: &Address) {
     count(Count::Claimed);
     if is_wanted() {
-        say("accepts", &client.text(), "claimed over shm", "");
+        let path = ["claimed over ", path(using)].concat();
+        say("accepts", &client.text(), &path, "");
     }
 }
 
 pub(crate) fn carried(using: &Use) {
     count(Count::Carried);
     if is_wanted() {
-        say("carries", &name(using), "shm", "both ends have agreed");
+        say(
+            "carries",
+            &name(using),
+            path(using),
+            "both ends have agreed",
+        );
     }
 }
 
@@ -166,7 +181,7 @@ pub(crate) fn closed(using: &Use) {
     RECEIVED.fetch_add(received, Ordering::Relaxed);
     if is_wanted() {
         let is_carried = using.is_carried.load(Ordering::Relaxed) != 0;
-        let path = if is_carried { "shm" } else { "tcp" };
+        let path = if is_carried { path(using) } else { "tcp" };
         let why = if is_carried {
             format!("{sent} bytes sent, {received} received by rings")
         } else {

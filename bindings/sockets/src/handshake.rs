@@ -13,12 +13,15 @@
 
 use std::sync::atomic::Ordering;
 
+use tsumuji_streams::hello::OFFERED_THERE;
+
 use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
-use crate::hello::{Hello, leave_hello, unix_socket};
+use crate::hello::{Fd, Hello, connect_to, send_hello};
 use crate::lock::Locked;
 use crate::ring::{self, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
 use crate::segment::{self, SegmentRef};
+use crate::stream;
 use crate::sys::{self, Errno};
 use crate::table::{self, Use};
 
@@ -28,6 +31,8 @@ const ABSENT_NS: u64 = 50_000_000;
 const LOCAL_NS: u64 = 1_000_000_000;
 /// Entries of both memories.
 const MEMORY: usize = 16;
+/// How long a client waits for the word of the other host's gateway before it leaves a connection to TCP.
+const GATEWAY_NS: u64 = 500_000_000;
 /// Ports that a client tries before it leaves the choice to the kernel and the connection to TCP.
 const PORTS_TRIED: usize = 3;
 /// `IP_LOCAL_PORT_RANGE`, Linux 6.3: which port `connect` shall choose. Unlike `bind`, it leaves the port to other connections, too.
@@ -83,7 +88,10 @@ pub(crate) fn withdraw(using: &Use) -> bool {
             .state
             .compare_exchange(state, after, Ordering::AcqRel, Ordering::Acquire)
         {
-            Ok(_) => return true,
+            Ok(_) => {
+                stream::wake_gateway(using);
+                return true;
+            }
             Err(now) => state = now,
         }
     }
@@ -126,13 +134,9 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             (Ok(taken), Some(port)) => try_port(fd, &target, port, taken, mailbox, &real),
             (Ok((segment, slot)), None) => {
                 segment::free(segment.get(), slot);
-                close_mailbox(mailbox);
                 break;
             }
-            (Err(_), _) => {
-                close_mailbox(mailbox);
-                break;
-            }
+            (Err(_), _) => break,
         };
         let Tried::Result(result, error) = tried else {
             break;
@@ -141,6 +145,11 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
         if !is_taken {
             break;
         }
+    }
+    if let Tried::No = tried
+        && let Some(result) = through_gateway(fd, &target, bound, &real)
+    {
+        return result;
     }
     match tried {
         Tried::Result(result, error) => {
@@ -181,29 +190,28 @@ fn is_in_progress(error: Errno) -> bool {
     [libc::EINPROGRESS, libc::EINTR].contains(&error.0)
 }
 
-fn close_mailbox(mailbox: Option<(Address, i32)>) {
-    if let Some((_, unused)) = mailbox {
-        let _ = sys::close(unused);
-    }
-}
-
 /// One attempt, from that port: an offer, the connection, and a word that it is the one.
 fn try_port(
     fd: i32,
     target: &Address,
     port: u16,
     taken: (SegmentRef, usize),
-    mailbox: Option<(Address, i32)>,
+    mailbox: Option<Fd>,
     real: &impl Fn() -> i32,
 ) -> Tried {
     let segment = taken.0.clone();
-    let Some((using, hello)) = offer(fd, taken, port) else {
-        close_mailbox(mailbox);
+    // The address that it will come from is known only then.
+    let client = Address { ip: [0; 16], port };
+    let Some((using, hello)) = offer(fd, taken, client, *target) else {
         return Tried::No;
     };
     let is_left = match mailbox {
-        Some((address, connected)) => {
-            leave_hello(&address, Some(connected), &hello, &segment, true).is_ok()
+        Some(mailbox) => {
+            let is_left = send_hello(&mailbox, &hello, &segment, None).is_ok();
+            if is_left {
+                segment.get().keep_control(mailbox.take());
+            }
+            is_left
         }
         None => {
             let offers = &segment.get().memory().header().offers.0;
@@ -211,6 +219,17 @@ fn try_port(
             true
         }
     };
+    connect_offered(fd, &using, target, is_left, real)
+}
+
+/// Connects, and says which connection was offered.
+fn connect_offered(
+    fd: i32,
+    using: &Use,
+    target: &Address,
+    is_left: bool,
+    real: &impl Fn() -> i32,
+) -> Tried {
     let result = real();
     let error = sys::errno();
     let is_on_its_way = result == 0 || is_in_progress(error);
@@ -219,10 +238,10 @@ fn try_port(
     let own = &using.mine().own;
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);
-    if is_on_its_way && is_left && confirm(&using, fd, target) {
-        explain::offered(&using, target);
+    if is_on_its_way && is_left && confirm(using, fd, target) {
+        explain::offered(using, target);
     } else {
-        retract(&using, fd);
+        retract(using, fd);
         if is_on_its_way {
             let why = "the other end was gone or had shut down before the offer was confirmed";
             explain::plain_connect(target, Count::Retracted, why, result);
@@ -243,24 +262,68 @@ fn remember_absent(target: &Address, now_ns: u64) {
     ABSENT.with(|known| known[now_ns as usize / 64 % MEMORY] = (*target, now_ns));
 }
 
-/// The address whose mailbox exists and belongs to our user, and a connection to that.
-fn find_mailbox(target: &Address) -> Option<(Address, i32)> {
-    let fd = unix_socket().ok()?;
-    let reaches = |address: &Address| {
-        let (name, length) = address::mailbox(address);
-        sys::with_address(libc::SYS_connect, fd, &name[..length]).is_ok()
+/// Offers the connection to a listener of another host, by the gateways of both, and connects. `None`: there is none; nothing was done.
+fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -> Option<i32> {
+    if !crate::start::has_gateway() || target.is_any() || target.is_loopback() {
+        return None;
+    }
+    let mailbox = connect_to(&address::gateway(sys::geteuid())).ok()?;
+    let port = choose_port(fd, bound, target.is_v4())?;
+    let own = address::own(fd).ok().filter(|own| !own.is_any());
+    let client = Address {
+        ip: own.or_else(|| route(target).ok())?.ip,
+        port,
     };
+    let taken = segment::take_slot(Address::GATEWAY).ok()?;
+    let segment = taken.0.clone();
+    let (using, hello) = offer(fd, taken, client, *target)?;
+    let tried = sys::socket_pair().ok().and_then(|[ours, theirs]| {
+        using.set_gateway(ours);
+        let theirs = Fd::new(theirs);
+        send_hello(&mailbox, &hello, &segment, Some(theirs.get())).ok()?;
+        drop(theirs);
+        is_offered_there(&mailbox).then(|| connect_offered(fd, &using, target, true, real))
+    });
+    let Some(Tried::Result(result, error)) = tried else {
+        retract(&using, fd);
+        if bound == 0 {
+            set_port_range(fd, 0);
+        }
+        return None;
+    };
+    if result != 0 {
+        sys::set_errno(error);
+    }
+    Some(result)
+}
+
+/// What the gateway says of an offer.
+fn is_offered_there(mailbox: &Fd) -> bool {
+    let mut fds = [libc::pollfd {
+        fd: mailbox.get(),
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    let until = sys::now_ns() + GATEWAY_NS;
+    let mut answer = [0];
+    while sys::poll(
+        &mut fds,
+        Some(until.saturating_sub(sys::now_ns())),
+        std::ptr::null(),
+    ) == Err(Errno(libc::EINTR))
+    {}
+    sys::recv(mailbox.get(), &mut answer, libc::MSG_DONTWAIT) == Ok(1) && answer[0] == OFFERED_THERE
+}
+
+/// A connection to the mailbox of a listener at that address, if it exists and belongs to our user.
+fn find_mailbox(target: &Address) -> Option<Fd> {
     let names = std::iter::once(*target).chain(target.wildcards());
     let is_host = target.is_any() || target.is_loopback();
-    let found = names
+    names
         .into_iter()
-        .find(|name| reaches(name) && (name == target || is_host || is_local(target)));
-    let found =
-        found.filter(|_| sys::peer_credentials(fd).is_ok_and(|owner| owner.uid == sys::geteuid()));
-    if found.is_none() {
-        let _ = sys::close(fd);
-    }
-    found.map(|name| (name, fd))
+        .filter_map(|name| Some((name, connect_to(&address::mailbox(&name)).ok()?)))
+        .find(|(name, _)| name == target || is_host || is_local(target))
+        .map(|(_, mailbox)| mailbox)
 }
 
 /// Whether an address is one of this host: the kernel would connect to it from itself.
@@ -275,32 +338,26 @@ fn is_local(target: &Address) -> bool {
     if let Some(known) = known {
         return known;
     }
-    let is_local = asks_route(target).unwrap_or(false);
+    let is_local = route(target).is_ok_and(|own| own.ip == target.ip);
     LOCAL.with(|known| known[now_ns as usize / 64 % MEMORY] = (target.ip, is_local, now_ns));
     is_local
 }
 
-fn asks_route(target: &Address) -> sys::Result<bool> {
+/// The address of this host from which the kernel would connect to that one.
+fn route(target: &Address) -> sys::Result<Address> {
     let family = if target.is_v4() {
         libc::AF_INET
     } else {
         libc::AF_INET6
     };
-    let fd = sys::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
-    let mut bytes = [0; 28];
-    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-    bytes[2..4].copy_from_slice(&target.port.to_be_bytes());
-    let length = if target.is_v4() {
-        bytes[4..8].copy_from_slice(&target.ip[12..]);
-        16
-    } else {
-        bytes[8..24].copy_from_slice(&target.ip);
-        28
-    };
-    let own =
-        sys::with_address(libc::SYS_connect, fd, &bytes[..length]).and_then(|_| address::own(fd));
-    let _ = sys::close(fd);
-    own.map(|own| own.ip == target.ip)
+    let fd = Fd::new(sys::socket(
+        family,
+        libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+        0,
+    )?);
+    let (bytes, length) = target.socket_address();
+    sys::with_address(libc::SYS_connect, fd.get(), &bytes[..length])?;
+    address::own(fd.get())
 }
 
 /// The port that the client will have: its own choice, if the kernel lets it have one without taking it from others.
@@ -330,12 +387,17 @@ fn set_port_range(fd: i32, range: u32) -> bool {
 }
 
 /// Makes a slot ready and the descriptor a stream that may be carried.
-fn offer(fd: i32, taken: (SegmentRef, usize), port: u16) -> Option<(Use, Hello)> {
+fn offer(
+    fd: i32,
+    taken: (SegmentRef, usize),
+    client: Address,
+    server: Address,
+) -> Option<(Use, Hello)> {
     let (segment, slot_number) = taken;
     let slot = segment.get().memory().slot(slot_number);
     let generation = (slot.state.load(Ordering::Acquire) >> GENERATION_SHIFT).wrapping_add(1);
     ring::reset(slot);
-    slot.port.store(u32::from(port), Ordering::Relaxed);
+    slot.port.store(u32::from(client.port), Ordering::Relaxed);
     slot.state
         .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
     let using = table::add_stream(fd, segment, slot_number, CLIENT)?;
@@ -343,7 +405,8 @@ fn offer(fd: i32, taken: (SegmentRef, usize), port: u16) -> Option<(Use, Hello)>
         generation,
         sent_ns: sys::now_ns(),
         slot: slot_number,
-        port,
+        client,
+        server,
     };
     Some((using, hello))
 }
@@ -361,6 +424,7 @@ fn confirm(using: &Use, fd: i32, target: &Address) -> bool {
     Pair { client, server }.store(&using.slot().pair);
     let slot = using.slot();
     let before = slot.state.fetch_or(CONFIRMED, Ordering::AcqRel);
+    stream::wake_gateway(using);
     before & WITHDRAWN == 0
 }
 

@@ -1,10 +1,10 @@
 //! The sockets layer: loaded before a program's C library, it carries the program's TCP connections to other programs that have it.
 //!
 //! The real connection is kept: as the descriptor's number, as the way to wake the other end, and as the detector of its end. Only data moves elsewhere,
-//! today through rings in shared memory (docs/sockets.md).
+//! through rings in shared memory, to another program of this host or to the host's gateway (docs/sockets.md).
 //!
 //! Rooms: `exports` is what programs call, by the C library's names; `real` is what they would have called. `table` says which descriptors are ours.
-//! `handshake` finds the other end, `segment` has the memory, `ring` lays it out. `stream` moves bytes and waits, `demotion` goes back to TCP, `ready`,
+//! `handshake` finds the other end, `segment` has the memory, which `tsumuji_streams` lays out. `stream` moves bytes and waits, `demotion` goes back to TCP, `ready`,
 //! `poll` and `epoll` say what could be moved. `start`, `exec` and `close` are the life of processes and descriptors. `sys` asks the kernel.
 //!
 //! Invariants: no function of the C library that this library replaces is called from inside, so nothing of `std`'s input and output; no panic
@@ -37,9 +37,10 @@ mod lock;
 mod poll;
 mod ready;
 mod real;
-mod ring;
 mod segment;
 mod start;
 mod stream;
 mod sys;
 mod table;
+
+use tsumuji_streams::ring;

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
-use crate::hello::{Hello, leave_hello, read_hello, unix_socket};
+use crate::hello::{Fd, Hello, connect_to, read_hello, send_hello, unix_socket};
 use crate::lock::{Locked, hold};
 use crate::ring::{CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
 use crate::segment::SegmentRef;
+use crate::stream;
 use crate::sys::{self};
 use crate::table::{self, Kind, Use};
 
@@ -33,6 +34,8 @@ const PENDING_NS: u64 = 60_000_000_000;
 struct Pending {
     hello: Hello,
     segment: SegmentRef,
+    /// Of a client of another host.
+    gateway: Option<Fd>,
 }
 
 impl Pending {
@@ -47,6 +50,12 @@ impl Pending {
             && state & OFFERED != 0
             && state & (CLAIMED | WITHDRAWN) == 0
             && now_ns.saturating_sub(self.hello.sent_ns) < PENDING_NS
+    }
+
+    /// Whether the connection that comes from there is meant. A client of this host names its port only.
+    fn is_from(&self, client: &Address) -> bool {
+        let said = &self.hello.client;
+        said.port == client.port && (said.ip == [0; 16] || said.ip == client.ip)
     }
 }
 
@@ -136,14 +145,9 @@ fn add_listener(fd: i32) {
 
 fn make_mailbox(address: &Address) -> sys::Result<i32> {
     let fd = unix_socket()?;
-    let (name, length) = address::mailbox(address);
-    let made = sys::with_address(libc::SYS_bind, fd, &name[..length])
-        .and_then(|_| sys::listen(fd, BACKLOG));
-    if let Err(error) = made {
-        let _ = sys::close(fd);
-        return Err(error);
-    }
-    Ok(fd)
+    sys::with_address(libc::SYS_bind, fd.get(), address::mailbox(address).bytes())?;
+    sys::listen(fd.get(), BACKLOG)?;
+    Ok(fd.take())
 }
 
 impl Listener {
@@ -193,9 +197,7 @@ impl Listener {
         let mut found = self.pending.with(|pending| {
             self.collect(mailbox, pending, is_shared);
             stale.extend(extract(pending, |one| !one.is_open(now_ns)));
-            let at = pending
-                .iter()
-                .rposition(|one| one.hello.port == client.port);
+            let at = pending.iter().rposition(|one| one.is_from(&client));
             at.map(|at| pending.remove(at))
         });
         drop(stale);
@@ -203,7 +205,10 @@ impl Listener {
             let others = self.pending.with(std::mem::take);
             let address = self.address.with(|address| *address);
             for other in others {
-                let _ = leave_hello(&address, None, &other.hello, &other.segment, false);
+                let gateway = other.gateway.as_ref().map(Fd::get);
+                let _ = connect_to(&address::mailbox(&address)).and_then(|mailbox| {
+                    send_hello(&mailbox, &other.hello, &other.segment, gateway)
+                });
             }
         }
         // A client that has left a hello may offer the next connection in its segment before we have read that.
@@ -251,10 +256,14 @@ impl Listener {
                         generation: state >> GENERATION_SHIFT,
                         sent_ns: 0,
                         slot: number,
-                        port,
+                        client: Address { ip: [0; 16], port },
+                        server: Address::default(),
                     };
-                    let segment = segment.clone();
-                    return Some(Pending { hello, segment });
+                    return Some(Pending {
+                        hello,
+                        segment: segment.clone(),
+                        gateway: None,
+                    });
                 }
                 None
             })
@@ -267,16 +276,25 @@ impl Listener {
             let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
                 return;
             };
-            let Some((hello, segment)) = read_hello(fd) else {
+            let Some((hello, segment, gateway)) = read_hello(fd) else {
                 let _ = sys::close(fd);
                 continue;
             };
-            let one = Pending { hello, segment };
+            let one = Pending {
+                hello,
+                segment,
+                gateway,
+            };
             let header = one.segment.get().memory().header();
             header
                 .is_shared
                 .store(u32::from(is_shared), Ordering::Relaxed);
-            self.keep(&one.segment, fd);
+            if one.gateway.is_some() {
+                // It leaves a hello for each connection.
+                let _ = sys::close(fd);
+            } else {
+                self.keep(&one.segment, fd);
+            }
             pending.push(one);
         }
     }
@@ -316,6 +334,9 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
     let (slot_number, generation) = (pending.hello.slot, pending.hello.generation);
     let slot = pending.segment.get().memory().slot(slot_number);
     let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
+    if let Some(gateway) = pending.gateway {
+        using.set_gateway(gateway.take());
+    }
     using.pair.with(|known| *known = Some(pair));
     let own = &using.mine().own;
     own.is_nonblocking
@@ -339,6 +360,7 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
             Ordering::Relaxed,
         );
         if claimed.is_ok() {
+            stream::wake_gateway(&using);
             return Some(using);
         }
     }

@@ -209,6 +209,13 @@ fn sleep(
             copy[*at].events |= libc::POLLIN;
             continue;
         };
+        if let Some(gateway) = using.gateway() {
+            copy.push(pollfd {
+                fd: gateway,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+        }
         if using.is_carried.load(Ordering::Acquire) == 0 {
             continue;
         }
@@ -231,8 +238,20 @@ fn sleep(
         if is_held_up {
             copy[*at].events = libc::POLLRDHUP;
         }
+        if using.gateway().is_some() {
+            let is_by_tcp = stream::is_before_ring(using) && !is_held_up;
+            copy[*at].events = stream::end_events(using) | if is_by_tcp { libc::POLLIN } else { 0 };
+        }
     }
     let count = sys::poll(&mut copy, left, mask)?;
+    for (_, one) in ours {
+        if let Ours::Stream(using) = one
+            && using.gateway().is_some()
+        {
+            using.has_kernel_news.store(1, Ordering::Relaxed);
+            stream::take_old_bells(using, -1, 1);
+        }
+    }
     let mut others = 0;
     for (at, one) in fds.iter_mut().enumerate() {
         match ours.iter().find(|(ours, _)| *ours == at) {

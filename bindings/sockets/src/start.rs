@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::explain;
 use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
 
-/// `off`: nothing is carried. `shm`: the default.
+/// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
 /// `text` or `json`: lines to standard error.
 const EXPLAIN: &CStr = c"TSUMUJI_SOCKETS_EXPLAIN";
 /// Longest time of looking again before a sleep.
 const SPIN: &CStr = c"TSUMUJI_SOCKETS_SPIN_US";
 
+static HAS_GATEWAY: AtomicU32 = AtomicU32::new(0);
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 static PORTS: AtomicU32 = AtomicU32::new(0);
 
@@ -62,8 +63,10 @@ pub(crate) fn ensure() {
 
 #[cold]
 fn begin() {
-    if variable(LINK).is_some_and(|link| link != b"shm") {
-        explain::turn_off();
+    match variable(LINK) {
+        None | Some(b"shm") => {}
+        Some(b"gateway") => HAS_GATEWAY.store(1, Ordering::Relaxed),
+        Some(_) => explain::turn_off(),
     }
     match variable(EXPLAIN) {
         Some(b"json") => explain::begin(true),
@@ -114,6 +117,11 @@ extern "C" fn in_child() {
     lock::forget_thread();
     listener::share_listeners();
     epoll::after_fork();
+}
+
+/// Whether connections to other hosts may go through the gateway.
+pub(crate) fn has_gateway() -> bool {
+    HAS_GATEWAY.load(Ordering::Relaxed) != 0
 }
 
 /// The ports among which the kernel chooses.

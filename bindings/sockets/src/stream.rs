@@ -10,21 +10,24 @@
 //! for `receiving`. Before it sleeps, a waiter says so (`is_asleep`, `wants_room`), then looks once more; who produces makes its news visible, then looks
 //! for sleepers: a fence between the two on either side.
 
+mod far;
 mod places;
 mod waits;
 
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{c_int, iovec};
+use tsumuji_streams::news;
 
 use crate::explain::{self, Count};
 use crate::handshake;
 use crate::lock::hold;
-use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading, WAITERS};
+use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
 
+pub(crate) use far::{end_events, wake_gateway};
 pub(crate) use places::{receive_into, send_from};
 use waits::SLICE_NS;
 pub(crate) use waits::{wait_for_data, wait_for_room};
@@ -105,25 +108,7 @@ const NO_BUFFERS: [iovec; VECTORS] = [iovec {
 
 /// Tells the other end that there is something new for it. Caller: holder of `sending` if `is_sender`.
 pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
-    let header = using.memory().header();
-    let inn = &using.theirs().inn;
-    let other = 1 - using.side();
-    let mut is_bell = false;
-    fence(Ordering::SeqCst);
-    let waiter = inn.waiter.load(Ordering::Relaxed) as usize;
-    if (1..=WAITERS).contains(&waiter) {
-        let ready = &header.ready[other].0;
-        let bit = 1 << using.number();
-        if ready.load(Ordering::Relaxed) & bit == 0 {
-            ready.fetch_or(bit, Ordering::SeqCst);
-        }
-        let asleep = &header.asleep[other][waiter - 1].0;
-        is_bell = asleep.load(Ordering::SeqCst) != 0 && asleep.swap(0, Ordering::SeqCst) != 0;
-    }
-    if inn.is_asleep.load(Ordering::Relaxed) != 0 {
-        is_bell |= inn.is_asleep.swap(0, Ordering::SeqCst) != 0;
-    }
-    if is_bell {
+    if news::mark(using.memory(), using.number(), 1 - using.side()) {
         let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
         ring_bell(using, fd);
     }
@@ -140,6 +125,9 @@ pub(crate) fn mark(using: &Use) {
 
 /// Caller: holder of `sending`.
 pub(crate) fn ring_bell(using: &Use, fd: c_int) {
+    if wake_gateway(using) {
+        return;
+    }
     let out = &using.mine().out;
     if out.back_at.load(Ordering::Relaxed) != 0 || out.switch_at.load(Ordering::Relaxed) == 0 {
         return;
@@ -186,6 +174,9 @@ fn note_error(using: &Use, error: Errno) {
 
 /// Asks the kernel whether the connection still stands.
 pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
+    if let Some(gateway) = using.gateway() {
+        return far::ask(using, fd, gateway);
+    }
     let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
     let own = &using.mine().own;
     if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
@@ -485,6 +476,7 @@ fn receive_before_ring(
         _ => (switch_at - 1).saturating_sub(taken),
     };
     match received {
+        Ok(0) if (switch_at == 0 || left > 0) && far::is_early_end(using) => Err(AGAIN),
         Ok(0) if switch_at == 0 || left > 0 => Ok(Some(0)),
         Ok(bytes) => {
             let data = (bytes as u64).min(left);
@@ -557,7 +549,7 @@ pub(crate) fn until_something(
         let is_due = empty.is_multiple_of(ASK_EVERY)
             || other.out.is_closed.load(Ordering::Relaxed) != 0
             || using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
-        if !is_due || !take_bells(using, fd, libc::MSG_DONTWAIT)? {
+        if !is_due || !waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT))? {
             return Err(AGAIN);
         }
     }
@@ -584,6 +576,14 @@ fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
 
 /// Takes bells out of the kernel, or learns that the connection has ended. With flags 0 it waits for one of both. False: there was nothing.
 fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
+    if let Some(gateway) = using.gateway() {
+        if flags == 0 {
+            far::wait(using, fd, gateway, 0, waits::receive_timeout_ns(fd))?;
+        }
+        let before = using.mine().own.has_ended.load(Ordering::Acquire);
+        far::ask(using, fd, gateway);
+        return Ok(using.mine().own.has_ended.load(Ordering::Acquire) != before);
+    }
     let own = &using.mine().own;
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
     let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
@@ -612,10 +612,17 @@ fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
 
 /// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
 pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
+    if let Some(gateway) = using.gateway() {
+        let _ = waits::at_once(using, || {
+            far::drain(gateway);
+            Ok(true)
+        });
+        return;
+    }
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
     let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
     if rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
-        let _ = take_bells(using, fd, libc::MSG_DONTWAIT);
+        let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));
     }
 }
 

@@ -134,6 +134,19 @@ pub(crate) fn raise_sigpipe() {
     );
 }
 
+/// Whether calls that any of the program's signal handlers interrupts are to go on: all were set with `SA_RESTART`.
+pub(crate) fn do_handlers_restart() -> bool {
+    // As the kernel has it: handler, flags, restorer, mask.
+    let mut action = [0usize; 4];
+    (1..=64).all(|signal| {
+        let words = [signal, 0, action.as_mut_ptr() as usize, 8, 0, 0];
+        // SAFETY: the kernel writes its `sigaction`, of four words, there.
+        let asked = unsafe { call(libc::SYS_rt_sigaction, words) };
+        let is_handled = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action[0]);
+        asked.is_err() || !is_handled || action[1] & libc::SA_RESTART as usize != 0
+    })
+}
+
 pub(crate) fn sched_yield() {
     let _ = numbers(libc::SYS_sched_yield, [0; 6]);
 }
@@ -334,14 +347,19 @@ pub(crate) fn transfer(
     unsafe { call(number, [fd_word(fd), address as usize, bytes, offset, 0, 0]) }
 }
 
-/// A message with one file descriptor, to a connected UNIX socket.
-pub(crate) fn send_with_fd(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usize> {
+/// A message with one or two file descriptors, to a connected UNIX socket.
+pub(crate) fn send_with_fds(
+    fd: c_int,
+    bytes: &[u8],
+    first: c_int,
+    second: Option<c_int>,
+) -> Result<usize> {
+    let count = 1 + usize::from(second.is_some());
     let mut control = FdControl {
-        bytes: size_of::<libc::cmsghdr>() + size_of::<c_int>(),
+        bytes: size_of::<libc::cmsghdr>() + count * size_of::<c_int>(),
         level: libc::SOL_SOCKET,
         kind: libc::SCM_RIGHTS,
-        fd: passed,
-        padding: 0,
+        fds: [first, second.unwrap_or(0)],
     };
     let mut buffer = iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -363,24 +381,22 @@ pub(crate) fn send_with_fd(fd: c_int, bytes: &[u8], passed: c_int) -> Result<usi
     }
 }
 
-/// As `CMSG_*` would lay out one file descriptor.
+/// As `CMSG_*` would lay out two file descriptors, or one.
 #[repr(C)]
 struct FdControl {
     bytes: usize,
     level: c_int,
     kind: c_int,
-    fd: c_int,
-    padding: c_int,
+    fds: [c_int; 2],
 }
 
-/// A message and the file descriptor that came with it, if exactly one did.
-pub(crate) fn recv_with_fd(fd: c_int, room: &mut [u8]) -> Result<(usize, Option<c_int>)> {
+/// A message and the file descriptors that came with it: none, one or two.
+pub(crate) fn recv_with_fds(fd: c_int, room: &mut [u8]) -> Result<(usize, [Option<c_int>; 2])> {
     let mut control = FdControl {
         bytes: 0,
         level: 0,
         kind: 0,
-        fd: -1,
-        padding: 0,
+        fds: [-1; 2],
     };
     let mut buffer = iovec {
         iov_base: room.as_mut_ptr().cast(),
@@ -391,8 +407,8 @@ pub(crate) fn recv_with_fd(fd: c_int, room: &mut [u8]) -> Result<(usize, Option<
     message.msg_iov = &raw mut buffer;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
-    // Room for one descriptor only: the kernel closes what else may have been sent.
-    message.msg_controllen = (size_of::<libc::cmsghdr>() + size_of::<c_int>()) as _;
+    // Room for two descriptors only: the kernel closes what else may have been sent.
+    message.msg_controllen = size_of::<FdControl>() as _;
     let flags = (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as usize;
     // SAFETY: all that the header leads to lives and is as large as it says.
     let bytes = unsafe {
@@ -401,10 +417,29 @@ pub(crate) fn recv_with_fd(fd: c_int, room: &mut [u8]) -> Result<(usize, Option<
             [fd_word(fd), &raw mut message as usize, flags, 0, 0, 0],
         )
     }?;
-    let has_fd = message.msg_controllen as usize >= size_of::<libc::cmsghdr>() + size_of::<c_int>()
+    let is_rights = message.msg_controllen as usize > size_of::<libc::cmsghdr>()
         && control.level == libc::SOL_SOCKET
         && control.kind == libc::SCM_RIGHTS;
-    Ok((bytes, has_fd.then_some(control.fd)))
+    let carried = control.bytes.saturating_sub(size_of::<libc::cmsghdr>()) / size_of::<c_int>();
+    let at = |place: usize| (is_rights && place < carried).then_some(control.fds[place]);
+    Ok((bytes, [at(0), at(1)]))
+}
+
+/// Two connected UNIX stream sockets.
+pub(crate) fn socket_pair() -> Result<[c_int; 2]> {
+    let mut fds = [-1; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let words = [
+        libc::AF_UNIX as usize,
+        kind as usize,
+        0,
+        fds.as_mut_ptr() as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel writes two descriptors there.
+    unsafe { call(libc::SYS_socketpair, words) }?;
+    Ok(fds)
 }
 
 pub(crate) fn to_timespec(ns: u64) -> timespec {

@@ -54,6 +54,8 @@ pub(crate) struct Socket {
     pub(crate) received: std::sync::atomic::AtomicU64,
     /// As a server: both addresses of the connection.
     pub(crate) pair: Locked<Option<Pair>>,
+    /// Through a gateway: our end of the socket pair by which it and we wake each other; -1: the other end is of this host.
+    gateway: AtomicI32,
     segment: AtomicPtr<Segment>,
     held: Locked<Option<SegmentRef>>,
     pub(crate) fds: Locked<Vec<i32>>,
@@ -105,6 +107,21 @@ impl Socket {
         self.held.with(|held| held.clone())
     }
 
+    /// Where the gateway listens, if the other end is of another host.
+    #[inline]
+    pub(crate) fn gateway(&self) -> Option<i32> {
+        let fd = self.gateway.load(Ordering::Relaxed);
+        (fd >= 0).then_some(fd)
+    }
+
+    /// The other end is of another host: `fd`, which is the socket's from now on, leads to the gateway.
+    pub(crate) fn set_gateway(&self, fd: i32) {
+        let old = self.gateway.swap(keep_own(fd), Ordering::AcqRel);
+        if old >= 0 {
+            close_own(old);
+        }
+    }
+
     /// A descriptor of it, if any is left.
     pub(crate) fn any_fd(&self) -> Option<i32> {
         self.fds.with(|fds| fds.first().copied())
@@ -117,6 +134,10 @@ impl Socket {
         };
         let segment = held.get();
         segment.sockets[side][slot].store(std::ptr::null_mut(), Ordering::Release);
+        let gateway = self.gateway.swap(-1, Ordering::AcqRel);
+        if gateway >= 0 {
+            close_own(gateway);
+        }
         if side == CLIENT {
             let words = self.slot();
             let state = words.state.load(Ordering::Acquire);
@@ -333,6 +354,12 @@ pub(crate) fn move_own(fd: i32) {
     crate::segment::own_moved(fd, moved as i32);
     crate::epoll::own_moved(fd, moved as i32);
     crate::explain::own_moved(fd, moved as i32);
+    for_each_stream(|socket| {
+        let _ =
+            socket
+                .gateway
+                .compare_exchange(fd, moved as i32, Ordering::AcqRel, Ordering::Relaxed);
+    });
 }
 
 pub(crate) fn close_own(fd: i32) {
@@ -362,6 +389,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
             spin: crate::idle::Spin::new(),
             sent: std::sync::atomic::AtomicU64::new(0),
             received: std::sync::atomic::AtomicU64::new(0),
+            gateway: AtomicI32::new(-1),
             segment: AtomicPtr::new(std::ptr::null_mut()),
             pair: Locked::new(None),
             held: Locked::new(None),

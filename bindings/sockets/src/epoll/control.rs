@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{Epoll, Interest, KERNEL_EVENTS, LIVE};
+use super::{Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{arena, stream};
@@ -63,6 +63,9 @@ pub(crate) fn control(
             if let Err(error) = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, fd, events, data) {
                 arena::give_back(interest);
                 return Err(error);
+            }
+            if let Some(gateway) = using.gateway() {
+                let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, gateway, GATEWAY_EVENTS, data);
             }
             using.interests.with(|all| all.push(interest));
             interest

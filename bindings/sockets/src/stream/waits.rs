@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::{c_int, pollfd};
 
-use super::{ask, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
+use super::{ask, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
 use crate::explain::{self, Count};
 use crate::lock::{hold, may_hold, thread};
@@ -28,9 +28,12 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int) -> Result<()> {
         if !is_before_ring(using) {
             return Ok(());
         }
-        return in_turn(using, || {
-            let mut room = [0; 1];
-            sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
+        return in_turn(using, || match using.gateway() {
+            Some(gateway) => far::wait(using, fd, gateway, libc::POLLIN, receive_timeout_ns(fd)),
+            None => {
+                let mut room = [0; 1];
+                sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
+            }
         });
     }
     if demotion::is_behind(using) {
@@ -74,6 +77,9 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int) -> Result<()> {
         return Ok(());
     }
     explain::count(Count::Sleep);
+    if let Some(gateway) = using.gateway() {
+        return in_turn(using, || far::wait(using, fd, gateway, 0, timeout_ns));
+    }
     let is_unheard = is_before_ring(using)
         || end.own.is_deaf.load(Ordering::Relaxed) != 0
         || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
@@ -115,7 +121,7 @@ fn send_timeout_ns(fd: c_int) -> Option<u64> {
     timeout_ns(fd, libc::SO_SNDTIMEO)
 }
 
-fn receive_timeout_ns(fd: c_int) -> Option<u64> {
+pub(super) fn receive_timeout_ns(fd: c_int) -> Option<u64> {
     timeout_ns(fd, libc::SO_RCVTIMEO)
 }
 
@@ -154,6 +160,21 @@ fn in_turn(using: &Use, wait: impl FnOnce() -> Result<()>) -> Result<()> {
             .compare_exchange(leader, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Takes bells by `take`, without waiting. If another thread waits for them nothing is taken: they may be meant for it, and it sleeps in the kernel.
+pub(super) fn at_once(using: &Use, take: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    let own = &using.mine().own;
+    let leads = own
+        .leader
+        .compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire);
+    if leads.is_err() {
+        return Ok(false);
+    }
+    let outcome = take();
+    own.leader.store(0, Ordering::SeqCst);
+    wake_followers(&own.turns, &own.followers);
+    outcome
 }
 
 fn wake_followers(turns: &AtomicU32, followers: &AtomicU32) {

@@ -16,17 +16,18 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use libc::iovec;
 
 /// Connections of one segment: a bit each in one word.
-pub(crate) const SLOTS: usize = 32;
+pub const SLOTS: usize = 32;
 
 /// Waiters (epoll instances) of each end that a segment can name.
-pub(crate) const WAITERS: usize = 16;
+pub const WAITERS: usize = 16;
 
 /// The ends of a connection.
-pub(crate) const CLIENT: usize = 0;
-pub(crate) const SERVER: usize = 1;
+pub const CLIENT: usize = 0;
+/// The other one.
+pub const SERVER: usize = 1;
 
 /// Bytes of a ring. What kernel TCP holds for a connection over loopback is of this order, and programs depend on some of it.
-pub(crate) const RING_BYTES: u64 = 1 << 20;
+pub const RING_BYTES: u64 = 1 << 20;
 
 /// A producer does not go back to the beginning of a ring before this position: that much stays in the nearest cache.
 const REWIND_BYTES: u64 = 16 << 10;
@@ -34,143 +35,164 @@ const REWIND_BYTES: u64 = 16 << 10;
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 1024;
 
-pub(crate) const SEGMENT_BYTES: usize =
+/// Bytes of a segment's file.
+pub const SEGMENT_BYTES: usize =
     HEADER_BYTES + SLOTS * SLOT_BYTES + SLOTS * 2 * RING_BYTES as usize;
 
 /// Of the form above; changes with it.
-pub(crate) const MAGIC: u64 = 0x7473_756d_736f_0001;
+pub const MAGIC: u64 = 0x7473_756d_736f_0001;
 
 /// The state of a slot is its generation, shifted, and these bits.
-pub(crate) const OFFERED: u64 = 1;
+pub const OFFERED: u64 = 1;
 /// The client knows the connection's addresses and has written them down.
-pub(crate) const CONFIRMED: u64 = 2;
+pub const CONFIRMED: u64 = 2;
 /// A server's process has taken it.
-pub(crate) const CLAIMED: u64 = 4;
+pub const CLAIMED: u64 = 4;
 /// By either: the connection stays with TCP.
-pub(crate) const WITHDRAWN: u64 = 8;
-pub(crate) const GENERATION_SHIFT: u32 = 8;
+pub const WITHDRAWN: u64 = 8;
+/// Bits of a state below the generation.
+pub const GENERATION_SHIFT: u32 = 8;
 
 /// A word in a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line(pub(crate) AtomicU32);
+pub struct Line(pub AtomicU32);
 
+/// The beginning of a segment.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Header {
-    pub(crate) magic: AtomicU64,
-    pub(crate) client_pid: AtomicU32,
+pub struct Header {
+    /// `MAGIC`, once all else is written.
+    pub magic: AtomicU64,
+    /// The process that made the segment.
+    pub client_pid: AtomicU32,
     /// A bit for each slot that is offered here instead of by a hello, to a server that has the segment already.
-    pub(crate) offers: Line,
+    pub offers: Line,
     /// Written by the server: several processes accept from its listener, and not all of them may have the segment.
-    pub(crate) is_shared: AtomicU32,
+    pub is_shared: AtomicU32,
     /// For each end, a bit for each slot that has news for its waiter.
-    pub(crate) ready: [Line; 2],
+    pub ready: [Line; 2],
     /// For each end, whether its waiters sleep, and the processes that they are of (0: free).
-    pub(crate) asleep: [[Line; WAITERS]; 2],
-    pub(crate) owners: [[AtomicU32; WAITERS]; 2],
+    pub asleep: [[Line; WAITERS]; 2],
+    /// Processes of the waiters.
+    pub owners: [[AtomicU32; WAITERS]; 2],
 }
 
 /// Written by an end's sending half (but `bells`), read by the other end.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Out {
+pub struct Out {
     /// Position after the last byte written.
-    pub(crate) tail: AtomicU64,
+    pub tail: AtomicU64,
     /// The consumer that gets here goes on at the next multiple of the ring's size.
-    pub(crate) skip_from: AtomicU64,
+    pub skip_from: AtomicU64,
     /// 1 + bytes of data that went by TCP before the first byte by the ring; 0: TCP still carries data.
-    pub(crate) switch_at: AtomicU64,
+    pub switch_at: AtomicU64,
     /// 1 + position in the ring after which data goes by TCP again; 0: not so.
-    pub(crate) back_at: AtomicU64,
+    pub back_at: AtomicU64,
     /// Bells (bytes by TCP that are no data) that were ever sent.
-    pub(crate) bells: AtomicU64,
+    pub bells: AtomicU64,
     /// Nothing more will be sent (`shutdown`).
-    pub(crate) is_finished: AtomicU32,
+    pub is_finished: AtomicU32,
     /// All processes of this end have closed it; a hint, the kernel's word counts.
-    pub(crate) is_closed: AtomicU32,
+    pub is_closed: AtomicU32,
     /// The ring was full: a bell is wanted when there is room.
-    pub(crate) wants_room: AtomicU32,
+    pub wants_room: AtomicU32,
     /// The connection shall end by a reset (SO_LINGER of no time, unread data).
-    pub(crate) ends_by_reset: AtomicU32,
+    pub ends_by_reset: AtomicU32,
 }
 
 /// Written by an end's receiving half, read by the other end.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct In {
+pub struct In {
     /// Position after the last byte taken.
-    pub(crate) head: AtomicU64,
+    pub head: AtomicU64,
     /// A bell is wanted for the next news.
-    pub(crate) is_asleep: AtomicU32,
+    pub is_asleep: AtomicU32,
     /// 1 + number of the waiter that is told of news by `Header::ready`; 0: none.
-    pub(crate) waiter: AtomicU32,
+    pub waiter: AtomicU32,
     /// The other end shall send by TCP again.
-    pub(crate) wants_tcp: AtomicU32,
+    pub wants_tcp: AtomicU32,
     /// And shall begin with what is unread: nothing is taken from the ring any more.
-    pub(crate) is_frozen: AtomicU32,
+    pub is_frozen: AtomicU32,
+    /// The kernel has reported the other end's end; a gateway says when all that was sent before has come.
+    pub sees_end: AtomicU32,
 }
 
 /// Of an end's own processes, which may be several after `fork`.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Own {
+pub struct Own {
     /// Locks, by the number of the thread that holds them.
-    pub(crate) sending: AtomicU32,
-    pub(crate) receiving: AtomicU32,
+    pub sending: AtomicU32,
+    /// Held by who reads the ring.
+    pub receiving: AtomicU32,
     /// The thread that waits in the kernel, and the word on which others wait for it.
-    pub(crate) leader: AtomicU32,
-    pub(crate) turns: AtomicU32,
-    pub(crate) followers: AtomicU32,
+    pub leader: AtomicU32,
+    /// Counts leaders.
+    pub turns: AtomicU32,
+    /// Threads that wait for a leader.
+    pub followers: AtomicU32,
     /// Processes that have it open.
-    pub(crate) processes: AtomicU32,
-    pub(crate) is_nonblocking: AtomicU32,
+    pub processes: AtomicU32,
+    /// As the program has set it.
+    pub is_nonblocking: AtomicU32,
     /// `SHUT_RD` was asked for.
-    pub(crate) is_deaf: AtomicU32,
+    pub is_deaf: AtomicU32,
     /// What the program believes of TCP_NODELAY and TCP_CORK.
-    pub(crate) no_delay: AtomicI32,
-    pub(crate) cork: AtomicI32,
+    pub no_delay: AtomicI32,
+    /// As above.
+    pub cork: AtomicI32,
     /// SO_RCVLOWAT.
-    pub(crate) low_water: AtomicI32,
+    pub low_water: AtomicI32,
     /// Bytes of data sent and received by TCP before the rings.
-    pub(crate) tcp_sent: AtomicU64,
-    pub(crate) tcp_taken: AtomicU64,
+    pub tcp_sent: AtomicU64,
+    /// As above.
+    pub tcp_taken: AtomicU64,
     /// Bells taken out of the kernel.
-    pub(crate) bells_taken: AtomicU64,
+    pub bells_taken: AtomicU64,
     /// 1 + a byte of data that was taken while waiting for a bell.
-    pub(crate) stash: AtomicU32,
+    pub stash: AtomicU32,
     /// An error of the kernel's that the program has not been told yet.
-    pub(crate) error: AtomicU32,
+    pub error: AtomicU32,
     /// `ENDED`, `RESET`: what the kernel has said about the connection.
-    pub(crate) has_ended: AtomicU32,
+    pub has_ended: AtomicU32,
 }
 
 /// All processes of the other end have closed the connection, or are gone.
-pub(crate) const ENDED: u32 = 1;
+pub const ENDED: u32 = 1;
 /// The connection does not exist any more.
-pub(crate) const RESET: u32 = 2;
+pub const RESET: u32 = 2;
 /// The kernel has reset it only because bells were unread when the other end went: to the program it has ended in order.
-pub(crate) const BY_BELLS: u32 = 4;
+pub const BY_BELLS: u32 = 4;
 /// A byte that was sent after such an end counts as sent.
-pub(crate) const OWED: u32 = 8;
+pub const OWED: u32 = 8;
 
+/// One end of a connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct End {
-    pub(crate) out: Out,
-    pub(crate) inn: In,
-    pub(crate) own: Own,
+pub struct End {
+    /// What it sends.
+    pub out: Out,
+    /// What it receives.
+    pub inn: In,
+    /// What its processes share.
+    pub own: Own,
 }
 
+/// A connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Slot {
-    pub(crate) state: AtomicU64,
+pub struct Slot {
+    /// Generation and bits.
+    pub state: AtomicU64,
     /// The client's port, for an offer.
-    pub(crate) port: AtomicU32,
+    pub port: AtomicU32,
     /// Addresses of both ends, as `address::Pair` packs them; valid once confirmed.
-    pub(crate) pair: [AtomicU64; 6],
-    pub(crate) ends: [End; 2],
+    pub pair: [AtomicU64; 6],
+    /// Of the client and of the server.
+    pub ends: [End; 2],
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES && size_of::<Slot>() <= SLOT_BYTES);
@@ -178,7 +200,7 @@ const _: () = assert!(RING_BYTES.is_power_of_two());
 
 /// A mapping of one segment. It stays mapped while connections use it (`segment`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory(*mut u8);
+pub struct Memory(*mut u8);
 
 // SAFETY: a mapping is shared by nature; words in it are atomics, and bytes of rings are accessed under locks.
 unsafe impl Send for Memory {}
@@ -188,20 +210,23 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// # Safety
     /// `address` is a mapping of `SEGMENT_BYTES` of a sealed file, and stays so while the result or any view of it is used.
-    pub(crate) unsafe fn new(address: *mut u8) -> Self {
+    pub unsafe fn new(address: *mut u8) -> Self {
         Self(address)
     }
 
-    pub(crate) fn address(self) -> *mut u8 {
+    /// Where it is mapped.
+    pub fn address(self) -> *mut u8 {
         self.0
     }
 
-    pub(crate) fn header(self) -> &'static Header {
+    /// The segment's header.
+    pub fn header(self) -> &'static Header {
         // SAFETY: within the mapping (asserted above) and aligned, being at a page's start; only atomics are in it.
         unsafe { &*self.0.cast::<Header>() }
     }
 
-    pub(crate) fn slot(self, slot: usize) -> &'static Slot {
+    /// A slot, modulo their number.
+    pub fn slot(self, slot: usize) -> &'static Slot {
         let offset = HEADER_BYTES + (slot % SLOTS) * SLOT_BYTES;
         // SAFETY: within the mapping for every slot number, and a multiple of the cache line; only atomics are in it.
         unsafe { &*self.0.add(offset).cast::<Slot>() }
@@ -215,7 +240,8 @@ impl Memory {
         unsafe { self.0.add(offset) }
     }
 
-    pub(crate) fn writer(self, slot: usize, side: usize) -> Ring {
+    /// The ring that `side` writes.
+    pub fn writer(self, slot: usize, side: usize) -> Ring {
         let slot_words = self.slot(slot);
         Ring {
             bytes: self.ring(slot, side),
@@ -225,18 +251,19 @@ impl Memory {
     }
 
     /// The ring that `side` reads.
-    pub(crate) fn reader(self, slot: usize, side: usize) -> Ring {
+    pub fn reader(self, slot: usize, side: usize) -> Ring {
         self.writer(slot, (side + 1) % 2)
     }
 }
 
 /// A process at the other end has written what cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub struct Broken;
 
 /// What becomes of bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub enum Reading {
+    /// They are taken out.
     Take,
     /// They stay.
     Peek,
@@ -246,7 +273,7 @@ pub(crate) enum Reading {
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ring {
+pub struct Ring {
     bytes: *mut u8,
     out: &'static Out,
     inn: &'static In,
@@ -271,14 +298,14 @@ impl Ring {
     }
 
     /// Unread bytes.
-    pub(crate) fn unread(&self) -> Result<u64, Broken> {
+    pub fn unread(&self) -> Result<u64, Broken> {
         let tail = self.out.tail.load(Ordering::Acquire);
         let head = self.inn.head.load(Ordering::Acquire);
         self.used(tail, head).map(|(_, used)| used)
     }
 
     /// Room for the producer.
-    pub(crate) fn room(&self) -> Result<u64, Broken> {
+    pub fn room(&self) -> Result<u64, Broken> {
         self.unread().map(|used| RING_BYTES - used)
     }
 
@@ -296,12 +323,7 @@ impl Ring {
     }
 
     /// Copies from the program's buffers, from byte `skip` of them on, as much as there is room for. Caller: holder of `sending`.
-    pub(crate) fn write(
-        &self,
-        buffers: &[iovec],
-        skip: usize,
-        most: usize,
-    ) -> Result<usize, Broken> {
+    pub fn write(&self, buffers: &[iovec], skip: usize, most: usize) -> Result<usize, Broken> {
         let (mut position, room) = self.next_to_write()?;
         let mut left = most.min(room as usize);
         let (mut skip, mut written) = (skip, 0);
@@ -340,12 +362,7 @@ impl Ring {
     }
 
     /// Copies into the program's buffers, from byte `skip` of them on. Caller: holder of `receiving`.
-    pub(crate) fn read(
-        &self,
-        buffers: &[iovec],
-        skip: usize,
-        how: Reading,
-    ) -> Result<usize, Broken> {
+    pub fn read(&self, buffers: &[iovec], skip: usize, how: Reading) -> Result<usize, Broken> {
         let tail = self.out.tail.load(Ordering::Acquire);
         let head = self.inn.head.load(Ordering::Relaxed);
         let (head, used) = self.used(tail, head)?;
@@ -389,7 +406,7 @@ impl Ring {
     }
 
     /// Lets `fill` write into the ring itself: it gets an address and a length, and says how much it wrote. Caller: holder of `sending`.
-    pub(crate) fn write_with<E>(
+    pub fn write_with<E>(
         &self,
         most: usize,
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, E>,
@@ -414,7 +431,7 @@ impl Ring {
     }
 
     /// Lets `drain` read in the ring itself: it gets an address and a length, and says how much it took. Caller: holder of `receiving`.
-    pub(crate) fn read_with<E>(
+    pub fn read_with<E>(
         &self,
         most: usize,
         drain: impl FnOnce(*mut u8, usize) -> Result<usize, E>,
@@ -441,7 +458,7 @@ impl Ring {
     }
 
     /// Hands all that is unread to `send`, for a producer whose consumer takes no more. Caller: holder of `sending`.
-    pub(crate) fn replay<E>(
+    pub fn replay<E>(
         &self,
         mut send: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Result<(), E>, Broken> {
@@ -460,13 +477,13 @@ impl Ring {
     }
 
     /// Position of the consumer, for an end that sends by TCP what was not read.
-    pub(crate) fn consumer(&self) -> u64 {
+    pub fn consumer(&self) -> u64 {
         self.inn.head.load(Ordering::Acquire)
     }
 }
 
 /// Copies into the program's buffers, from byte `skip` of them on; how much there was room for.
-pub(crate) fn scatter(from: &[u8], buffers: &[iovec], mut skip: usize) -> usize {
+pub fn scatter(from: &[u8], buffers: &[iovec], mut skip: usize) -> usize {
     let mut copied = 0;
     for buffer in buffers {
         if skip >= buffer.iov_len {
@@ -488,7 +505,7 @@ fn next_multiple(position: u64) -> u64 {
 }
 
 /// All words of both ends as at the beginning. Caller: the client, whose slot nobody else uses.
-pub(crate) fn reset(slot: &Slot) {
+pub fn reset(slot: &Slot) {
     for end in &slot.ends {
         let End { out, inn, own } = end;
         for word in [
@@ -511,7 +528,7 @@ pub(crate) fn reset(slot: &Slot) {
         }
         // The first news are told by a bell: whoever waits then waits in the kernel.
         inn.is_asleep.store(1, Ordering::Relaxed);
-        for word in [&inn.waiter, &inn.wants_tcp, &inn.is_frozen] {
+        for word in [&inn.waiter, &inn.wants_tcp, &inn.is_frozen, &inn.sees_end] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [
@@ -555,8 +572,8 @@ fn copy(from: &iovec, into: &iovec) -> usize {
 
 /// A segment of the tests' own.
 #[cfg(test)]
-pub(crate) fn segment_for_tests() -> Memory {
-    let address = crate::sys::map_shared(-1, SEGMENT_BYTES).expect("memory");
-    // SAFETY: a mapping of that size, which is never removed.
-    unsafe { Memory::new(address) }
+fn segment_for_tests() -> Memory {
+    let layout = std::alloc::Layout::from_size_align(SEGMENT_BYTES, 4096).expect("a layout");
+    // SAFETY: of a size above zero; it is never given back, and zeros are legal for all that is in it.
+    unsafe { Memory::new(std::alloc::alloc_zeroed(layout)) }
 }

@@ -1,0 +1,156 @@
+//! Streams whose other end is of another host: what stands for it here is the host's gateway.
+//!
+//! The gateway reads and writes the rings as a program of this host would. It and the program wake each other by a socket pair instead of by bells, so no
+//! byte of TCP is a bell, and the gateway's end is noticed. The kernel's connection leads to the other program; its end is told by the kernel before
+//! what was sent earlier has come through the gateways. So an end counts when the gateway says that all has come, and a reset at once.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, pollfd};
+
+use crate::explain::{self, Count};
+use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
+use crate::sys::{self, AGAIN, Errno, Result};
+use crate::table::Use;
+
+/// Wakes the gateway, if there is one: something has changed that it does not look at by itself.
+pub(crate) fn wake_gateway(using: &Use) -> bool {
+    let Some(gateway) = using.gateway() else {
+        return false;
+    };
+    explain::count(Count::Bell);
+    // Full: it will wake up.
+    let _ = sys::send(gateway, &[0], libc::MSG_DONTWAIT);
+    true
+}
+
+/// Takes what the gateway has sent to wake us.
+pub(super) fn drain(gateway: c_int) {
+    let mut room = [0; 64];
+    while sys::recv(gateway, &mut room, libc::MSG_DONTWAIT) == Ok(room.len()) {}
+}
+
+/// Whether data goes or may go through the gateway.
+fn is_through(using: &Use) -> bool {
+    let state = using.slot().state.load(Ordering::Acquire);
+    state & WITHDRAWN == 0
+        && (using.theirs().out.back_at.load(Ordering::Acquire) == 0
+            || using.mine().out.back_at.load(Ordering::Acquire) == 0)
+}
+
+/// The kernel has reported the other end's end. False: all that was sent before has come, or nothing goes through the gateway.
+fn is_early(using: &Use) -> bool {
+    let out = &using.theirs().out;
+    if !is_through(using)
+        || out.is_closed.load(Ordering::Acquire) != 0
+        || out.back_at.load(Ordering::Acquire) != 0
+    {
+        return false;
+    }
+    if using.mine().inn.sees_end.swap(1, Ordering::SeqCst) == 0 {
+        wake_gateway(using);
+    }
+    true
+}
+
+/// As `is_early`, for a connection that may not be carried yet, or that is none of a gateway.
+pub(super) fn is_early_end(using: &Use) -> bool {
+    using
+        .gateway()
+        .is_some_and(|gateway| !is_gone(using, gateway) && is_early(using))
+}
+
+/// Whether the gateway has ended. What it had not delivered is lost, so the connection is, too.
+fn is_gone(using: &Use, gateway: c_int) -> bool {
+    let events = sys::poll_now(gateway, libc::POLLRDHUP);
+    if events & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) == 0 {
+        return false;
+    }
+    note_gone(using);
+    true
+}
+
+fn note_gone(using: &Use) {
+    let own = &using.mine().own;
+    let is_agreed =
+        using.slot().state.load(Ordering::Acquire) & (CONFIRMED | CLAIMED) == CONFIRMED | CLAIMED;
+    let is_all_there = using.theirs().out.is_closed.load(Ordering::Acquire) != 0;
+    if !is_agreed {
+        using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+    } else if is_through(using) && !is_all_there && own.has_ended.load(Ordering::Acquire) == 0 {
+        own.error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+    }
+}
+
+/// As `stream::ask`: asks the kernel whether connection and gateway still stand. What it reports of an end that has not come yet is left out.
+pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
+    let wanted = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+    let mut fds = [(fd, wanted), (gateway, libc::POLLRDHUP)].map(|(fd, events)| pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    let _ = sys::poll(&mut fds, Some(0), std::ptr::null());
+    if fds[1].revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) != 0 {
+        note_gone(using);
+    }
+    let mut events = fds[0].revents;
+    let own = &using.mine().own;
+    if events & libc::POLLERR != 0 {
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+        return events;
+    }
+    let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
+    let ends = libc::POLLHUP | if is_deaf { 0 } else { libc::POLLRDHUP };
+    if events & ends != 0 {
+        if is_early(using) {
+            events &= !(libc::POLLHUP | libc::POLLRDHUP);
+            if sys::unread_bytes(fd) == 0 {
+                events &= !libc::POLLIN;
+            }
+        } else {
+            let mut ended = ENDED;
+            if events & libc::POLLHUP != 0 {
+                ended |= RESET;
+            }
+            own.has_ended.fetch_or(ended, Ordering::AcqRel);
+        }
+    }
+    events
+}
+
+/// What a wait asks the kernel of the connection itself, besides data.
+pub(crate) fn end_events(using: &Use) -> i16 {
+    // An end that has been seen would be reported again and again.
+    let has_seen = using.mine().inn.sees_end.load(Ordering::Relaxed) != 0
+        || using.mine().own.has_ended.load(Ordering::Relaxed) & ENDED != 0;
+    if has_seen { 0 } else { libc::POLLRDHUP }
+}
+
+/// Sleeps until the gateway wakes us, or the kernel has `events` or an end to report. Caller: the stream's leader.
+pub(super) fn wait(
+    using: &Use,
+    fd: c_int,
+    gateway: c_int,
+    events: i16,
+    timeout_ns: Option<u64>,
+) -> Result<()> {
+    let asked = [(fd, events | end_events(using)), (gateway, libc::POLLIN)];
+    let mut fds = asked.map(|(fd, events)| pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    match sys::poll(&mut fds, timeout_ns, std::ptr::null()) {
+        Ok(0) => Err(AGAIN),
+        Ok(_) => {
+            drain(gateway);
+            ask(using, fd, gateway);
+            Ok(())
+        }
+        // A call that has no time-out goes on after a signal if its handler wants that; here nobody tells which signal it was.
+        Err(Errno(libc::EINTR)) if timeout_ns.is_none() && sys::do_handlers_restart() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
