@@ -349,6 +349,33 @@ impl Ring {
         Ok(written)
     }
 
+    /// As `write`, from one slice.
+    pub fn write_bytes(&self, bytes: &[u8]) -> Result<usize, Broken> {
+        let buffer = iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        self.write(&[buffer], 0, bytes.len())
+    }
+
+    /// As `read`, into one slice.
+    pub fn read_bytes(&self, room: &mut [u8], how: Reading) -> Result<usize, Broken> {
+        let buffer = iovec {
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
+        };
+        self.read(&[buffer], 0, how)
+    }
+
+    /// Takes out so many bytes, which were peeked at.
+    pub fn discard(&self, bytes: usize) -> Result<usize, Broken> {
+        let nowhere = iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: bytes,
+        };
+        self.read(&[nowhere], 0, Reading::Discard)
+    }
+
     /// # Safety
     /// `from` has `bytes` readable bytes, and the caller owns the room at `position`.
     unsafe fn copy_in(&self, position: u64, from: *const u8, bytes: usize) {

@@ -1,0 +1,682 @@
+//! The loop: mailbox, other gateways, and streams.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use tsumuji_node::{AnyLink, Channel, ChannelOptions, Context, Delivery, Endpoint, EndpointError, Handler, NodeId};
+use tsumuji_streams::address::{self, Address};
+use tsumuji_streams::hello::{Hello, NOT_THERE, OFFERED_THERE};
+use tsumuji_streams::ring::{self, CLAIMED, CLIENT, GENERATION_SHIFT, OFFERED, SERVER, SLOTS};
+
+use crate::end::End;
+use crate::idle::Idle;
+use crate::mailbox;
+use crate::message::{ADDRESSES_MAX, CONTROL, Control, FIRST};
+use crate::segment::Segment;
+use crate::stream::{Fault, Listed, PIECE_BYTES, Role, Stream, Turn, locked};
+
+/// Streams at a time; more stay with TCP.
+const STREAMS_MAX: usize = 16 << 10;
+/// Connections to the mailbox that have left no hello: programs that hold us, and those that are about to leave one.
+const HELD_MAX: usize = 4096;
+/// Segments without streams that are kept for their next ones.
+const IDLE_SEGMENTS_MAX: usize = 32;
+/// What a channel holds for a program that does not read, beside the program's ring.
+const BUDGET_BYTES: usize = 512 << 10;
+/// Every how many-th turn without a sleep asks the kernel whether programs have gone.
+const ASK_EVERY: u32 = 256;
+/// Time between two looks at the host's addresses.
+const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(5);
+/// Longest sleep, so that a signal that came just before is noticed.
+const SLEEP: Duration = Duration::from_millis(500);
+/// Time without users after which a gateway that serves while it is used ends.
+const UNUSED: Duration = Duration::from_secs(10);
+
+const MAILBOX: u64 = 0;
+const ENDPOINT: u64 = 1;
+const STREAM: u64 = 2;
+const HELD: u64 = 3;
+
+/// Why a gateway cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another gateway of this user serves the host.
+    #[error("another gateway of this user serves this host already")]
+    Taken,
+    /// The kernel refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its word.
+        source: std::io::Error,
+    },
+}
+
+/// What a gateway has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Connections that programs asked to have offered to another host.
+    pub asked: u64,
+    /// Of those, such as no other host's listener was told of: they stayed with TCP.
+    pub not_there: u64,
+    /// Connections that both programs carry, or have carried.
+    pub carried: u64,
+    /// Streams that ended because a program or another gateway broke the rules, or was lost.
+    pub broken: u64,
+    /// Messages and hellos that made no sense.
+    pub refused: u64,
+    /// Bytes of data passed on to other hosts.
+    pub sent_bytes: u64,
+    /// Connections now.
+    pub streams: u64,
+}
+
+/// Segments that streams of one side lie in.
+#[derive(Debug)]
+struct Shared {
+    segment: Arc<Segment>,
+    side: usize,
+    waiter: usize,
+    /// The listener that it was made for.
+    server: Option<Address>,
+    streams: [Option<usize>; SLOTS],
+}
+
+/// What one poll brought besides messages of streams.
+#[derive(Debug, Default)]
+struct News {
+    controls: Vec<(NodeId, Option<Control>)>,
+    up: Vec<NodeId>,
+    dead: Vec<NodeId>,
+}
+
+impl Handler for News {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        // Others are of streams that have ended.
+        if delivery.channel.id() == CONTROL {
+            let control = Control::parse(delivery.body.bytes());
+            self.controls.push((delivery.from, control));
+        }
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        self.up.push(peer);
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        self.dead.push(peer);
+    }
+}
+
+/// A gateway: one for each user and host.
+#[derive(Debug)]
+pub struct Gateway {
+    endpoint: Endpoint<AnyLink>,
+    mailbox: OwnedFd,
+    epoll: OwnedFd,
+    /// Connections to the mailbox without a hello so far.
+    held: HashMap<u64, OwnedFd>,
+    next_held: u64,
+    streams: Vec<Option<Stream>>,
+    free: Vec<usize>,
+    shared: Vec<Shared>,
+    listed: Listed,
+    blocked: Vec<usize>,
+    /// IP addresses of each node's host.
+    addresses: HashMap<NodeId, Vec<[u8; 16]>>,
+    own: Vec<[u8; 16]>,
+    looked: Instant,
+    random: fastrand::Rng,
+    room: Vec<u8>,
+    idle: Idle,
+    counters: Counters,
+}
+
+impl Gateway {
+    /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`). `spin`: longest time of looking for work before a
+    /// sleep.
+    pub fn open(endpoint: Endpoint<AnyLink>, spin: Duration) -> Result<Self, OpenError> {
+        let system = |what| move |error: Errno| OpenError::System { what, source: error.into() };
+        let name = address::gateway(rustix::process::geteuid().as_raw());
+        let mailbox = mailbox::open(&name).map_err(|error| match error {
+            Errno::ADDRINUSE => OpenError::Taken,
+            error => system("a mailbox")(error),
+        })?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
+        let fds = [(Some(mailbox.as_fd()), MAILBOX), (endpoint.fd(), ENDPOINT)];
+        for (fd, data) in fds {
+            let Some(fd) = fd else { continue };
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN).map_err(system("epoll"))?;
+        }
+        Ok(Self {
+            endpoint,
+            mailbox,
+            epoll,
+            held: HashMap::new(),
+            next_held: 0,
+            streams: Vec::new(),
+            free: Vec::new(),
+            shared: Vec::new(),
+            listed: Listed::default(),
+            blocked: Vec::new(),
+            addresses: HashMap::new(),
+            own: own_addresses(),
+            looked: Instant::now(),
+            random: fastrand::Rng::new(),
+            room: vec![0; PIECE_BYTES],
+            idle: Idle::new(spin),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Serves until `stop`, or, if asked, until nobody has used it for ten seconds.
+    pub fn serve(&mut self, until_unused: bool, stop: impl Fn() -> bool) -> Result<Counters, EndpointError> {
+        let mut turns = 0u32;
+        let mut used = Instant::now();
+        while !stop() {
+            let mut did = self.step()?;
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(ASK_EVERY) {
+                did |= self.ask(Duration::ZERO)?;
+            }
+            if did {
+                self.idle.worked();
+            } else if self.idle.is_time_to_sleep() {
+                if !(self.held.is_empty() && self.counters.streams == 0) {
+                    used = Instant::now();
+                } else if until_unused && used.elapsed() > UNUSED {
+                    break;
+                }
+                self.sleep()?;
+            }
+        }
+        Ok(self.counters())
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        let open = self.streams.iter().flatten();
+        let sent: u64 = open.map(|stream| stream.sent_bytes).sum();
+        Counters {
+            sent_bytes: self.counters.sent_bytes + sent,
+            ..self.counters
+        }
+    }
+
+    /// The endpoint, for its name and counters.
+    pub fn endpoint(&self) -> &Endpoint<AnyLink> {
+        &self.endpoint
+    }
+
+    /// One turn. False: there was nothing to do.
+    fn step(&mut self) -> Result<bool, EndpointError> {
+        let mut news = News::default();
+        let polled = self.endpoint.poll(&mut news)?;
+        let mut did = polled > 0;
+        for peer in news.dead {
+            self.lose(peer);
+            let _ = self.endpoint.reconnect(peer);
+        }
+        for peer in news.up {
+            self.tell_addresses(peer);
+        }
+        for (peer, control) in news.controls {
+            self.hear(peer, control);
+        }
+        if polled > 0 {
+            let blocked = std::mem::take(&mut self.blocked);
+            locked(&self.listed).extend(blocked);
+        }
+        self.collect();
+        let listed = std::mem::take(&mut *locked(&self.listed));
+        did |= !listed.is_empty();
+        for index in listed {
+            self.attend(index);
+        }
+        Ok(did)
+    }
+
+    /// Lists the streams whose programs have news.
+    fn collect(&mut self) {
+        for shared in &self.shared {
+            let word = &shared.segment.memory().header().ready[shared.side].0;
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            let mut listed = locked(&self.listed);
+            while bits != 0 {
+                let slot = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                listed.extend(shared.streams[slot % SLOTS]);
+            }
+        }
+    }
+
+    /// A stream's turn.
+    fn attend(&mut self, index: usize) {
+        let Some(stream) = self.streams.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let was_agreed = stream.was_agreed();
+        let turn = stream.serve(&mut self.endpoint, &mut self.room);
+        if !was_agreed && stream.was_agreed() {
+            self.counters.carried += 1;
+        }
+        match turn {
+            Ok(Turn::Idle) => {}
+            Ok(Turn::More) => locked(&self.listed).push(index),
+            Ok(Turn::Blocked) => self.blocked.push(index),
+            Ok(Turn::Done) => self.end(index),
+            Err(Fault::Broken | Fault::Peer) => {
+                self.counters.broken += 1;
+                self.end(index);
+            }
+        }
+    }
+
+    /// Forgets a stream; its program sees the socket between us close.
+    fn end(&mut self, index: usize) {
+        let Some(stream) = self.streams[index].take() else {
+            return;
+        };
+        self.counters.streams -= 1;
+        self.counters.sent_bytes += stream.sent_bytes;
+        let _ = self.endpoint.close_channel(FIRST + index as u16);
+        let own = &stream.end.mine().own.processes;
+        if stream.role == Role::Server || stream.was_agreed() {
+            own.store(0, Ordering::Release);
+        }
+        stream.end.mine().inn.waiter.store(0, Ordering::Release);
+        let at = self.shared.iter().position(|shared| {
+            Arc::ptr_eq(&shared.segment, &stream.end.segment) && shared.side == stream.end.side
+        });
+        if let Some(at) = at {
+            self.shared[at].streams[stream.end.slot] = None;
+        }
+        self.free.push(index);
+        self.trim();
+    }
+
+    /// Unmaps segments that have been without streams for longest.
+    fn trim(&mut self) {
+        let is_idle = |shared: &Shared| shared.streams.iter().all(Option::is_none);
+        if self.shared.iter().filter(|shared| is_idle(shared)).count() > IDLE_SEGMENTS_MAX
+            && let Some(at) = self.shared.iter().position(is_idle)
+        {
+            self.shared.remove(at);
+        }
+    }
+
+    /// A gateway is gone: with it the streams to it.
+    fn lose(&mut self, peer: NodeId) {
+        self.addresses.remove(&peer);
+        let of_peer = |stream: &Option<Stream>| stream.as_ref().is_some_and(|stream| stream.peer == peer);
+        for index in 0..self.streams.len() {
+            if of_peer(&self.streams[index]) {
+                self.counters.broken += 1;
+                self.end(index);
+            }
+        }
+    }
+
+    fn tell(&mut self, peer: NodeId, control: &Control) {
+        // A control message that finds no room is one of very many; whoever waits for it gives up and stays with TCP.
+        let _ = self.endpoint.try_send(peer, Channel::ordered(CONTROL), &control.to_bytes());
+    }
+
+    fn tell_addresses(&mut self, peer: NodeId) {
+        let control = Control::Addresses(self.own.clone());
+        self.tell(peer, &control);
+    }
+
+    /// What another gateway says.
+    fn hear(&mut self, peer: NodeId, control: Option<Control>) {
+        match control {
+            Some(Control::Addresses(all)) => {
+                self.addresses.insert(peer, all);
+            }
+            Some(Control::Offer {
+                stream,
+                client,
+                server,
+            }) => {
+                let made = Address::from_words(client)
+                    .zip(Address::from_words(server))
+                    .and_then(|(client, server)| self.offer(peer, stream, client, server));
+                self.tell(peer, &Control::Offered(stream.0, made));
+            }
+            Some(Control::Offered(token, answer)) => self.answered(peer, token, answer),
+            None => self.counters.refused += 1,
+        }
+    }
+
+    /// Offers a connection of another host's client to a listener of ours. Token and channel of the stream, if it was told.
+    fn offer(&mut self, peer: NodeId, there: (u32, u16), client: Address, server: Address) -> Option<(u32, u16)> {
+        if !self.own.contains(&server.ip) {
+            return None;
+        }
+        let mut names = std::iter::once(server).chain(server.wildcards());
+        let listener = names.find_map(|name| mailbox::reach(&address::mailbox(&name)).ok())?;
+        let (at, slot) = self.free_slot(server)?;
+        let shared = &self.shared[at];
+        let words = shared.segment.memory().slot(slot);
+        let generation = (words.state.load(Ordering::Acquire) >> GENERATION_SHIFT).wrapping_add(1);
+        ring::reset(words);
+        words.port.store(u32::from(client.port), Ordering::Relaxed);
+        words.ends[CLIENT].own.processes.store(1, Ordering::Relaxed);
+        words.state.store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
+        let generation = generation & (u64::MAX >> GENERATION_SHIFT);
+        let (ours, theirs) = mailbox::pair().ok()?;
+        let hello = Hello {
+            generation,
+            sent_ns: monotonic_ns(),
+            slot,
+            client,
+            server,
+        };
+        let file = shared.segment.file().as_fd();
+        mailbox::leave(&listener, &hello, [file, theirs.as_fd()]).ok()?;
+        let end = End {
+            segment: Arc::clone(&shared.segment),
+            slot,
+            side: CLIENT,
+            generation,
+            wake: Arc::new(ours),
+        };
+        let index = self.begin(end, Role::Server, peer, at)?;
+        let stream = self.streams[index].as_mut()?;
+        stream.there = Some(there);
+        Some((stream.token, FIRST + index as u16))
+    }
+
+    /// A slot of a segment of ours for connections to that listener.
+    fn free_slot(&mut self, server: Address) -> Option<(usize, usize)> {
+        for (at, shared) in self.shared.iter().enumerate() {
+            if shared.server != Some(server) {
+                continue;
+            }
+            let is_free = |slot: &usize| {
+                let words = shared.segment.memory().slot(*slot);
+                // A server's process that still has the connection counts itself; one that was killed is gone with its socket.
+                shared.streams[*slot].is_none()
+                    && (words.state.load(Ordering::Acquire) & CLAIMED == 0
+                        || words.ends[SERVER].own.processes.load(Ordering::Acquire) == 0)
+            };
+            if let Some(slot) = (0..SLOTS).find(is_free) {
+                return Some((at, slot));
+            }
+        }
+        let segment = Arc::new(Segment::new().ok()?);
+        let at = self.share(segment, CLIENT, Some(server))?;
+        Some((at, 0))
+    }
+
+    fn share(&mut self, segment: Arc<Segment>, side: usize, server: Option<Address>) -> Option<usize> {
+        let waiter = segment.take_waiter(side)?;
+        self.shared.push(Shared {
+            segment,
+            side,
+            waiter,
+            server,
+            streams: [None; SLOTS],
+        });
+        Some(self.shared.len() - 1)
+    }
+
+    /// A new stream, in the segment `at`.
+    fn begin(&mut self, end: End, role: Role, peer: NodeId, at: usize) -> Option<usize> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.streams.len() < STREAMS_MAX => {
+                self.streams.push(None);
+                self.streams.len() - 1
+            }
+            None => return None,
+        };
+        let token = self.random.u32(..);
+        let stream = Stream::new(end, role, peer, token);
+        let options = ChannelOptions {
+            budget_bytes: BUDGET_BYTES,
+            ..ChannelOptions::default()
+        };
+        let receiver = stream.receiver(index, &self.listed);
+        let data = u64::from(token) << 32 | (index as u64) << 8 | STREAM;
+        let is_open = self.endpoint.open_with(FIRST + index as u16, options, receiver).is_ok()
+            && epoll::add(&self.epoll, &*stream.end.wake, epoll::EventData::new_u64(data), epoll::EventFlags::IN | epoll::EventFlags::RDHUP)
+                .is_ok();
+        if !is_open {
+            let _ = self.endpoint.close_channel(FIRST + index as u16);
+            self.free.push(index);
+            return None;
+        }
+        let shared = &mut self.shared[at];
+        let slot = stream.end.slot;
+        let inn = &stream.end.mine().inn;
+        inn.is_asleep.store(0, Ordering::Relaxed);
+        inn.waiter.store(shared.waiter as u32 + 1, Ordering::SeqCst);
+        shared.streams[slot] = Some(index);
+        self.streams[index] = Some(stream);
+        self.counters.streams += 1;
+        Some(index)
+    }
+
+    /// A client of this host has left a hello. False: no other host is asked.
+    fn ask_for(&mut self, asker: OwnedFd, hello: &Hello, file: OwnedFd, wake: OwnedFd) -> Option<()> {
+        let mut found = self.addresses.iter().filter(|(_, all)| all.contains(&hello.server.ip));
+        let (peer, _) = found.next().filter(|_| !self.own.contains(&hello.server.ip))?;
+        // Of an address that several hosts have, nobody knows whose is meant.
+        let peer = *peer;
+        if found.next().is_some() {
+            return None;
+        }
+        let segment = Segment::adopt(file).ok()?;
+        let known = self.shared.iter().position(|shared| shared.side == SERVER && shared.segment.identity == segment.identity);
+        let at = match known {
+            Some(at) => at,
+            None => self.share(Arc::new(segment), SERVER, None)?,
+        };
+        if self.shared[at].streams[hello.slot].is_some() {
+            return None;
+        }
+        let end = End {
+            segment: Arc::clone(&self.shared[at].segment),
+            slot: hello.slot,
+            side: SERVER,
+            generation: hello.generation,
+            wake: Arc::new(wake),
+        };
+        end.state()?;
+        let index = self.begin(end, Role::Client, peer, at)?;
+        let stream = self.streams[index].as_mut()?;
+        stream.asker = Some(asker);
+        let control = Control::Offer {
+            stream: (stream.token, FIRST + index as u16),
+            client: hello.client.words(),
+            server: hello.server.words(),
+        };
+        self.tell(peer, &control);
+        Some(())
+    }
+
+    /// Another gateway has answered an offer.
+    fn answered(&mut self, peer: NodeId, token: u32, answer: Option<(u32, u16)>) {
+        let asked = |stream: &Stream| stream.token == token && stream.peer == peer && stream.there.is_none();
+        let found = self.streams.iter().position(|stream| stream.as_ref().is_some_and(asked));
+        let Some(index) = found else {
+            return;
+        };
+        let Some(stream) = self.streams[index].as_mut() else {
+            return;
+        };
+        let asker = stream.asker.take();
+        stream.there = answer.filter(|(_, channel)| *channel >= FIRST);
+        let is_there = stream.there.is_some();
+        if let Some(asker) = asker {
+            say(&asker, if is_there { OFFERED_THERE } else { NOT_THERE });
+        }
+        if is_there {
+            locked(&self.listed).push(index);
+        } else {
+            self.counters.not_there += 1;
+            self.end(index);
+        }
+    }
+
+    /// Asks the kernel for news of programs, waiting for them so long. False: there were none.
+    fn ask(&mut self, wait: Duration) -> Result<bool, EndpointError> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 64];
+        let time = rustix::time::Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        let count = epoll::wait(&self.epoll, &mut events[..], Some(&time)).unwrap_or(0);
+        for event in &events[..count] {
+            let data = event.data.u64();
+            match data & 0xff {
+                MAILBOX => self.let_in(),
+                STREAM => self.woken(data),
+                HELD => self.read_hello(data),
+                _ => {}
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// A program has woken us, or is gone.
+    fn woken(&mut self, data: u64) {
+        let index = (data as u32 >> 8) as usize;
+        let Some(stream) = self.streams.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if stream.token != (data >> 32) as u32 {
+            return;
+        }
+        if !mailbox::drain(&*stream.end.wake) {
+            stream.is_program_gone = true;
+            // It would be reported again and again.
+            let _ = epoll::delete(&self.epoll, &*stream.end.wake);
+        }
+        locked(&self.listed).push(index);
+    }
+
+    /// Programs that connect to the mailbox.
+    fn let_in(&mut self) {
+        while let Ok(client) = mailbox::accept(&self.mailbox) {
+            let Some(client) = client.filter(|_| self.held.len() < HELD_MAX) else {
+                self.counters.refused += 1;
+                continue;
+            };
+            self.next_held += 1;
+            let data = self.next_held << 8 | HELD;
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            if epoll::add(&self.epoll, &client, epoll::EventData::new_u64(data), flags).is_ok() {
+                self.held.insert(data, client);
+                self.read_hello(data);
+            }
+        }
+    }
+
+    fn read_hello(&mut self, data: u64) {
+        let Some(client) = self.held.get(&data) else {
+            return;
+        };
+        let read = mailbox::read(client.as_fd());
+        if matches!(read, Err(Errno::AGAIN | Errno::INTR)) {
+            return;
+        }
+        let Some(client) = self.held.remove(&data) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &client);
+        // It has closed, or sent something else.
+        let Ok(Some((hello, file, wake))) = read else {
+            return;
+        };
+        self.counters.asked += 1;
+        let Ok(asker) = client.try_clone() else {
+            return;
+        };
+        if self.ask_for(asker, &hello, file, wake).is_none() {
+            self.counters.not_there += 1;
+            say(&client, NOT_THERE);
+        }
+    }
+
+    /// Sleeps until something comes.
+    fn sleep(&mut self) -> Result<(), EndpointError> {
+        if self.looked.elapsed() > LOOK_AT_ADDRESSES {
+            self.looked = Instant::now();
+            let own = own_addresses();
+            if own != self.own {
+                self.own = own;
+                for id in 0..self.endpoint.members().len() as u16 {
+                    if self.endpoint.is_up(NodeId(id)) {
+                        self.tell_addresses(NodeId(id));
+                    }
+                }
+            }
+        }
+        self.mark_asleep(1);
+        fence(Ordering::SeqCst);
+        self.collect();
+        let is_due = !locked(&self.listed).is_empty() || !self.endpoint.arm_fd()?;
+        let wait = self.endpoint.until_timer().map_or(SLEEP, |timer| timer.min(SLEEP));
+        self.ask(if is_due { Duration::ZERO } else { wait })?;
+        self.mark_asleep(0);
+        Ok(())
+    }
+
+    fn mark_asleep(&self, value: u32) {
+        for shared in &self.shared {
+            let header = shared.segment.memory().header();
+            header.asleep[shared.side][shared.waiter].0.store(value, Ordering::SeqCst);
+        }
+    }
+}
+
+fn say(asker: &OwnedFd, answer: u8) {
+    use rustix::net::{SendFlags, send};
+    let _ = send(asker, &[answer], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The addresses by which other hosts reach this one.
+fn own_addresses() -> Vec<[u8; 16]> {
+    let interfaces = nix::ifaddrs::getifaddrs();
+    let all = interfaces.into_iter().flatten().filter_map(|interface| {
+        let address = interface.address?;
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(four), _) => IpAddr::V4(four.ip()),
+            (_, Some(six)) => IpAddr::V6(six.ip()),
+            _ => return None,
+        };
+        let is_local = |ip: &IpAddr| match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        (!ip.is_loopback() && !is_local(&ip)).then_some(match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        })
+    });
+    let mut all: Vec<[u8; 16]> = all.take(ADDRESSES_MAX).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,459 @@
+//! One connection: between the ring of a program of this host and the channel to the gateway of another one.
+//!
+//! The two programs agree through both gateways. The server's end goes over to its ring when it has claimed and the client's confirmation has come; the
+//! client's when the word of that has come. The server's ring is read only after the client's end has gone over, so that nothing is lost if the client
+//! stays with TCP instead; then the server's end is told to go back, and sends by TCP what is in its ring.
+//!
+//! Invariants: messages of a stream are sent in the order of what the program did; flags of a program are read before its ring, so that what it wrote
+//! before it set them is sent before they are told. A word that the program can write is read once for each decision.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tsumuji_node::{AnyLink, Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
+use tsumuji_node::Delivery;
+use tsumuji_streams::address::Pair;
+use tsumuji_streams::ring::{Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
+
+use crate::end::End;
+use crate::message::{self, HEAD_BYTES, Kind};
+
+/// Bytes of a message.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+/// Bytes of a stream before the next stream's turn.
+const TURN_BYTES: usize = 256 << 10;
+
+/// Which program is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// Why a stream cannot go on.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The program wrote what cannot be.
+    Broken,
+    /// The other gateway is gone, or cannot be sent to.
+    Peer,
+}
+
+impl From<Broken> for Fault {
+    fn from(_: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+/// What came on the stream's channel and did not go into the program's ring at once.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    end: End,
+    token: u32,
+    queue: VecDeque<Kept>,
+    /// Bytes of the first message that are in the ring.
+    taken: usize,
+    is_broken: bool,
+}
+
+/// Streams that something came for, by their index.
+pub(crate) type Listed = Arc<Mutex<Vec<usize>>>;
+
+/// The handler of a stream's channel.
+pub(crate) struct Receiver {
+    inbox: Arc<Mutex<Inbox>>,
+    listed: Listed,
+    index: usize,
+}
+
+pub(crate) fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Handler for Receiver {
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+        let mut inbox = locked(&self.inbox);
+        let Some((kind, token, rest)) = message::split(delivery.body.bytes()) else {
+            return;
+        };
+        if token != inbox.token || inbox.is_broken {
+            return;
+        }
+        if kind == Kind::Data && inbox.queue.is_empty() {
+            match inbox.end.write(rest) {
+                Ok(written) if written == rest.len() => return,
+                Ok(written) => inbox.taken = written,
+                Err(Broken) => inbox.is_broken = true,
+            }
+        }
+        let kept = context.keep(delivery);
+        inbox.queue.push_back(kept);
+        locked(&self.listed).push(self.index);
+    }
+}
+
+/// What was told to the other gateway, once.
+#[derive(Debug, Default)]
+struct Told {
+    confirmed: bool,
+    claimed: bool,
+    agreed: bool,
+    withdrawn: bool,
+    switch: bool,
+    finished: bool,
+    back: bool,
+    wants_tcp: bool,
+    sees_end: bool,
+    gone: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) end: End,
+    inbox: Arc<Mutex<Inbox>>,
+    pub(crate) role: Role,
+    pub(crate) peer: NodeId,
+    pub(crate) token: u32,
+    /// Token and channel at the other gateway, once it has answered.
+    pub(crate) there: Option<(u32, u16)>,
+    /// The client's connection to our mailbox, which waits for the answer.
+    pub(crate) asker: Option<OwnedFd>,
+    told: Told,
+    /// The other program goes by its ring.
+    is_claimed_there: bool,
+    /// Both do, and each gateway knows.
+    is_agreed: bool,
+    /// The program stays with TCP although the other one had gone over.
+    is_refused: bool,
+    /// All processes of the program have closed the connection, or are gone.
+    pub(crate) is_program_gone: bool,
+    is_peer_gone: bool,
+    /// Bytes carried, out and in, for the report.
+    pub(crate) sent_bytes: u64,
+}
+
+/// How a turn has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There is nothing more to do now.
+    Idle,
+    /// The turn was over first.
+    More,
+    /// What is sent next must wait for room.
+    Blocked,
+    /// The stream has ended at both ends.
+    Done,
+}
+
+impl Stream {
+    pub(crate) fn new(end: End, role: Role, peer: NodeId, token: u32) -> Self {
+        let inbox = Inbox {
+            end: end.clone(),
+            token,
+            queue: VecDeque::new(),
+            taken: 0,
+            is_broken: false,
+        };
+        Self {
+            end,
+            inbox: Arc::new(Mutex::new(inbox)),
+            role,
+            peer,
+            token,
+            there: None,
+            asker: None,
+            told: Told::default(),
+            is_claimed_there: false,
+            is_agreed: false,
+            is_refused: false,
+            is_program_gone: false,
+            is_peer_gone: false,
+            sent_bytes: 0,
+        }
+    }
+
+    pub(crate) fn receiver(&self, index: usize, listed: &Listed) -> Receiver {
+        Receiver {
+            inbox: Arc::clone(&self.inbox),
+            listed: Arc::clone(listed),
+            index,
+        }
+    }
+
+    /// Whether data was to go this way: then the connection ends with the stream.
+    pub(crate) fn was_agreed(&self) -> bool {
+        self.is_agreed
+    }
+
+    /// Does what can be done now, in both directions.
+    pub(crate) fn serve(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+        self.take_in(endpoint)?;
+        let turn = self.send_out(endpoint, room)?;
+        Ok(if self.told.gone && self.is_peer_gone { Turn::Done } else { turn })
+    }
+
+    /// Takes what came on the channel.
+    fn take_in(&mut self, endpoint: &mut Endpoint<AnyLink>) -> Result<(), Fault> {
+        loop {
+            let kept = {
+                let mut inbox = locked(&self.inbox);
+                if inbox.is_broken {
+                    return Err(Fault::Broken);
+                }
+                let taken = inbox.taken;
+                let Some(first) = inbox.queue.front() else {
+                    return Ok(());
+                };
+                let Some((kind, _, rest)) = message::split(first) else {
+                    return Err(Fault::Peer);
+                };
+                if kind == Kind::Data && taken < rest.len() {
+                    let written = self.end.write(&rest[taken..])?;
+                    inbox.taken += written;
+                    if taken + written < inbox.queue[0].len() - HEAD_BYTES {
+                        if !self.end.wants_room()? {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                }
+                inbox.taken = 0;
+                inbox.queue.pop_front()
+            };
+            let Some(kept) = kept else { return Ok(()) };
+            if let Some((kind, _, rest)) = message::split(&kept) {
+                self.hear(kind, rest)?;
+            }
+            endpoint.release(kept);
+        }
+    }
+
+    /// What the other gateway says.
+    fn hear(&mut self, kind: Kind, rest: &[u8]) -> Result<(), Fault> {
+        let mine = self.end.mine();
+        match kind {
+            Kind::Data => {}
+            Kind::Confirmed if self.role == Role::Server => {
+                let pair = message::pair(rest).ok_or(Fault::Peer)?;
+                pair.store(&self.end.slot().pair);
+                if self.end.set(CONFIRMED, WITHDRAWN) {
+                    self.end.wake();
+                }
+            }
+            Kind::Claimed if self.role == Role::Client => self.is_claimed_there = true,
+            Kind::Agreed if self.role == Role::Server => self.is_agreed = true,
+            Kind::Withdrawn => self.stay_with_tcp(),
+            Kind::Switch => {
+                let switch_at = message::number(rest).ok_or(Fault::Peer)?;
+                mine.out.switch_at.store(switch_at.max(1), Ordering::Release);
+            }
+            Kind::Finished => {
+                mine.out.is_finished.store(1, Ordering::SeqCst);
+                self.end.tell();
+            }
+            Kind::Back => {
+                mine.out.back_at.store(self.end.end_of_ring(), Ordering::Release);
+                self.end.wake();
+            }
+            Kind::WantsTcp => {
+                mine.inn.wants_tcp.store(1, Ordering::SeqCst);
+                self.end.wake();
+            }
+            Kind::SeesEnd => self.see_end(),
+            Kind::Gone => self.peer_has_gone(rest.first() == Some(&1)),
+            Kind::Confirmed | Kind::Claimed | Kind::Agreed => return Err(Fault::Peer),
+        }
+        Ok(())
+    }
+
+    /// The other program stays with TCP.
+    fn stay_with_tcp(&mut self) {
+        if self.is_agreed {
+            return;
+        }
+        if !self.end.set(WITHDRAWN, CLAIMED) {
+            // It has gone over already; of what it sent since nothing was read.
+            self.is_refused = true;
+            let inn = &self.end.mine().inn;
+            inn.is_frozen.store(1, Ordering::SeqCst);
+            inn.wants_tcp.store(1, Ordering::SeqCst);
+        }
+        self.end.wake();
+    }
+
+    /// The other program's kernel says that our program has closed the connection: nobody will claim it, or write more.
+    fn see_end(&mut self) {
+        let is_open = self.end.state().is_some_and(|state| state & CLAIMED == 0);
+        if is_open && self.role == Role::Server && self.end.set(WITHDRAWN, CLAIMED) {
+            return;
+        }
+        self.is_program_gone = true;
+    }
+
+    fn peer_has_gone(&mut self, is_by_reset: bool) {
+        self.is_peer_gone = true;
+        if self.is_refused {
+            return;
+        }
+        self.end.set(WITHDRAWN, CLAIMED);
+        let out = &self.end.mine().out;
+        out.ends_by_reset.store(u32::from(is_by_reset), Ordering::Relaxed);
+        out.is_finished.store(1, Ordering::SeqCst);
+        out.is_closed.store(1, Ordering::SeqCst);
+        self.end.wake();
+        if self.end.state().is_none_or(|state| state & (CLAIMED | WITHDRAWN) == WITHDRAWN) {
+            // Nobody here has ever had it.
+            self.is_program_gone = true;
+        }
+    }
+
+    /// Sends a message. False: there is no room.
+    fn say(&self, endpoint: &mut Endpoint<AnyLink>, kind: Kind, rest: &[u8]) -> Result<bool, Fault> {
+        let Some((token, channel)) = self.there else {
+            return Ok(false);
+        };
+        let head = message::head(kind, token);
+        match endpoint.try_send_joined(self.peer, Channel::ordered(channel), (&head, rest)) {
+            Ok(()) => Ok(true),
+            Err(SendError::WouldBlock { .. }) => Ok(false),
+            Err(_) => Err(Fault::Peer),
+        }
+    }
+
+    /// Tells the other gateway what the program did.
+    fn send_out(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+        if self.there.is_none() {
+            return Ok(Turn::Idle);
+        }
+        let state = self.end.state();
+        if self.end.program().out.is_closed.load(Ordering::Acquire) != 0 && state.is_some() {
+            self.is_program_gone = true;
+        }
+        let sees_end = state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
+        if sees_end && !self.told.sees_end {
+            self.told.sees_end = self.say(endpoint, Kind::SeesEnd, &[])?;
+            if !self.told.sees_end {
+                return Ok(Turn::Blocked);
+            }
+        }
+        if !self.is_agreed && !self.agree(endpoint, state)? {
+            return Ok(Turn::Blocked);
+        }
+        if self.is_agreed {
+            match self.pump(endpoint, room)? {
+                Turn::Idle => {}
+                turn => return Ok(turn),
+            }
+        }
+        // What the program has sent since it went over is read only then.
+        let waits_for_client = self.told.claimed && !self.is_agreed && !self.is_refused && !self.is_peer_gone;
+        if self.is_program_gone && !waits_for_client && !self.told.gone {
+            let is_by_reset = self.is_agreed && self.end.program().out.ends_by_reset.load(Ordering::Acquire) != 0;
+            self.told.gone = self.say(endpoint, Kind::Gone, &[u8::from(is_by_reset)])?;
+            if !self.told.gone {
+                return Ok(Turn::Blocked);
+            }
+        }
+        Ok(Turn::Idle)
+    }
+
+    /// Steps towards an agreement. False: a message must wait.
+    fn agree(&mut self, endpoint: &mut Endpoint<AnyLink>, state: Option<u64>) -> Result<bool, Fault> {
+        let state = state.unwrap_or(WITHDRAWN);
+        if self.is_refused {
+            return Ok(true);
+        }
+        if state & WITHDRAWN != 0 {
+            if !self.told.withdrawn {
+                self.told.withdrawn = self.say(endpoint, Kind::Withdrawn, &[])?;
+                // The stream has no more to do; TCP carries the connection.
+                self.is_program_gone = true;
+            }
+            return Ok(self.told.withdrawn);
+        }
+        match self.role {
+            Role::Client => {
+                if state & CONFIRMED != 0 && !self.told.confirmed {
+                    let pair = Pair::load(&self.end.slot().pair).ok_or(Fault::Broken)?;
+                    self.told.confirmed = self.say(endpoint, Kind::Confirmed, &message::pair_to_bytes(&pair))?;
+                    if !self.told.confirmed {
+                        return Ok(false);
+                    }
+                }
+                if self.is_claimed_there && self.told.confirmed && !self.told.agreed {
+                    let processes = &self.end.mine().own.processes;
+                    if state & CLAIMED == 0 {
+                        processes.store(1, Ordering::Release);
+                        if !self.end.set(CLAIMED, WITHDRAWN) {
+                            processes.store(0, Ordering::Release);
+                            return self.agree(endpoint, self.end.state());
+                        }
+                        self.end.wake();
+                    }
+                    self.told.agreed = self.say(endpoint, Kind::Agreed, &[])?;
+                    self.is_agreed = self.told.agreed;
+                    return Ok(self.told.agreed);
+                }
+            }
+            Role::Server => {
+                const BOTH: u64 = CLAIMED | CONFIRMED;
+                if state & BOTH == BOTH && !self.told.claimed {
+                    self.told.claimed = self.say(endpoint, Kind::Claimed, &[])?;
+                    return Ok(self.told.claimed);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what the program has written. Flags before data: what was written before they were set is there.
+    fn pump(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+        let program = self.end.program();
+        let is_finished = program.out.is_finished.load(Ordering::Acquire) != 0;
+        let back_at = program.out.back_at.load(Ordering::Acquire);
+        let wants_tcp = program.inn.wants_tcp.load(Ordering::Acquire) != 0;
+        let switch_at = program.out.switch_at.load(Ordering::Acquire);
+        if !self.told.switch && switch_at != 0 {
+            self.told.switch = self.say(endpoint, Kind::Switch, &switch_at.to_le_bytes())?;
+            if !self.told.switch {
+                return Ok(Turn::Blocked);
+            }
+        }
+        if wants_tcp && !self.told.wants_tcp {
+            self.told.wants_tcp = self.say(endpoint, Kind::WantsTcp, &[])?;
+        }
+        let ring = self.end.reader();
+        let mut sent = 0;
+        loop {
+            let bytes = ring.read_bytes(room, Reading::Peek)?;
+            if bytes == 0 {
+                break;
+            }
+            if sent >= TURN_BYTES {
+                return Ok(Turn::More);
+            }
+            if !self.say(endpoint, Kind::Data, &room[..bytes])? {
+                return Ok(Turn::Blocked);
+            }
+            ring.discard(bytes)?;
+            self.end.has_taken()?;
+            sent += bytes;
+            self.sent_bytes += bytes as u64;
+        }
+        if back_at != 0 && !self.told.back && ring.consumer() == back_at - 1 {
+            self.told.back = self.say(endpoint, Kind::Back, &[])?;
+            if !self.told.back {
+                return Ok(Turn::Blocked);
+            }
+        }
+        if is_finished && !self.told.finished {
+            self.told.finished = self.say(endpoint, Kind::Finished, &[])?;
+            if !self.told.finished {
+                return Ok(Turn::Blocked);
+            }
+        }
+        Ok(if sent > 0 { Turn::More } else { Turn::Idle })
+    }
+}
