@@ -36,6 +36,8 @@ MAY_USE = {
     "learn": BELOW_NODE | {"node", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
     "testbed": {"bpf"},
+    "streams": set(),
+    "gateway": BELOW_NODE | {"node", "streams"},
 }
 # Tests that need a whole endpoint on top of the room.
 TESTS_MAY_USE = {"seal": {"node"}}
@@ -76,7 +78,8 @@ MAY_BE_UNSAFE = [
     "bindings/sockets/src/sys.rs",
     "bindings/sockets/src/sys/*.rs",
     "bindings/sockets/src/real.rs",
-    "bindings/sockets/src/ring.rs",
+    "crates/streams/src/ring.rs",
+    "crates/gateway/src/segment.rs",
     "bindings/sockets/src/segment.rs",
     "bindings/sockets/src/table.rs",
     "bindings/sockets/src/arena.rs",

@@ -29,6 +29,11 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
+    /// So many on each.
+    pub(crate) fn of(slots: u16) -> Self {
+        Self { slots: Some(slots) }
+    }
+
     /// Nodes on each host, if stated.
     pub(crate) fn number(self) -> Option<u16> {
         self.slots

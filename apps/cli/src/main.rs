@@ -8,6 +8,7 @@ mod bench;
 mod doctor;
 #[cfg(test)]
 mod documented;
+mod gateway;
 mod hosts;
 mod interrupt;
 mod join;
@@ -63,6 +64,7 @@ enum Command {
     Join(join::Args),
     Relay(relay::Args),
     Run(run::Args),
+    Gateway(gateway::Args),
     Bench(bench::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
@@ -135,6 +137,7 @@ fn main() -> ExitCode {
         Command::Join(args) => join::run(args),
         Command::Relay(args) => relay::run(args),
         Command::Run(args) => run::run(args),
+        Command::Gateway(args) => gateway::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),

@@ -16,7 +16,7 @@ use object::{Endianness, FileKind};
 use serde_json::json;
 use tsumuji_node::LinkSpec;
 
-use crate::Outcome;
+use crate::{Outcome, gateway};
 
 /// The preloaded library, and a variable with another place for it.
 const LIBRARY: &str = "libtsumuji_sockets.so";
@@ -38,19 +38,27 @@ const LINE_BYTES: u64 = 256;
 /// Larger programs are not looked through.
 const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 
-/// Run an unmodified program; its TCP connections to other programs that are run so pass through shared memory.
+/// Run an unmodified program; its TCP connections to other programs that are run so pass through shared memory, or by messages between hosts.
 ///
-/// Each end must be run so, by the same user, on the same host; all other connections stay kernel TCP, and nothing tells them from those of the program
-/// alone. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run
+/// Each end must be run so, by the same user; all other connections stay kernel TCP, and nothing tells them from those of the program
+/// alone. With --hosts connections to the other hosts of that file are carried, too, by a gateway on each host (`tsumuji gateway`), which is started if there is none. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run
 /// over kernel TCP. Ends as the program does.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji run -- redis-server --port 7000\n  tsumuji run --explain -- redis-benchmark -p 7000 -t get -q"
+    after_help = "Examples:\n  tsumuji run -- redis-server --port 7000\n  tsumuji run --explain -- redis-benchmark -p 7000 -t get -q\n  tsumuji run --hosts lab.toml --key lab.key -- redis-benchmark -h pc2 -p 7000"
 )]
 pub(crate) struct Args {
-    /// What carries the connections: shm, the processes of one host
-    #[arg(long, value_name = "LINK", default_value = "shm")]
-    link: LinkSpec,
+    /// What carries connections between hosts, if it is not the link of the hosts file: udp, packet, xdp or dpdk; without --hosts: shm, the processes of one host
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
+    /// Carry connections to the other hosts of this file, too
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Which node of the hosts file this host is [default: the one whose name or address is this host's]
+    #[arg(long, value_name = "I", requires = "hosts")]
+    id: Option<u16>,
+    #[command(flatten)]
+    security: crate::security::Flags,
     /// Say on standard error which path each connection took, and why; at the end of each process, its counters
     #[arg(long)]
     explain: bool,
@@ -67,11 +75,17 @@ pub(crate) struct Args {
 
 /// Runs the command. It returns only if the program cannot be started.
 pub(crate) fn run(args: Args) -> Outcome {
-    if args.link != LinkSpec::Shm {
-        bail!(
-            "--link {}: unmodified programs are carried over shm only, between the processes of one host",
-            args.link
-        );
+    if args.hosts.is_none() {
+        if let Some(link) = args.link.filter(|link| *link != LinkSpec::Shm) {
+            bail!(
+                "--link {link}: between hosts programs are carried with --hosts FILE, which names them"
+            );
+        }
+        if args.security.is_given() {
+            bail!(
+                "--key, --seal and --open have no effect without --hosts: nothing leaves this host"
+            );
+        }
     }
     let name = &args.command[0];
     let path = find(name)
@@ -82,7 +96,17 @@ pub(crate) fn run(args: Args) -> Outcome {
         Reach::Carried => {
             let library = library()?;
             command.env(ENV_PRELOAD, preloaded(&library)?);
-            command.env(ENV_LINK, args.link.to_string());
+            command.env(
+                ENV_LINK,
+                if args.hosts.is_some() {
+                    "gateway"
+                } else {
+                    "shm"
+                },
+            );
+            if let Some(hosts) = &args.hosts {
+                ensure_gateway(&args, hosts)?;
+            }
             if args.explain {
                 command.env(ENV_EXPLAIN, if args.json { "json" } else { "text" });
                 explain(
@@ -99,6 +123,26 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run `{}`", name.display()))
+}
+
+/// Starts this host's gateway, unless it is there.
+fn ensure_gateway(args: &Args, hosts: &Path) -> anyhow::Result<()> {
+    let file = crate::hosts::read(hosts, args.link.as_ref(), crate::hosts::Slots::of(1))?;
+    let security = args.security.stated(args.link.as_ref(), Some(&file))?;
+    let mut words = vec!["--hosts".into(), hosts.as_os_str().to_owned()];
+    let mut state = |name: &str, value: Option<String>| {
+        words.extend(
+            value
+                .map(|value| [name.into(), value.into()])
+                .into_iter()
+                .flatten(),
+        );
+    };
+    state("--id", args.id.map(|id| id.to_string()));
+    state("--link", args.link.map(|link| link.to_string()));
+    let flags = crate::security::as_flags(&security);
+    words.extend(flags.split_whitespace().map(OsString::from));
+    gateway::ensure(&words)
 }
 
 /// Says what becomes of the whole program.

@@ -139,6 +139,7 @@ fn add_listener(fd: i32) {
         word: SharedWord(sys::shared_word()),
     }));
     LISTENERS.with(|all| all.push(listener));
+    crate::start::hold_gateway();
     table::set_listener(fd, listener);
     explain::listens(&address, "");
 }

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::explain;
-use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
+use crate::{address, arena, epoll, exec, hello, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
@@ -122,6 +122,18 @@ extern "C" fn in_child() {
 /// Whether connections to other hosts may go through the gateway.
 pub(crate) fn has_gateway() -> bool {
     HAS_GATEWAY.load(Ordering::Relaxed) != 0
+}
+
+static HOLDS_GATEWAY: AtomicU32 = AtomicU32::new(0);
+
+/// A process that listens holds the gateway, which may end when nobody uses it.
+pub(crate) fn hold_gateway() {
+    if has_gateway()
+        && HOLDS_GATEWAY.swap(1, Ordering::AcqRel) == 0
+        && let Ok(held) = hello::connect_to(&address::gateway(sys::geteuid()))
+    {
+        table::keep_own(held.take());
+    }
 }
 
 /// The ports among which the kernel chooses.

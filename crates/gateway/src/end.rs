@@ -56,7 +56,8 @@ impl End {
             if state & unless != 0 {
                 return false;
             }
-            let set = word.compare_exchange(state, state | bit, Ordering::AcqRel, Ordering::Acquire);
+            let set =
+                word.compare_exchange(state, state | bit, Ordering::AcqRel, Ordering::Acquire);
             if set.is_ok() {
                 return true;
             }

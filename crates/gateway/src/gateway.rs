@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use tsumuji_node::{AnyLink, Channel, ChannelOptions, Context, Delivery, Endpoint, EndpointError, Handler, NodeId};
+use tsumuji_node::{
+    AnyLink, Channel, ChannelOptions, Context, Delivery, Endpoint, EndpointError, Handler, NodeId,
+};
 use tsumuji_streams::address::{self, Address};
 use tsumuji_streams::hello::{Hello, NOT_THERE, OFFERED_THERE};
 use tsumuji_streams::ring::{self, CLAIMED, CLIENT, GENERATION_SHIFT, OFFERED, SERVER, SLOTS};
@@ -144,7 +146,12 @@ impl Gateway {
     /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`). `spin`: longest time of looking for work before a
     /// sleep.
     pub fn open(endpoint: Endpoint<AnyLink>, spin: Duration) -> Result<Self, OpenError> {
-        let system = |what| move |error: Errno| OpenError::System { what, source: error.into() };
+        let system = |what| {
+            move |error: Errno| OpenError::System {
+                what,
+                source: error.into(),
+            }
+        };
         let name = address::gateway(rustix::process::geteuid().as_raw());
         let mailbox = mailbox::open(&name).map_err(|error| match error {
             Errno::ADDRINUSE => OpenError::Taken,
@@ -154,7 +161,13 @@ impl Gateway {
         let fds = [(Some(mailbox.as_fd()), MAILBOX), (endpoint.fd(), ENDPOINT)];
         for (fd, data) in fds {
             let Some(fd) = fd else { continue };
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN).map_err(system("epoll"))?;
+            epoll::add(
+                &epoll,
+                fd,
+                epoll::EventData::new_u64(data),
+                epoll::EventFlags::IN,
+            )
+            .map_err(system("epoll"))?;
         }
         Ok(Self {
             endpoint,
@@ -177,8 +190,38 @@ impl Gateway {
         })
     }
 
+    /// Whether a gateway of this user serves this host.
+    pub fn is_there() -> bool {
+        mailbox::reach(&address::gateway(rustix::process::geteuid().as_raw())).is_ok()
+    }
+
+    /// Waits until the other hosts' gateways have said which addresses they have. Those that have not within `timeout`.
+    pub fn meet(
+        &mut self,
+        timeout: Duration,
+        stop: impl Fn() -> bool,
+    ) -> Result<Vec<NodeId>, EndpointError> {
+        let begun = Instant::now();
+        let me = self.endpoint.me();
+        let all = (0..self.endpoint.members().len() as u16).map(NodeId);
+        let others: Vec<NodeId> = all.filter(|id| *id != me).collect();
+        loop {
+            self.step()?;
+            let missing = others.iter().filter(|id| !self.addresses.contains_key(id));
+            let missing: Vec<NodeId> = missing.copied().collect();
+            if missing.is_empty() || begun.elapsed() > timeout || stop() {
+                return Ok(missing);
+            }
+            self.ask(Duration::from_millis(1))?;
+        }
+    }
+
     /// Serves until `stop`, or, if asked, until nobody has used it for ten seconds.
-    pub fn serve(&mut self, until_unused: bool, stop: impl Fn() -> bool) -> Result<Counters, EndpointError> {
+    pub fn serve(
+        &mut self,
+        until_unused: bool,
+        stop: impl Fn() -> bool,
+    ) -> Result<Counters, EndpointError> {
         let mut turns = 0u32;
         let mut used = Instant::now();
         while !stop() {
@@ -319,7 +362,8 @@ impl Gateway {
     /// A gateway is gone: with it the streams to it.
     fn lose(&mut self, peer: NodeId) {
         self.addresses.remove(&peer);
-        let of_peer = |stream: &Option<Stream>| stream.as_ref().is_some_and(|stream| stream.peer == peer);
+        let of_peer =
+            |stream: &Option<Stream>| stream.as_ref().is_some_and(|stream| stream.peer == peer);
         for index in 0..self.streams.len() {
             if of_peer(&self.streams[index]) {
                 self.counters.broken += 1;
@@ -330,7 +374,9 @@ impl Gateway {
 
     fn tell(&mut self, peer: NodeId, control: &Control) {
         // A control message that finds no room is one of very many; whoever waits for it gives up and stays with TCP.
-        let _ = self.endpoint.try_send(peer, Channel::ordered(CONTROL), &control.to_bytes());
+        let _ = self
+            .endpoint
+            .try_send(peer, Channel::ordered(CONTROL), &control.to_bytes());
     }
 
     fn tell_addresses(&mut self, peer: NodeId) {
@@ -360,7 +406,13 @@ impl Gateway {
     }
 
     /// Offers a connection of another host's client to a listener of ours. Token and channel of the stream, if it was told.
-    fn offer(&mut self, peer: NodeId, there: (u32, u16), client: Address, server: Address) -> Option<(u32, u16)> {
+    fn offer(
+        &mut self,
+        peer: NodeId,
+        there: (u32, u16),
+        client: Address,
+        server: Address,
+    ) -> Option<(u32, u16)> {
         if !self.own.contains(&server.ip) {
             return None;
         }
@@ -373,7 +425,9 @@ impl Gateway {
         ring::reset(words);
         words.port.store(u32::from(client.port), Ordering::Relaxed);
         words.ends[CLIENT].own.processes.store(1, Ordering::Relaxed);
-        words.state.store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
+        words
+            .state
+            .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
         let generation = generation & (u64::MAX >> GENERATION_SHIFT);
         let (ours, theirs) = mailbox::pair().ok()?;
         let hello = Hello {
@@ -420,7 +474,12 @@ impl Gateway {
         Some((at, 0))
     }
 
-    fn share(&mut self, segment: Arc<Segment>, side: usize, server: Option<Address>) -> Option<usize> {
+    fn share(
+        &mut self,
+        segment: Arc<Segment>,
+        side: usize,
+        server: Option<Address>,
+    ) -> Option<usize> {
         let waiter = segment.take_waiter(side)?;
         self.shared.push(Shared {
             segment,
@@ -450,9 +509,17 @@ impl Gateway {
         };
         let receiver = stream.receiver(index, &self.listed);
         let data = u64::from(token) << 32 | (index as u64) << 8 | STREAM;
-        let is_open = self.endpoint.open_with(FIRST + index as u16, options, receiver).is_ok()
-            && epoll::add(&self.epoll, &*stream.end.wake, epoll::EventData::new_u64(data), epoll::EventFlags::IN | epoll::EventFlags::RDHUP)
-                .is_ok();
+        let is_open = self
+            .endpoint
+            .open_with(FIRST + index as u16, options, receiver)
+            .is_ok()
+            && epoll::add(
+                &self.epoll,
+                &*stream.end.wake,
+                epoll::EventData::new_u64(data),
+                epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+            )
+            .is_ok();
         if !is_open {
             let _ = self.endpoint.close_channel(FIRST + index as u16);
             self.free.push(index);
@@ -470,16 +537,29 @@ impl Gateway {
     }
 
     /// A client of this host has left a hello. False: no other host is asked.
-    fn ask_for(&mut self, asker: OwnedFd, hello: &Hello, file: OwnedFd, wake: OwnedFd) -> Option<()> {
-        let mut found = self.addresses.iter().filter(|(_, all)| all.contains(&hello.server.ip));
-        let (peer, _) = found.next().filter(|_| !self.own.contains(&hello.server.ip))?;
+    fn ask_for(
+        &mut self,
+        asker: OwnedFd,
+        hello: &Hello,
+        file: OwnedFd,
+        wake: OwnedFd,
+    ) -> Option<()> {
+        let mut found = self
+            .addresses
+            .iter()
+            .filter(|(_, all)| all.contains(&hello.server.ip));
+        let (peer, _) = found
+            .next()
+            .filter(|_| !self.own.contains(&hello.server.ip))?;
         // Of an address that several hosts have, nobody knows whose is meant.
         let peer = *peer;
         if found.next().is_some() {
             return None;
         }
         let segment = Segment::adopt(file).ok()?;
-        let known = self.shared.iter().position(|shared| shared.side == SERVER && shared.segment.identity == segment.identity);
+        let known = self.shared.iter().position(|shared| {
+            shared.side == SERVER && shared.segment.identity == segment.identity
+        });
         let at = match known {
             Some(at) => at,
             None => self.share(Arc::new(segment), SERVER, None)?,
@@ -509,8 +589,13 @@ impl Gateway {
 
     /// Another gateway has answered an offer.
     fn answered(&mut self, peer: NodeId, token: u32, answer: Option<(u32, u16)>) {
-        let asked = |stream: &Stream| stream.token == token && stream.peer == peer && stream.there.is_none();
-        let found = self.streams.iter().position(|stream| stream.as_ref().is_some_and(asked));
+        let asked = |stream: &Stream| {
+            stream.token == token && stream.peer == peer && stream.there.is_none()
+        };
+        let found = self
+            .streams
+            .iter()
+            .position(|stream| stream.as_ref().is_some_and(asked));
         let Some(index) = found else {
             return;
         };
@@ -632,7 +717,10 @@ impl Gateway {
         fence(Ordering::SeqCst);
         self.collect();
         let is_due = !locked(&self.listed).is_empty() || !self.endpoint.arm_fd()?;
-        let wait = self.endpoint.until_timer().map_or(SLEEP, |timer| timer.min(SLEEP));
+        let wait = self
+            .endpoint
+            .until_timer()
+            .map_or(SLEEP, |timer| timer.min(SLEEP));
         self.ask(if is_due { Duration::ZERO } else { wait })?;
         self.mark_asleep(0);
         Ok(())
@@ -641,7 +729,9 @@ impl Gateway {
     fn mark_asleep(&self, value: u32) {
         for shared in &self.shared {
             let header = shared.segment.memory().header();
-            header.asleep[shared.side][shared.waiter].0.store(value, Ordering::SeqCst);
+            header.asleep[shared.side][shared.waiter]
+                .0
+                .store(value, Ordering::SeqCst);
         }
     }
 }

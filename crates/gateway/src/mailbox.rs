@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, send, sendmsg, socket_with, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, send, sendmsg, socket_with, socketpair,
 };
 use tsumuji_streams::address::UnixName;
 use tsumuji_streams::hello::{HELLO_BYTES, Hello};
@@ -35,7 +36,11 @@ pub(crate) fn open(name: &UnixName) -> Result<OwnedFd> {
 pub(crate) fn reach(name: &UnixName) -> Result<OwnedFd> {
     let there = socket()?;
     connect(&there, &SocketAddrUnix::new_abstract_name(name.name())?)?;
-    if is_ours(&there) { Ok(there) } else { Err(Errno::PERM) }
+    if is_ours(&there) {
+        Ok(there)
+    } else {
+        Err(Errno::PERM)
+    }
 }
 
 /// Whether the process at the other end is of our user.
@@ -59,7 +64,12 @@ pub(crate) fn leave(mailbox: &OwnedFd, hello: &Hello, fds: [BorrowedFd<'_>; FDS]
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut room);
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(mailbox, &[IoSlice::new(&hello.to_bytes())], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    sendmsg(
+        mailbox,
+        &[IoSlice::new(&hello.to_bytes())],
+        &mut control,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
@@ -69,7 +79,12 @@ pub(crate) fn read(client: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd, Own
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(client, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let got = recvmsg(
+        client,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    )?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = message {

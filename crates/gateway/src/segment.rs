@@ -6,11 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tsumuji_streams::ring::{self, Memory, SEGMENT_BYTES, WAITERS};
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 
 /// A mapped segment. Its file can neither shrink nor grow, so no access to it faults.
 #[derive(Debug)]
@@ -30,7 +34,9 @@ impl Segment {
         fcntl_add_seals(&file, SEALS)?;
         let segment = Self::map(file)?;
         let header = segment.memory.header();
-        header.client_pid.store(std::process::id(), Ordering::Relaxed);
+        header
+            .client_pid
+            .store(std::process::id(), Ordering::Relaxed);
         header.magic.store(ring::MAGIC, Ordering::Release);
         Ok(segment)
     }
@@ -38,7 +44,8 @@ impl Segment {
     /// One that a client has sent, if it is one.
     pub(crate) fn adopt(file: OwnedFd) -> io::Result<Self> {
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
-        if !fcntl_get_seals(&file)?.contains(SEALS) || fstat(&file)?.st_size != SEGMENT_BYTES as i64 {
+        if !fcntl_get_seals(&file)?.contains(SEALS) || fstat(&file)?.st_size != SEGMENT_BYTES as i64
+        {
             return Err(refused());
         }
         let segment = Self::map(file)?;
@@ -52,7 +59,16 @@ impl Segment {
         let stat = fstat(&file)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let address = unsafe { mmap(null_mut(), SEGMENT_BYTES, access, MapFlags::SHARED, file.as_fd(), 0) }?;
+        let address = unsafe {
+            mmap(
+                null_mut(),
+                SEGMENT_BYTES,
+                access,
+                MapFlags::SHARED,
+                file.as_fd(),
+                0,
+            )
+        }?;
         Ok(Self {
             // SAFETY: a mapping of that size of a sealed file, which `drop` alone removes; views of it do not outlive the streams, which hold this.
             memory: unsafe { Memory::new(address.cast()) },
@@ -78,14 +94,21 @@ impl Segment {
             let is_free = owner == 0 || !is_alive(owner);
             is_free
                 && word
-                    .compare_exchange(owner, std::process::id(), Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange(
+                        owner,
+                        std::process::id(),
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
                     .is_ok()
         })
     }
 }
 
 fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 

@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tsumuji_node::{AnyLink, Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
 use tsumuji_node::Delivery;
+use tsumuji_node::{AnyLink, Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
 use tsumuji_streams::address::Pair;
 use tsumuji_streams::ring::{Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
 
@@ -188,10 +188,18 @@ impl Stream {
     }
 
     /// Does what can be done now, in both directions.
-    pub(crate) fn serve(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+    pub(crate) fn serve(
+        &mut self,
+        endpoint: &mut Endpoint<AnyLink>,
+        room: &mut [u8],
+    ) -> Result<Turn, Fault> {
         self.take_in(endpoint)?;
         let turn = self.send_out(endpoint, room)?;
-        Ok(if self.told.gone && self.is_peer_gone { Turn::Done } else { turn })
+        Ok(if self.told.gone && self.is_peer_gone {
+            Turn::Done
+        } else {
+            turn
+        })
     }
 
     /// Takes what came on the channel.
@@ -247,14 +255,18 @@ impl Stream {
             Kind::Withdrawn => self.stay_with_tcp(),
             Kind::Switch => {
                 let switch_at = message::number(rest).ok_or(Fault::Peer)?;
-                mine.out.switch_at.store(switch_at.max(1), Ordering::Release);
+                mine.out
+                    .switch_at
+                    .store(switch_at.max(1), Ordering::Release);
             }
             Kind::Finished => {
                 mine.out.is_finished.store(1, Ordering::SeqCst);
                 self.end.tell();
             }
             Kind::Back => {
-                mine.out.back_at.store(self.end.end_of_ring(), Ordering::Release);
+                mine.out
+                    .back_at
+                    .store(self.end.end_of_ring(), Ordering::Release);
                 self.end.wake();
             }
             Kind::WantsTcp => {
@@ -299,18 +311,28 @@ impl Stream {
         }
         self.end.set(WITHDRAWN, CLAIMED);
         let out = &self.end.mine().out;
-        out.ends_by_reset.store(u32::from(is_by_reset), Ordering::Relaxed);
+        out.ends_by_reset
+            .store(u32::from(is_by_reset), Ordering::Relaxed);
         out.is_finished.store(1, Ordering::SeqCst);
         out.is_closed.store(1, Ordering::SeqCst);
         self.end.wake();
-        if self.end.state().is_none_or(|state| state & (CLAIMED | WITHDRAWN) == WITHDRAWN) {
+        if self
+            .end
+            .state()
+            .is_none_or(|state| state & (CLAIMED | WITHDRAWN) == WITHDRAWN)
+        {
             // Nobody here has ever had it.
             self.is_program_gone = true;
         }
     }
 
     /// Sends a message. False: there is no room.
-    fn say(&self, endpoint: &mut Endpoint<AnyLink>, kind: Kind, rest: &[u8]) -> Result<bool, Fault> {
+    fn say(
+        &self,
+        endpoint: &mut Endpoint<AnyLink>,
+        kind: Kind,
+        rest: &[u8],
+    ) -> Result<bool, Fault> {
         let Some((token, channel)) = self.there else {
             return Ok(false);
         };
@@ -323,7 +345,11 @@ impl Stream {
     }
 
     /// Tells the other gateway what the program did.
-    fn send_out(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+    fn send_out(
+        &mut self,
+        endpoint: &mut Endpoint<AnyLink>,
+        room: &mut [u8],
+    ) -> Result<Turn, Fault> {
         if self.there.is_none() {
             return Ok(Turn::Idle);
         }
@@ -331,7 +357,8 @@ impl Stream {
         if self.end.program().out.is_closed.load(Ordering::Acquire) != 0 && state.is_some() {
             self.is_program_gone = true;
         }
-        let sees_end = state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
+        let sees_end =
+            state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
         if sees_end && !self.told.sees_end {
             self.told.sees_end = self.say(endpoint, Kind::SeesEnd, &[])?;
             if !self.told.sees_end {
@@ -348,9 +375,11 @@ impl Stream {
             }
         }
         // What the program has sent since it went over is read only then.
-        let waits_for_client = self.told.claimed && !self.is_agreed && !self.is_refused && !self.is_peer_gone;
+        let waits_for_client =
+            self.told.claimed && !self.is_agreed && !self.is_refused && !self.is_peer_gone;
         if self.is_program_gone && !waits_for_client && !self.told.gone {
-            let is_by_reset = self.is_agreed && self.end.program().out.ends_by_reset.load(Ordering::Acquire) != 0;
+            let is_by_reset =
+                self.is_agreed && self.end.program().out.ends_by_reset.load(Ordering::Acquire) != 0;
             self.told.gone = self.say(endpoint, Kind::Gone, &[u8::from(is_by_reset)])?;
             if !self.told.gone {
                 return Ok(Turn::Blocked);
@@ -360,7 +389,11 @@ impl Stream {
     }
 
     /// Steps towards an agreement. False: a message must wait.
-    fn agree(&mut self, endpoint: &mut Endpoint<AnyLink>, state: Option<u64>) -> Result<bool, Fault> {
+    fn agree(
+        &mut self,
+        endpoint: &mut Endpoint<AnyLink>,
+        state: Option<u64>,
+    ) -> Result<bool, Fault> {
         let state = state.unwrap_or(WITHDRAWN);
         if self.is_refused {
             return Ok(true);
@@ -377,7 +410,8 @@ impl Stream {
             Role::Client => {
                 if state & CONFIRMED != 0 && !self.told.confirmed {
                     let pair = Pair::load(&self.end.slot().pair).ok_or(Fault::Broken)?;
-                    self.told.confirmed = self.say(endpoint, Kind::Confirmed, &message::pair_to_bytes(&pair))?;
+                    self.told.confirmed =
+                        self.say(endpoint, Kind::Confirmed, &message::pair_to_bytes(&pair))?;
                     if !self.told.confirmed {
                         return Ok(false);
                     }
