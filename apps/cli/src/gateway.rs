@@ -1,6 +1,7 @@
 //! `tsumuji gateway`: carries the TCP connections of this host's unmodified programs to other hosts.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +42,12 @@ pub(crate) struct Args {
     /// End ten seconds after the last program has left
     #[arg(long)]
     until_unused: bool,
+    /// For tests: stand for a host with these addresses
+    #[arg(long, hide = true, value_name = "IP,IP", value_delimiter = ',')]
+    stands_for: Option<Vec<IpAddr>>,
+    /// For tests: beside the gateway of this host
+    #[arg(long, hide = true)]
+    second: bool,
     /// Print one JSON object at the end
     #[arg(long)]
     json: bool,
@@ -76,7 +83,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let file = hosts::read(path, args.link.as_ref(), Slots::of(1))?;
     let id = own_node(&file, path, args.id)?;
     let security = args.security.stated(args.link.as_ref(), Some(&file))?;
-    if Gateway::is_there() {
+    if Gateway::is_there() && !args.second {
         bail!("another gateway of this user serves this host already");
     }
     let options = Options {
@@ -86,7 +93,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let endpoint = open_in_cluster(&file, path, NodeId(id), options, None)?;
     let spin = Duration::from_micros(u64::from(args.spin));
-    let mut gateway = Gateway::open(endpoint, spin)?;
+    let mut gateway = match &args.stands_for {
+        Some(addresses) => Gateway::open_for(endpoint, spin, addresses, args.second)?,
+        None => Gateway::open(endpoint, spin)?,
+    };
     let missing = gateway.meet(MEET, || interrupt.is_set())?;
     let link = gateway.endpoint().link_name();
     let mut line = format!("node {id} carries connections over {link}");

@@ -117,7 +117,12 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
     }
     let bound = address::own(fd).map_or(0, |own| own.port);
     let mut tried = Tried::No;
-    for _ in 0..PORTS_TRIED {
+    let tries = if crate::start::is_all_far() {
+        0
+    } else {
+        PORTS_TRIED
+    };
+    for _ in 0..tries {
         let reached = segment::take_reached_slot(&target);
         let mailbox = match &reached {
             Some(_) => None,
@@ -264,7 +269,8 @@ fn remember_absent(target: &Address, now_ns: u64) {
 
 /// Offers the connection to a listener of another host, by the gateways of both, and connects. `None`: there is none; nothing was done.
 fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -> Option<i32> {
-    if !crate::start::has_gateway() || target.is_any() || target.is_loopback() {
+    let is_host = target.is_any() || target.is_loopback();
+    if !crate::start::has_gateway() || is_host && !crate::start::is_all_far() {
         return None;
     }
     let mailbox = connect_to(&address::gateway(sys::geteuid())).ok()?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::explain;
 use crate::{address, arena, epoll, exec, hello, idle, listener, lock, segment, sys, table};
 
-/// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others.
+/// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others. `far`, for tests:
+/// what gateways carry, also if it stays on the host.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
 /// `text` or `json`: lines to standard error.
 const EXPLAIN: &CStr = c"TSUMUJI_SOCKETS_EXPLAIN";
@@ -66,6 +67,7 @@ fn begin() {
     match variable(LINK) {
         None | Some(b"shm") => {}
         Some(b"gateway") => HAS_GATEWAY.store(1, Ordering::Relaxed),
+        Some(b"far") => HAS_GATEWAY.store(2, Ordering::Relaxed),
         Some(_) => explain::turn_off(),
     }
     match variable(EXPLAIN) {
@@ -122,6 +124,11 @@ extern "C" fn in_child() {
 /// Whether connections to other hosts may go through the gateway.
 pub(crate) fn has_gateway() -> bool {
     HAS_GATEWAY.load(Ordering::Relaxed) != 0
+}
+
+/// Whether connections within the host go through gateways, too.
+pub(crate) fn is_all_far() -> bool {
+    HAS_GATEWAY.load(Ordering::Relaxed) == 2
 }
 
 static HOLDS_GATEWAY: AtomicU32 = AtomicU32::new(0);

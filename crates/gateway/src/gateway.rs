@@ -135,6 +135,7 @@ pub struct Gateway {
     /// IP addresses of each node's host.
     addresses: HashMap<NodeId, Vec<[u8; 16]>>,
     own: Vec<[u8; 16]>,
+    is_stated: bool,
     looked: Instant,
     random: fastrand::Rng,
     room: Vec<u8>,
@@ -146,13 +147,42 @@ impl Gateway {
     /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`). `spin`: longest time of looking for work before a
     /// sleep.
     pub fn open(endpoint: Endpoint<AnyLink>, spin: Duration) -> Result<Self, OpenError> {
+        Self::open_as(endpoint, spin, false)
+    }
+
+    /// As `open`, for tests: stands for a host with these addresses, whatever this one has. With `is_second` no program of this host finds it.
+    #[doc(hidden)]
+    pub fn open_for(
+        endpoint: Endpoint<AnyLink>,
+        spin: Duration,
+        addresses: &[IpAddr],
+        is_second: bool,
+    ) -> Result<Self, OpenError> {
+        let own = addresses.iter().map(|ip| octets(*ip)).collect();
+        Ok(Self {
+            own,
+            is_stated: true,
+            ..Self::open_as(endpoint, spin, is_second)?
+        })
+    }
+
+    fn open_as(
+        endpoint: Endpoint<AnyLink>,
+        spin: Duration,
+        is_second: bool,
+    ) -> Result<Self, OpenError> {
         let system = |what| {
             move |error: Errno| OpenError::System {
                 what,
                 source: error.into(),
             }
         };
-        let name = address::gateway(rustix::process::geteuid().as_raw());
+        let user = rustix::process::geteuid().as_raw();
+        let name = if is_second {
+            address::second_gateway(user)
+        } else {
+            address::gateway(user)
+        };
         let mailbox = mailbox::open(&name).map_err(|error| match error {
             Errno::ADDRINUSE => OpenError::Taken,
             error => system("a mailbox")(error),
@@ -182,6 +212,7 @@ impl Gateway {
             blocked: Vec::new(),
             addresses: HashMap::new(),
             own: own_addresses(),
+            is_stated: false,
             looked: Instant::now(),
             random: fastrand::Rng::new(),
             room: vec![0; PIECE_BYTES],
@@ -343,7 +374,8 @@ impl Gateway {
             Arc::ptr_eq(&shared.segment, &stream.end.segment) && shared.side == stream.end.side
         });
         if let Some(at) = at {
-            self.shared[at].streams[stream.end.slot] = None;
+            let at_slot = &mut self.shared[at].streams[stream.end.slot];
+            *at_slot = at_slot.filter(|other| *other != index);
         }
         self.free.push(index);
         self.trim();
@@ -536,7 +568,7 @@ impl Gateway {
         Some(index)
     }
 
-    /// A client of this host has left a hello. False: no other host is asked.
+    /// A client of this host has left a hello. `None`: no other host is asked.
     fn ask_for(
         &mut self,
         asker: OwnedFd,
@@ -564,8 +596,12 @@ impl Gateway {
             Some(at) => at,
             None => self.share(Arc::new(segment), SERVER, None)?,
         };
-        if self.shared[at].streams[hello.slot].is_some() {
-            return None;
+        if let Some(before) = self.shared[at].streams[hello.slot].take()
+            && let Some(stream) = self.streams[before].as_mut()
+        {
+            // The program has done with the slot's last connection, which stayed with TCP.
+            stream.is_program_gone = true;
+            self.attend(before);
         }
         let end = End {
             segment: Arc::clone(&self.shared[at].segment),
@@ -701,7 +737,7 @@ impl Gateway {
 
     /// Sleeps until something comes.
     fn sleep(&mut self) -> Result<(), EndpointError> {
-        if self.looked.elapsed() > LOOK_AT_ADDRESSES {
+        if self.looked.elapsed() > LOOK_AT_ADDRESSES && !self.is_stated {
             self.looked = Instant::now();
             let own = own_addresses();
             if own != self.own {
@@ -746,6 +782,13 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
 /// The addresses by which other hosts reach this one.
 fn own_addresses() -> Vec<[u8; 16]> {
     let interfaces = nix::ifaddrs::getifaddrs();
@@ -760,10 +803,7 @@ fn own_addresses() -> Vec<[u8; 16]> {
             IpAddr::V4(ip) => ip.is_link_local(),
             IpAddr::V6(ip) => ip.is_unicast_link_local(),
         };
-        (!ip.is_loopback() && !is_local(&ip)).then_some(match ip {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        })
+        (!ip.is_loopback() && !is_local(&ip)).then_some(octets(ip))
     });
     let mut all: Vec<[u8; 16]> = all.take(ADDRESSES_MAX).collect();
     all.sort_unstable();

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tsumuji_node::Delivery;
 use tsumuji_node::{AnyLink, Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
 use tsumuji_streams::address::Pair;
-use tsumuji_streams::ring::{Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
+use tsumuji_streams::ring::{self, Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
 
 use crate::end::End;
 use crate::message::{self, HEAD_BYTES, Kind};
@@ -288,7 +288,9 @@ impl Stream {
         if !self.end.set(WITHDRAWN, CLAIMED) {
             // It has gone over already; of what it sent since nothing was read.
             self.is_refused = true;
-            let inn = &self.end.mine().inn;
+            let ring::End { out, inn, .. } = self.end.mine();
+            // All that comes, comes by TCP.
+            out.back_at.store(self.end.end_of_ring(), Ordering::Release);
             inn.is_frozen.store(1, Ordering::SeqCst);
             inn.wants_tcp.store(1, Ordering::SeqCst);
         }
