@@ -109,6 +109,7 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
     ] {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, name, &value.load(Ordering::Relaxed));
     }
+    stream::wake_gateway(using);
     if is_frozen {
         let _ = ring.replay(|bytes| send_all(fd, bytes));
     }

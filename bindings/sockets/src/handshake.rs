@@ -273,6 +273,26 @@ fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i3
     if !crate::start::has_gateway() || is_host && !crate::start::is_all_far() {
         return None;
     }
+    for _ in 0..PORTS_TRIED {
+        let tried = try_gateway(fd, target, bound, real);
+        let Some(Tried::Result(result, error)) = tried else {
+            break;
+        };
+        if result != 0 && error == Errno(libc::EADDRNOTAVAIL) && bound == 0 {
+            continue;
+        }
+        if result != 0 {
+            sys::set_errno(error);
+        }
+        return Some(result);
+    }
+    if bound == 0 {
+        set_port_range(fd, 0);
+    }
+    None
+}
+
+fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -> Option<Tried> {
     let mailbox = connect_to(&address::gateway(sys::geteuid())).ok()?;
     let port = choose_port(fd, bound, target.is_v4())?;
     let own = address::own(fd).ok().filter(|own| !own.is_any());
@@ -283,24 +303,18 @@ fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i3
     let taken = segment::take_slot(Address::GATEWAY).ok()?;
     let segment = taken.0.clone();
     let (using, hello) = offer(fd, taken, client, *target)?;
-    let tried = sys::socket_pair().ok().and_then(|[ours, theirs]| {
+    let is_offered = sys::socket_pair().is_ok_and(|[ours, theirs]| {
         using.set_gateway(ours);
         let theirs = Fd::new(theirs);
-        send_hello(&mailbox, &hello, &segment, Some(theirs.get())).ok()?;
+        let is_left = send_hello(&mailbox, &hello, &segment, Some(theirs.get())).is_ok();
         drop(theirs);
-        is_offered_there(&mailbox).then(|| connect_offered(fd, &using, target, true, real))
+        is_left && is_offered_there(&mailbox)
     });
-    let Some(Tried::Result(result, error)) = tried else {
+    if !is_offered {
         retract(&using, fd);
-        if bound == 0 {
-            set_port_range(fd, 0);
-        }
         return None;
-    };
-    if result != 0 {
-        sys::set_errno(error);
     }
-    Some(result)
+    Some(connect_offered(fd, &using, target, true, real))
 }
 
 /// What the gateway says of an offer.

@@ -72,9 +72,8 @@ impl End {
         }
     }
 
-    /// Tells it of what it may wait for elsewhere than in memory.
+    /// Wakes it in any case.
     pub(crate) fn wake(&self) {
-        self.tell();
         mailbox::wake(&*self.wake);
     }
 

@@ -365,11 +365,11 @@ impl Gateway {
         self.counters.streams -= 1;
         self.counters.sent_bytes += stream.sent_bytes;
         let _ = self.endpoint.close_channel(FIRST + index as u16);
-        let own = &stream.end.mine().own.processes;
-        if stream.role == Role::Server || stream.was_agreed() {
-            own.store(0, Ordering::Release);
+        if stream.is_ours() {
+            let mine = stream.end.mine();
+            mine.inn.waiter.store(0, Ordering::Release);
+            mine.own.processes.store(0, Ordering::Release);
         }
-        stream.end.mine().inn.waiter.store(0, Ordering::Release);
         let at = self.shared.iter().position(|shared| {
             Arc::ptr_eq(&shared.segment, &stream.end.segment) && shared.side == stream.end.side
         });

@@ -55,6 +55,8 @@ pub(crate) struct Inbox {
     queue: VecDeque<Kept>,
     /// Bytes of the first message that are in the ring.
     taken: usize,
+    /// The slot is this connection's until the gateway lets go of it.
+    is_ours: bool,
     is_broken: bool,
 }
 
@@ -78,7 +80,7 @@ impl Handler for Receiver {
         let Some((kind, token, rest)) = message::split(delivery.body.bytes()) else {
             return;
         };
-        if token != inbox.token || inbox.is_broken {
+        if token != inbox.token || inbox.is_broken || kind == Kind::Data && !inbox.is_ours {
             return;
         }
         if kind == Kind::Data && inbox.queue.is_empty() {
@@ -154,6 +156,7 @@ impl Stream {
             token,
             queue: VecDeque::new(),
             taken: 0,
+            is_ours: role == Role::Server,
             is_broken: false,
         };
         Self {
@@ -185,6 +188,20 @@ impl Stream {
     /// Whether data was to go this way: then the connection ends with the stream.
     pub(crate) fn was_agreed(&self) -> bool {
         self.is_agreed
+    }
+
+    /// Whether the slot is this connection's until we let go of it. That of a client is from the agreement on; before, the client may use it again, and
+    /// nothing but its state, which has a generation, may be written.
+    pub(crate) fn is_ours(&self) -> bool {
+        locked(&self.inbox).is_ours
+    }
+
+    /// Wakes the program, so that it looks at its slot.
+    fn wake(&self) {
+        if self.is_ours() {
+            self.end.tell();
+        }
+        self.end.wake();
     }
 
     /// Does what can be done now, in both directions.
@@ -241,13 +258,17 @@ impl Stream {
     /// What the other gateway says.
     fn hear(&mut self, kind: Kind, rest: &[u8]) -> Result<(), Fault> {
         let mine = self.end.mine();
+        let needs_slot = [Kind::Switch, Kind::Finished, Kind::Back, Kind::WantsTcp].contains(&kind);
+        if needs_slot && !self.is_ours() {
+            return Err(Fault::Peer);
+        }
         match kind {
             Kind::Data => {}
             Kind::Confirmed if self.role == Role::Server => {
                 let pair = message::pair(rest).ok_or(Fault::Peer)?;
                 pair.store(&self.end.slot().pair);
                 if self.end.set(CONFIRMED, WITHDRAWN) {
-                    self.end.wake();
+                    self.wake();
                 }
             }
             Kind::Claimed if self.role == Role::Client => self.is_claimed_there = true,
@@ -267,11 +288,11 @@ impl Stream {
                 mine.out
                     .back_at
                     .store(self.end.end_of_ring(), Ordering::Release);
-                self.end.wake();
+                self.wake();
             }
             Kind::WantsTcp => {
                 mine.inn.wants_tcp.store(1, Ordering::SeqCst);
-                self.end.wake();
+                self.wake();
             }
             Kind::SeesEnd => self.see_end(),
             Kind::Gone => self.peer_has_gone(rest.first() == Some(&1)),
@@ -285,7 +306,7 @@ impl Stream {
         if self.is_agreed {
             return;
         }
-        if !self.end.set(WITHDRAWN, CLAIMED) {
+        if !self.end.set(WITHDRAWN, CLAIMED) && self.role == Role::Server {
             // It has gone over already; of what it sent since nothing was read.
             self.is_refused = true;
             let ring::End { out, inn, .. } = self.end.mine();
@@ -294,7 +315,7 @@ impl Stream {
             inn.is_frozen.store(1, Ordering::SeqCst);
             inn.wants_tcp.store(1, Ordering::SeqCst);
         }
-        self.end.wake();
+        self.wake();
     }
 
     /// The other program's kernel says that our program has closed the connection: nobody will claim it, or write more.
@@ -312,12 +333,17 @@ impl Stream {
             return;
         }
         self.end.set(WITHDRAWN, CLAIMED);
-        let out = &self.end.mine().out;
-        out.ends_by_reset
-            .store(u32::from(is_by_reset), Ordering::Relaxed);
-        out.is_finished.store(1, Ordering::SeqCst);
-        out.is_closed.store(1, Ordering::SeqCst);
-        self.end.wake();
+        if self.is_ours() {
+            let out = &self.end.mine().out;
+            let is_reset = u32::from(is_by_reset);
+            out.ends_by_reset.store(is_reset, Ordering::Relaxed);
+            if !is_by_reset {
+                // A reset is the kernel's to tell.
+                out.is_finished.store(1, Ordering::SeqCst);
+            }
+            out.is_closed.store(1, Ordering::SeqCst);
+        }
+        self.wake();
         if self
             .end
             .state()
@@ -426,7 +452,8 @@ impl Stream {
                             processes.store(0, Ordering::Release);
                             return self.agree(endpoint, self.end.state());
                         }
-                        self.end.wake();
+                        locked(&self.inbox).is_ours = true;
+                        self.wake();
                     }
                     self.told.agreed = self.say(endpoint, Kind::Agreed, &[])?;
                     self.is_agreed = self.told.agreed;
