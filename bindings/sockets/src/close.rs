@@ -69,10 +69,29 @@ pub(crate) fn copied(fd: c_int, copy: c_int) {
     }
 }
 
+/// `shutdown` of a stream to another host that is not carried yet. It may be, all the same: the other end may have gone over already, and what it has sent
+/// since must come. What this end has sent went by TCP, and no bell goes that way.
+fn shut_down_early(using: &Use, fd: c_int, how: c_int) -> Result<()> {
+    let end = using.mine();
+    if how != libc::SHUT_RD {
+        let _held = hold(&end.own.sending);
+        end.out.is_finished.store(1, Ordering::SeqCst);
+    }
+    if how != libc::SHUT_WR {
+        end.own.is_deaf.store(1, Ordering::SeqCst);
+    }
+    sys::shutdown(fd, how)?;
+    stream::wake_gateway(using);
+    Ok(())
+}
+
 /// `shutdown` of a stream.
 pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     if !(0..=2).contains(&how) {
         return Err(Errno(libc::EINVAL));
+    }
+    if using.gateway().is_some() && !stream::is_carried(using, fd) {
+        return shut_down_early(using, fd, how);
     }
     if handshake::withdraw(using) {
         return sys::shutdown(fd, how).map(|_| ());

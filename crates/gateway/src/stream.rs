@@ -320,6 +320,12 @@ impl Stream {
 
     /// The other program's kernel says that our program has closed the connection: nobody will claim it, or write more.
     fn see_end(&mut self) {
+        let is_half = self.end.state().is_some()
+            && self.end.program().out.is_finished.load(Ordering::Acquire) != 0;
+        if is_half {
+            // It may have shut down sending only; its end is known by the socket between us.
+            return;
+        }
         let is_open = self.end.state().is_some_and(|state| state & CLAIMED == 0);
         if is_open && self.role == Role::Server && self.end.set(WITHDRAWN, CLAIMED) {
             return;

@@ -38,10 +38,19 @@ fn is_through(using: &Use) -> bool {
             || using.mine().out.back_at.load(Ordering::Acquire) == 0)
 }
 
+/// The other end has shut down sending before it went over to its ring: all that it has sent came by TCP, and it may still receive.
+fn is_half(using: &Use) -> bool {
+    let out = &using.theirs().out;
+    out.is_finished.load(Ordering::Acquire) != 0
+        && out.switch_at.load(Ordering::Acquire) == 0
+        && out.is_closed.load(Ordering::Acquire) == 0
+}
+
 /// The kernel has reported the other end's end. False: all that was sent before has come, or nothing goes through the gateway.
 fn is_early(using: &Use) -> bool {
     let out = &using.theirs().out;
     if !is_through(using)
+        || is_half(using)
         || out.is_closed.load(Ordering::Acquire) != 0
         || out.back_at.load(Ordering::Acquire) != 0
     {
@@ -109,12 +118,8 @@ pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
             if sys::unread_bytes(fd) == 0 {
                 events &= !libc::POLLIN;
             }
-        } else {
-            let mut ended = ENDED;
-            if events & libc::POLLHUP != 0 {
-                ended |= RESET;
-            }
-            own.has_ended.fetch_or(ended, Ordering::AcqRel);
+        } else if !is_half(using) {
+            own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
         }
     }
     events
