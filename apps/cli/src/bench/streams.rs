@@ -202,7 +202,7 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
         "waiting in the kernel"
     };
     talk.say(&format!(
-        "both ends {waits}; TCP: {congestion}, no delay; cli%, srv%: processor time of the clients' and the server's processes, in percent of all CPUs; all/soft: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
+        "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
     ));
     let series = Series {
         shape,
@@ -248,15 +248,16 @@ pub(crate) fn shape_name(shape: Shape) -> &'static str {
 
 /// A table of one size and number of clients.
 fn told(row: &Row, shape: Shape) -> String {
+    // Together at most as wide as a terminal.
     let heads = [
-        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli%", "srv%", "all/soft", "us/KB",
-        "of tcp",
+        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli/srv", "all%", "us/KB", "x tcp",
     ];
     let mut lines = vec![heads.map(str::to_owned)];
     for (path, _) in &row.paths {
         let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {
-            Shape::Requests => format!("{value:.2}"),
+            Shape::Requests if value < 100.0 => format!("{value:.2}"),
+            Shape::Requests => format!("{value:.0}"),
             Shape::OneWay => "-".to_owned(),
         };
         let spread = row.rounds(*path, |one| one.per_second);
@@ -269,8 +270,11 @@ fn told(row: &Row, shape: Shape) -> String {
             spread.map_or_else(String::new, |one| {
                 format!("{:.0}", one.spread_percent() / 2.0)
             }),
-            format!("{:.0}", median(|one| one.client_cpu)),
-            format!("{:.0}", median(|one| one.server_cpu)),
+            format!(
+                "{:.0}/{:.0}",
+                median(|one| one.client_cpu),
+                median(|one| one.server_cpu)
+            ),
             format!(
                 "{:.0}/{:.0}",
                 median(|one| one.machine_cpu),
@@ -355,7 +359,7 @@ mod tests {
 
     fn row(clients: usize, bytes: usize) -> Row {
         let one = Measured {
-            per_second: 10.0,
+            per_second: 234_500.0,
             mbits: 100.0 * clients as f64,
             p50: 2.0,
             p99: 30.5,
@@ -379,10 +383,14 @@ mod tests {
     fn tables_name_all() {
         let text = told(&row(4, 64), Shape::Requests);
         assert!(text.contains("64 B, 4 clients"), "{text}");
-        for part in ["30.50", "97/6", "0.250/12", "1.00"] {
+        for part in ["30.50", "40/50", "97/6", "0.250/12", "1.00"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
         assert!(!told(&row(4, 64), Shape::OneWay).contains("30.50"));
     }
 

@@ -6,7 +6,7 @@
 
 mod facts;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
@@ -161,10 +161,13 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         |rate| format!("of {rate}"),
     );
     talk.say(&format!(
-        "{}: {}; cables {cables}; TCP: {congestion}, no delay; {} rounds in turn",
+        "{}: {}; cables {cables}; TCP: {congestion}, no delay; {} in turn",
         figure.name(),
         figure.title(),
-        plan.rounds
+        match plan.rounds {
+            1 => "1 round".to_owned(),
+            rounds => format!("{rounds} rounds"),
+        }
     ));
     let series = Series {
         shape: plan.shape,
