@@ -12,7 +12,7 @@ mod idle;
 mod loss;
 mod sizes;
 mod solve;
-mod streams;
+pub(crate) mod streams;
 mod sum32;
 mod takeover;
 
@@ -120,12 +120,12 @@ enum What {
     Rr(streams::Args),
     /// A stream one way, over the same.
     #[command(
-        after_help = "Examples:\n  tsumuji bench stream\n  tsumuji bench stream --size 64K --rounds 5 --json"
+        after_help = "Examples:\n  tsumuji bench stream\n  tsumuji bench stream --size 64K --rounds 5 --json\n  tsumuji bench stream --path tcp,tcp-ns --congestion bbr"
     )]
     Stream(streams::Args),
-    /// Many clients and one server, over the same.
+    /// Many clients and one server, over the same: requests, or streams one way.
     #[command(
-        after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm"
+        after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm\n  tsumuji bench manyclients --shape stream --clients 64"
     )]
     Manyclients(streams::ManyArgs),
     /// A solve of whose workers one is killed, beside one that began without it.

@@ -6,6 +6,7 @@
 mod figure;
 mod l2rtc;
 mod relax;
+mod sdp;
 
 use std::path::PathBuf;
 
@@ -46,7 +47,7 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4"
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4\n  tsumuji paper sdp-fig3 --plot fig3.svg\n  tsumuji paper sdp-fig12 --quick --nodes 1,16,64"
 )]
 pub(crate) struct Args {
     /// Which
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     /// Say which there are
     #[arg(long, conflicts_with_all = ["figure", "nodes", "rows", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
     list: bool,
-    /// Nodes of suci-fig8 and -fig9; several by commas; default: 8 (the paper does not say), and 5,40. Workers of relax-…; default: 1 to one a core
+    /// Nodes of suci-fig8 and -fig9; several by commas; default: 8 (the paper does not say), and 5,40. Workers of relax-…; default: 1 to one a core. Clients of sdp-fig9 to -fig14; default: 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=253))]
     nodes: Vec<u16>,
     /// Rows of relax-… where the paper has 30000; default: 6000
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     /// The link: udp (as in the paper; the default), packet or xdp
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Rate of every cable, or none: no limit [default: 100mbit, as in the paper]
+    /// Rate of every cable, or none: no limit [default: of suci-… 100mbit, as in the paper; of sdp-… none]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<Limit>,
     /// Largest message; default: the paper's
@@ -73,7 +74,7 @@ pub(crate) struct Args {
     /// Repetitions of one measurement; default: by size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
-    /// Rounds in which tsumuji and MPICH are measured in turn at each size; default: 3
+    /// Rounds in which tsumuji and its peers are measured in turn at each size; default: 3
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: Option<u64>,
     /// Measure every other size, once: a fifth of the time, for a first look only
@@ -116,6 +117,13 @@ fn rate(text: &str) -> Result<Limit, String> {
     rate.map_err(|error| format!("{error}; or none"))
 }
 
+/// The first, the last, and every other between: for a first look.
+fn every_other<T>(values: Vec<T>) -> Vec<T> {
+    let last = values.len().saturating_sub(1);
+    let keep = |(place, value): (usize, T)| (place % 2 == 0 || place == last).then_some(value);
+    values.into_iter().enumerate().filter_map(keep).collect()
+}
+
 /// One statement of a paper, and the corresponding results.
 #[derive(Debug, Serialize)]
 struct Beside {
@@ -149,6 +157,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     if figure.name().starts_with("relax") {
         return relax::run(figure, args);
+    }
+    if figure.name().starts_with("sdp") {
+        return sdp::run(figure, args);
     }
     ensure!(
         args.link() != LinkSpec::Shm,
@@ -517,7 +528,7 @@ mod tests {
     /// Every figure has statements of the paper, and numbers of ours and of MPICH for them.
     #[test]
     fn statements_have_both_sides() {
-        // That of L2RTC has its own.
+        // The other papers' have their own.
         let of_suci = |figure: &Figure| figure.name().starts_with("suci");
         for figure in Figure::all().iter().copied().filter(of_suci) {
             let all = statements(figure, &found(figure));
@@ -530,6 +541,14 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    /// A first look has the first value, the last, and every other between.
+    #[test]
+    fn every_other_keeps_both_ends() {
+        assert_eq!(every_other(vec![1, 2, 3, 4]), [1, 3, 4]);
+        assert_eq!(every_other(vec![1, 2, 3]), [1, 3]);
+        assert!(every_other(Vec::<u8>::new()).is_empty());
     }
 
     /// The lines of a plot are throughputs of one node: those of a broadcast are not added up.

@@ -4,23 +4,28 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line};
-use tsumuji_bench::stats::{Rounds, size_name};
-use tsumuji_bench::streams::{self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Plan, Shape};
-use tsumuji_bench::{stop, table};
+use tsumuji_bench::stats::size_name;
+use tsumuji_bench::streams::{self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Shape};
+use tsumuji_bench::table;
+use tsumuji_testbed::{Host, Rate, Testbed};
 
+use super::compare::testbed;
 use super::sizes::Sizes;
 use super::{seconds, short};
-use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 /// Sizes without `--size`: by one client, and by many.
 const SIZES: [usize; 5] = [1, 64, 1 << 10, 8 << 10, 64 << 10];
 const SIZES_OF_MANY: [usize; 3] = [32, 8 << 10, 64 << 10];
+/// Between hosts of a testbed: a server's and its clients'.
+const HOSTS: usize = 2;
+const MTU_BYTES: u32 = 1500;
 
 /// What all three ask for.
 #[derive(Debug, clap::Args)]
@@ -28,9 +33,13 @@ pub(super) struct Args {
     /// Bytes of a message: one, several, or a range by powers of two; at most 1M
     #[arg(long, value_name = "B,B|B..B", value_delimiter = ',')]
     size: Vec<Sizes>,
-    /// What carries the streams: tcp (loopback), unix (UNIX sockets), shm (the same program through `tsumuji run`)
-    #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', default_values = ["tcp", "unix", "shm"])]
-    path: Vec<PathName>,
+    /// What carries the streams: tcp (loopback), tcp-ns (TCP between two hosts of a testbed; root), unix (UNIX sockets), shm (the same program
+    /// through `tsumuji run`) [default: all that work here]
+    #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = path_parser(), hide_possible_values = true)]
+    path: Vec<Path>,
+    /// Congestion control of TCP [default: cubic, if the kernel has it]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// Both ends ask again and again instead of waiting in the kernel
     #[arg(long)]
     spin: bool,
@@ -53,25 +62,23 @@ pub(super) struct ManyArgs {
     /// Clients, each a process
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX as i64))]
     clients: Vec<u16>,
+    /// What each client does: rr (it asks and waits for the answer) or stream (it sends one way)
+    #[arg(long, value_name = "SHAPE", default_value = "rr")]
+    shape: ShapeName,
     #[command(flatten)]
     each: Args,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum PathName {
-    Tcp,
-    Unix,
-    Shm,
+enum ShapeName {
+    Rr,
+    Stream,
 }
 
-impl PathName {
-    fn path(self) -> Path {
-        match self {
-            Self::Tcp => Path::Tcp,
-            Self::Unix => Path::Unix,
-            Self::Shm => Path::Carried,
-        }
-    }
+/// The paths, by their names.
+fn path_parser() -> impl TypedValueParser<Value = Path> {
+    let names = PossibleValuesParser::new(Path::ALL.map(Path::name));
+    names.try_map(|name| Path::named(&name).ok_or("no such path"))
 }
 
 /// Request and response, by one client.
@@ -84,10 +91,14 @@ pub(super) fn one_way(args: &Args) -> Outcome {
     run(args, (Shape::OneWay, "stream"), &[1], &SIZES)
 }
 
-/// Request and response, by many clients.
+/// Either, by many clients.
 pub(super) fn many(args: &ManyArgs) -> Outcome {
-    let shape = (Shape::Requests, "manyclients");
-    run(&args.each, shape, &args.clients, &SIZES_OF_MANY)
+    let shape = match args.shape {
+        ShapeName::Rr => Shape::Requests,
+        ShapeName::Stream => Shape::OneWay,
+    };
+    let clients: Vec<usize> = args.clients.iter().copied().map(usize::from).collect();
+    run(&args.each, (shape, "manyclients"), &clients, &SIZES_OF_MANY)
 }
 
 /// The other end, or a client.
@@ -96,7 +107,74 @@ pub(super) fn serve(plan: &str) -> Outcome {
     Ok(DONE)
 }
 
-fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[u16], sizes: &[usize]) -> Outcome {
+/// The command that serves streams.
+pub(crate) fn serve_command() -> anyhow::Result<[OsString; 2]> {
+    let own = std::env::current_exe().context("this program's own file")?;
+    Ok([own.into(), "bench-serve-stream".into()])
+}
+
+/// The paths that can be measured here, and the hosts of those between hosts.
+pub(crate) struct Ground {
+    pub(crate) paths: Vec<Path>,
+    testbed: Option<Testbed>,
+    missing: Vec<(Path, String)>,
+}
+
+impl Ground {
+    /// For these paths. One that cannot be measured is left out and named, unless the user asked for it: then that is the error.
+    pub(crate) fn of(
+        mut paths: Vec<Path>,
+        are_asked: bool,
+        rate: Option<Rate>,
+        talk: &mut Talk,
+    ) -> anyhow::Result<Self> {
+        let Some(far) = paths.iter().copied().find(|path| path.is_between_hosts()) else {
+            return Ok(Self {
+                paths,
+                testbed: None,
+                missing: Vec::new(),
+            });
+        };
+        let (testbed, missing) = match testbed(HOSTS, rate, MTU_BYTES) {
+            Ok(testbed) => (Some(testbed), Vec::new()),
+            Err(error) if are_asked => bail!("{}: {error}", far.name()),
+            Err(error) => {
+                let far = paths.iter().filter(|path| path.is_between_hosts());
+                let missing: Vec<_> = far.map(|path| (*path, error.to_string())).collect();
+                paths.retain(|path| !path.is_between_hosts());
+                (None, missing)
+            }
+        };
+        for (path, reason) in &missing {
+            talk.say(&format!("{}: not measured: {reason}", path.name()));
+        }
+        Ok(Self {
+            paths,
+            testbed,
+            missing,
+        })
+    }
+
+    pub(crate) fn hosts(&self) -> &[Host] {
+        self.testbed.as_ref().map_or(&[], Testbed::hosts)
+    }
+
+    /// The paths that are left out, and why.
+    pub(crate) fn missing(&self) -> Vec<Value> {
+        let one =
+            |(path, reason): &(Path, String)| json!({ "path": path.name(), "missing": reason });
+        self.missing.iter().map(one).collect()
+    }
+
+    pub(crate) fn down(self) -> anyhow::Result<()> {
+        match self.testbed {
+            Some(testbed) => Ok(testbed.down().map(drop)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[usize]) -> Outcome {
     let mut list: Vec<usize> = args.size.iter().flat_map(|sizes| sizes.0.clone()).collect();
     if list.is_empty() {
         list.extend(sizes);
@@ -108,167 +186,224 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[u16], sizes: &[usiz
     if let Some(plot) = &args.plot {
         output::check_plot(plot)?;
     }
+    let congestion = streams::congestion(args.congestion.as_deref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
-    let control = streams::congestion_control();
+    let are_asked = !args.path.is_empty();
+    let paths = if are_asked {
+        args.path.clone()
+    } else {
+        Path::ALL.to_vec()
+    };
+    let ground = Ground::of(paths, are_asked, None, &mut talk)?;
     let waits = if args.spin {
         "spinning"
     } else {
         "waiting in the kernel"
     };
     talk.say(&format!(
-        "both ends {waits}; TCP: {control}, no delay; cli, srv: processor time in percent of one CPU; all: of all CPUs by the kernel's idle clocks, and in soft interrupts; us/KB: processor time of both ends for 1024 bytes of payload"
+        "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
     ));
-    let own: OsString = std::env::current_exe()
-        .context("this program's own file")?
-        .into();
-    let program = [own, "bench-serve-stream".into()];
-    let mut results = Vec::new();
-    for &count in clients {
-        for &bytes in &list {
-            let mut columns: Vec<Vec<Measured>> = vec![Vec::new(); args.path.len()];
-            for _ in 0..args.rounds {
-                for (path, column) in args.path.iter().zip(&mut columns) {
-                    let plan = Plan {
-                        shape,
-                        path: path.path(),
-                        bytes,
-                        clients: count.into(),
-                        seconds: args.seconds.as_secs_f64(),
-                        spins: args.spin,
-                    };
-                    column.push(streams::measure(&program, &plan)?);
-                    ensure!(!stop::is_wanted(), Interrupted);
-                }
-            }
-            results.push(tell(&mut talk, args, (shape, count, bytes), &columns));
-        }
-    }
+    let series = Series {
+        shape,
+        paths: ground.paths.clone(),
+        sizes: list,
+        clients: clients.to_vec(),
+        rounds: args.rounds as usize,
+        seconds: args.seconds.as_secs_f64(),
+        spins: args.spin,
+        congestion,
+    };
+    let told = |row: &Row| told(row, shape);
+    let rows = series.run(&serve_command()?, ground.hosts(), &told, &mut talk)?;
     drop(talk);
+    let missing = ground.missing();
+    ground.down()?;
     if let Some(path) = &args.plot {
-        draw(path, args, (shape, kind), clients.len() > 1, &results)?;
+        let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
+        let (unit, part): (&str, fn(&Measured) -> f64) = match shape {
+            Shape::Requests if !over_clients => ("us", |one| one.p50),
+            _ => ("Mbit/s", |one| one.mbits),
+        };
+        let lines = lines(&rows, &series.paths, over_clients, part);
+        let drawn = draw(&title, unit, over_clients, &lines)?;
+        output::PendingFile::create(path)?.finish(|file| file.write_all(drawn.as_bytes()))?;
     }
     if args.json {
+        let results: Vec<Value> = rows.iter().map(Row::report).collect();
         output::print_json(&json!({
-            "kind": kind, "spin": args.spin, "congestion": control, "machine": machine, "results": results,
+            "kind": kind, "shape": shape_name(shape), "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
+            "machine": machine, "missing": missing, "results": results,
         }));
     }
     Ok(DONE)
 }
 
-/// Prints a table of one size and number of clients.
-fn tell(
-    talk: &mut Talk,
-    args: &Args,
-    (shape, clients, bytes): (Shape, u16, usize),
-    columns: &[Vec<Measured>],
-) -> Value {
+pub(crate) fn shape_name(shape: Shape) -> &'static str {
+    match shape {
+        Shape::Requests => "rr",
+        Shape::OneWay => "stream",
+    }
+}
+
+/// A table of one size and number of clients.
+fn told(row: &Row, shape: Shape) -> String {
+    // Together at most as wide as a terminal.
     let heads = [
-        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli%", "srv%", "all%", "us/KB",
-        "of tcp",
+        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli/srv", "all%", "us/KB", "x tcp",
     ];
-    let of = |column: &[Measured], part: fn(&Measured) -> f64| {
-        Rounds::of(&column.iter().map(part).collect::<Vec<f64>>())
-    };
-    let rate = |column: &[Measured]| of(column, |one| one.per_second).median;
-    let tcp = args.path.iter().position(|path| *path == PathName::Tcp);
-    let tcp = tcp.map(|place| rate(&columns[place]));
-    let mut rows = vec![heads.map(str::to_owned)];
-    let mut paths = Vec::new();
-    for (path, column) in args.path.iter().zip(columns) {
-        let median = |part: fn(&Measured) -> f64| of(column, part).median;
+    let mut lines = vec![heads.map(str::to_owned)];
+    for (path, _) in &row.paths {
+        let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {
-            Shape::Requests => format!("{value:.2}"),
+            Shape::Requests if value < 100.0 => format!("{value:.2}"),
+            Shape::Requests => format!("{value:.0}"),
             Shape::OneWay => "-".to_owned(),
         };
-        let speed = of(column, |one| one.per_second);
-        let ratio = tcp.map(|tcp| speed.median / tcp);
-        rows.push([
-            path.path().name().to_owned(),
+        let spread = row.rounds(*path, |one| one.per_second);
+        lines.push([
+            path.name().to_owned(),
             time(median(|one| one.p50)),
             time(median(|one| one.p99)),
-            short(speed.median),
+            short(median(|one| one.per_second)),
             format!("{:.0}", median(|one| one.mbits)),
-            format!("{:.0}", speed.spread_percent() / 2.0),
-            format!("{:.0}", median(|one| one.client_cpu)),
-            format!("{:.0}", median(|one| one.server_cpu)),
+            spread.map_or_else(String::new, |one| {
+                format!("{:.0}", one.spread_percent() / 2.0)
+            }),
+            format!(
+                "{:.0}/{:.0}",
+                median(|one| one.client_cpu),
+                median(|one| one.server_cpu)
+            ),
             format!(
                 "{:.0}/{:.0}",
                 median(|one| one.machine_cpu),
                 median(|one| one.softirq)
             ),
-            match median(|one| one.us_per_kb) {
-                cost if cost >= 10.0 => format!("{cost:.0}"),
-                cost => format!("{cost:.3}"),
-            },
-            ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            format!(
+                "{}/{}",
+                cost(median(|one| one.us_per_kb)),
+                cost(median(|one| one.machine_us_per_kb))
+            ),
+            row.over_tcp(*path)
+                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
         ]);
-        paths.push(json!({
-            "path": path.path().name(), "ratio": ratio,
-            "per_second": speed, "mbits": of(column, |one| one.mbits),
-            "p50_us": of(column, |one| one.p50), "p99_us": of(column, |one| one.p99),
-            "client_cpu": of(column, |one| one.client_cpu), "server_cpu": of(column, |one| one.server_cpu),
-            "machine_cpu": of(column, |one| one.machine_cpu), "softirq": of(column, |one| one.softirq),
-            "us_per_kb": of(column, |one| one.us_per_kb),
-        }));
     }
-    let by = if clients == 1 {
-        String::new()
-    } else {
-        format!(", {clients} clients")
+    let by = match row.clients {
+        1 => String::new(),
+        clients => format!(", {clients} clients"),
     };
-    talk.say(&format!("\n{}{by}", size_name(bytes)));
-    talk.say(&table::aligned(&rows));
-    json!({ "bytes": bytes, "clients": clients, "paths": paths })
+    let table = table::aligned(&lines);
+    format!("\n{}{by}\n{table}", size_name(row.bytes))
 }
 
-/// Latency of requests over their size, throughput of streams over theirs, or throughput over clients.
-fn draw(
-    path: &std::path::Path,
-    args: &Args,
-    (shape, kind): (Shape, &str),
+/// Microseconds for a KB.
+pub(crate) fn cost(us: f64) -> String {
+    if us >= 10.0 {
+        format!("{us:.0}")
+    } else {
+        format!("{us:.3}")
+    }
+}
+
+/// A number of each path as a line over sizes; or of each path and size over clients.
+pub(crate) fn lines(
+    rows: &[Row],
+    paths: &[Path],
     over_clients: bool,
-    results: &[Value],
-) -> anyhow::Result<()> {
-    let (unit, field) = match shape {
-        Shape::Requests if !over_clients => ("us", "p50_us"),
-        _ => ("Mbit/s", "mbits"),
-    };
-    let mut lines: Vec<Line> = Vec::new();
-    for (place, name) in args.path.iter().enumerate() {
-        let point = |result: &Value| {
-            let x = if over_clients { "clients" } else { "bytes" };
-            Some((
-                result[x].as_f64()?,
-                result["paths"][place][field]["median"].as_f64()?,
-            ))
-        };
-        let mut sizes: Vec<u64> = results
-            .iter()
-            .filter_map(|one| one["bytes"].as_u64())
-            .collect();
-        sizes.sort_unstable();
-        sizes.dedup();
+    part: fn(&Measured) -> f64,
+) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut sizes: Vec<usize> = rows.iter().map(|row| row.bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for &path in paths {
         if over_clients {
-            for bytes in sizes {
-                let those = results.iter().filter(|one| one["bytes"] == bytes);
+            for &bytes in &sizes {
+                let those = rows.iter().filter(|row| row.bytes == bytes);
+                let point = |row: &Row| Some((row.clients as f64, row.median(path, part)?));
                 lines.push(Line {
-                    name: format!("{}, {}", name.path().name(), size_name(bytes as usize)),
+                    name: format!("{}, {}", path.name(), size_name(bytes)),
                     points: those.filter_map(point).collect(),
                 });
             }
         } else {
+            let point = |row: &Row| Some((row.bytes as f64, row.median(path, part)?));
             lines.push(Line {
-                name: name.path().name().to_owned(),
-                points: results.iter().filter_map(point).collect(),
+                name: path.name().to_owned(),
+                points: rows.iter().filter_map(point).collect(),
             });
         }
     }
-    let title = format!("tsumuji bench {kind}");
+    lines
+}
+
+/// The lines as SVG.
+pub(crate) fn draw(
+    title: &str,
+    unit: &str,
+    over_clients: bool,
+    lines: &[Line],
+) -> anyhow::Result<String> {
     let drawn = if over_clients {
-        plot::over_counts(&title, "clients", unit, &lines)?
+        plot::over_counts(title, "clients", unit, lines)
     } else {
-        plot::svg(&title, unit, &lines)?
+        plot::svg(title, unit, lines)
     };
-    output::PendingFile::create(path)?.finish(|file| file.write_all(drawn.as_bytes()))
+    drawn.context("--plot")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(clients: usize, bytes: usize) -> Row {
+        let one = Measured {
+            per_second: 234_500.0,
+            mbits: 100.0 * clients as f64,
+            p50: 2.0,
+            p99: 30.5,
+            client_cpu: 40.0,
+            server_cpu: 50.0,
+            machine_cpu: 97.0,
+            softirq: 6.0,
+            us_per_kb: 0.25,
+            client_us_per_kb: 0.1,
+            machine_us_per_kb: 12.0,
+        };
+        Row {
+            bytes,
+            clients,
+            paths: vec![(Path::Tcp, vec![one]), (Path::Carried, vec![one])],
+        }
+    }
+
+    /// A table has a line for each path, with the 99th percentile, the soft interrupts' share and both service demands; a stream has no latency.
+    #[test]
+    fn tables_name_all() {
+        let text = told(&row(4, 64), Shape::Requests);
+        assert!(text.contains("64 B, 4 clients"), "{text}");
+        for part in ["30.50", "40/50", "97/6", "0.250/12", "1.00"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(!told(&row(4, 64), Shape::OneWay).contains("30.50"));
+    }
+
+    /// Over sizes there is a line for each path, over clients one for each path and size.
+    #[test]
+    fn lines_are_over_sizes_or_clients() {
+        let rows = [row(1, 64), row(4, 64), row(1, 1024), row(4, 1024)];
+        let paths = [Path::Tcp, Path::Carried];
+        let over_clients = lines(&rows, &paths, true, |one| one.mbits);
+        assert_eq!(over_clients.len(), 4);
+        assert_eq!(over_clients[0].points, [(1.0, 100.0), (4.0, 400.0)]);
+        assert_eq!(over_clients[3].name, "shm, 1 KiB");
+        let over_sizes = lines(&rows[..1], &paths, false, |one| one.p50);
+        assert_eq!(over_sizes[1].points, [(64.0, 2.0)]);
+    }
 }

@@ -60,6 +60,19 @@ pub(super) enum Figure {
     RelaxFig65,
     #[value(name = "relax-table6.2")]
     RelaxTable62,
+    SdpFig2,
+    SdpFig3,
+    SdpFig4,
+    SdpFig5,
+    SdpFig6,
+    SdpFig7,
+    SdpFig8,
+    SdpFig9,
+    SdpFig10,
+    SdpFig11,
+    SdpFig12,
+    SdpFig13,
+    SdpFig14,
 }
 
 impl Figure {
@@ -110,6 +123,19 @@ impl Figure {
             Self::RelaxFig64 => "speed-up over workers, by links",
             Self::RelaxFig65 => "time over rows: threads beside links",
             Self::RelaxTable62 => "laps until convergence, by links",
+            Self::SdpFig2 => "requests a second over message size, one client",
+            Self::SdpFig3 => "latency over message size, one client",
+            Self::SdpFig4 => "processor time of the client of requests over message size",
+            Self::SdpFig5 => "throughput of a stream over message size",
+            Self::SdpFig6 => "processor time of a stream's sender over message size",
+            Self::SdpFig7 => "processor time of a stream's receiver over message size",
+            Self::SdpFig8 => "service demand of a stream's sender over message size",
+            Self::SdpFig9 => "latency over clients and message size",
+            Self::SdpFig10 => "latency of 32 B over clients",
+            Self::SdpFig11 => "latency of 8 KiB over clients",
+            Self::SdpFig12 => "throughput of many streams through the sockets layer over clients",
+            Self::SdpFig13 => "throughput of many streams over kernel TCP, loopback",
+            Self::SdpFig14 => "throughput of many streams over kernel TCP between hosts",
         }
     }
 

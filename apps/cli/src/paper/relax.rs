@@ -14,9 +14,9 @@ use tsumuji_bench::plot::Line;
 use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
-use super::Args;
 use super::figure::Figure;
 use super::l2rtc::{child, median};
+use super::{Args, every_other};
 use crate::bench::compare::{pending, pending_plot, testbed};
 use crate::bench::short;
 use crate::sweep::{self, Sweep, Swept, Variable};
@@ -233,13 +233,6 @@ fn parts_of(rows: u64) -> Vec<u64> {
     PARTS.iter().map(|(part, of)| rows * part / of).collect()
 }
 
-/// The first, the last, and every other between.
-fn every_other(values: Vec<u64>) -> Vec<u64> {
-    let last = values.len().saturating_sub(1);
-    let keep = |(place, value): (usize, u64)| (place % 2 == 0 || place == last).then_some(value);
-    values.into_iter().enumerate().filter_map(keep).collect()
-}
-
 /// Hosts files of a testbed with the judge and a number of workers.
 struct Hosts {
     testbed: Testbed,
@@ -416,7 +409,6 @@ mod tests {
     #[test]
     fn sizes_are_the_papers() {
         assert_eq!(parts_of(30_000), [10_000, 20_000, 30_000, 40_000, 50_000]);
-        assert_eq!(every_other(vec![1, 2, 3, 4]), [1, 3, 4]);
     }
 
     /// A hosts file is cut to its first nodes.

@@ -1,6 +1,10 @@
 //! `tsumuji paper` end to end, with the smallest messages only.
 
-use crate::common::{json, skipped, tsumuji};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::common::{command, finish, json, skipped, text, tsumuji};
 
 /// Every figure of the list can be run and says what the paper says.
 #[test]
@@ -8,14 +12,14 @@ fn figures_of_the_list_run() {
     let (code, list) = json(&["paper", "--list"]);
     assert_eq!(code, 0);
     let figures = list["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 32);
+    assert_eq!(figures.len(), 45);
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped("figures_of_the_list_run", &error.to_string());
     }
     let folder = tempfile::tempdir().unwrap();
     for figure in figures {
         let name = figure["name"].as_str().unwrap();
-        if name.starts_with("l2rtc") || name.starts_with("relax") {
+        if !name.starts_with("suci") {
             continue; // their options are others, see below
         }
         let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
@@ -78,6 +82,8 @@ fn refusals_are_one_line() {
         (&["paper", "suci-fig6", "--link", "shm"], "--link shm"),
         (&["paper", "suci-fig6", "--rate", "fast"], "or none"),
         (&["paper", "l2rtc-fig12", "--link", "udp"], "takes --rounds"),
+        (&["paper", "sdp-fig3", "--nodes", "2"], "sdp-fig9 to -fig14"),
+        (&["paper", "sdp-fig5", "--link", "udp"], "takes --nodes"),
         (&["paper"], "FIGURE"),
     ] {
         let output = tsumuji(args);
@@ -191,4 +197,92 @@ fn relaxation_over_all_links() {
     assert_eq!(report["results"].as_array().unwrap().len(), 5);
     let (code, report) = json(&["paper", "relax-fig5.4", "--link", "shm"]);
     assert_eq!(code, 2, "{report}");
+}
+
+/// Every figure of SDP is measured with messages and clients of its own, stands beside the paper's words, and can be drawn.
+#[test]
+fn streams_beside_sdp() {
+    let Some(library) = crate::runs::library("streams_beside_sdp") else {
+        return;
+    };
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("streams_beside_sdp", &error.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    for (number, shape, clients, paths) in [
+        (2, "rr", 1, 4),
+        (3, "rr", 1, 4),
+        (4, "rr", 1, 4),
+        (5, "stream", 1, 4),
+        (6, "stream", 1, 4),
+        (7, "stream", 1, 4),
+        (8, "stream", 1, 4),
+        (9, "rr", 3, 4),
+        (10, "rr", 3, 4),
+        (11, "rr", 3, 4),
+        (12, "stream", 3, 3),
+        (13, "stream", 3, 1),
+        (14, "stream", 3, 1),
+    ] {
+        let name = format!("sdp-fig{number}");
+        let mut words = vec!["paper", &name, "--quick", "--json"];
+        words.extend(["--csv", csv.to_str().unwrap()]);
+        words.extend(["--plot", svg.to_str().unwrap()]);
+        if clients > 1 {
+            words.extend(["--nodes", "1,3"]);
+        }
+        if number != 11 {
+            words.extend(["--largest", "64"]); // of figure 11 all have 8 KiB
+        }
+        let mut command = command(&words);
+        command.env("TSUMUJI_SOCKETS_LIBRARY", &library);
+        let output = finish(
+            command
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the program"),
+        );
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{name}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["figure"], name);
+        assert_eq!(report["shape"], shape);
+        let results = report["results"].as_array().unwrap();
+        for result in results {
+            let measured = result["paths"].as_array().unwrap();
+            assert_eq!(measured.len(), paths, "{result}");
+            for path in measured {
+                assert!(path["mbits"]["median"].as_f64().unwrap() > 0.0, "{path}");
+            }
+        }
+        assert_eq!(results.last().unwrap()["clients"], clients, "{name}");
+        let beside = report["beside"].as_array().unwrap();
+        assert!(
+            beside
+                .iter()
+                .all(|one| one["paper"] != "" && one["ours"] != "")
+        );
+        assert!(!beside.is_empty(), "{name}");
+        let rows = std::fs::read_to_string(&csv).unwrap();
+        assert_eq!(rows.lines().count(), 1 + results.len() * paths, "{rows}");
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
+    }
+}
+
+/// Cables of a rate bound the kernel's TCP between hosts.
+#[test]
+fn cables_bound_streams() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("cables_bound_streams", &error.to_string());
+    }
+    let words = ["paper", "sdp-fig14", "--quick", "--nodes", "2", "--rate"];
+    let (code, report) = json(&[&words[..], &["20mbit"]].concat());
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(report["bits_per_second"], 20_000_000);
+    let results = report["results"].as_array().unwrap();
+    let last = &results.last().unwrap()["paths"][0];
+    let mbits = last["mbits"]["median"].as_f64().unwrap();
+    assert!(mbits > 1.0 && mbits < 30.0, "{mbits}");
 }

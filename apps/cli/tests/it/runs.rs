@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use crate::common::{self, command, finish, text};
 
 /// The preloaded library, where cargo left it for the tests of its own crate.
-fn library(test: &str) -> Option<PathBuf> {
+pub(crate) fn library(test: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().expect("own path");
     let found = own
         .ancestors()
@@ -157,7 +157,47 @@ fn failures_are_told() {
     assert!(text(&output.stderr).contains("TSUMUJI_SOCKETS_LIBRARY=/nonexistent"));
 }
 
-/// Streams of an unmodified program are measured over every path, in all three shapes, and plotted.
+/// A measurement of streams, with small messages and short times.
+fn streams(library: &PathBuf, words: &[&str]) -> Output {
+    let short = ["--size", "1,5000", "--rounds", "1", "--seconds", "0.05"];
+    let mut command = command(&[&["bench"], words, &short].concat());
+    command.env("TSUMUJI_SOCKETS_LIBRARY", library);
+    let started = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    finish(started.expect("the program"))
+}
+
+/// Checks what every path of a measurement tells, and returns the paths of its first result.
+fn checked(report: &serde_json::Value) -> Vec<String> {
+    let results = report["results"].as_array().unwrap();
+    let mut names = Vec::new();
+    for (place, result) in results.iter().enumerate() {
+        for path in result["paths"].as_array().unwrap() {
+            let of = |name: &str| path[name]["median"].as_f64().unwrap();
+            for name in [
+                "per_second",
+                "mbits",
+                "us_per_kb",
+                "client_us_per_kb",
+                "machine_us_per_kb",
+            ] {
+                assert!(of(name) > 0.0, "{name}: {path}");
+            }
+            assert!(of("machine_cpu") <= 100.0 && of("softirq") >= 0.0, "{path}");
+            assert!(of("p99_us") >= of("p50_us"), "{path}");
+            let has_times = of("p50_us") > 0.0;
+            assert_eq!(has_times, report["shape"] == "rr", "{path}");
+            if place == 0 {
+                names.push(path["path"].as_str().unwrap().to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Streams of an unmodified program are measured over every path, in all shapes, and plotted. Paths between hosts need rights; without, one line says so.
 #[test]
 fn streams_are_measured() {
     let Some(library) = library("streams_are_measured") else {
@@ -165,48 +205,119 @@ fn streams_are_measured() {
     };
     let folder = tempfile::tempdir().unwrap();
     let plot = folder.path().join("plot.svg");
-    for (shape, more) in [
+    let has_rights = tsumuji_testbed::check_rights().is_ok();
+    for (kind, more) in [
         ("rr", &["--spin"][..]),
         ("stream", &[]),
         ("manyclients", &["--clients", "1,3"]),
+        ("manyclients", &["--clients", "1,3", "--shape", "stream"]),
     ] {
-        let words = [
-            "bench",
-            shape,
-            "--size",
-            "1,5000",
-            "--rounds",
-            "1",
-            "--seconds",
-            "0.05",
-        ];
         let plotted = ["--plot", plot.to_str().unwrap(), "--json"];
-        let mut command = command(&[&words[..], more, &plotted].concat());
-        command.env("TSUMUJI_SOCKETS_LIBRARY", &library);
-        let started = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let output = finish(started.expect("the program"));
-        assert!(output.status.success(), "{shape}: {}", text(&output.stderr));
-        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let results = found["results"].as_array().unwrap();
-        assert_eq!(results.len(), if shape == "manyclients" { 4 } else { 2 });
-        for path in results
-            .iter()
-            .flat_map(|one| one["paths"].as_array().unwrap())
-        {
-            assert!(
-                path["per_second"]["median"].as_f64().unwrap() > 0.0,
-                "{path}"
-            );
-            assert!(
-                path["us_per_kb"]["median"].as_f64().unwrap() > 0.0,
-                "{path}"
-            );
-            let has_times = path["p50_us"]["median"].as_f64().unwrap() > 0.0;
-            assert_eq!(has_times, shape != "stream", "{path}");
+        let output = streams(&library, &[&[kind], more, &plotted].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{kind}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["kind"], kind);
+        let count = report["results"].as_array().unwrap().len();
+        assert_eq!(count, if kind == "manyclients" { 4 } else { 2 });
+        let names = checked(&report);
+        let missing = report["missing"].as_array().unwrap();
+        assert_eq!(names.len() + missing.len(), 4, "{names:?} {missing:?}");
+        if has_rights {
+            assert_eq!(names, ["tcp", "tcp-ns", "unix", "shm"]);
+        } else {
+            assert_eq!(missing[0]["path"], "tcp-ns");
+            assert!(said.contains("tcp-ns: not measured: "), "{said}");
         }
+        let available =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        let control = report["congestion"].as_str().unwrap();
+        let list = available.unwrap();
+        assert!(
+            list.split_whitespace().any(|name| name == control),
+            "{control}"
+        );
+        assert!(said.contains(&format!("TCP: {control}")), "{said}");
         assert!(std::fs::read_to_string(&plot).unwrap().contains("<svg"));
+        std::fs::remove_file(&plot).unwrap();
     }
+}
+
+/// The congestion control is the one asked for; one that the kernel has not, and other mistakes, are refused in one line.
+#[test]
+fn mistakes_about_streams_are_one_line() {
+    let words = ["rr", "--path", "tcp", "--congestion", "reno", "--json"];
+    let output = streams(&PathBuf::new(), &words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["congestion"], "reno");
+    assert_eq!(checked(&report), ["tcp"]);
+    for (words, expected) in [
+        (&["rr", "--congestion", "no-such"][..], "it has: "),
+        (&["stream", "--path", "sctp"], "tcp-ns"),
+        (&["manyclients", "--shape", "round"], "stream"),
+        (&["manyclients", "--clients", "65"], "64"),
+    ] {
+        let output = streams(&PathBuf::new(), words);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+    }
+}
+
+/// Without rights a path between hosts that was asked for is an error of one line.
+#[test]
+fn hosts_need_rights() {
+    if tsumuji_testbed::check_rights().is_ok() {
+        // Whoever has all rights can give them up.
+        let own = env!("CARGO_BIN_EXE_tsumuji");
+        let words = ["--bounding-set", "-sys_admin", "--", own, "bench", "rr"];
+        let output = Command::new("setpriv")
+            .args(words)
+            .args(["--path", "tcp-ns"])
+            .output()
+            .expect("setpriv (package util-linux)");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let last = said.lines().last().unwrap();
+        assert!(
+            last.starts_with("tsumuji: tcp-ns: a testbed needs CAP_SYS_ADMIN"),
+            "{said}"
+        );
+    } else {
+        let output = streams(&PathBuf::new(), &["rr", "--path", "tcp-ns"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("tcp-ns: a testbed needs"), "{said}");
+    }
+}
+
+/// Ctrl-C in the middle of a measurement between hosts leaves no host and no process, long before its time is over.
+#[test]
+fn interrupted_streams_leave_nothing() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return common::skipped("interrupted_streams_leave_nothing", &error.to_string());
+    }
+    let words = ["bench", "manyclients", "--shape", "stream", "--path"];
+    let more = ["tcp-ns", "--clients", "3", "--seconds", "60", "--json"];
+    let child = common::start(&[&words[..], &more].concat());
+    let pid = child.id();
+    let processes = common::wait_for_children(pid, 4);
+    let began = std::time::Instant::now();
+    common::signal("-INT", pid);
+    let output = finish(child);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.ends_with("tsumuji: interrupted; nothing was left behind\n"),
+        "{said}"
+    );
+    assert!(
+        began.elapsed().as_secs() < 50,
+        "it waited for the measurement"
+    );
+    let name = format!("bench{pid}").parse().unwrap();
+    assert!(tsumuji_testbed::Testbed::find(&name).unwrap().is_none());
+    common::assert_nothing_left(&processes);
 }
