@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "B,B|B..B", value_delimiter = ',')]
     size: Vec<Sizes>,
     /// What carries the streams: tcp (loopback), tcp-ns (TCP between two hosts of a testbed; root), unix (UNIX sockets), shm (the same program
-    /// through `tsumuji run`) [default: all that work here]
+    /// through `tsumuji run`), udp, packet, xdp (the same between the two hosts, by gateways over that link) [default: all that work here]
     #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = path_parser(), hide_possible_values = true)]
     path: Vec<Path>,
     /// Congestion control of TCP [default: cubic, if the kernel has it]

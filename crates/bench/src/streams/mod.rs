@@ -9,6 +9,7 @@
 
 mod clocks;
 mod ends;
+mod gateways;
 mod path;
 mod series;
 
@@ -29,6 +30,7 @@ use clocks::{Busy, Clocks};
 use ends::{Found, Listen, Role};
 
 pub use ends::serve;
+use gateways::Gateways;
 pub use path::Path;
 pub use series::{Row, Series};
 
@@ -143,7 +145,7 @@ struct Peer {
 
 impl Peer {
     fn start(
-        program: &[OsString],
+        (program, node): (&[OsString], &[OsString]),
         plan: &Plan,
         role: &Role,
         host: Option<&Host>,
@@ -152,7 +154,7 @@ impl Peer {
             Role::Server(_) => "the server",
             Role::Client(_) => "a client",
         };
-        let words = plan.path.started(program);
+        let words = plan.path.started(program, node);
         let mut command = match host {
             Some(host) => host.command(&words[0]),
             None => Command::new(&words[0]),
@@ -221,12 +223,31 @@ pub fn measure(program: &[OsString], plan: &Plan, hosts: &[Host]) -> Result<Meas
         (_, Some(host)) => Listen::Tcp(host.ip().into()),
         (_, None) => Listen::Tcp(IpAddr::V4(Ipv4Addr::LOCALHOST)),
     };
-    let mut server = Peer::start(program, plan, &Role::Server(listen), at_server)?;
+    let gateways = match plan.path.has_gateways() {
+        true => Some(Gateways::start(
+            &program[0],
+            plan.path,
+            &hosts[..2],
+            &folder,
+        )?),
+        false => None,
+    };
+    let node = |id| {
+        let gateways = gateways.as_ref();
+        gateways.map_or_else(Vec::new, |gateways| gateways.node(id))
+    };
+    let (server_node, client_node) = (node(0), node(1));
+    let mut server = Peer::start(
+        (program, &server_node),
+        plan,
+        &Role::Server(listen),
+        at_server,
+    )?;
     let address = server.line()?;
     let mut clients = Vec::new();
     for _ in 0..plan.clients {
         let role = Role::Client(address.clone());
-        let mut client = Peer::start(program, plan, &role, at_clients)?;
+        let mut client = Peer::start((program, &client_node), plan, &role, at_clients)?;
         client.line()?; // it is connected
         clients.push(client);
     }

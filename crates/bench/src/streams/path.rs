@@ -17,11 +17,25 @@ pub enum Path {
     Unix,
     /// The same as `Tcp`, both programs started by `tsumuji run`.
     Carried,
+    /// The same as `TcpNs`, both programs started by `tsumuji run`, with a gateway in each host, over UDP.
+    Udp,
+    /// Over raw Ethernet.
+    Packet,
+    /// Over AF_XDP.
+    Xdp,
 }
 
 impl Path {
     /// All, in the order of tables.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::TcpNs, Self::Unix, Self::Carried];
+    pub const ALL: [Self; 7] = [
+        Self::Tcp,
+        Self::TcpNs,
+        Self::Unix,
+        Self::Carried,
+        Self::Udp,
+        Self::Packet,
+        Self::Xdp,
+    ];
 
     /// The name in tables and on the command line.
     pub fn name(self) -> &'static str {
@@ -30,6 +44,9 @@ impl Path {
             Self::TcpNs => "tcp-ns",
             Self::Unix => "unix",
             Self::Carried => "shm",
+            Self::Udp => "udp",
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
         }
     }
 
@@ -40,30 +57,27 @@ impl Path {
 
     /// Whether server and clients are in two hosts of a testbed; else both are in this one.
     pub fn is_between_hosts(self) -> bool {
-        match self {
-            Self::TcpNs => true,
-            Self::Tcp | Self::Unix | Self::Carried => false,
-        }
+        self == Self::TcpNs || self.has_gateways()
     }
 
-    /// The link of `tsumuji run` that its programs are started with, if they are.
-    fn link(self) -> Option<&'static str> {
-        match self {
-            Self::Carried => Some("shm"),
-            Self::Tcp | Self::TcpNs | Self::Unix => None,
-        }
+    /// Whether a gateway in each host carries the streams, over the link of the path's name.
+    pub(super) fn has_gateways(self) -> bool {
+        matches!(self, Self::Udp | Self::Packet | Self::Xdp)
     }
 
-    /// The words that start a program of this path; the program's first word is `tsumuji` itself.
-    pub(super) fn started(self, program: &[OsString]) -> Vec<OsString> {
-        let Some(link) = self.link() else {
+    /// The words that start a program of this path; the program's first word is `tsumuji` itself. `node`: the options that say which node of which hosts
+    /// file a host is.
+    pub(super) fn started(self, program: &[OsString], node: &[OsString]) -> Vec<OsString> {
+        let is_run = self == Self::Carried || self.has_gateways();
+        if !is_run {
             return program.to_vec();
-        };
-        let run = ["run", "--link", link, "--"].map(OsString::from);
-        let own = program.first().cloned();
-        (own.into_iter().chain(run))
-            .chain(program.iter().cloned())
-            .collect()
+        }
+        let mut words: Vec<OsString> = program.first().cloned().into_iter().collect();
+        words.push("run".into());
+        words.extend_from_slice(node);
+        words.push("--".into());
+        words.extend_from_slice(program);
+        words
     }
 }
 
@@ -84,9 +98,12 @@ mod tests {
     #[test]
     fn carried_programs_are_run() {
         let program = ["tsumuji", "serve"].map(OsString::from);
-        assert_eq!(Path::TcpNs.started(&program), program);
-        let words = Path::Carried.started(&program);
-        let expected = ["tsumuji", "run", "--link", "shm", "--", "tsumuji", "serve"];
+        assert_eq!(Path::TcpNs.started(&program, &[]), program);
+        let words = Path::Carried.started(&program, &[]);
+        let expected = ["tsumuji", "run", "--", "tsumuji", "serve"];
+        assert_eq!(words, expected.map(OsString::from));
+        let words = Path::Xdp.started(&program, &["--id".into(), "1".into()]);
+        let expected = ["tsumuji", "run", "--id", "1", "--", "tsumuji", "serve"];
         assert_eq!(words, expected.map(OsString::from));
     }
 }
