@@ -11,6 +11,7 @@ mod deaths;
 mod dpdk;
 mod failures;
 mod full_disk;
+mod gateways;
 mod hosts;
 mod interrupts;
 mod joins;
