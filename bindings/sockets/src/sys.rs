@@ -152,17 +152,23 @@ pub(crate) fn sched_yield() {
 }
 
 pub(crate) fn sleep_us(us: u64) {
+    let _ = try_sleep_us(us);
+}
+
+/// As `sleep_us`; an error if a signal has ended it.
+pub(crate) fn try_sleep_us(us: u64) -> Result<()> {
     let time = timespec {
         tv_sec: 0,
         tv_nsec: (us * 1000) as i64,
     };
     // SAFETY: the time lives until the call is over.
-    let _ = unsafe {
+    unsafe {
         call(
             libc::SYS_nanosleep,
             [&raw const time as usize, 0, 0, 0, 0, 0],
         )
-    };
+    }
+    .map(|_| ())
 }
 
 /// Nanoseconds of the monotonic clock; by the vDSO where there is one.
