@@ -13,7 +13,7 @@ use libc::{c_int, iovec};
 
 use crate::explain::{self, Count};
 use crate::handshake;
-use crate::lock::hold;
+use crate::lock::{hold, thread};
 use crate::ring::Reading;
 use crate::stream;
 use crate::sys::{self, Errno, Result};
@@ -51,7 +51,10 @@ pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
 
 /// What the kernel says of its next byte is of data, if data goes by TCP again.
 pub(crate) fn skip_bells(using: &Use, fd: c_int) {
-    let _held = hold(&using.mine().own.receiving);
+    let receiving = &using.mine().own.receiving;
+    // An end that gives up its ring for good holds it already.
+    let is_held = receiving.load(Ordering::Relaxed) == thread();
+    let _held = (!is_held).then(|| hold(receiving));
     if is_behind(using) {
         let _ = after_ring(using, fd);
     }
@@ -110,7 +113,11 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, name, &value.load(Ordering::Relaxed));
     }
     if is_frozen {
-        let _ = ring.replay(|bytes| send_all(fd, bytes));
+        let replayed = ring.replay(|bytes| send_all(fd, bytes));
+        if !matches!(replayed, Ok(Ok(()))) {
+            // The other end must not take what comes next for what is missing.
+            let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+        }
     }
     if out.is_finished.load(Ordering::Relaxed) != 0 {
         let _ = sys::shutdown(fd, libc::SHUT_WR);

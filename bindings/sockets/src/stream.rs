@@ -590,6 +590,26 @@ pub(crate) fn unsent_bytes(using: &Use) -> u64 {
     using.writer().unread().unwrap_or(0)
 }
 
+/// What an edge is known by: the position up to which the other end has written, and bits that are set by an end and by room.
+pub(crate) fn progress(using: &Use) -> (u64, u32) {
+    let (own, out) = (&using.mine().own, &using.theirs().out);
+    let has_room = using.writer().room().is_ok_and(|room| room >= ROOM_BYTES);
+    let bits = [
+        out.is_finished.load(Ordering::Acquire) != 0,
+        out.is_closed.load(Ordering::Acquire) != 0,
+        out.back_at.load(Ordering::Acquire) != 0,
+        own.is_deaf.load(Ordering::Acquire) != 0,
+        own.has_ended.load(Ordering::Acquire) & ENDED != 0,
+        own.has_ended.load(Ordering::Acquire) & RESET != 0,
+        has_room,
+    ];
+    let state = bits
+        .iter()
+        .rev()
+        .fold(0, |bits, bit| bits << 1 | u32::from(*bit));
+    (out.tail.load(Ordering::Acquire), state)
+}
+
 /// Something to be received, or an end.
 pub(crate) fn has_news(using: &Use) -> bool {
     let (own, out) = (&using.mine().own, &using.theirs().out);

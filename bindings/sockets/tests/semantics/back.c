@@ -164,3 +164,36 @@ CASE(back_before_cold_data_was_read)
     put(client, 1000, 3000);
     get(server, 1000, 3000);
 }
+
+static void time_out_case(int by)
+{
+    struct ends ends = back_pair();
+    struct timeval before, after, time = {0, 60000};
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(ends.server, &reads);
+    gettimeofday(&before, NULL);
+    tell("none", by ? select(ends.server + 1, &reads, NULL, NULL, &time) : poll_one(ends.server, POLLIN, 60));
+    gettimeofday(&after, NULL);
+    long ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_usec - before.tv_usec) / 1000;
+    say("%s", ms >= 59 && ms < 2000 ? "in time" : "not in time");
+}
+
+__attribute__((constructor)) static void add_time_outs(void)
+{
+    add_case("back_poll_times_out", time_out_case, 0);
+    add_case("back_select_times_out", time_out_case, 1);
+}
+
+CASE(back_options_are_the_kernels)
+{
+    struct ends ends = back_pair();
+    int on = 1;
+    tell("cork", setsockopt(ends.client, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    put(ends.client, 10, 0);
+    settle();
+    tell("corked", recv(ends.server, room, 10, MSG_DONTWAIT));
+    on = 0;
+    tell("uncork", setsockopt(ends.client, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    get(ends.server, 10, 0);
+}
