@@ -19,7 +19,7 @@ use crate::stream;
 use crate::sys::{self, Errno, Result};
 use crate::table::Use;
 
-/// How long an end sends what the other one has not read.
+/// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer than this and the steps below.
 const REPLAY_NS: u64 = 1_000_000_000;
 /// How long a process that is about to be replaced waits for the other end to go back, in steps.
 const STEPS: usize = 5_000;
@@ -165,6 +165,15 @@ pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
 /// For a process that goes on without this library: after this the kernel's connection is an ordinary one. False: that could not be reached, and the
 /// connection was shut down, so that nobody takes a bell for data.
 pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
+    let is_handed_over = hand_over(using, fd, why);
+    if !is_handed_over {
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+    is_handed_over
+}
+
+/// As `surrender`, but if the other end makes no call in time, this process goes on between the program and the connection.
+pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
     if handshake::withdraw(using) {
         return true;
     }
@@ -182,7 +191,7 @@ pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
         let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
         if has_gone_back && is_far && !is_behind(using) {
-            break;
+            return false;
         }
         if has_gone_back || is_unused {
             if !stream::is_before_ring(using) {
@@ -192,6 +201,5 @@ pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
         }
         sys::sleep_us(STEP_US);
     }
-    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     false
 }

@@ -59,13 +59,25 @@ fn is_pair(using: &Use, fd: i32) -> bool {
     known.is_some_and(|pair| pair.is_stored_in(&using.slot().pair))
 }
 
-/// Whether both ends have agreed to carry the connection. A server looks at the addresses when it first sees that the client has confirmed.
+/// Whether the server has claimed the offer for the connection that it was made for: it may have claimed it before it could know.
+fn is_claimed_as_confirmed(using: &Use) -> bool {
+    let slot = using.slot();
+    let confirmed = Pair::load(&slot.pair);
+    confirmed.is_some() && confirmed == Pair::load(&slot.claimed)
+}
+
+/// Whether both ends have agreed to carry the connection. Both look at the addresses when they first see that.
 pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
     let state = using.slot().state.load(Ordering::Acquire);
     if state & (CONFIRMED | CLAIMED | WITHDRAWN) != CONFIRMED | CLAIMED {
         return false;
     }
-    if using.side() == SERVER && !is_pair(using, fd) {
+    let is_one = match using.side() {
+        SERVER => is_pair(using, fd),
+        // A gateway claims what its other host has claimed.
+        _ => using.gateway().is_some() || is_claimed_as_confirmed(using),
+    };
+    if !is_one {
         using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
         return false;
     }
@@ -99,7 +111,8 @@ pub(crate) fn withdraw(using: &Use) -> bool {
 
 /// Connects by `real`, with a hello to the listener's mailbox before it, if there is one. The result and `errno` are those of `real`.
 pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
-    let target = Address::parse(address).filter(|_| table::is_plain(fd) && !explain::is_off());
+    let target = Address::parse(address)
+        .filter(|_| table::is_plain(fd) && !table::is_standard(fd) && !explain::is_off());
     let Some(target) = target else {
         return real();
     };
@@ -233,8 +246,9 @@ fn connect_offered(
     let result = real();
     let error = sys::errno();
     let is_on_its_way = result == 0 || is_in_progress(error);
-    // Over loopback a socket that waits is connected when the call returns.
-    let is_nonblocking = result != 0 && error == Errno(libc::EINPROGRESS);
+    // Over loopback a socket that waits is connected when the call returns; or its time has run out.
+    let is_nonblocking =
+        result != 0 && error == Errno(libc::EINPROGRESS) && sys::is_nonblocking(fd);
     let own = &using.mine().own;
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);

@@ -221,10 +221,13 @@ fn take_of(
     for segment in list {
         let is_ours = !segment.address.load(Ordering::Acquire).is_null()
             && segment.target.with(|known| *known == (*target, pid));
-        if !is_ours || !is_wanted(segment) {
+        if !is_ours {
             continue;
         }
-        if let Some(slot) = free_slot(segment) {
+        // The kernel is asked only about those that have room.
+        if let Some(slot) = free_slot(segment)
+            && is_wanted(segment)
+        {
             segment.taken.fetch_or(1 << slot, Ordering::Relaxed);
             segment.users.fetch_add(1, Ordering::AcqRel);
             return Some((SegmentRef(segment), slot));

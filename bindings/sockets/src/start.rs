@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::explain;
-use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
+use crate::{arena, epoll, exec, idle, listener, lock, segment, stream, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
@@ -40,7 +40,13 @@ extern "C" fn finish() {
     table::for_each_stream(|socket| {
         let using = table::using(socket);
         // The kernel closes it next; what is counted in shared memory would stay.
-        using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+        let end = using.mine();
+        if end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The other end asks the kernel from now on.
+            end.out.is_closed.store(1, Ordering::SeqCst);
+            stream::mark(&using);
+            stream::wake_gateway(&using);
+        }
     });
     explain::end();
 }

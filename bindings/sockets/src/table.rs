@@ -219,6 +219,11 @@ fn word(fd: i32) -> Option<&'static AtomicUsize> {
     Some(unsafe { &*table.add(fd as usize) })
 }
 
+/// Standard input, output and error: the C library and its children read and write them past us, so streams there stay with TCP.
+pub(crate) fn is_standard(fd: i32) -> bool {
+    (0..=2).contains(&fd)
+}
+
 /// Whether the descriptor is none of our business.
 #[inline(always)]
 pub(crate) fn is_plain(fd: i32) -> bool {

@@ -31,9 +31,9 @@ fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
 
 /// # Safety
 /// `vector` has `count` entries.
-unsafe fn vector<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec]> {
+unsafe fn vector<'a>(vector: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec]> {
     if count > IOV_MAX {
-        return Err(Errno(libc::EINVAL));
+        return Err(Errno(too_many));
     }
     if count == 0 {
         return Ok(&[]);
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c
     match table::stream(fd) {
         Some(using) => {
             // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize) };
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
             size(buffers.and_then(|buffers| receive(&using, fd, buffers, 0)))
         }
         // SAFETY: the program's own arguments.
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: 
     match table::stream(fd) {
         Some(using) => {
             // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize) };
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
             size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, 0)))
         }
         // SAFETY: the program's own arguments.
@@ -220,7 +220,7 @@ unsafe fn receive_message(
     // SAFETY: the program's own message.
     let message = unsafe { message.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
     message.msg_namelen = 0;
     message.msg_controllen = 0;
@@ -263,7 +263,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
         return size(Err(Errno(libc::EFAULT)));
     };
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags)))
 }
 
@@ -291,6 +291,15 @@ unsafe fn pass_on(message: &msghdr) {
     }
 }
 
+fn ns_of(time: &timespec) -> Option<u64> {
+    let is_legal = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
+    is_legal.then(|| {
+        (time.tv_sec as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(time.tv_nsec as u64)
+    })
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -302,6 +311,13 @@ pub(crate) unsafe extern "C" fn recvmmsg(
     let Some(using) = table::stream(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    // SAFETY: the program's own time.
+    let timeout = unsafe { timeout.as_mut() };
+    let until_ns = match timeout.as_deref().map(ns_of) {
+        None => None,
+        Some(Some(ns)) => Some(sys::now_ns().saturating_add(ns)),
+        Some(None) => return number(Err(Errno(libc::EINVAL))),
     };
     let mut later = flags & !libc::MSG_WAITFORONE;
     let mut received = 0;
@@ -321,13 +337,17 @@ pub(crate) unsafe extern "C" fn recvmmsg(
                 if flags & libc::MSG_WAITFORONE != 0 {
                     later |= libc::MSG_DONTWAIT;
                 }
-                if bytes == 0 {
+                // As the kernel does: the time counts between messages.
+                if bytes == 0 || until_ns.is_some_and(|until_ns| sys::now_ns() >= until_ns) {
                     break;
                 }
             }
             Err(_) if received > 0 => break,
             Err(error) => return number(Err(error)),
         }
+    }
+    if let (Some(timeout), Some(until_ns)) = (timeout, until_ns) {
+        *timeout = sys::to_timespec(until_ns.saturating_sub(sys::now_ns()));
     }
     received as c_int
 }
@@ -349,7 +369,7 @@ pub(crate) unsafe extern "C" fn sendmmsg(
         let result = unsafe {
             let message = messages.add(sent);
             let header = &(*message).msg_hdr;
-            let result = vector(header.msg_iov, header.msg_iovlen)
+            let result = vector(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE)
                 .and_then(|buffers| stream::send(&using, fd, buffers, flags));
             if let Ok(bytes) = result {
                 (*message).msg_len = bytes as c_uint;

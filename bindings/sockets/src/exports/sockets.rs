@@ -75,6 +75,13 @@ pub(crate) unsafe extern "C" fn connect(
     }
     // SAFETY: the program's own address, as long as it says.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length as usize) };
+    if let Some(using) = table::stream(fd) {
+        let result = connects();
+        if result == 0 && bytes[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes() {
+            close::disconnected(&using);
+        }
+        return result;
+    }
     handshake::connect(fd, bytes, connects)
 }
 

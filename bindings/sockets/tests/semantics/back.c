@@ -197,3 +197,38 @@ CASE(back_options_are_the_kernels)
     tell("uncork", setsockopt(ends.client, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
     get(ends.server, 10, 0);
 }
+
+static void on_signal(__attribute__((unused)) int number) {}
+
+static void *signal_later(void *argument)
+{
+    sleep_ms(30);
+    pthread_kill(*(pthread_t *)argument, SIGUSR1);
+    return NULL;
+}
+
+// A call that waits goes on after a signal whose handler wants that.
+CASE(back_send_restarted)
+{
+    struct ends ends = back_pair();
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_t self = pthread_self(), thread;
+    nonblocking(ends.client);
+    long sent = 0, more;
+    while ((more = send(ends.client, room, sizeof room, 0)) > 0)
+        sent += more;
+    fcntl(ends.client, F_SETFL, 0);
+    pthread_create(&thread, NULL, signal_later, &self);
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(100);
+        while (sent > 0 && (more = recv(ends.server, room, sizeof room, 0)) > 0)
+            sent -= more;
+        sleep_ms(50);
+        _exit(0);
+    }
+    tell("send", send(ends.client, room, 100, 0));
+    waitpid(child, NULL, 0);
+    pthread_join(thread, NULL);
+}

@@ -459,7 +459,12 @@ static void *wait_for_one(void *argument)
 // Each of two threads that share an instance is woken for an event of its own, also while the other does not come back.
 static void shared_case(int at_once)
 {
-    struct ends ends[2] = {pair(), pair()};
+    // Of one listener.
+    struct ends ends[2] = {pair()};
+    ends[1].client = connecting(ends[0].listener);
+    ends[1].server = accept(ends[0].listener, NULL, NULL);
+    put(ends[1].client, 10, 0);
+    get(ends[1].server, 10, 0);
     int epoll = epoll_create1(0);
     for (int at = 0; at < 2; at++) {
         struct epoll_event event = {EPOLLIN | EPOLLONESHOT, {.u32 = 1 << at}};

@@ -232,6 +232,22 @@ CASE(stdio)
     tell("eof", feof(in) != 0);
 }
 
+// The number is a pipe's after that.
+CASE(stdio_before_accept)
+{
+    int listener = listening(AF_INET, 4), client = connecting(listener), pipes[2];
+    FILE *out = fdopen(client, "w");
+    fprintf(out, "some words");
+    tell("fclose", fclose(out));
+    if (pipe(pipes))
+        return;
+    int server = accept(listener, NULL, NULL);
+    tell("words", recv(server, room, 100, MSG_WAITALL));
+    say("%s", pipes[0] == client ? "the same number" : "another number");
+    tell("write", write(pipes[1], "x", 1));
+    tell("read", read(pipes[0], room, 1));
+}
+
 CASE(urgent)
 {
     struct ends ends = pair();

@@ -352,6 +352,82 @@ CASE(spawn)
     waitpid(client, NULL, 0);
 }
 
+// The C library writes standard output past everybody, and so do programs that `system` starts.
+CASE(copy_to_standard_output)
+{
+    struct ends ends = pair();
+    int out = dup(1), channel[2];
+    if (pipe(channel))
+        return;
+    pid_t client = fork();
+    if (client == 0) {
+        close(ends.server);
+        char line[100] = "";
+        recv(ends.client, line, 20, MSG_WAITALL);
+        say("%s", line);
+        put(ends.client, 10, 0);
+        tell("end", recv(ends.client, line, 10, 0));
+        _exit(0);
+    }
+    close(ends.client);
+    dup2(ends.server, 1);
+    printf("printed\n");
+    fflush(stdout);
+    int result = system("echo by system");
+    dprintf(1, "a");
+    (void)!write(1, "b", 1);
+    get(1, 10, 0);
+    dup2(out, 1);
+    close(ends.server);
+    waitpid(client, NULL, 0);
+    tell("system", result);
+}
+
+CASE(copy_to_standard_input)
+{
+    struct ends ends = pair();
+    pid_t client = fork();
+    if (client == 0) {
+        close(ends.server);
+        (void)!write(ends.client, "one\ntwo\n", 8);
+        sleep_ms(50);
+        (void)!write(ends.client, "three\n", 6);
+        char byte;
+        tell("end", recv(ends.client, &byte, 1, 0));
+        _exit(0);
+    }
+    close(ends.client);
+    sleep_ms(20);
+    dup2(ends.server, 0);
+    close(ends.server);
+    char line[100];
+    for (int at = 0; at < 3; at++)
+        say("%s", fgets(line, sizeof line, stdin) ? line : "nothing");
+    close(0);
+    waitpid(client, NULL, 0);
+}
+
+CASE(exec_redirects)
+{
+    struct ends ends = pair();
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        dup2(ends.server, 7);
+        close(ends.server);
+        execl("/bin/sh", "sh", "-c", "cat <&7 >&7; echo end >&7", NULL);
+        _exit(9);
+    }
+    close(ends.server);
+    sleep_ms(20);
+    put(ends.client, 30, 0);
+    get(ends.client, 30, 0);
+    shutdown(ends.client, SHUT_WR);
+    char line[4];
+    tell("last words", recv(ends.client, line, 4, MSG_WAITALL));
+    waitpid(child, NULL, 0);
+}
+
 CASE(exec_closes)
 {
     struct ends ends = pair();
