@@ -5,7 +5,7 @@
 //! ring, then the bells that were counted, then data by TCP. An end that can read no more from its ring says so (`In::is_frozen`): what is unread is
 //! then sent again by TCP.
 //!
-//! Called by `stream`, which holds the locks, and by `exec`.
+//! `stream` and `ready` call `go_back` when the other end asks for it, under the lock `sending`; `exports`, `exec` and `close` begin it.
 
 use std::sync::atomic::Ordering;
 

@@ -3,10 +3,11 @@
 //! `listen` makes a mailbox, an abstract UNIX socket named by the listener's address. A client that connects looks for it; where there is none, the
 //! connection is plain TCP and nothing else happens. Otherwise the client checks the mailbox's owner, offers a slot of a segment and leaves a hello
 //! (slot, generation, its own port, the segment's file) before it sends its SYN, so that `accept` cannot miss it. After `connect` it confirms the offer
-//! with both addresses of the connection. The server claims the offer whose addresses are those of the connection that it has accepted.
+//! with both addresses of the connection. The server claims an offer by the port of the connection that it has accepted, and names that connection by
+//! both addresses, too. Each end compares what both have named, and withdraws if it is not the same.
 //!
-//! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). An offer that nobody claims
-//! costs nothing and delays nothing: no byte waits for it, and none that the other end does not expect is ever sent.
+//! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). No byte waits for an offer that
+//! nobody claims, and none that the other end does not expect is ever sent. An offer to another host's listener waits for its gateway's word.
 //!
 //! Invariants: a segment is given only to a process whose mailbox was opened by our user (`SO_PEERCRED`), and taken only from our user; every field
 //! of a hello is bounded; a mailbox's backlog bounds the hellos that wait.

@@ -1,7 +1,8 @@
 //! Locks that survive the death of who holds them, in shared memory and in our own.
 //!
 //! A lock is a word with the number of the thread that holds it. Whoever waits long looks whether that thread still exists, and takes the lock if it
-//! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have.
+//! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have. Then its word is no longer that
+//! thread's, so it gives back only what is still its own.
 //!
 //! The other end of a connection can write into the words of shared memory, too. So a holder must be a thread of this process, or, if it has ever forked, a
 //! thread that lives; and of those nobody is waited for longer than `PATIENCE_NS`.

@@ -183,11 +183,11 @@ impl<'a> Asleep<'a> {
         for (at, one) in ours {
             match one {
                 Ours::Stream(using) => {
-                    let others = using.pollers.fetch_add(1, Ordering::SeqCst);
-                    if others > 0 {
+                    using.pollers.fetch_add(1, Ordering::SeqCst);
+                    if is_shared(using, ours) {
                         using.has_pollers.store(1, Ordering::SeqCst);
                     }
-                    take_bells(using, fds[*at].fd);
+                    take_bells(using, fds[*at].fd, ours);
                     using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
                 }
                 Ours::Epoll(epoll) => epolls.push(epoll.arm()),
@@ -215,11 +215,17 @@ impl Drop for Asleep<'_> {
     }
 }
 
+/// Whether other threads sleep for a stream, too. One call may name it several times.
+fn is_shared(using: &Use, ours: &[(usize, Ours)]) -> bool {
+    let pollers = using.pollers.load(Ordering::SeqCst) as usize;
+    let is_it = |one: &Ours| matches!(one, Ours::Stream(other) if std::ptr::eq(other.socket(), using.socket()));
+    pollers > 1 && pollers > ours.iter().filter(|(_, one)| is_it(one)).count()
+}
+
 /// Takes bells out of the kernel. While several threads sleep for the stream a bell stays for a moment, until all of them must have woken.
-fn take_bells(using: &Use, fd: c_int) {
+fn take_bells(using: &Use, fd: c_int, ours: &[(usize, Ours)]) {
     for _ in 0..NAPS {
-        let is_alone = using.pollers.load(Ordering::SeqCst) <= 1;
-        if is_alone || sys::poll_now(fd, libc::POLLIN) == 0 {
+        if !is_shared(using, ours) || sys::poll_now(fd, libc::POLLIN) == 0 {
             break;
         }
         sys::sleep_us(NAP_US);
@@ -311,7 +317,7 @@ fn sleep(
             }
             Some(Ours::Stream(using)) if copy[at].revents != 0 => {
                 using.has_kernel_news.store(1, Ordering::Relaxed);
-                take_bells(using, one.fd);
+                take_bells(using, one.fd, ours);
             }
             Some(_) => {}
         }

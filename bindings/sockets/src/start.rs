@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::explain;
-use crate::{arena, epoll, exec, idle, listener, lock, segment, stream, sys, table};
+use crate::{arena, epoll, exec, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others.
 const LINK: &CStr = c"TSUMUJI_SOCKETS_LINK";
@@ -44,8 +44,8 @@ extern "C" fn finish() {
         if end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The other end asks the kernel from now on.
             end.out.is_closed.store(1, Ordering::SeqCst);
-            stream::mark(&using);
-            stream::wake_gateway(&using);
+            crate::stream::mark(&using);
+            crate::stream::wake_gateway(&using);
         }
     });
     explain::end();

@@ -234,13 +234,14 @@ pub(crate) fn forget(using: &Use) {
     }
 }
 
-/// In a forked child: ready bits and waiters are the parent's. Streams are looked at one by one.
+/// In a forked child: ready bits and waiters are the parent's, and so are sleepers. Streams are looked at one by one.
 pub(crate) fn after_fork() {
     for epoll in LIVE.with(|live| live.clone()) {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.state.with(|state| state.watched.clear());
     }
     table::for_each_stream(|socket| {
+        socket.pollers.store(0, Ordering::Relaxed);
         for interest in socket.interests.with(|all| all.clone()) {
             let is_ours = interest.is_ours.load(Ordering::Relaxed) != 0;
             if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Relaxed))

@@ -1,4 +1,6 @@
 //! Bytes that files and pipes write into the ring, or take out of it, themselves: `sendfile` and `splice`.
+//!
+//! Ends of a ring are locked while `fill` or `drain` runs, so neither may wait. Where TCP carries the data, bytes go by way of memory of ours.
 
 use std::sync::atomic::{Ordering, fence};
 
