@@ -199,10 +199,32 @@ pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> R
     }
 }
 
+/// Errors that are of one call only.
+const PASSING: [i32; 6] = [
+    libc::EAGAIN,
+    libc::EINTR,
+    libc::EPIPE,
+    libc::EBADF,
+    libc::EFAULT,
+    libc::EINVAL,
+];
+
+/// An error that was put back, or that the kernel has told of before the program asked.
+fn stored_error(using: &Use) -> Result<()> {
+    let error = &using.mine().own.error;
+    if error.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    match error.swap(0, Ordering::AcqRel) {
+        0 => Ok(()),
+        error => Err(Errno(error as i32)),
+    }
+}
+
 /// An error that came after a part of a call's bytes is the next call's.
 fn put_back(using: &Use, outcome: Result<()>) {
     if let Err(Errno(error)) = outcome
-        && ![libc::EAGAIN, libc::EINTR, libc::EPIPE, libc::EBADF].contains(&error)
+        && !PASSING.contains(&error)
     {
         using
             .mine()
@@ -224,6 +246,7 @@ fn try_send(
     let end = using.mine();
     let _held = hold(&end.own.sending);
     if !is_ring && end.out.switch_at.load(Ordering::Relaxed) == 0 {
+        stored_error(using)?;
         let sent = send_by_tcp(fd, buffers, skip, flags)?;
         end.own.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
         return Ok(sent);
@@ -232,6 +255,7 @@ fn try_send(
         return Ok(sent);
     }
     if end.out.back_at.load(Ordering::Relaxed) != 0 {
+        stored_error(using)?;
         return send_by_tcp(fd, buffers, skip, flags);
     }
     let ring = using.writer();
@@ -282,10 +306,7 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     }
     let has_ended = end.own.has_ended.load(Ordering::Relaxed);
     if has_ended & ENDED != 0 && end.out.back_at.load(Ordering::Relaxed) == 0 {
-        let error = end.own.error.swap(0, Ordering::AcqRel);
-        if error != 0 {
-            return Err(Errno(error as i32));
-        }
+        stored_error(using)?;
         // The kernel has the error that the program expects; or, the first time, the other end's kernel answers with a reset.
         out_count(using);
         return match sys::send(fd, &[0], libc::MSG_DONTWAIT) {
@@ -423,10 +444,8 @@ fn try_receive(
             if stash.load(Ordering::Acquire) != 0 {
                 return Ok(demotion::from_stash(using, buffers, skip, how));
             }
-            match using.mine().own.error.swap(0, Ordering::AcqRel) {
-                0 => receive_by_tcp(fd, buffers, skip, usize::MAX, how),
-                error => Err(Errno(error as i32)),
-            }
+            stored_error(using)?;
+            receive_by_tcp(fd, buffers, skip, usize::MAX, how)
         }
     }
 }
@@ -472,7 +491,7 @@ fn receive_before_ring(
     let left = left_now();
     match received {
         Ok(0) if left > 0 && far::is_early_end(using) => Err(AGAIN),
-        Ok(0) if left > 0 => Ok(Some(0)),
+        Ok(0) if left > 0 => stored_error(using).map(|()| Some(0)),
         Ok(bytes) => {
             let data = (bytes as u64).min(left);
             if how != Reading::Peek {
@@ -533,10 +552,11 @@ pub(crate) fn until_something(
                 is_last_look = true;
                 continue;
             }
-            return match own.error.swap(0, Ordering::AcqRel) {
-                0 if has_ended => end_by_kernel(using, fd),
-                0 => Ok(Found::End),
-                error => Err(Errno(error as i32)),
+            stored_error(using)?;
+            return if has_ended {
+                end_by_kernel(using, fd)
+            } else {
+                Ok(Found::End)
             };
         }
         let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);

@@ -232,3 +232,38 @@ CASE(back_send_restarted)
     waitpid(child, NULL, 0);
     pthread_join(thread, NULL);
 }
+
+static void part_case(int is_sender)
+{
+    struct ends ends = back_pair();
+    struct linger linger = {1, 0};
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        sleep_ms(30);
+        if (!is_sender)
+            put(ends.client, 10, 0);
+        sleep_ms(30);
+        setsockopt(ends.client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+        _exit(0);
+    }
+    close(ends.client);
+    if (is_sender) {
+        int more = 1;
+        for (long done = 0; more > 0; done += more)
+            more = send(ends.server, room, sizeof room, MSG_NOSIGNAL);
+        tell("the error", more);
+    } else {
+        tell("a part", recv(ends.server, room, 20, MSG_WAITALL));
+        tell("the error", recv(ends.server, room, 20, 0));
+    }
+    tell("receive", recv(ends.server, room, 20, 0));
+    tell("send", send(ends.server, room, 20, MSG_NOSIGNAL));
+    waitpid(child, NULL, 0);
+}
+
+__attribute__((constructor)) static void add_parts(void)
+{
+    add_case("back_reset_after_a_part", part_case, 0);
+    add_case("back_reset_of_a_sender", part_case, 1);
+}
