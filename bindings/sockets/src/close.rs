@@ -86,7 +86,8 @@ pub(crate) fn copied(fd: c_int, copy: c_int) {
         Kind::Stream(using) => {
             using.fds.with(|fds| fds.push(copy));
             table::set_stream(copy, using.socket());
-            if table::is_standard(copy) {
+            let was_asked = using.mine().inn.wants_tcp.load(Ordering::Acquire) != 0;
+            if table::is_standard(copy) && !was_asked {
                 demotion::hand_over(&using, copy, "it is a standard input or output");
             }
         }

@@ -8,13 +8,14 @@ use std::process::Command;
 
 use common::{Carried, Kernel, Way, build, carried, run, with};
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "semantics/main.c",
     "semantics/data.c",
     "semantics/ends.c",
     "semantics/waiting.c",
     "semantics/epoll.c",
     "semantics/processes.c",
+    "semantics/programs.c",
     "semantics/files.c",
     "semantics/back.c",
 ];
