@@ -1,4 +1,4 @@
-// Copies of descriptors, forks, exec, threads, signals, passing descriptors.
+// Copies of descriptors, forks, threads, signals, passing descriptors.
 #include "cases.h"
 
 static char room[65536];
