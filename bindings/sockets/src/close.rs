@@ -7,7 +7,7 @@ use libc::c_int;
 use crate::lock::hold;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
-use crate::{epoll, explain, handshake, stream};
+use crate::{demotion, epoll, explain, handshake, stream};
 
 /// Before the kernel closes `fd`. An error: it must not be closed.
 pub(crate) fn before(fd: c_int) -> Result<()> {
@@ -23,15 +23,15 @@ pub(crate) fn before(fd: c_int) -> Result<()> {
 }
 
 fn close_stream(using: &Use, fd: c_int) {
-    let is_last = using.fds.with(|fds| fds.len() <= 1);
-    if is_last {
-        explain::closed(using);
-    }
     table::clear(fd);
-    using.fds.with(|fds| fds.retain(|one| *one != fd));
+    let is_last = using.fds.with(|fds| {
+        let at = fds.iter().position(|one| *one == fd);
+        at.map(|at| fds.remove(at)).is_some() && fds.is_empty()
+    });
     if !is_last {
         return;
     }
+    explain::closed(using, Some(fd));
     epoll::forget(using);
     let end = using.mine();
     let is_last_process = end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -56,6 +56,27 @@ fn close_stream(using: &Use, fd: c_int) {
     table::abandon(using);
 }
 
+/// The kernel's connection is an ordinary one from now on, with all its descriptors.
+pub(crate) fn let_go(using: &Use) {
+    epoll::release(using);
+    for fd in using.fds.with(std::mem::take) {
+        table::clear(fd);
+    }
+    using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+    table::abandon(using);
+}
+
+/// The program has taken the socket off its connection (`connect` to no address), which has ended by a reset.
+pub(crate) fn disconnected(using: &Use) {
+    handshake::withdraw(using);
+    let out = &using.mine().out;
+    out.ends_by_reset.store(1, Ordering::SeqCst);
+    out.is_closed.store(1, Ordering::SeqCst);
+    stream::mark(using);
+    stream::wake_gateway(using);
+    let_go(using);
+}
+
 /// `copy` is now the same as `fd`.
 pub(crate) fn copied(fd: c_int, copy: c_int) {
     match table::kind(fd) {
@@ -65,6 +86,10 @@ pub(crate) fn copied(fd: c_int, copy: c_int) {
         Kind::Stream(using) => {
             using.fds.with(|fds| fds.push(copy));
             table::set_stream(copy, using.socket());
+            let was_asked = using.mine().inn.wants_tcp.load(Ordering::Acquire) != 0;
+            if table::is_standard(copy) && !was_asked {
+                demotion::hand_over(&using, copy, "it is a standard input or output");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! ring, then the bells that were counted, then data by TCP. An end that can read no more from its ring says so (`In::is_frozen`): what is unread is
 //! then sent again by TCP.
 //!
-//! Called by `stream`, which holds the locks, and by `exec`.
+//! `stream` and `ready` call `go_back` when the other end asks for it, under the lock `sending`; `exports`, `exec` and `close` begin it.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +13,13 @@ use libc::{c_int, iovec};
 
 use crate::explain::{self, Count};
 use crate::handshake;
-use crate::lock::hold;
+use crate::lock::{hold, thread};
 use crate::ring::Reading;
 use crate::stream;
 use crate::sys::{self, Errno, Result};
 use crate::table::Use;
 
-/// How long an end sends what the other one has not read.
+/// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer than this and the steps below.
 const REPLAY_NS: u64 = 1_000_000_000;
 /// How long a process that is about to be replaced waits for the other end to go back, in steps.
 const STEPS: usize = 5_000;
@@ -51,7 +51,10 @@ pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
 
 /// What the kernel says of its next byte is of data, if data goes by TCP again.
 pub(crate) fn skip_bells(using: &Use, fd: c_int) {
-    let _held = hold(&using.mine().own.receiving);
+    let receiving = &using.mine().own.receiving;
+    // An end that gives up its ring for good holds it already.
+    let is_held = receiving.load(Ordering::Relaxed) == thread();
+    let _held = (!is_held).then(|| hold(receiving));
     if is_behind(using) {
         let _ = after_ring(using, fd);
     }
@@ -111,7 +114,11 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
     }
     stream::wake_gateway(using);
     if is_frozen {
-        let _ = ring.replay(|bytes| send_all(fd, bytes));
+        let replayed = ring.replay(|bytes| send_all(fd, bytes));
+        if !matches!(replayed, Ok(Ok(()))) {
+            // The other end must not take what comes next for what is missing.
+            let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+        }
     }
     if out.is_finished.load(Ordering::Relaxed) != 0 {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
@@ -159,6 +166,15 @@ pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
 /// For a process that goes on without this library: after this the kernel's connection is an ordinary one. False: that could not be reached, and the
 /// connection was shut down, so that nobody takes a bell for data.
 pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
+    let is_handed_over = hand_over(using, fd, why);
+    if !is_handed_over {
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+    is_handed_over
+}
+
+/// As `surrender`, but if the other end makes no call in time, this process goes on between the program and the connection.
+pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
     if handshake::withdraw(using) {
         return true;
     }
@@ -176,7 +192,7 @@ pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
         let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
         if has_gone_back && is_far && !is_behind(using) {
-            break;
+            return false;
         }
         if has_gone_back || is_unused {
             if !stream::is_before_ring(using) {
@@ -186,6 +202,5 @@ pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
         }
         sys::sleep_us(STEP_US);
     }
-    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     false
 }

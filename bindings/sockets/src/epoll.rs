@@ -7,10 +7,15 @@
 //!
 //! `exports` calls `control` and `wait`; `stream` calls `take_over` when a stream goes over to its ring, `table`'s users `forget` when it is closed.
 //!
-//! Invariants: `State` is read and written under its lock only, and under that lock no other epoll's is taken. An interest that is queued is in `State::ready`
-//! once. Before sleeping: `arm`, a fence, one more look at all ready words.
+//! `control` is what changes interests, `watched` the slots of segments that an instance watches, `report` what it has to tell.
+//!
+//! Invariants: `State` is read and written under its lock only, and under that lock no other epoll's is taken: instances within one are asked outside of
+//! it. An interest that is queued is in `State::ready` once. Before sleeping: `arm`, a fence, one more look at all ready words. Who wakes while others
+//! sleep says again that they do, and wakes one of them if it leaves something.
 
 mod control;
+mod report;
+mod watched;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -20,11 +25,11 @@ use libc::{c_int, c_void, epoll_event};
 use crate::explain::{self, Count};
 use crate::idle::Spin;
 use crate::lock::Locked;
-use crate::ring::WAITERS;
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
 use crate::{arena, ready, stream};
+use watched::{asleep, free_waiter};
 
 pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
 
@@ -64,6 +69,9 @@ pub(crate) struct Interest {
     /// Ends that were reported, so that the kernel's word for them is no news; and whether anything was, while the kernel answered.
     told: AtomicU32,
     was_reported: AtomicU32,
+    /// Of a scanned one: what its stream was like when it was looked at last.
+    seen_tail: AtomicU64,
+    seen_state: AtomicU32,
 }
 
 impl Interest {
@@ -82,7 +90,20 @@ impl Interest {
             has_edge: AtomicU32::new(0),
             told: AtomicU32::new(0),
             was_reported: AtomicU32::new(0),
+            seen_tail: AtomicU64::new(u64::MAX),
+            seen_state: AtomicU32::new(0),
         }
+    }
+
+    /// Whether there is news since the last look.
+    fn has_changed(&self) -> bool {
+        let Some(using) = self.using() else {
+            return false;
+        };
+        let (tail, state) = stream::progress(&using);
+        let old_tail = self.seen_tail.swap(tail, Ordering::Relaxed);
+        let old_state = self.seen_state.swap(state, Ordering::Relaxed);
+        tail != old_tail || state & !old_state != 0
     }
 
     fn is_of(&self, epoll: &Epoll) -> bool {
@@ -162,6 +183,19 @@ pub(crate) fn add(fd: c_int) {
     table::set_epoll(fd, epoll);
 }
 
+/// A sleeper of some instances, while it lives.
+#[derive(Debug)]
+pub(crate) struct Armed(Vec<&'static Epoll>);
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        for one in &self.0 {
+            one.disarm();
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
 impl Epoll {
     pub(crate) fn add_fd(&'static self, fd: c_int) {
         self.fds.with(|fds| fds.push(fd));
@@ -181,12 +215,14 @@ impl Epoll {
         }
         LIVE.with(|live| live.retain(|one| !std::ptr::eq(*one, self)));
         let mut interests = Vec::new();
-        table::for_each_stream(|socket| {
-            let found = socket
-                .interests
-                .with(|all| extract(all, |one| one.is_of(self)));
-            interests.extend(found);
-        });
+        if self.is_watching() {
+            table::for_each_stream(|socket| {
+                let found = socket
+                    .interests
+                    .with(|all| extract(all, |one| one.is_of(self)));
+                interests.extend(found);
+            });
+        }
         for interest in interests {
             self.state.with(|state| self.drop_interest(state, interest));
         }
@@ -210,26 +246,6 @@ impl Epoll {
         self.is_ever_ours.load(Ordering::Acquire) != 0
     }
 
-    /// Whether a call would find something in memory.
-    pub(crate) fn has_pending(&self) -> bool {
-        self.state.with(|state| {
-            self.collect(state);
-            let queued = state.ready.len();
-            for _ in 0..queued {
-                let Some(interest) = state.ready.pop_front() else {
-                    break;
-                };
-                let events = self.due(interest);
-                if events != 0 {
-                    state.ready.push_front(interest);
-                    return true;
-                }
-                interest.is_queued.store(0, Ordering::Relaxed);
-            }
-            false
-        })
-    }
-
     /// A sleeper comes and goes while nothing is watched. Streams that are put in meanwhile find it.
     pub(crate) fn slept<R>(&self, sleep: impl FnOnce() -> R) -> R {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -238,37 +254,37 @@ impl Epoll {
         result
     }
 
-    /// A sleeper comes: the next news shall ring.
-    pub(crate) fn arm(&self) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let nested = self.state.with(|state| {
-            for watched in &state.watched {
-                asleep(watched).store(1, Ordering::SeqCst);
-            }
-            for interest in &state.scanned {
-                if let Some(using) = interest.using() {
-                    using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
-                }
-            }
-            state.nested.iter().map(|one| one.0).collect::<Vec<_>>()
-        });
-        for one in nested {
-            one.arm();
+    /// A sleeper comes, to this and to those in it: the next news shall ring.
+    pub(crate) fn arm(&'static self) -> Armed {
+        let mut armed = vec![self];
+        let mut at = 0;
+        while at < armed.len() {
+            let one = armed[at];
+            one.sleepers.fetch_add(1, Ordering::SeqCst);
+            one.state.with(|state| one.say_asleep(state, true));
+            armed.extend(one.nested().into_iter().map(|nested| nested.0));
+            at += 1;
         }
         fence(Ordering::SeqCst);
+        Armed(armed)
     }
 
-    pub(crate) fn disarm(&self) {
-        let nested = self.state.with(|state| {
-            if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-                for watched in &state.watched {
-                    asleep(watched).store(0, Ordering::Relaxed);
-                }
-            }
-            state.nested.iter().map(|one| one.0).collect::<Vec<_>>()
+    /// A sleeper goes. The next news shall ring if others sleep on.
+    fn disarm(&self) {
+        self.state.with(|state| {
+            let is_any_left = self.sleepers.fetch_sub(1, Ordering::SeqCst) != 1;
+            self.say_asleep(state, is_any_left);
         });
-        for one in nested {
-            one.disarm();
+    }
+
+    fn say_asleep(&self, state: &State, is_asleep: bool) {
+        for watched in &state.watched {
+            asleep(watched).store(u32::from(is_asleep), Ordering::SeqCst);
+        }
+        for using in state.scanned.iter().filter_map(|one| one.using()) {
+            if is_asleep {
+                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+            }
         }
     }
 
@@ -284,178 +300,15 @@ impl Epoll {
             let fd = self.fd.load(Ordering::Relaxed);
             let data = std::ptr::from_ref(arena::marker()) as u64;
             let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_ADD, waker, ready::IN | ET, data);
-            self.waker.store(waker, Ordering::Release);
+            let set = self
+                .waker
+                .compare_exchange(-1, waker, Ordering::AcqRel, Ordering::Acquire);
+            if let Err(known) = set {
+                table::close_own(waker);
+                waker = known;
+            }
         }
         sys::ring_eventfd(waker);
-    }
-
-    fn queue(&self, state: &mut State, interest: &'static Interest, has_edge: bool) {
-        if has_edge {
-            interest.has_edge.store(1, Ordering::Relaxed);
-        }
-        if interest.is_queued.swap(1, Ordering::Relaxed) == 0 {
-            state.ready.push_back(interest);
-        }
-    }
-
-    /// Queues what producers have marked.
-    fn collect(&self, state: &mut State) {
-        let mut found: Vec<&'static Interest> = Vec::new();
-        for watched in &state.watched {
-            let header = watched.segment.get().memory().header();
-            let word = &header.ready[watched.side].0;
-            let bits = word.load(Ordering::Acquire) & watched.mask;
-            if bits == 0 {
-                continue;
-            }
-            word.fetch_and(!bits, Ordering::AcqRel);
-            let mut left = bits;
-            while left != 0 {
-                let slot = left.trailing_zeros() as usize;
-                left &= left - 1;
-                let Some(using) = table::by_slot(watched.segment.get(), watched.side, slot) else {
-                    continue;
-                };
-                using.interests.with(|all| {
-                    found.extend(all.iter().filter(|one| one.is_of(self)));
-                });
-            }
-        }
-        for interest in found {
-            self.queue(state, interest, true);
-        }
-        for at in 0..state.scanned.len() {
-            let interest = state.scanned[at];
-            self.queue(state, interest, true);
-        }
-    }
-
-    fn has_marks(&self) -> bool {
-        self.state.with(|state| {
-            state.watched.iter().any(|watched| {
-                let header = watched.segment.get().memory().header();
-                header.ready[watched.side].0.load(Ordering::Acquire) & watched.mask != 0
-            })
-        })
-    }
-
-    /// What is to be reported of an interest now.
-    fn due(&self, interest: &Interest) -> u32 {
-        let is_idle = interest.is_active.load(Ordering::Relaxed) == 0
-            || interest.is_spent.load(Ordering::Relaxed) != 0
-            || interest.is_ours.load(Ordering::Relaxed) == 0;
-        let events = interest.events.load(Ordering::Relaxed);
-        if is_idle || (events & ET != 0 && interest.has_edge.load(Ordering::Relaxed) == 0) {
-            return 0;
-        }
-        let Some(using) = interest.using() else {
-            return 0;
-        };
-        let Some(fd) = using.any_fd() else { return 0 };
-        ready::of(&using, fd, events & ready::OUT != 0)
-            & (events | ready::ERR | ready::HUP)
-            & !(ET | ONESHOT)
-    }
-
-    /// Reports what is due, after `from` events that there are; how many there are then.
-    fn emit(&self, state: &mut State, events: &mut [epoll_event], from: usize) -> usize {
-        let mut count = from;
-        for _ in 0..state.ready.len() {
-            if count == events.len() {
-                break;
-            }
-            let Some(interest) = state.ready.pop_front() else {
-                break;
-            };
-            let due = self.due(interest);
-            interest.has_edge.store(0, Ordering::Relaxed);
-            let wanted = interest.events.load(Ordering::Relaxed);
-            if due == 0 || wanted & (ET | ONESHOT) != 0 {
-                interest.is_queued.store(0, Ordering::Relaxed);
-            } else {
-                state.ready.push_back(interest);
-            }
-            if due != 0 {
-                if wanted & ONESHOT != 0 {
-                    interest.is_spent.store(1, Ordering::Relaxed);
-                }
-                interest.told.fetch_or(due, Ordering::Relaxed);
-                events[count] = epoll_event {
-                    events: due,
-                    u64: interest.data.load(Ordering::Relaxed),
-                };
-                count += 1;
-            }
-        }
-        for (nested, wanted, data) in state.nested.clone() {
-            let is_known = events[..count].iter().any(|event| {
-                let known = event.u64;
-                known == data
-            });
-            if count < events.len() && wanted & ready::IN != 0 && !is_known && nested.has_pending()
-            {
-                events[count] = epoll_event {
-                    events: ready::IN,
-                    u64: data,
-                };
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// Takes our own out of what the kernel has reported; how many are left, and whether any were ours.
-    fn translate(&self, state: &mut State, events: &mut [epoll_event]) -> (usize, bool) {
-        let (mut kept, mut had_ours) = (0, false);
-        for at in 0..events.len() {
-            let event = events[at];
-            let Some(interest) = arena::interest(event.u64) else {
-                events[kept] = event;
-                kept += 1;
-                continue;
-            };
-            had_ours = true;
-            if std::ptr::eq(interest, arena::marker()) || !interest.is_of(self) {
-                continue;
-            }
-            if interest.is_active.load(Ordering::Relaxed) == 0 {
-                // It may be added again, and an end is reported once.
-                if let Some(using) = interest.using() {
-                    using.has_kernel_news.store(1, Ordering::Relaxed);
-                }
-                continue;
-            }
-            if interest.is_ours.load(Ordering::Acquire) == 0 {
-                // The kernel's word, as it is; or a gateway's, which is news of data only.
-                let wanted = interest.events.load(Ordering::Relaxed) | ready::ERR | ready::HUP;
-                if event.events & wanted == 0 {
-                    continue;
-                }
-                interest.was_reported.store(1, Ordering::Relaxed);
-                if interest.events.load(Ordering::Relaxed) & ONESHOT != 0 {
-                    interest.is_spent.store(1, Ordering::Relaxed);
-                }
-                events[kept] = epoll_event {
-                    events: event.events & wanted,
-                    u64: interest.data.load(Ordering::Relaxed),
-                };
-                kept += 1;
-                continue;
-            }
-            let Some(using) = interest.using() else {
-                continue;
-            };
-            using.has_kernel_news.store(1, Ordering::Relaxed);
-            let ends = event.events & (ready::RDHUP | ready::HUP | ready::ERR | ready::PRI);
-            let has_edge = ends & !interest.told.load(Ordering::Relaxed) != 0
-                || stream::is_before_ring(&using)
-                || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
-            self.queue(state, interest, has_edge);
-            if let Some(fd) = using.any_fd() {
-                stream::take_old_bells(&using, fd, OLD_BELLS);
-            }
-        }
-        (kept, had_ours)
     }
 
     /// What is left for the program of what the kernel has reported.
@@ -463,9 +316,24 @@ impl Epoll {
         self.state.with(|state| self.translate(state, events).0)
     }
 
+    /// Reports what there is, of which the kernel has reported `asked` events; how many events there are then.
+    fn report(&self, events: &mut [epoll_event], asked: usize) -> usize {
+        let own = self.state.with(|state| {
+            let kept = self.translate(state, &mut events[..asked]).0;
+            self.collect(state);
+            self.emit(state, events, kept)
+        });
+        let count = self.emit_nested(events, own);
+        // The bell has woken one thread; what is left is for the others.
+        if count > 0 && self.sleepers.load(Ordering::SeqCst) > 0 && self.has_pending() {
+            self.kick();
+        }
+        count
+    }
+
     /// As `epoll_pwait2`.
     pub(crate) fn wait(
-        &self,
+        &'static self,
         events: &mut [epoll_event],
         timeout_ns: Option<u64>,
         mask: *const c_void,
@@ -484,11 +352,7 @@ impl Epoll {
             } else {
                 0
             };
-            let found = self.state.with(|state| {
-                let kept = self.translate(state, &mut events[..asked]).0;
-                self.collect(state);
-                self.emit(state, events, kept)
-            });
+            let found = self.report(events, asked);
             if found > 0 {
                 return Ok(found);
             }
@@ -498,10 +362,9 @@ impl Epoll {
                 continue;
             }
             is_first = false;
+            let armed = may_wait.then(|| self.arm());
             if may_wait {
-                self.arm();
                 if self.has_pending() {
-                    self.disarm();
                     continue;
                 }
                 explain::count(Count::Sleep);
@@ -509,18 +372,12 @@ impl Epoll {
             let left = until.map(|until| until.saturating_sub(sys::now_ns()));
             let left = if may_wait { left } else { Some(0) };
             let outcome = sys::epoll_wait(fd, events, left, mask);
-            if may_wait {
-                self.disarm();
-            }
+            drop(armed);
             let (count, error) = match outcome {
                 Ok(count) => (count, None),
                 Err(error) => (0, Some(error)),
             };
-            let total = self.state.with(|state| {
-                let kept = self.translate(state, &mut events[..count]).0;
-                self.collect(state);
-                self.emit(state, events, kept)
-            });
+            let total = self.report(events, count);
             match error {
                 _ if total > 0 => return Ok(total),
                 Some(error) => return Err(error),
@@ -535,94 +392,6 @@ impl Epoll {
     fn has_watched(&self) -> bool {
         self.state.with(|state| !state.watched.is_empty())
     }
-
-    /// The stream is answered from memory from now on.
-    fn watch(&self, state: &mut State, interest: &'static Interest) {
-        interest.is_ours.store(1, Ordering::Release);
-        let Some(using) = interest.using() else {
-            return;
-        };
-        if !self.mark(state, &using) && interest.is_scanned.swap(1, Ordering::Relaxed) == 0 {
-            state.scanned.push(interest);
-        }
-        // What the kernel has reported is an edge no more, but for data that it knows nothing of.
-        let was_reported = interest.was_reported.load(Ordering::Relaxed) != 0;
-        self.queue(state, interest, !was_reported || stream::has_news(&using));
-    }
-
-    /// Makes the slot's ready bit this instance's. False: it is another's, or there are too many.
-    fn mark(&self, state: &mut State, using: &Use) -> bool {
-        let Some(segment) = using.segment() else {
-            return false;
-        };
-        let (side, bit) = (using.side(), 1 << using.number());
-        let waiter_word = &using.mine().inn.waiter;
-        let at = state.watched.iter().position(|watched| {
-            std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side
-        });
-        let at = match at {
-            Some(at) => at,
-            None => {
-                let Some(waiter) = take_waiter(&segment, side) else {
-                    return false;
-                };
-                state.watched.push(Watched {
-                    segment,
-                    side,
-                    mask: 0,
-                    waiter,
-                });
-                state.watched.len() - 1
-            }
-        };
-        let watched = &mut state.watched[at];
-        let number = watched.waiter as u32 + 1;
-        let set = waiter_word.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
-        if set.is_err() && set != Err(number) {
-            return false;
-        }
-        watched.mask |= bit;
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            asleep(watched).store(1, Ordering::SeqCst);
-        }
-        true
-    }
-
-    fn drop_interest(&self, state: &mut State, interest: &'static Interest) {
-        if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
-            let fd = self.fd.load(Ordering::Relaxed);
-            let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
-        }
-        interest.is_active.store(0, Ordering::Relaxed);
-        state.ready.retain(|one| !std::ptr::eq(*one, interest));
-        state.scanned.retain(|one| !std::ptr::eq(*one, interest));
-        if let Some(using) = interest.using()
-            && let Some(segment) = using.segment()
-        {
-            let (side, bit) = (using.side(), 1u32 << using.number());
-            for watched in &mut state.watched {
-                if std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side {
-                    if watched.mask & bit != 0 {
-                        using.mine().inn.waiter.store(0, Ordering::SeqCst);
-                    }
-                    watched.mask &= !bit;
-                }
-            }
-        }
-        state.watched.retain(|watched| {
-            if watched.mask == 0 {
-                free_waiter(watched);
-            }
-            watched.mask != 0
-        });
-        interest
-            .epoll
-            .store(std::ptr::null_mut(), Ordering::Release);
-        interest
-            .socket
-            .store(std::ptr::null_mut(), Ordering::Release);
-        arena::give_back(interest);
-    }
 }
 
 fn extract(
@@ -632,35 +401,6 @@ fn extract(
     let (out, kept) = std::mem::take(all).into_iter().partition(|one| is_out(one));
     *all = kept;
     out
-}
-
-fn asleep(watched: &Watched) -> &'static AtomicU32 {
-    let header = watched.segment.get().memory().header();
-    &header.asleep[watched.side][watched.waiter].0
-}
-
-/// A number for this process in the segment. Those of processes that are gone are taken over.
-fn take_waiter(segment: &SegmentRef, side: usize) -> Option<usize> {
-    let pid = sys::getpid();
-    let owners = &segment.get().memory().header().owners[side];
-    (0..WAITERS).find(|waiter| {
-        let owner = owners[*waiter].load(Ordering::Acquire);
-        (owner == 0 || !sys::is_thread_alive(owner))
-            && owners[*waiter]
-                .compare_exchange(owner, pid, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-    })
-}
-
-fn free_waiter(watched: &Watched) {
-    asleep(watched).store(0, Ordering::Relaxed);
-    let header = watched.segment.get().memory().header();
-    let _ = header.owners[watched.side][watched.waiter].compare_exchange(
-        sys::getpid(),
-        0,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
 }
 
 /// Before a fork.

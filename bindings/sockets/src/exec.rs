@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::ring::{SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
+use crate::{close, demotion, explain, handshake, lock, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE.GATEWAY;` for each stream; the last is one more than the descriptor, 0 if there is none.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -46,7 +46,7 @@ impl Prepared {
 pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> Option<Prepared> {
     let mut sockets = Vec::new();
     table::for_each_stream(|socket| sockets.push(socket));
-    if sockets.is_empty() || sys::read_file(path.as_ptr(), &mut [0; 4]) == 0 {
+    if sockets.is_empty() || !sys::is_executable(path) {
         return None;
     }
     let mut list = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> 
     let is_preloaded = list.iter().map(text).any(|entry| {
         entry.starts_with(PRELOAD) && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
     });
-    let is_reached = is_preloaded && is_dynamic(path, 0);
+    let is_reached = is_preloaded && can_be_reached(path, 0);
     list.retain(|entry| !text(entry).starts_with(INHERIT.to_bytes()));
     let mut prepared = Prepared {
         environment: list,
@@ -117,23 +117,31 @@ fn is_inherited(fd: c_int) -> bool {
     sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
 }
 
-/// Whether a file is a program that asks for the dynamic linker, or a script of one.
-fn is_dynamic(path: &CStr, depth: u32) -> bool {
-    let mut head = [0u8; 4096];
+/// Whether a file is a program of glibc into which the dynamic linker loads us, or a script of one. `tsumuji run` looks more closely.
+fn can_be_reached(path: &CStr, depth: u32) -> bool {
+    let mut head = [0u8; 8192];
+    // One that may be executed but not read is not known.
     let bytes = sys::read_file(path.as_ptr(), &mut head);
     let head = &head[..bytes];
     if head.starts_with(b"#!") {
         let line = head[2..].split(|byte| *byte == b'\n').next();
         let word = line
             .map(<[u8]>::trim_ascii)
-            .and_then(|line| line.split(|byte| *byte == b' ').next());
+            .and_then(|line| line.split(|byte| matches!(byte, b' ' | b'\t')).next());
         return depth < 4
             && word
                 .and_then(|word| CString::new(word).ok())
-                .is_some_and(|interpreter| is_dynamic(&interpreter, depth + 1));
+                .is_some_and(|interpreter| can_be_reached(&interpreter, depth + 1));
     }
+    !sys::gives_rights(path) && asks_for_glibc(head)
+}
+
+/// Of the beginning of an ELF file: it names a dynamic linker that is not musl's, and has no note of Go's, whose programs call the kernel by themselves.
+fn asks_for_glibc(head: &[u8]) -> bool {
+    const PT_INTERP: usize = 3;
+    const PT_NOTE: usize = 4;
     let number = |at: usize, bytes: usize| -> Option<usize> {
-        let field = head.get(at..at + bytes)?;
+        let field = head.get(at..at.checked_add(bytes)?)?;
         Some(
             field
                 .iter()
@@ -146,12 +154,22 @@ fn is_dynamic(path: &CStr, depth: u32) -> bool {
     else {
         return false;
     };
-    const PT_INTERP: usize = 3;
-    is_elf64
-        && (0..count.min(64)).any(|entry| {
+    // What a segment holds, as far as it lies in the beginning.
+    let content = |at: usize| {
+        let from = number(at.saturating_add(8), 8)?.min(head.len());
+        let bytes = number(at.saturating_add(32), 8)?;
+        Some(&head[from..from.saturating_add(bytes).min(head.len())])
+    };
+    let has = |kind: usize, word: &[u8]| {
+        (0..count.min(64)).any(|entry| {
             let at = table.saturating_add(entry.saturating_mul(size));
-            at < head.len() && number(at, 4) == Some(PT_INTERP)
+            number(at, 4) == Some(kind)
+                && content(at).is_some_and(|bytes| {
+                    word.is_empty() || bytes.windows(word.len()).any(|part| part == word)
+                })
         })
+    };
+    is_elf64 && has(PT_INTERP, b"") && !has(PT_INTERP, b"musl") && !has(PT_NOTE, b"Go\0\0")
 }
 
 /// Where `execvp` would find a program.
@@ -165,7 +183,7 @@ pub(crate) fn find(name: &CStr) -> CString {
         let Ok(full) = CString::new(full) else {
             continue;
         };
-        if sys::read_file(full.as_ptr(), &mut [0; 4]) > 0 {
+        if sys::is_executable(&full) {
             return full;
         }
     }
@@ -246,12 +264,7 @@ pub(crate) fn let_go_of_all(why: &str) {
         let using = table::using(socket);
         let Some(fd) = using.any_fd() else { return };
         if demotion::surrender(&using, fd, why) {
-            epoll::release(&using);
-            for fd in using.fds.with(std::mem::take) {
-                table::clear(fd);
-            }
-            using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
-            table::abandon(&using);
+            close::let_go(&using);
         }
     });
     explain::fall_silent();
@@ -268,4 +281,39 @@ pub(crate) fn goes_past(why: &str) {
             demotion::give_up(&using, fd, why);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beginning(path: &CStr) -> Vec<u8> {
+        let mut head = vec![0; 8192];
+        let bytes = sys::read_file(path.as_ptr(), &mut head);
+        head.truncate(bytes);
+        head
+    }
+
+    /// The tests' own program can be reached; one of musl, of Go or of no form cannot, wherever its file is cut.
+    #[test]
+    fn programs_are_told_apart() {
+        assert!(can_be_reached(c"/proc/self/exe", 0));
+        assert!(!can_be_reached(c"/proc/self/status", 0));
+        assert!(!can_be_reached(c"/nonexistent", 0));
+        let own = beginning(c"/proc/self/exe");
+        assert!(asks_for_glibc(&own));
+        let with = |word: &[u8], other: &[u8]| {
+            let mut head = own.clone();
+            let found = head.windows(word.len()).position(|part| part == word);
+            let at = found.expect("what every program has");
+            head[at..at + other.len()].copy_from_slice(other);
+            head
+        };
+        assert!(!asks_for_glibc(&with(b"/ld-linux", b"/ld-musl-")));
+        // The note with the build's number.
+        assert!(!asks_for_glibc(&with(b"GNU\0", b"Go\0\0")));
+        for length in 0..own.len().min(1024) {
+            let _ = asks_for_glibc(&own[..length]);
+        }
+    }
 }

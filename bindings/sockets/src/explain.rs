@@ -160,7 +160,7 @@ pub(crate) fn carried(using: &Use) {
     if is_wanted() {
         say(
             "carries",
-            &name(using),
+            &name(using, using.any_fd()),
             path(using),
             "both ends have agreed",
         );
@@ -169,12 +169,12 @@ pub(crate) fn carried(using: &Use) {
 
 pub(crate) fn demoted(using: &Use, why: &str) {
     if is_wanted() {
-        say("gives up", &name(using), "tcp", why);
+        say("gives up", &name(using, using.any_fd()), "tcp", why);
     }
 }
 
 /// A stream is closed: its bytes count.
-pub(crate) fn closed(using: &Use) {
+pub(crate) fn closed(using: &Use, fd: Option<i32>) {
     let sent = using.sent.swap(0, Ordering::Relaxed);
     let received = using.received.swap(0, Ordering::Relaxed);
     SENT.fetch_add(sent, Ordering::Relaxed);
@@ -187,13 +187,12 @@ pub(crate) fn closed(using: &Use) {
         } else {
             "nobody has claimed it".to_owned()
         };
-        say("closes", &name(using), path, &why);
+        say("closes", &name(using, fd), path, &why);
     }
 }
 
-fn name(using: &Use) -> String {
-    let address = using
-        .any_fd()
+fn name(using: &Use, fd: Option<i32>) -> String {
+    let address = fd
         .and_then(|fd| crate::address::peer(fd).ok())
         .unwrap_or_default();
     let from = if using.side() == SERVER { "from" } else { "to" };
@@ -208,7 +207,10 @@ pub(crate) fn end() {
     if !is_wanted() || is_idle {
         return;
     }
-    table::for_each_stream(|socket| closed(&table::using(socket)));
+    table::for_each_stream(|socket| {
+        let using = table::using(socket);
+        closed(&using, using.any_fd());
+    });
     let mut line = String::new();
     let pid = sys::getpid();
     let is_json = IS_JSON.load(Ordering::Relaxed) != 0;

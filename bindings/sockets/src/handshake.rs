@@ -3,10 +3,11 @@
 //! `listen` makes a mailbox, an abstract UNIX socket named by the listener's address. A client that connects looks for it; where there is none, the
 //! connection is plain TCP and nothing else happens. Otherwise the client checks the mailbox's owner, offers a slot of a segment and leaves a hello
 //! (slot, generation, its own port, the segment's file) before it sends its SYN, so that `accept` cannot miss it. After `connect` it confirms the offer
-//! with both addresses of the connection. The server claims the offer whose addresses are those of the connection that it has accepted.
+//! with both addresses of the connection. The server claims an offer by the port of the connection that it has accepted, and names that connection by
+//! both addresses, too. Each end compares what both have named, and withdraws if it is not the same.
 //!
-//! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). An offer that nobody claims
-//! costs nothing and delays nothing: no byte waits for it, and none that the other end does not expect is ever sent.
+//! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). No byte waits for an offer that
+//! nobody claims, and none that the other end does not expect is ever sent. An offer to another host's listener waits for its gateway's word.
 //!
 //! Invariants: a segment is given only to a process whose mailbox was opened by our user (`SO_PEERCRED`), and taken only from our user; every field
 //! of a hello is bounded; a mailbox's backlog bounds the hellos that wait.
@@ -59,13 +60,25 @@ fn is_pair(using: &Use, fd: i32) -> bool {
     known.is_some_and(|pair| pair.is_stored_in(&using.slot().pair))
 }
 
-/// Whether both ends have agreed to carry the connection. A server looks at the addresses when it first sees that the client has confirmed.
+/// Whether the server has claimed the offer for the connection that it was made for: it may have claimed it before it could know.
+fn is_claimed_as_confirmed(using: &Use) -> bool {
+    let slot = using.slot();
+    let confirmed = Pair::load(&slot.pair);
+    confirmed.is_some() && confirmed == Pair::load(&slot.claimed)
+}
+
+/// Whether both ends have agreed to carry the connection. Both look at the addresses when they first see that.
 pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
     let state = using.slot().state.load(Ordering::Acquire);
     if state & (CONFIRMED | CLAIMED | WITHDRAWN) != CONFIRMED | CLAIMED {
         return false;
     }
-    if using.side() == SERVER && !is_pair(using, fd) {
+    let is_one = match using.side() {
+        SERVER => is_pair(using, fd),
+        // A gateway claims what its other host has claimed.
+        _ => using.gateway().is_some() || is_claimed_as_confirmed(using),
+    };
+    if !is_one {
         using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
         return false;
     }
@@ -99,7 +112,8 @@ pub(crate) fn withdraw(using: &Use) -> bool {
 
 /// Connects by `real`, with a hello to the listener's mailbox before it, if there is one. The result and `errno` are those of `real`.
 pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
-    let target = Address::parse(address).filter(|_| table::is_plain(fd) && !explain::is_off());
+    let target = Address::parse(address)
+        .filter(|_| table::is_plain(fd) && !table::is_standard(fd) && !explain::is_off());
     let Some(target) = target else {
         return real();
     };
@@ -238,8 +252,9 @@ fn connect_offered(
     let result = real();
     let error = sys::errno();
     let is_on_its_way = result == 0 || is_in_progress(error);
-    // Over loopback a socket that waits is connected when the call returns.
-    let is_nonblocking = result != 0 && error == Errno(libc::EINPROGRESS);
+    // Over loopback a socket that waits is connected when the call returns; or its time has run out.
+    let is_nonblocking =
+        result != 0 && error == Errno(libc::EINPROGRESS) && sys::is_nonblocking(fd);
     let own = &using.mine().own;
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! listener after a fork: the one that takes hellos out puts those back that are not of its connection, and holds a lock meanwhile. From a client whose
 //! segment is here already, offers come through the segment itself.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
@@ -26,6 +26,15 @@ const PENDING_MAX: usize = 4096;
 
 /// Segments of clients that a listener keeps for their next connections.
 const KNOWN_MAX: usize = 1024;
+
+/// And what part of the descriptors that the process may have open.
+const KNOWN_SHARE: usize = 8;
+
+/// How many of them are looked at, with each new one, whether their clients have gone.
+const LOOKS: usize = 8;
+
+/// How long `accept` waits for a hello of a client that has come to the mailbox: it makes its memory meanwhile.
+const HELLO_NS: u64 = 2_000_000;
 
 /// A hello whose connection was not accepted after this time is dropped.
 const PENDING_NS: u64 = 60_000_000_000;
@@ -59,7 +68,7 @@ impl Pending {
     }
 }
 
-/// A listening socket with a mailbox. Never freed.
+/// A listening socket with a mailbox. Never freed, but used again.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Listener {
@@ -69,6 +78,8 @@ pub(crate) struct Listener {
     pending: Locked<Vec<Pending>>,
     /// Segments of clients that offer further connections in them, with the connections to our mailbox by which they know that we are there.
     known: Locked<Vec<(SegmentRef, i32)>>,
+    /// Where among those the next look for clients that have gone begins.
+    looks: AtomicUsize,
     /// Other processes may accept from it, too: after a fork.
     is_shared: AtomicU32,
     /// One word of memory that forked processes share.
@@ -79,6 +90,8 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 struct SharedWord(Option<&'static AtomicU32>);
 
+/// Listeners to be used again.
+static FREE: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
 static LISTENERS: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
 
 /// Listens by `real`, with a mailbox, which is there first: no client shall find the one without the other.
@@ -129,15 +142,24 @@ fn add_listener(fd: i32) {
         explain::listens(&address, "no mailbox could be made");
         return;
     };
-    let listener: &'static Listener = Box::leak(Box::new(Listener {
-        mailbox: AtomicI32::new(table::keep_own(mailbox)),
-        address: Locked::new(address),
-        fds: Locked::new(vec![fd]),
-        pending: Locked::new(Vec::new()),
-        known: Locked::new(Vec::new()),
-        is_shared: AtomicU32::new(0),
-        word: SharedWord(sys::shared_word()),
-    }));
+    let listener = FREE.with(Vec::pop).unwrap_or_else(|| {
+        Box::leak(Box::new(Listener {
+            mailbox: AtomicI32::new(-1),
+            address: Locked::new(address),
+            fds: Locked::new(Vec::new()),
+            pending: Locked::new(Vec::new()),
+            known: Locked::new(Vec::new()),
+            looks: AtomicUsize::new(0),
+            is_shared: AtomicU32::new(0),
+            word: SharedWord(sys::shared_word()),
+        }))
+    });
+    listener.address.with(|known| *known = address);
+    listener.fds.with(|fds| *fds = vec![fd]);
+    listener.is_shared.store(0, Ordering::Relaxed);
+    listener
+        .mailbox
+        .store(table::keep_own(mailbox), Ordering::Release);
     LISTENERS.with(|all| all.push(listener));
     crate::start::hold_gateway();
     table::set_listener(fd, listener);
@@ -158,11 +180,11 @@ impl Listener {
     }
 
     /// One of its descriptors goes; with the last one the mailbox.
-    pub(crate) fn remove_fd(&self, fd: i32) {
+    pub(crate) fn remove_fd(&'static self, fd: i32) {
         table::clear(fd);
         let is_last = self.fds.with(|fds| {
-            fds.retain(|one| *one != fd);
-            fds.is_empty()
+            let at = fds.iter().position(|one| *one == fd);
+            at.map(|at| fds.swap_remove(at)).is_some() && fds.is_empty()
         });
         if is_last {
             let mailbox = self.mailbox.swap(-1, Ordering::AcqRel);
@@ -174,13 +196,14 @@ impl Listener {
                 table::close_own(control);
             }
             LISTENERS.with(|all| all.retain(|one| !std::ptr::eq(*one, self)));
+            FREE.with(|free| free.push(self));
         }
     }
 
     /// Takes the hello of the connection that `fd` is, if there is one, and claims it.
     pub(crate) fn claim(&self, fd: i32, client: Address, is_nonblocking: bool) {
         let mailbox = self.mailbox.load(Ordering::Acquire);
-        if mailbox < 0 {
+        if mailbox < 0 || table::is_standard(fd) {
             return;
         }
         let now_ns = sys::now_ns();
@@ -251,7 +274,11 @@ impl Listener {
                     if slot.port.load(Ordering::Relaxed) != u32::from(port) {
                         continue;
                     }
-                    offers.fetch_and(!(1 << number), Ordering::AcqRel);
+                    let bit = 1 << number;
+                    if offers.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
+                        // Another process has taken it.
+                        continue;
+                    }
                     let state = slot.state.load(Ordering::Acquire);
                     let hello = Hello {
                         generation: state >> GENERATION_SHIFT,
@@ -277,6 +304,7 @@ impl Listener {
             let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
                 return;
             };
+            wait_for_hello(fd);
             let Some((hello, segment, gateway)) = read_hello(fd) else {
                 let _ = sys::close(fd);
                 continue;
@@ -301,16 +329,29 @@ impl Listener {
     }
 
     fn keep(&self, segment: &SegmentRef, control: i32) {
+        // Each client process takes two descriptors of ours.
+        let most = KNOWN_MAX.min(sys::open_files_limit() as usize / KNOWN_SHARE);
         let gone = self.known.with(|known| {
-            let is_gone = |one: &(SegmentRef, i32)| {
+            let count = known.len();
+            let looks = if count < most { LOOKS } else { count };
+            let from = self.looks.fetch_add(looks, Ordering::Relaxed);
+            let is_gone = |at: usize, one: &(SegmentRef, i32)| {
                 let mut room = [0; 1];
+                let is_due = (at + count - from % count) % count < looks;
                 std::ptr::eq(one.0.get(), segment.get())
-                    || sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
+                    || is_due && sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
             };
-            let (gone, kept): (Vec<_>, Vec<_>) =
-                std::mem::take(known).into_iter().partition(is_gone);
+            let (mut gone, mut kept) = (Vec::new(), Vec::new());
+            for (at, one) in std::mem::take(known).into_iter().enumerate() {
+                let place = if is_gone(at, &one) {
+                    &mut gone
+                } else {
+                    &mut kept
+                };
+                place.push(one);
+            }
             *known = kept;
-            if known.len() < KNOWN_MAX {
+            if known.len() < most {
                 known.push((segment.clone(), table::keep_own(control)));
             } else {
                 let _ = sys::close(control);
@@ -320,6 +361,17 @@ impl Listener {
         for (_, control) in gone {
             table::close_own(control);
         }
+    }
+}
+
+fn wait_for_hello(fd: i32) {
+    let mut fds = [libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    if sys::poll_now(fd, libc::POLLIN) == 0 {
+        let _ = sys::poll(&mut fds, Some(HELLO_NS), std::ptr::null());
     }
 }
 
@@ -354,6 +406,8 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
             table::abandon(&using);
             return None;
         }
+        // The client compares, if it confirms after this.
+        pair.store(&slot.claimed);
         let claimed = slot.state.compare_exchange(
             state,
             state | CLAIMED,
@@ -370,10 +424,12 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
 /// Before a fork.
 pub(crate) fn freeze() {
     LISTENERS.freeze();
+    FREE.freeze();
 }
 
 /// After it.
 pub(crate) fn thaw() {
+    FREE.thaw();
     LISTENERS.thaw();
 }
 

@@ -1,7 +1,8 @@
 //! Locks that survive the death of who holds them, in shared memory and in our own.
 //!
 //! A lock is a word with the number of the thread that holds it. Whoever waits long looks whether that thread still exists, and takes the lock if it
-//! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have.
+//! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have. Then its word is no longer that
+//! thread's, so it gives back only what is still its own.
 //!
 //! The other end of a connection can write into the words of shared memory, too. So a holder must be a thread of this process, or, if it has ever forked, a
 //! thread that lives; and of those nobody is waited for longer than `PATIENCE_NS`.
@@ -16,8 +17,9 @@ const SPINS: u32 = 100;
 const YIELDS: u32 = 20;
 /// How long a waiter sleeps between two looks.
 const SLEEP_US: u64 = 50;
-/// No lock is held for so long, but by a process that was stopped within, or by a number that a peer has made up.
-const PATIENCE_NS: u64 = 500_000_000;
+/// No lock is held for so long (`demotion` waits under locks, for two seconds at most), but by a process that was stopped within, or by a number that a
+/// peer has made up.
+const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// This process has relatives that may use the same connections.
 static HAS_FORKED: AtomicU32 = AtomicU32::new(0);
@@ -71,20 +73,27 @@ pub(crate) fn forget_thread() {
 
 /// Holds a lock.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(&'a AtomicU32);
+pub(crate) struct Held<'a> {
+    word: &'a AtomicU32,
+    holder: u32,
+}
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        // Whoever has lost patience holds it now.
+        let _ = self
+            .word
+            .compare_exchange(self.holder, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
 /// Takes the lock if it is free.
 #[inline]
 pub(crate) fn try_hold(word: &AtomicU32) -> Option<Held<'_>> {
-    word.compare_exchange(0, thread(), Ordering::Acquire, Ordering::Relaxed)
+    let holder = thread();
+    word.compare_exchange(0, holder, Ordering::Acquire, Ordering::Relaxed)
         .ok()
-        .map(|_| Held(word))
+        .map(|_| Held { word, holder })
 }
 
 #[inline]
@@ -124,8 +133,8 @@ fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
         }
         sys::sleep_us(SLEEP_US);
         let holder = word.load(Ordering::Relaxed);
-        // `holder == thread()`: a signal handler has interrupted its own thread. It cannot wait for that; what it does then is as if two threads
-        // wrote at once.
+        // `holder == thread()`: a signal handler has interrupted its own thread, which cannot go on before the handler has ended. What both move may
+        // then be lost or come twice.
         let now_ns = sys::now_ns();
         if since.0 != holder {
             since = (holder, now_ns);
@@ -141,7 +150,10 @@ fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
                 .compare_exchange(holder, thread(), Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         {
-            return Held(word);
+            return Held {
+                word,
+                holder: thread(),
+            };
         }
     }
 }

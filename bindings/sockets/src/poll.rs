@@ -3,11 +3,13 @@
 //! `exports` calls `poll` and `select` where at least one descriptor is ours. What is ready in shared memory is reported at once, and the kernel is asked
 //! about the other descriptors now and then. If nothing is ready: look again for a moment, say that we sleep, look once more, sleep in the kernel.
 
+use std::iter::Peekable;
+use std::slice::Iter;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::{c_int, c_void, pollfd};
 
-use crate::epoll::Epoll;
+use crate::epoll::{Armed, Epoll};
 use crate::idle::Spin;
 use crate::ring::ENDED;
 use crate::sys::{self, Result};
@@ -16,6 +18,12 @@ use crate::{ready, stream};
 
 /// Every how many-th call asks the kernel about all descriptors although some of ours are ready.
 const ASK_EVERY: u32 = 8;
+
+/// Where a wake-up may be missed, the longest sleep before looking again.
+const SLICE_NS: u64 = 10_000_000;
+/// How often, and how long, a thread waits for others to hear a bell.
+const NAPS: u32 = 50;
+const NAP_US: u64 = 100;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -70,14 +78,13 @@ pub(crate) fn poll(
         if may_spin && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
             continue;
         }
-        arm(fds, &ours);
+        let asleep = Asleep::new(fds, &ours);
         if has_news(fds, &ours) && look(fds, &ours) > 0 {
-            disarm(&ours);
             continue;
         }
         let left = until.map(|until| until.saturating_sub(sys::now_ns()));
         let outcome = sleep(fds, &ours, left, mask);
-        disarm(&ours);
+        drop(asleep);
         let in_kernel = outcome?;
         let total = look(fds, &ours) + in_kernel.0;
         if total > 0 {
@@ -107,7 +114,7 @@ fn look(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
         let entry = &mut fds[*at];
         let wanted = entry.events as u16 as u32;
         let events = match one {
-            Ours::Stream(using) => ready::of(using, entry.fd, wanted & ready::OUT != 0),
+            Ours::Stream(using) => ready::of(using, entry.fd, ready::wants_room(wanted)),
             Ours::Epoll(epoll) if epoll.has_pending() => ready::IN,
             Ours::Epoll(_) => sys::poll_now(entry.fd, libc::POLLIN) as u16 as u32,
         };
@@ -131,12 +138,18 @@ fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], is_due: bool) -> usize {
     } else {
         0
     };
+    let mut next = ours.iter().peekable();
     for (at, one) in fds.iter_mut().enumerate() {
-        if !ours.iter().any(|(ours, _)| *ours == at) {
+        if next_of(&mut next, at).is_none() {
             one.revents = copy[at].revents;
         }
     }
     count
+}
+
+/// What of ours is at that place; asked in order.
+fn next_of<'a>(next: &mut Peekable<Iter<'a, (usize, Ours)>>, at: usize) -> Option<&'a Ours> {
+    next.next_if(|(place, _)| *place == at).map(|(_, one)| one)
 }
 
 /// A cheap look whether a longer one is worth it.
@@ -144,7 +157,7 @@ fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
     ours.iter().any(|(at, one)| match one {
         Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => false,
         Ours::Stream(using) => {
-            let wants_room = fds[*at].events & libc::POLLOUT != 0;
+            let wants_room = fds[*at].events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
             let wants_data = fds[*at].events & !(libc::POLLOUT | libc::POLLWRNORM) != 0;
             wants_data && stream::has_news(using)
                 || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0
@@ -158,25 +171,66 @@ fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
     })
 }
 
-fn arm(fds: &[pollfd], ours: &[(usize, Ours)]) {
-    for (at, one) in ours {
-        match one {
-            Ours::Stream(using) => {
-                stream::take_old_bells(using, fds[*at].fd, 1);
-                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
-            }
-            Ours::Epoll(epoll) => epoll.arm(),
-        }
-    }
-    fence(Ordering::SeqCst);
+/// Says that this thread sleeps, while it lives.
+struct Asleep<'a> {
+    ours: &'a [(usize, Ours)],
+    _epolls: Vec<Armed>,
 }
 
-fn disarm(ours: &[(usize, Ours)]) {
-    for (_, one) in ours {
-        if let Ours::Epoll(epoll) = one {
-            epoll.disarm();
+impl<'a> Asleep<'a> {
+    fn new(fds: &[pollfd], ours: &'a [(usize, Ours)]) -> Self {
+        let mut epolls = Vec::new();
+        for (at, one) in ours {
+            match one {
+                Ours::Stream(using) => {
+                    using.pollers.fetch_add(1, Ordering::SeqCst);
+                    if is_shared(using, ours) {
+                        using.has_pollers.store(1, Ordering::SeqCst);
+                    }
+                    take_bells(using, fds[*at].fd, ours);
+                    using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+                }
+                Ours::Epoll(epoll) => epolls.push(epoll.arm()),
+            }
+        }
+        fence(Ordering::SeqCst);
+        Self {
+            ours,
+            _epolls: epolls,
         }
     }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        for (_, one) in self.ours {
+            if let Ours::Stream(using) = one
+                && using.pollers.fetch_sub(1, Ordering::SeqCst) > 1
+            {
+                // The next news shall wake the others.
+                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Whether other threads sleep for a stream, too. One call may name it several times.
+fn is_shared(using: &Use, ours: &[(usize, Ours)]) -> bool {
+    let pollers = using.pollers.load(Ordering::SeqCst) as usize;
+    let is_it = |one: &Ours| matches!(one, Ours::Stream(other) if std::ptr::eq(other.socket(), using.socket()));
+    pollers > 1 && pollers > ours.iter().filter(|(_, one)| is_it(one)).count()
+}
+
+/// Takes bells out of the kernel. While several threads sleep for the stream a bell stays for a moment, until all of them must have woken.
+fn take_bells(using: &Use, fd: c_int, ours: &[(usize, Ours)]) {
+    for _ in 0..NAPS {
+        if !is_shared(using, ours) || sys::poll_now(fd, libc::POLLIN) == 0 {
+            break;
+        }
+        sys::sleep_us(NAP_US);
+    }
+    stream::take_old_bells(using, fd, 1);
 }
 
 /// After a call that does not wait: ends and bells are in the kernel only.
@@ -202,8 +256,7 @@ fn sleep(
     for one in &mut copy {
         one.revents = 0;
     }
-    let mut left = left;
-    let mut is_sliced = false;
+    let mut must_slice = false;
     for (at, one) in ours {
         let Ours::Stream(using) = one else {
             copy[*at].events |= libc::POLLIN;
@@ -228,22 +281,24 @@ fn sleep(
         };
         // Another thread may take the bell that was meant for us, and a stream that goes by TCP again has room there.
         let own = &using.mine().own;
-        if own.leader.load(Ordering::Relaxed) != 0
-            || using.mine().out.back_at.load(Ordering::Relaxed) != 0
-        {
-            left = Some(left.map_or(10_000_000, |left| left.min(10_000_000)));
-            is_sliced = true;
-        }
-        let is_held_up = stream::is_before_ring(using) && fds[*at].events & libc::POLLIN == 0;
+        // One that holds unread data of TCP cannot report a bell.
+        let is_held_up = stream::is_before_ring(using)
+            && fds[*at].events & (libc::POLLIN | libc::POLLRDNORM) == 0;
         if is_held_up {
             copy[*at].events = libc::POLLRDHUP;
         }
+        must_slice |= own.leader.load(Ordering::Relaxed) != 0
+            || using.mine().out.back_at.load(Ordering::Relaxed) != 0
+            || using.has_pollers.load(Ordering::Relaxed) != 0
+            || is_held_up && using.gateway().is_none();
         if using.gateway().is_some() {
             let is_by_tcp = stream::is_before_ring(using) && !is_held_up;
             copy[*at].events = stream::end_events(using) | if is_by_tcp { libc::POLLIN } else { 0 };
         }
     }
-    let count = sys::poll(&mut copy, left, mask)?;
+    let is_sliced = must_slice && left.is_none_or(|left| left > SLICE_NS);
+    let most = if is_sliced { Some(SLICE_NS) } else { left };
+    let count = sys::poll(&mut copy, most, mask)?;
     for (_, one) in ours {
         if let Ours::Stream(using) = one
             && using.gateway().is_some()
@@ -253,15 +308,16 @@ fn sleep(
         }
     }
     let mut others = 0;
+    let mut next = ours.iter().peekable();
     for (at, one) in fds.iter_mut().enumerate() {
-        match ours.iter().find(|(ours, _)| *ours == at) {
+        match next_of(&mut next, at) {
             None => {
                 one.revents = copy[at].revents;
                 others += usize::from(one.revents != 0);
             }
-            Some((_, Ours::Stream(using))) if copy[at].revents != 0 => {
+            Some(Ours::Stream(using)) if copy[at].revents != 0 => {
                 using.has_kernel_news.store(1, Ordering::Relaxed);
-                stream::take_old_bells(using, one.fd, 1);
+                take_bells(using, one.fd, ours);
             }
             Some(_) => {}
         }

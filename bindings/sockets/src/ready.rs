@@ -26,6 +26,11 @@ const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 
 const EVERYTHING: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
 
+/// Whether room is among the events.
+pub(crate) fn wants_room(events: u32) -> bool {
+    events & (OUT | WRNORM) != 0
+}
+
 /// What a stream is ready for. If `wants_room` and there is none, the other end tells of it later.
 pub(crate) fn of(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     let events = if stream::is_carried(using, fd) {
@@ -53,7 +58,9 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     let is_before = stream::is_before_ring(using);
     let is_behind = demotion::is_behind(using);
     let mut events = 0;
-    let has_news = using.has_kernel_news.load(Ordering::Relaxed) != 0;
+    // Before the kernel is asked: what it reports from now on is news again.
+    let has_news = using.has_kernel_news.load(Ordering::Relaxed) != 0
+        && using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
     let must_ask = has_news
         || other.out.back_at.load(Ordering::Acquire) != 0
         || own.has_ended.load(Ordering::Acquire) != 0
@@ -63,17 +70,22 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
         events |= kernel & (ERR | HUP | PRI);
         if is_before && kernel & IN != 0 && stream::is_before_ring(using) {
             events |= IN;
-        } else if is_behind && kernel & IN != 0 && demotion::after_ring(using, fd).is_ok() {
+        } else if is_behind && kernel & IN != 0 {
+            demotion::skip_bells(using, fd);
             let after = stream::ask(using, fd) as u16 as u32;
             events |= after & IN;
-        } else if has_news && !is_before {
-            using.has_kernel_news.store(0, Ordering::Relaxed);
+        }
+        if has_news && is_before {
+            using.has_kernel_news.store(1, Ordering::Relaxed);
         }
     }
     if is_behind && own.stash.load(Ordering::Acquire) != 0 {
         events |= IN;
     }
     let has_ended = own.has_ended.load(Ordering::Acquire);
+    if own.error.load(Ordering::Acquire) != 0 {
+        events |= ERR;
+    }
     let is_finished = other.out.is_finished.load(Ordering::Acquire) != 0;
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
     if is_finished || is_deaf || has_ended & ENDED != 0 {

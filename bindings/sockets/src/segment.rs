@@ -18,6 +18,8 @@ use crate::table::{self, Socket};
 
 /// Segments of one process: more connections than `SEGMENTS_MAX * SLOTS` stay with TCP.
 const SEGMENTS_MAX: usize = 2048;
+/// And what part of the descriptors that the process may have open: each segment takes one.
+const SEGMENTS_SHARE: u64 = 4;
 /// Hellos after which all processes that accept from a shared listener are taken to have the segment. Connections of programs that make fewer are all
 /// carried; of those that make many, one that comes to a process without the segment stays with TCP, and hellos begin again.
 const SHARED_HELLOS: u32 = 256;
@@ -160,10 +162,13 @@ fn enter(
         let _ = sys::close(fd);
         return Ok(SegmentRef(known));
     }
-    let empty = list
-        .iter()
-        .find(|segment| segment.address.load(Ordering::Acquire).is_null())
-        .copied();
+    let is_empty = |segment: &&&'static Segment| segment.address.load(Ordering::Acquire).is_null();
+    let empty = list.iter().find(is_empty).copied();
+    let mapped = list.len() - list.iter().filter(is_empty).count();
+    if mapped as u64 >= sys::open_files_limit() / SEGMENTS_SHARE {
+        let _ = sys::close(fd);
+        return Err(Errno(libc::EMFILE));
+    }
     let segment = match empty {
         Some(empty) => empty,
         None if list.len() >= SEGMENTS_MAX => {
@@ -221,10 +226,13 @@ fn take_of(
     for segment in list {
         let is_ours = !segment.address.load(Ordering::Acquire).is_null()
             && segment.target.with(|known| *known == (*target, pid));
-        if !is_ours || !is_wanted(segment) {
+        if !is_ours {
             continue;
         }
-        if let Some(slot) = free_slot(segment) {
+        // The kernel is asked only about those that have room.
+        if let Some(slot) = free_slot(segment)
+            && is_wanted(segment)
+        {
             segment.taken.fetch_or(1 << slot, Ordering::Relaxed);
             segment.users.fetch_add(1, Ordering::AcqRel);
             return Some((SegmentRef(segment), slot));

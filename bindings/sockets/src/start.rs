@@ -41,7 +41,13 @@ extern "C" fn finish() {
     table::for_each_stream(|socket| {
         let using = table::using(socket);
         // The kernel closes it next; what is counted in shared memory would stay.
-        using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+        let end = using.mine();
+        if end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The other end asks the kernel from now on.
+            end.out.is_closed.store(1, Ordering::SeqCst);
+            crate::stream::mark(&using);
+            crate::stream::wake_gateway(&using);
+        }
     });
     explain::end();
 }

@@ -11,6 +11,7 @@
 //! for sleepers: a fence between the two on either side.
 
 mod far;
+mod kernel;
 mod places;
 mod waits;
 
@@ -22,15 +23,16 @@ use tsumuji_streams::news;
 use crate::explain::{self, Count};
 use crate::handshake;
 use crate::lock::hold;
-use crate::ring::{BY_BELLS, Broken, ENDED, OWED, RESET, RING_BYTES, Reading};
+use crate::ring::{Broken, ENDED, OWED, RESET, RING_BYTES, Reading};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
 
 pub(crate) use far::{end_events, wake_gateway};
-pub(crate) use places::{receive_into, send_from};
-use waits::SLICE_NS;
-pub(crate) use waits::{wait_for_data, wait_for_room};
+pub(crate) use kernel::{ask, take_old_bells};
+use kernel::{end_by_kernel, note_error, take_bells};
+pub(crate) use places::{Source, receive_into, send_from};
+pub(crate) use waits::{Until, wait_for_data, wait_for_room};
 
 /// Bytes that are written before the receiver is told: it copies out while we copy in.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -38,8 +40,8 @@ const CHUNK_BYTES: usize = 128 << 10;
 pub(crate) const ROOM_BYTES: u64 = RING_BYTES / 4;
 /// Every how many-th call that did not need the kernel asks it how the connection is.
 const ASK_EVERY: u32 = 16;
-/// Bells taken out of the kernel at once.
-const BELLS: usize = 64;
+/// How long a call sleeps that peeks at more than there is.
+const PEEK_US: u64 = 250;
 /// Buffers of one system call; the rest goes with the next.
 const VECTORS: usize = 16;
 
@@ -80,22 +82,29 @@ fn go_over(using: &Use, fd: c_int) -> bool {
     true
 }
 
-/// What is left of the program's buffers after `skip` bytes, for one system call.
-fn rest<'a>(buffers: &[iovec], mut skip: usize, room: &'a mut [iovec; VECTORS]) -> &'a [iovec] {
+/// What is left of the program's buffers after `skip` bytes, `most` bytes of it, for one system call.
+fn rest<'a>(
+    buffers: &[iovec],
+    mut skip: usize,
+    mut most: usize,
+    room: &'a mut [iovec; VECTORS],
+) -> &'a [iovec] {
     let mut count = 0;
     for buffer in buffers {
-        if skip >= buffer.iov_len && buffer.iov_len > 0 {
+        if skip >= buffer.iov_len {
             skip -= buffer.iov_len;
             continue;
         }
-        if count == VECTORS {
+        if count == VECTORS || most == 0 {
             break;
         }
+        let bytes = (buffer.iov_len - skip).min(most);
         room[count] = iovec {
             iov_base: buffer.iov_base.wrapping_byte_add(skip),
-            iov_len: buffer.iov_len - skip.min(buffer.iov_len),
+            iov_len: bytes,
         };
         count += 1;
+        most -= bytes;
         skip = 0;
     }
     &room[..count]
@@ -148,64 +157,6 @@ fn broken(using: &Use, _: Broken) -> Errno {
     Errno(libc::ECONNRESET)
 }
 
-/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so.
-fn is_by_bells(using: &Use) -> bool {
-    let (end, other) = (using.mine(), using.theirs());
-    let known = end.own.has_ended.load(Ordering::Acquire);
-    known & (ENDED | RESET) == 0
-        && using.is_carried.load(Ordering::Acquire) != 0
-        && end.out.bells.load(Ordering::Acquire) > other.own.bells_taken.load(Ordering::Acquire)
-        && end.out.back_at.load(Ordering::Relaxed) == 0
-        && other.out.ends_by_reset.load(Ordering::Acquire) == 0
-        && using.writer().unread() == Ok(0)
-}
-
-/// The kernel has reported an error, which the program shall learn when it has read what there is.
-fn note_error(using: &Use, error: Errno) {
-    let own = &using.mine().own;
-    if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
-        own.has_ended
-            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
-    } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
-        own.error.store(error.0 as u32, Ordering::Relaxed);
-        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
-    }
-}
-
-/// Asks the kernel whether the connection still stands.
-pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
-    if let Some(gateway) = using.gateway() {
-        return far::ask(using, fd, gateway);
-    }
-    let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
-    let own = &using.mine().own;
-    if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
-        own.has_ended
-            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
-    }
-    if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 {
-        events &= !(libc::POLLERR | libc::POLLHUP);
-        return events | libc::POLLRDHUP;
-    }
-    let mut ended = 0;
-    // For an end that has shut down reading, the kernel reports that itself.
-    let is_deaf = using.mine().own.is_deaf.load(Ordering::Relaxed) != 0;
-    let mut ends = libc::POLLHUP;
-    if !is_deaf {
-        ends |= libc::POLLRDHUP;
-    }
-    if events & ends != 0 {
-        ended |= ENDED;
-    }
-    if events & (libc::POLLERR | libc::POLLHUP) != 0 {
-        ended |= RESET;
-    }
-    if ended != 0 {
-        using.mine().own.has_ended.fetch_or(ended, Ordering::AcqRel);
-    }
-    events
-}
-
 /// Sends all of the program's buffers, or what there is room for if the socket or the call does not wait.
 pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
@@ -217,6 +168,7 @@ pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> R
     let is_patient = flags & libc::MSG_DONTWAIT == 0
         && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
     let mut sent = 0;
+    let mut until = Until::new(libc::SO_SNDTIMEO);
     let outcome = loop {
         match try_send(using, fd, buffers, sent, total, flags) {
             Ok(bytes) => {
@@ -226,7 +178,7 @@ pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> R
                 }
             }
             Err(AGAIN) if is_patient => {
-                if let Err(error) = wait_for_room(using, fd) {
+                if let Err(error) = wait_for_room(using, fd, &mut until) {
                     break Err(error);
                 }
             }
@@ -240,7 +192,45 @@ pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> R
             }
             Err(error)
         }
-        _ => Ok(sent),
+        outcome => {
+            put_back(using, outcome);
+            Ok(sent)
+        }
+    }
+}
+
+/// Errors that are of one call only.
+const PASSING: [i32; 6] = [
+    libc::EAGAIN,
+    libc::EINTR,
+    libc::EPIPE,
+    libc::EBADF,
+    libc::EFAULT,
+    libc::EINVAL,
+];
+
+/// An error that was put back, or that the kernel has told of before the program asked.
+fn stored_error(using: &Use) -> Result<()> {
+    let error = &using.mine().own.error;
+    if error.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    match error.swap(0, Ordering::AcqRel) {
+        0 => Ok(()),
+        error => Err(Errno(error as i32)),
+    }
+}
+
+/// An error that came after a part of a call's bytes is the next call's.
+fn put_back(using: &Use, outcome: Result<()>) {
+    if let Err(Errno(error)) = outcome
+        && !PASSING.contains(&error)
+    {
+        using
+            .mine()
+            .own
+            .error
+            .store(error as u32, Ordering::Relaxed);
     }
 }
 
@@ -256,6 +246,7 @@ fn try_send(
     let end = using.mine();
     let _held = hold(&end.own.sending);
     if !is_ring && end.out.switch_at.load(Ordering::Relaxed) == 0 {
+        stored_error(using)?;
         let sent = send_by_tcp(fd, buffers, skip, flags)?;
         end.own.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
         return Ok(sent);
@@ -264,6 +255,7 @@ fn try_send(
         return Ok(sent);
     }
     if end.out.back_at.load(Ordering::Relaxed) != 0 {
+        stored_error(using)?;
         return send_by_tcp(fd, buffers, skip, flags);
     }
     let ring = using.writer();
@@ -295,7 +287,7 @@ fn send_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, flags: c_int) -> Resul
     let mut room = NO_BUFFERS;
     let kept = flags & (libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE);
     let flags = kept | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    sys::send_vector(fd, rest(buffers, skip, &mut room), flags)
+    sys::send_vector(fd, rest(buffers, skip, usize::MAX, &mut room), flags)
 }
 
 /// What stands against writing to the ring: an error, or an end for which `Some` bytes count as sent. Caller: holder of `sending`.
@@ -314,10 +306,7 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     }
     let has_ended = end.own.has_ended.load(Ordering::Relaxed);
     if has_ended & ENDED != 0 && end.out.back_at.load(Ordering::Relaxed) == 0 {
-        let error = end.own.error.swap(0, Ordering::AcqRel);
-        if error != 0 {
-            return Err(Errno(error as i32));
-        }
+        stored_error(using)?;
         // The kernel has the error that the program expects; or, the first time, the other end's kernel answers with a reset.
         out_count(using);
         return match sys::send(fd, &[0], libc::MSG_DONTWAIT) {
@@ -352,8 +341,18 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
         return sys::recv_vector(fd, buffers, flags);
     }
     let total: usize = buffers.iter().map(|buffer| buffer.iov_len).sum();
+    if flags & libc::MSG_PEEK != 0 && flags & libc::MSG_TRUNC != 0 {
+        // The program's buffers stay as they are, and may be none.
+        let mut room = vec![0u8; total.min(2 * RING_BYTES as usize)];
+        let buffer = iovec {
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
+        };
+        return receive(using, fd, &[buffer], flags & !libc::MSG_TRUNC);
+    }
     let is_patient = flags & libc::MSG_DONTWAIT == 0
         && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let mut until = Until::new(libc::SO_RCVTIMEO);
     let how = if flags & libc::MSG_PEEK != 0 {
         Reading::Peek
     } else if flags & libc::MSG_TRUNC != 0 {
@@ -376,8 +375,11 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
                 if bytes >= wanted || !is_patient || is_over(using) {
                     break Ok(());
                 }
+                // No news come of bytes behind those that are known.
+                if let Err(error) = until.left(fd).and_then(|_| sys::try_sleep_us(PEEK_US)) {
+                    break Err(error);
+                }
                 received = 0;
-                sys::sleep_us(SLICE_NS / 1000 / 4);
             }
             Ok(bytes) => {
                 received += bytes;
@@ -386,7 +388,7 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
                 }
             }
             Err(AGAIN) if is_patient => {
-                if let Err(error) = wait_for_data(using, fd) {
+                if let Err(error) = wait_for_data(using, fd, &mut until) {
                     break Err(error);
                 }
             }
@@ -395,7 +397,10 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
     };
     match outcome {
         Err(error) if received == 0 => Err(error),
-        _ => Ok(received),
+        outcome => {
+            put_back(using, outcome);
+            Ok(received)
+        }
     }
 }
 
@@ -439,12 +444,19 @@ fn try_receive(
             if stash.load(Ordering::Acquire) != 0 {
                 return Ok(demotion::from_stash(using, buffers, skip, how));
             }
-            receive_by_tcp(fd, buffers, skip, how)
+            stored_error(using)?;
+            receive_by_tcp(fd, buffers, skip, usize::MAX, how)
         }
     }
 }
 
-fn receive_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, how: Reading) -> Result<usize> {
+fn receive_by_tcp(
+    fd: c_int,
+    buffers: &[iovec],
+    skip: usize,
+    most: usize,
+    how: Reading,
+) -> Result<usize> {
     let mut room = NO_BUFFERS;
     let flags = match how {
         Reading::Take => 0,
@@ -453,7 +465,7 @@ fn receive_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, how: Reading) -> Re
     };
     sys::recv_vector(
         fd,
-        rest(buffers, skip, &mut room),
+        rest(buffers, skip, most, &mut room),
         flags | libc::MSG_DONTWAIT,
     )
 }
@@ -467,17 +479,19 @@ fn receive_before_ring(
     how: Reading,
 ) -> Result<Option<usize>> {
     let own = &using.mine().own;
-    let received = receive_by_tcp(fd, buffers, skip, how);
-    // What the other end wrote before it sent what we have: it says from where on bytes are bells.
-    let switch_at = using.theirs().out.switch_at.load(Ordering::Acquire);
     let taken = own.tcp_taken.load(Ordering::Relaxed);
-    let left = match switch_at {
+    let left_now = || match using.theirs().out.switch_at.load(Ordering::Acquire) {
         0 => u64::MAX,
-        _ => (switch_at - 1).saturating_sub(taken),
+        switch_at => (switch_at - 1).saturating_sub(taken),
     };
+    // Behind the bells there may be data again.
+    let most = usize::try_from(left_now()).unwrap_or(usize::MAX);
+    let received = receive_by_tcp(fd, buffers, skip, most, how);
+    // What the other end wrote before it sent what we have: it says from where on bytes are bells.
+    let left = left_now();
     match received {
-        Ok(0) if (switch_at == 0 || left > 0) && far::is_early_end(using) => Err(AGAIN),
-        Ok(0) if switch_at == 0 || left > 0 => Ok(Some(0)),
+        Ok(0) if left > 0 && far::is_early_end(using) => Err(AGAIN),
+        Ok(0) if left > 0 => stored_error(using).map(|()| Some(0)),
         Ok(bytes) => {
             let data = (bytes as u64).min(left);
             if how != Reading::Peek {
@@ -538,10 +552,11 @@ pub(crate) fn until_something(
                 is_last_look = true;
                 continue;
             }
-            return match own.error.swap(0, Ordering::AcqRel) {
-                0 if has_ended => end_by_kernel(using, fd),
-                0 => Ok(Found::End),
-                error => Err(Errno(error as i32)),
+            stored_error(using)?;
+            return if has_ended {
+                end_by_kernel(using, fd)
+            } else {
+                Ok(Found::End)
             };
         }
         let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);
@@ -552,77 +567,6 @@ pub(crate) fn until_something(
         if !is_due || !waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT))? {
             return Err(AGAIN);
         }
-    }
-}
-
-/// The kernel's own word for an end: 0, or the error of a reset that nobody has been told.
-fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
-    let mut room = [0; BELLS];
-    let own = &using.mine().own;
-    loop {
-        match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
-            Ok(0) | Err(AGAIN) => return Ok(Found::End),
-            // Bells before the end.
-            Ok(bytes) => {
-                own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel);
-            }
-            Err(_) if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 => {
-                return Ok(Found::End);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Takes bells out of the kernel, or learns that the connection has ended. With flags 0 it waits for one of both. False: there was nothing.
-fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
-    if let Some(gateway) = using.gateway() {
-        if flags == 0 {
-            far::wait(using, fd, gateway, 0, waits::receive_timeout_ns(fd))?;
-        }
-        let before = using.mine().own.has_ended.load(Ordering::Acquire);
-        far::ask(using, fd, gateway);
-        return Ok(using.mine().own.has_ended.load(Ordering::Acquire) != before);
-    }
-    let own = &using.mine().own;
-    let rung = using.theirs().out.bells.load(Ordering::Acquire);
-    let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
-    let mut room = [0; BELLS];
-    // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
-    let most = (due as usize).clamp(1, BELLS);
-    match sys::recv(fd, &mut room[..most], flags) {
-        Ok(0) => {
-            if own.is_deaf.load(Ordering::Relaxed) == 0 {
-                own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
-            }
-            Ok(true)
-        }
-        Ok(bytes) => {
-            demotion::count_bells(using, bytes as u64, room[0]);
-            Ok(true)
-        }
-        Err(AGAIN) if flags != 0 => Ok(false),
-        Err(error) if error == AGAIN || error == Errno(libc::EINTR) => Err(error),
-        Err(error) => {
-            note_error(using, error);
-            Ok(true)
-        }
-    }
-}
-
-/// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
-pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
-    if let Some(gateway) = using.gateway() {
-        let _ = waits::at_once(using, || {
-            far::drain(gateway);
-            Ok(true)
-        });
-        return;
-    }
-    let rung = using.theirs().out.bells.load(Ordering::Acquire);
-    let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
-    if rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
-        let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));
     }
 }
 
@@ -664,6 +608,26 @@ pub(crate) fn unread_bytes(using: &Use, fd: c_int) -> u64 {
 /// Bytes that the other end has not taken, as `SIOCOUTQ` counts them.
 pub(crate) fn unsent_bytes(using: &Use) -> u64 {
     using.writer().unread().unwrap_or(0)
+}
+
+/// What an edge is known by: the position up to which the other end has written, and bits that are set by an end and by room.
+pub(crate) fn progress(using: &Use) -> (u64, u32) {
+    let (own, out) = (&using.mine().own, &using.theirs().out);
+    let has_room = using.writer().room().is_ok_and(|room| room >= ROOM_BYTES);
+    let bits = [
+        out.is_finished.load(Ordering::Acquire) != 0,
+        out.is_closed.load(Ordering::Acquire) != 0,
+        out.back_at.load(Ordering::Acquire) != 0,
+        own.is_deaf.load(Ordering::Acquire) != 0,
+        own.has_ended.load(Ordering::Acquire) & ENDED != 0,
+        own.has_ended.load(Ordering::Acquire) & RESET != 0,
+        has_room,
+    ];
+    let state = bits
+        .iter()
+        .rev()
+        .fold(0, |bits, bit| bits << 1 | u32::from(*bit));
+    (out.tail.load(Ordering::Acquire), state)
 }
 
 /// Something to be received, or an end.

@@ -6,15 +6,17 @@
 //! Invariant: no function here touches `errno`; errors are numbers.
 #![allow(unsafe_code)] // System calls: nothing below them is safe.
 
+mod files;
 mod memory;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_void, epoll_event, iovec, pollfd, timespec};
 
+pub(crate) use files::{gives_rights, is_executable, read_file, seek, write_line};
 pub(crate) use memory::{
-    file_size_limit, futex_wait, futex_wake, map_private, map_shared, sealed_identity,
-    sealed_memfd, shared_word, unmap,
+    file_size_limit, futex_wait, futex_wake, map_private, map_shared, open_files_limit,
+    sealed_identity, sealed_memfd, shared_word, unmap,
 };
 
 /// An `errno`.
@@ -152,17 +154,23 @@ pub(crate) fn sched_yield() {
 }
 
 pub(crate) fn sleep_us(us: u64) {
+    let _ = try_sleep_us(us);
+}
+
+/// As `sleep_us`; an error if a signal has ended it.
+pub(crate) fn try_sleep_us(us: u64) -> Result<()> {
     let time = timespec {
         tv_sec: 0,
         tv_nsec: (us * 1000) as i64,
     };
     // SAFETY: the time lives until the call is over.
-    let _ = unsafe {
+    unsafe {
         call(
             libc::SYS_nanosleep,
             [&raw const time as usize, 0, 0, 0, 0, 0],
         )
-    };
+    }
+    .map(|_| ())
 }
 
 /// Nanoseconds of the monotonic clock; by the vDSO where there is one.
@@ -568,44 +576,6 @@ pub(crate) fn unread_bytes(fd: c_int) -> usize {
     result.map_or(0, |_| count.max(0) as usize)
 }
 
-/// Reads the beginning of a file; 0 if it cannot be read.
-pub(crate) fn read_file(path: *const libc::c_char, room: &mut [u8]) -> usize {
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let words = [
-        libc::AT_FDCWD as isize as usize,
-        path as usize,
-        flags,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: the kernel checks the path (EFAULT).
-    let Ok(fd) = (unsafe { call(libc::SYS_openat, words) }) else {
-        return 0;
-    };
-    let bytes = transfer(
-        libc::SYS_read,
-        fd as c_int,
-        room.as_mut_ptr(),
-        room.len(),
-        0,
-    );
-    let _ = close(fd as c_int);
-    bytes.unwrap_or(0)
-}
-
-/// Less than this may not be enough for what is explained.
-const LINES_BYTES: u64 = 1 << 30;
-
-/// Writes a line to a descriptor of our own; what does not fit is lost.
-pub(crate) fn write_line(fd: c_int, text: &str) {
-    if file_size_limit() < LINES_BYTES {
-        // The descriptor may be a file's, and the kernel would end the process by a signal.
-        return;
-    }
-    let _ = transfer(libc::SYS_write, fd, text.as_ptr().cast_mut(), text.len(), 0);
-}
-
 /// The word that `errno` is for this thread.
 pub(crate) fn set_errno(error: Errno) {
     // SAFETY: the C library's address of this thread's `errno` is valid.
@@ -637,11 +607,4 @@ pub(crate) fn usable_cores() -> u32 {
         Ok(_) => mask.iter().map(|word| word.count_ones()).sum(),
         Err(_) => 1,
     }
-}
-
-pub(crate) fn seek(fd: c_int, offset: usize, whence: c_int) -> Result<usize> {
-    numbers(
-        libc::SYS_lseek,
-        [fd_word(fd), offset, whence as usize, 0, 0, 0],
-    )
 }

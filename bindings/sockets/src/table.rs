@@ -48,6 +48,9 @@ pub(crate) struct Socket {
     /// Calls that found nothing, and calls that sent, since the kernel was last asked.
     pub(crate) empty_calls: AtomicU32,
     pub(crate) sends: AtomicU32,
+    /// Threads that sleep in `poll` for it, and whether they ever were several.
+    pub(crate) pollers: AtomicU32,
+    pub(crate) has_pollers: AtomicU32,
     pub(crate) spin: crate::idle::Spin,
     /// Bytes by ring, sent and received, for `--explain`.
     pub(crate) sent: std::sync::atomic::AtomicU64,
@@ -214,6 +217,11 @@ fn word(fd: i32) -> Option<&'static AtomicUsize> {
     }
     // SAFETY: the table has `LIMIT` words and stays.
     Some(unsafe { &*table.add(fd as usize) })
+}
+
+/// Standard input, output and error: the C library and its children read and write them past us, so streams there stay with TCP.
+pub(crate) fn is_standard(fd: i32) -> bool {
+    (0..=2).contains(&fd)
 }
 
 /// Whether the descriptor is none of our business.
@@ -386,6 +394,8 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
             has_kernel_news: AtomicU32::new(0),
             empty_calls: AtomicU32::new(0),
             sends: AtomicU32::new(0),
+            pollers: AtomicU32::new(0),
+            has_pollers: AtomicU32::new(0),
             spin: crate::idle::Spin::new(),
             sent: std::sync::atomic::AtomicU64::new(0),
             received: std::sync::atomic::AtomicU64::new(0),
@@ -408,6 +418,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
     socket.side.store(side as u32, Ordering::Relaxed);
     socket.is_carried.store(0, Ordering::Relaxed);
     socket.has_kernel_news.store(1, Ordering::Relaxed);
+    socket.has_pollers.store(0, Ordering::Relaxed);
     socket.sent.store(0, Ordering::Relaxed);
     socket.received.store(0, Ordering::Relaxed);
     socket.spin.reset();

@@ -32,6 +32,9 @@ pub const RING_BYTES: u64 = 1 << 20;
 /// A producer does not go back to the beginning of a ring before this position: that much stays in the nearest cache.
 const REWIND_BYTES: u64 = 16 << 10;
 
+/// How often `unread` looks while another thread takes bytes.
+const LOOKS_MAX: u32 = 1000;
+
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 1024;
 
@@ -40,7 +43,7 @@ pub const SEGMENT_BYTES: usize =
     HEADER_BYTES + SLOTS * SLOT_BYTES + SLOTS * 2 * RING_BYTES as usize;
 
 /// Of the form above; changes with it.
-pub const MAGIC: u64 = 0x7473_756d_736f_0001;
+pub const MAGIC: u64 = 0x7473_756d_736f_0002;
 
 /// The state of a slot is its generation, shifted, and these bits.
 pub const OFFERED: u64 = 1;
@@ -191,6 +194,8 @@ pub struct Slot {
     pub port: AtomicU32,
     /// Addresses of both ends, as `address::Pair` packs them; valid once confirmed.
     pub pair: [AtomicU64; 6],
+    /// Those of the connection that the server has claimed it for; valid once claimed by a server of this host.
+    pub claimed: [AtomicU64; 6],
     /// Of the client and of the server.
     pub ends: [End; 2],
 }
@@ -282,10 +287,14 @@ pub struct Ring {
 impl Ring {
     /// Position of the consumer, and bytes between it and `tail`.
     fn used(&self, tail: u64, head: u64) -> Result<(u64, u64), Broken> {
+        self.used_but(tail, head, self.out.skip_from.load(Ordering::Relaxed))
+    }
+
+    fn used_but(&self, tail: u64, head: u64, skip_from: u64) -> Result<(u64, u64), Broken> {
         if tail == head {
             return Ok((head, 0));
         }
-        let head = if self.out.skip_from.load(Ordering::Relaxed) == head {
+        let head = if skip_from == head {
             next_multiple(head)
         } else {
             head
@@ -297,11 +306,21 @@ impl Ring {
         Ok((head, used))
     }
 
-    /// Unread bytes.
+    /// Unread bytes. Callers hold no lock: words that change while they are read are read again.
     pub fn unread(&self) -> Result<u64, Broken> {
-        let tail = self.out.tail.load(Ordering::Acquire);
-        let head = self.inn.head.load(Ordering::Acquire);
-        self.used(tail, head).map(|(_, used)| used)
+        let mut head = self.inn.head.load(Ordering::Acquire);
+        let mut looks = 0;
+        loop {
+            let tail = self.out.tail.load(Ordering::Acquire);
+            let skip_from = self.out.skip_from.load(Ordering::Acquire);
+            let again = self.inn.head.load(Ordering::Acquire);
+            looks += 1;
+            if again == head || looks == LOOKS_MAX {
+                let used = self.used_but(tail, again, skip_from);
+                return used.map(|(_, used)| used);
+            }
+            head = again;
+        }
     }
 
     /// Room for the producer.

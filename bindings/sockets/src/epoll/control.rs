@@ -47,46 +47,34 @@ pub(crate) fn control(
     let is_carried = stream::is_carried(using, fd);
     let interest = match (operation, active, known) {
         (libc::EPOLL_CTL_ADD, Some(_), _) => return Err(Errno(libc::EEXIST)),
-        (libc::EPOLL_CTL_ADD, None, Some(left)) => left,
-        (libc::EPOLL_CTL_ADD, None, None) => {
-            let interest = arena::take().ok_or(Errno(libc::ENOMEM))?;
-            let data = std::ptr::from_ref(interest) as u64;
-            let events = if is_carried {
-                KERNEL_EVENTS
-            } else {
-                event.events
-            };
-            set(interest, epoll, using, fd);
-            if is_carried {
-                stream::take_old_bells(using, fd, 1);
-            }
-            if let Err(error) = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, fd, events, data) {
-                arena::give_back(interest);
-                return Err(error);
-            }
-            if let Some(gateway) = using.gateway() {
-                let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, gateway, GATEWAY_EVENTS, data);
-            }
-            using.interests.with(|all| all.push(interest));
-            interest
+        (libc::EPOLL_CTL_ADD, None, Some(left)) => {
+            change(epoll, using, left, &event)?;
+            left
         }
-        (libc::EPOLL_CTL_MOD, Some(active), _) => active,
+        (libc::EPOLL_CTL_ADD, None, None) => add(epoll, fd, using, &event, is_carried)?,
+        (libc::EPOLL_CTL_MOD, Some(active), _) => {
+            change(epoll, using, active, &event)?;
+            active
+        }
         (libc::EPOLL_CTL_MOD, None, _) => return Err(Errno(libc::ENOENT)),
         _ => return Err(Errno(libc::EINVAL)),
     };
-    interest.events.store(event.events, Ordering::Relaxed);
-    interest.data.store(event.u64, Ordering::Relaxed);
-    interest.is_spent.store(0, Ordering::Relaxed);
-    interest.told.store(0, Ordering::Relaxed);
-    interest.is_active.store(1, Ordering::Release);
     if !is_carried {
+        let data = std::ptr::from_ref(interest) as u64;
         if operation == libc::EPOLL_CTL_MOD {
-            let data = std::ptr::from_ref(interest) as u64;
             sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, event.events, data)?;
+        }
+        // Another thread may have taken the stream over meanwhile.
+        if using.is_carried.load(Ordering::Acquire) != 0 {
+            take_over(using);
+            let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, KERNEL_EVENTS, data);
         }
         return Ok(());
     }
     epoll.state.with(|state| {
+        if !is_for(interest, epoll, using) {
+            return;
+        }
         if interest.is_ours.load(Ordering::Relaxed) == 0 {
             epoll.watch(state, interest);
         } else {
@@ -99,6 +87,62 @@ pub(crate) fn control(
     Ok(())
 }
 
+/// Whether the interest is still that of the stream in the instance: another thread may have closed either, and the interest may be in use again.
+fn is_for(interest: &Interest, epoll: &Epoll, using: &Use) -> bool {
+    interest.is_of(epoll) && std::ptr::eq(interest.socket.load(Ordering::Acquire), using.socket())
+}
+
+fn change(epoll: &Epoll, using: &Use, interest: &Interest, event: &epoll_event) -> Result<()> {
+    epoll.state.with(|_| {
+        if !is_for(interest, epoll, using) {
+            return Err(Errno(libc::ENOENT));
+        }
+        interest.events.store(event.events, Ordering::Relaxed);
+        interest.data.store(event.u64, Ordering::Relaxed);
+        interest.is_spent.store(0, Ordering::Relaxed);
+        interest.told.store(0, Ordering::Relaxed);
+        interest.is_active.store(1, Ordering::Release);
+        Ok(())
+    })
+}
+
+/// A new interest. It is whole before the kernel knows of it: another thread may be told of its first edge at once.
+fn add(
+    epoll: &'static Epoll,
+    fd: c_int,
+    using: &Use,
+    event: &epoll_event,
+    is_carried: bool,
+) -> Result<&'static Interest> {
+    let kernel = epoll.fd.load(Ordering::Relaxed);
+    let interest = arena::take().ok_or(Errno(libc::ENOMEM))?;
+    let data = std::ptr::from_ref(interest) as u64;
+    let events = if is_carried {
+        KERNEL_EVENTS
+    } else {
+        event.events
+    };
+    set(interest, epoll, using, fd);
+    change(epoll, using, interest, event)?;
+    if is_carried {
+        stream::take_old_bells(using, fd, 1);
+    }
+    using.interests.with(|all| all.push(interest));
+    if let Err(error) = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, fd, events, data) {
+        using.interests.with(|all| {
+            all.retain(|one| !std::ptr::eq(*one, interest));
+        });
+        epoll
+            .state
+            .with(|state| epoll.drop_interest(state, interest));
+        return Err(error);
+    }
+    if let Some(gateway) = using.gateway() {
+        let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, gateway, GATEWAY_EVENTS, data);
+    }
+    Ok(interest)
+}
+
 fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
     interest.fd.store(fd, Ordering::Relaxed);
     interest.is_ours.store(0, Ordering::Relaxed);
@@ -107,6 +151,8 @@ fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
     interest.has_edge.store(0, Ordering::Relaxed);
     interest.was_reported.store(0, Ordering::Relaxed);
     interest.is_active.store(0, Ordering::Relaxed);
+    interest.seen_tail.store(u64::MAX, Ordering::Relaxed);
+    interest.seen_state.store(0, Ordering::Relaxed);
     interest.socket.store(
         std::ptr::from_ref(using.socket()).cast_mut(),
         Ordering::Release,
@@ -188,13 +234,14 @@ pub(crate) fn forget(using: &Use) {
     }
 }
 
-/// In a forked child: ready bits and waiters are the parent's. Streams are looked at one by one.
+/// In a forked child: ready bits and waiters are the parent's, and so are sleepers. Streams are looked at one by one.
 pub(crate) fn after_fork() {
     for epoll in LIVE.with(|live| live.clone()) {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.state.with(|state| state.watched.clear());
     }
     table::for_each_stream(|socket| {
+        socket.pollers.store(0, Ordering::Relaxed);
         for interest in socket.interests.with(|all| all.clone()) {
             let is_ours = interest.is_ours.load(Ordering::Relaxed) != 0;
             if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Relaxed))

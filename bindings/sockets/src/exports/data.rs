@@ -9,7 +9,7 @@ use libc::{
 };
 
 use super::{number, size};
-use crate::stream::{self, Found};
+use crate::stream::{self, Found, Source, Until};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{exec, real};
@@ -18,6 +18,8 @@ use crate::{exec, real};
 const IOV_MAX: usize = 1024;
 /// Bytes of one step of `sendfile` and `splice`.
 const PIECE_BYTES: usize = 256 << 10;
+/// A pipe that has any room takes so many.
+const PIPE_BYTES: usize = 4096;
 
 fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
     [iovec {
@@ -29,9 +31,9 @@ fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
 
 /// # Safety
 /// `vector` has `count` entries.
-unsafe fn vector<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec]> {
+unsafe fn vector<'a>(vector: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec]> {
     if count > IOV_MAX {
-        return Err(Errno(libc::EINVAL));
+        return Err(Errno(too_many));
     }
     if count == 0 {
         return Ok(&[]);
@@ -92,7 +94,7 @@ pub(crate) unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c
     match table::stream(fd) {
         Some(using) => {
             // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize) };
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
             size(buffers.and_then(|buffers| receive(&using, fd, buffers, 0)))
         }
         // SAFETY: the program's own arguments.
@@ -105,7 +107,7 @@ pub(crate) unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: 
     match table::stream(fd) {
         Some(using) => {
             // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize) };
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
             size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, 0)))
         }
         // SAFETY: the program's own arguments.
@@ -218,7 +220,7 @@ unsafe fn receive_message(
     // SAFETY: the program's own message.
     let message = unsafe { message.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
     message.msg_namelen = 0;
     message.msg_controllen = 0;
@@ -261,7 +263,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
         return size(Err(Errno(libc::EFAULT)));
     };
     // SAFETY: the program's own vector.
-    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen) };
+    let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags)))
 }
 
@@ -289,6 +291,15 @@ unsafe fn pass_on(message: &msghdr) {
     }
 }
 
+fn ns_of(time: &timespec) -> Option<u64> {
+    let is_legal = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
+    is_legal.then(|| {
+        (time.tv_sec as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(time.tv_nsec as u64)
+    })
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -300,6 +311,13 @@ pub(crate) unsafe extern "C" fn recvmmsg(
     let Some(using) = table::stream(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    // SAFETY: the program's own time.
+    let timeout = unsafe { timeout.as_mut() };
+    let until_ns = match timeout.as_deref().map(ns_of) {
+        None => None,
+        Some(Some(ns)) => Some(sys::now_ns().saturating_add(ns)),
+        Some(None) => return number(Err(Errno(libc::EINVAL))),
     };
     let mut later = flags & !libc::MSG_WAITFORONE;
     let mut received = 0;
@@ -319,13 +337,17 @@ pub(crate) unsafe extern "C" fn recvmmsg(
                 if flags & libc::MSG_WAITFORONE != 0 {
                     later |= libc::MSG_DONTWAIT;
                 }
-                if bytes == 0 {
+                // As the kernel does: the time counts between messages.
+                if bytes == 0 || until_ns.is_some_and(|until_ns| sys::now_ns() >= until_ns) {
                     break;
                 }
             }
             Err(_) if received > 0 => break,
             Err(error) => return number(Err(error)),
         }
+    }
+    if let (Some(timeout), Some(until_ns)) = (timeout, until_ns) {
+        *timeout = sys::to_timespec(until_ns.saturating_sub(sys::now_ns()));
     }
     received as c_int
 }
@@ -347,7 +369,7 @@ pub(crate) unsafe extern "C" fn sendmmsg(
         let result = unsafe {
             let message = messages.add(sent);
             let header = &(*message).msg_hdr;
-            let result = vector(header.msg_iov, header.msg_iovlen)
+            let result = vector(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE)
                 .and_then(|buffers| stream::send(&using, fd, buffers, flags));
             if let Ok(bytes) = result {
                 (*message).msg_len = bytes as c_uint;
@@ -400,10 +422,14 @@ fn send_file(
     // Without an offset the file's own position counts; what cannot seek has none.
     let position = match &offset {
         Some(offset) => **offset as usize,
-        None => sys::seek(from, 0, libc::SEEK_CUR)?,
+        None => match sys::seek(from, 0, libc::SEEK_CUR) {
+            Err(Errno(libc::ESPIPE)) => return Err(Errno(libc::EINVAL)),
+            position => position?,
+        },
     };
     let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
     let mut sent = 0;
+    let mut until = Until::new(libc::SO_SNDTIMEO);
     let outcome = loop {
         if sent >= count {
             break Ok(());
@@ -412,11 +438,11 @@ fn send_file(
         let fill = |place: *mut u8, bytes: usize| {
             sys::transfer(libc::SYS_pread64, from, place, bytes, position + sent)
         };
-        match stream::send_from(using, out, most, fill) {
+        match stream::send_from(using, out, most, Source::File, fill) {
             Ok(0) => break Ok(()),
             Ok(bytes) => sent += bytes,
             Err(sys::AGAIN) if is_patient => {
-                if let Err(error) = stream::wait_for_room(using, out) {
+                if let Err(error) = stream::wait_for_room(using, out, &mut until) {
                     break Err(error);
                 }
             }
@@ -449,15 +475,64 @@ pub(crate) unsafe extern "C" fn splice(
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    if count == 0 {
+        return 0;
+    }
     let is_impatient = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let has_offset = [from_offset, to_offset].map(|offset| !offset.is_null());
     if let Some(using) = table::stream(from) {
-        return size(splice_out(&using, from, to, count, is_impatient));
+        let checked = check_splice(to, has_offset[1], has_offset[0]);
+        return size(checked.and_then(|()| splice_out(&using, from, to, count, is_impatient)));
     }
     if let Some(using) = table::stream(to) {
-        return size(splice_in(&using, to, from, count, is_impatient));
+        let checked = check_splice(from, has_offset[0], has_offset[1]);
+        let result = checked.and_then(|()| splice_in(&using, to, from, count, is_impatient));
+        if result == Err(Errno(libc::EPIPE)) {
+            sys::raise_sigpipe();
+        }
+        return size(result);
     }
     // SAFETY: the program's own arguments.
     unsafe { real::splice(from, from_offset, to, to_offset, count, flags) }
+}
+
+/// What the kernel asks of a socket and what is not to be one.
+fn check_splice(pipe: c_int, has_pipe_offset: bool, has_offset: bool) -> Result<()> {
+    sys::fcntl(pipe, libc::F_GETFD, 0)?;
+    if sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0).is_err() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if has_pipe_offset {
+        return Err(Errno(libc::ESPIPE));
+    }
+    if has_offset {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(())
+}
+
+/// Waits for `events` of a pipe, or for its other end's end; what there is of them.
+fn wait_for_pipe(pipe: c_int, events: i16, is_impatient: bool) -> Result<i16> {
+    loop {
+        let found = sys::poll_now(pipe, events);
+        if found != 0 {
+            return Ok(found);
+        }
+        if is_impatient {
+            return Err(sys::AGAIN);
+        }
+        let mut fds = [libc::pollfd {
+            fd: pipe,
+            events,
+            revents: 0,
+        }];
+        match sys::poll(&mut fds, None, std::ptr::null()) {
+            Err(Errno(libc::EINTR)) if sys::do_handlers_restart() => {}
+            outcome => {
+                outcome?;
+            }
+        }
+    }
 }
 
 fn splice_out(
@@ -467,15 +542,30 @@ fn splice_out(
     count: usize,
     is_impatient: bool,
 ) -> Result<usize> {
-    let is_patient = !is_impatient && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let is_impatient = is_impatient || sys::is_nonblocking(pipe);
+    let mut until = Until::new(libc::SO_RCVTIMEO);
+    let most = count.min(PIECE_BYTES);
+    // No more than a pipe with room takes at once: the stream is locked meanwhile.
+    let drain = |place: *mut u8, bytes: usize| {
+        let mut done = 0;
+        while done < bytes && sys::poll_now(pipe, libc::POLLOUT) != 0 {
+            let part = (bytes - done).min(PIPE_BYTES);
+            match sys::transfer(libc::SYS_write, pipe, place.wrapping_add(done), part, 0) {
+                Ok(more) => done += more,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    };
     loop {
-        let most = count.min(PIECE_BYTES);
-        let drain =
-            |place: *mut u8, bytes: usize| sys::transfer(libc::SYS_write, pipe, place, bytes, 0);
+        wait_for_pipe(pipe, libc::POLLOUT, is_impatient)?;
         match stream::receive_into(using, fd, most, drain) {
             Ok(Found::Bytes(bytes)) => return Ok(bytes),
-            Ok(_) => return Ok(0),
-            Err(sys::AGAIN) if is_patient => stream::wait_for_data(using, fd)?,
+            Ok(Found::End) => return Ok(0),
+            Ok(Found::Tcp) => {}
+            Err(sys::AGAIN) if is_patient => stream::wait_for_data(using, fd, &mut until)?,
             Err(error) => return Err(error),
         }
     }
@@ -488,13 +578,17 @@ fn splice_in(
     count: usize,
     is_impatient: bool,
 ) -> Result<usize> {
-    let is_patient = !is_impatient && using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
+    let mut until = Until::new(libc::SO_SNDTIMEO);
     loop {
+        if wait_for_pipe(pipe, libc::POLLIN, is_impatient)? & libc::POLLIN == 0 {
+            return Ok(0);
+        }
         let most = count.min(PIECE_BYTES);
         let fill =
             |place: *mut u8, bytes: usize| sys::transfer(libc::SYS_read, pipe, place, bytes, 0);
-        match stream::send_from(using, fd, most, fill) {
-            Err(sys::AGAIN) if is_patient => stream::wait_for_room(using, fd)?,
+        match stream::send_from(using, fd, most, Source::Pipe, fill) {
+            Err(sys::AGAIN) if is_patient => stream::wait_for_room(using, fd, &mut until)?,
             outcome => return outcome,
         }
     }

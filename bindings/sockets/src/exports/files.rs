@@ -9,7 +9,7 @@ use libc::{FILE, off64_t, size_t, ssize_t};
 
 use super::{data, descriptors};
 use crate::lock::Locked;
-use crate::{handshake, real, table};
+use crate::{close as close_ours, handshake, real, table};
 
 #[repr(C)]
 struct Functions {
@@ -50,7 +50,14 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let is_ours = table::stream(fd).is_some_and(|using| !handshake::withdraw(&using));
+    let is_ours = table::stream(fd).is_some_and(|using| {
+        let is_plain = handshake::withdraw(&using);
+        if is_plain {
+            // The C library closes it past us.
+            close_ours::let_go(&using);
+        }
+        !is_plain
+    });
     if !is_ours {
         // SAFETY: the program's own arguments.
         return unsafe { real::fdopen(fd, mode) };

@@ -7,6 +7,7 @@ use libc::{c_int, c_ulong, c_void, sockaddr, socklen_t};
 
 use super::{descriptors, done};
 use crate::address::Address;
+use crate::ring::BY_BELLS;
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind, Use};
 use crate::{close, demotion, exec, handshake, listener, real, stream};
@@ -74,6 +75,13 @@ pub(crate) unsafe extern "C" fn connect(
     }
     // SAFETY: the program's own address, as long as it says.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length as usize) };
+    if let Some(using) = table::stream(fd) {
+        let result = connects();
+        if result == 0 && bytes[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes() {
+            close::disconnected(&using);
+        }
+        return result;
+    }
     handshake::connect(fd, bytes, connects)
 }
 
@@ -96,6 +104,9 @@ fn believed(
         return None;
     }
     let own = &using.mine().own;
+    if level == libc::IPPROTO_TCP && using.mine().out.back_at.load(Ordering::Acquire) != 0 {
+        return None;
+    }
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(&own.no_delay),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(&own.cork),
@@ -132,12 +143,20 @@ pub(crate) unsafe extern "C" fn getsockopt(
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, length) };
     if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-        let error = using.mine().own.error.swap(0, Ordering::AcqRel);
+        if using.is_carried.load(Ordering::Acquire) != 0 {
+            // Learns whether the other end has only left bells unread.
+            stream::ask(&using, fd);
+        }
+        let own = &using.mine().own;
+        let error = own.error.swap(0, Ordering::AcqRel);
+        let is_by_bells = own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0;
         let value = value.cast::<c_int>();
         // SAFETY: the kernel has just written an integer there.
         unsafe {
             if error != 0 && value.read_unaligned() == 0 {
                 value.write_unaligned(error as c_int);
+            } else if is_by_bells && value.read_unaligned() == libc::ECONNRESET {
+                value.write_unaligned(0);
             }
         }
     }

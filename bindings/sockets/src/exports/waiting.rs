@@ -157,6 +157,12 @@ pub(crate) unsafe extern "C" fn select(
             return real::select(count, reads, writes, others, timeout);
         }
         let time = timeout.as_mut();
+        if time
+            .as_ref()
+            .is_some_and(|time| time.tv_sec < 0 || time.tv_usec < 0)
+        {
+            return done(Err(Errno(libc::EINVAL)));
+        }
         let ns = time.as_ref().map(|time| {
             (time.tv_sec.max(0) as u64) * 1_000_000_000 + (time.tv_usec.max(0) as u64) * 1000
         });
@@ -293,8 +299,14 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
     unsafe {
         match watching(epoll) {
             Some(epoll) => wait(epoll, events, count, ns_of_ms(timeout), mask),
-            None if mask.is_null() => plainly(epoll, events, count, timeout),
-            None => real::epoll_pwait(epoll, events, count, timeout, mask),
+            None if mask.is_null() => {
+                plainly(epoll, events, count, ns_of_ms(timeout), mask, || {
+                    real::epoll_wait(epoll, events, count, timeout)
+                })
+            }
+            None => plainly(epoll, events, count, ns_of_ms(timeout), mask, || {
+                real::epoll_pwait(epoll, events, count, timeout, mask)
+            }),
         }
     }
 }
@@ -302,12 +314,18 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
 /// A stream may be put into the instance by another thread meanwhile: then what the kernel reports may be ours.
 ///
 /// # Safety
-/// As `epoll_wait`.
-unsafe fn plainly(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    let waits = || unsafe { real::epoll_wait(epoll, events, count, timeout) };
+/// As `epoll_wait`; `waits` is the kernel's.
+unsafe fn plainly(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+    waits: impl FnOnce() -> c_int,
+) -> c_int {
+    let began_ns = sys::now_ns();
     let found = match table::kind(epoll) {
-        Kind::Epoll(epoll) if timeout != 0 => epoll.slept(waits),
+        Kind::Epoll(epoll) if timeout_ns != Some(0) => epoll.slept(waits),
         _ => waits(),
     };
     match watching(epoll) {
@@ -318,8 +336,10 @@ unsafe fn plainly(epoll: c_int, events: *mut epoll_event, count: c_int, timeout:
             if kept > 0 {
                 return kept as c_int;
             }
+            let gone_ns = sys::now_ns().saturating_sub(began_ns);
+            let left_ns = timeout_ns.map(|ns| ns.saturating_sub(gone_ns));
             // SAFETY: as the caller promises.
-            unsafe { wait(epoll, events, count, ns_of_ms(timeout), std::ptr::null()) }
+            unsafe { wait(epoll, events, count, left_ns, mask) }
         }
         _ => found,
     }
@@ -338,7 +358,9 @@ pub(crate) unsafe extern "C" fn epoll_pwait2(
         match (watching(epoll), ns_of(timeout)) {
             (Some(epoll), Ok(ns)) => wait(epoll, events, count, ns, mask),
             (Some(_), Err(error)) => done(Err(error)),
-            (None, _) => real::epoll_pwait2(epoll, events, count, timeout, mask),
+            (None, ns) => plainly(epoll, events, count, ns.unwrap_or(None), mask, || {
+                real::epoll_pwait2(epoll, events, count, timeout, mask)
+            }),
         }
     }
 }

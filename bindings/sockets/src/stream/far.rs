@@ -10,7 +10,7 @@ use libc::{c_int, pollfd};
 
 use crate::explain::{self, Count};
 use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
-use crate::sys::{self, AGAIN, Errno, Result};
+use crate::sys::{self, AGAIN, Result};
 use crate::table::Use;
 
 /// Wakes the gateway, if there is one: something has changed that it does not look at by itself.
@@ -154,8 +154,6 @@ pub(super) fn wait(
             ask(using, fd, gateway);
             Ok(())
         }
-        // A call that has no time-out goes on after a signal if its handler wants that; here nobody tells which signal it was.
-        Err(Errno(libc::EINTR)) if timeout_ns.is_none() && sys::do_handlers_restart() => Ok(()),
-        Err(error) => Err(error),
+        Err(error) => super::waits::or_restart(timeout_ns, Err(error)),
     }
 }

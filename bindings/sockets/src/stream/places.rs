@@ -1,37 +1,60 @@
 //! Bytes that files and pipes write into the ring, or take out of it, themselves: `sendfile` and `splice`.
+//!
+//! Ends of a ring are locked while `fill` or `drain` runs, so neither may wait. Where TCP carries the data, bytes go by way of memory of ours.
 
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{c_int, iovec};
 
 use super::{
-    Found, before_ring, broken, has_taken, is_before_ring, is_carried, receive, send, tell,
+    Found, Until, before_ring, broken, has_taken, is_before_ring, is_carried, receive, send, tell,
     until_something, wait_for_room,
 };
 use crate::demotion;
 use crate::lock::hold;
-use crate::sys::{AGAIN, Result};
+use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 
 /// Bytes that go by way of memory of ours at once.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// Where bytes are that are sent by way of no memory of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// They stay there, and can be taken again.
+    File,
+    /// They have gone from there once they are taken, so they must be sent.
+    Pipe,
+}
 
 /// Sends what `fill` writes to the place that it is given: a part of the ring, or memory of ours where TCP carries the data. 0: `fill` had nothing.
 pub(crate) fn send_from(
     using: &Use,
     fd: c_int,
     most: usize,
+    source: Source,
     fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
 ) -> Result<usize> {
-    if !is_carried(using, fd) || using.mine().out.back_at.load(Ordering::Relaxed) != 0 {
-        return send_from_memory(using, fd, most, fill);
+    if !is_carried(using, fd) {
+        return send_from_memory(using, fd, most, source, fill);
     }
-    let end = using.mine();
-    let _held = hold(&end.own.sending);
+    let out = &using.mine().out;
+    let held = hold(&using.mine().own.sending);
     if let Some(sent) = before_ring(using, fd, most)? {
         return Ok(sent);
     }
+    if out.back_at.load(Ordering::Relaxed) != 0 {
+        drop(held);
+        return send_from_memory(using, fd, most, source, fill);
+    }
     let ring = using.writer();
+    if ring.room() == Ok(0) {
+        out.wants_room.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if ring.room() == Ok(0) {
+            return Err(AGAIN);
+        }
+    }
     let filled = ring
         .write_with(most, fill)
         .map_err(|what| broken(using, what))?;
@@ -39,24 +62,23 @@ pub(crate) fn send_from(
     if bytes > 0 {
         tell(using, fd, true);
         using.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        return Ok(bytes);
     }
-    end.out.wants_room.store(1, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    match ring.room() {
-        Ok(0) => Err(AGAIN),
-        _ => Ok(0),
-    }
+    Ok(bytes)
 }
 
-/// By way of memory of ours. What was taken from a pipe must go, so it waits for room.
+/// By way of memory of ours.
 #[cold]
 fn send_from_memory(
     using: &Use,
     fd: c_int,
     most: usize,
+    source: Source,
     fill: impl FnOnce(*mut u8, usize) -> Result<usize>,
 ) -> Result<usize> {
+    // Nothing is taken that would have to wait at once.
+    if sys::poll_now(fd, libc::POLLOUT) == 0 {
+        return Err(AGAIN);
+    }
     let mut room = vec![0u8; most.min(PIECE_BYTES)];
     let bytes = fill(room.as_mut_ptr(), room.len())?;
     let mut sent = 0;
@@ -65,16 +87,25 @@ fn send_from_memory(
             iov_base: room.as_mut_ptr().wrapping_add(sent).cast(),
             iov_len: bytes - sent,
         }];
-        match send(using, fd, &buffers, libc::MSG_NOSIGNAL) {
+        match send(using, fd, &buffers, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
             Ok(more) => sent += more,
-            Err(AGAIN) => wait_for_room(using, fd)?,
-            Err(error) => return Err(error),
+            // A time-out is none of these bytes' business: they have left the pipe.
+            Err(AGAIN) if source == Source::Pipe => {
+                let waited = wait_for_room(using, fd, &mut Until::new(libc::SO_SNDTIMEO));
+                if let Err(error) = waited
+                    && ![AGAIN, Errno(libc::EINTR)].contains(&error)
+                {
+                    return Err(error);
+                }
+            }
+            Err(error) if sent == 0 => return Err(error),
+            Err(_) => break,
         }
     }
-    Ok(bytes)
+    Ok(sent)
 }
 
-/// Hands what is unread to `drain`, which says how much it took.
+/// Hands what is unread to `drain`, which says how much it took. An error `AGAIN`: there was nothing, or it took nothing.
 pub(crate) fn receive_into(
     using: &Use,
     fd: c_int,
@@ -93,6 +124,9 @@ pub(crate) fn receive_into(
             return Ok(Found::End);
         }
         let taken = drain(room.as_mut_ptr(), bytes)?;
+        if taken == 0 {
+            return Err(AGAIN);
+        }
         buffers[0].iov_len = taken;
         receive(using, fd, &buffers, libc::MSG_DONTWAIT)?;
         return Ok(Found::Bytes(taken));

@@ -12,64 +12,131 @@ use crate::demotion;
 use crate::explain::{self, Count};
 use crate::lock::{hold, may_hold, thread};
 use crate::sys::{self, AGAIN, Errno, Result};
-use crate::table::Use;
+use crate::table::{self, Use};
 
 /// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
-pub(super) const SLICE_NS: u64 = 1_000_000;
+const SLICE_NS: u64 = 1_000_000;
 
 /// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
 const FOLLOW_NS: u64 = 100_000_000;
 
-pub(crate) fn wait_for_data(using: &Use, fd: c_int) -> Result<()> {
-    let inn = &using.mine().inn;
-    if is_before_ring(using) || using.is_carried.load(Ordering::Acquire) == 0 {
-        inn.is_asleep.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if !is_before_ring(using) {
-            return Ok(());
-        }
-        return in_turn(using, || match using.gateway() {
-            Some(gateway) => far::wait(using, fd, gateway, libc::POLLIN, receive_timeout_ns(fd)),
-            None => {
-                let mut room = [0; 1];
-                sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
-            }
-        });
-    }
-    if demotion::is_behind(using) {
-        return in_turn(using, || {
-            let mut room = [0; 1];
-            sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
-        });
-    }
-    if using
-        .spin
-        .until(|| has_news(using) || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0)
-    {
-        return Ok(());
-    }
-    inn.is_asleep.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if has_news(using) {
-        return Ok(());
-    }
-    explain::count(Count::Sleep);
-    in_turn(using, || take_bells(using, fd, 0).map(|_| ()))
+/// Until when a call waits: the socket's time-out counts from the call's first sleep.
+#[derive(Debug)]
+pub(crate) struct Until {
+    option: c_int,
+    began_ns: Option<u64>,
 }
 
-pub(crate) fn wait_for_room(using: &Use, fd: c_int) -> Result<()> {
+/// What is left of a time-out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    /// `None`: there is no time-out.
+    ns: Option<u64>,
+    /// Nothing of it has gone, so the kernel may count it by itself.
+    is_whole: bool,
+}
+
+impl Until {
+    /// By `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+    pub(crate) fn new(option: c_int) -> Self {
+        Self {
+            option,
+            began_ns: None,
+        }
+    }
+
+    /// An error: the time is over.
+    pub(crate) fn left(&mut self, fd: c_int) -> Result<Left> {
+        let is_whole = self.began_ns.is_none();
+        let now_ns = sys::now_ns();
+        let began_ns = *self.began_ns.get_or_insert(now_ns);
+        let ns = timeout_ns(fd, self.option).map(|ns| (began_ns + ns).saturating_sub(now_ns));
+        match ns {
+            Some(0) => Err(AGAIN),
+            ns => Ok(Left { ns, is_whole }),
+        }
+    }
+}
+
+/// The descriptor is still the stream's: another thread may have closed it while this one waited, and its number may be another connection's now.
+fn is_still(using: &Use, fd: c_int) -> Result<()> {
+    match table::stream(fd) {
+        Some(now) if std::ptr::eq(now.socket(), using.socket()) => Ok(()),
+        _ => Err(Errno(libc::EBADF)),
+    }
+}
+
+pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result<()> {
+    let inn = &using.mine().inn;
+    let has_ring = !is_before_ring(using) && using.is_carried.load(Ordering::Acquire) != 0;
+    let is_behind = has_ring && demotion::is_behind(using);
+    if has_ring && !is_behind {
+        let has_ended = || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0;
+        if using.spin.until(|| has_news(using) || has_ended()) {
+            return Ok(());
+        }
+    }
+    let left = until.left(fd)?;
+    if !is_behind {
+        inn.is_asleep.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let has_changed = if has_ring {
+            has_news(using)
+        } else {
+            !is_before_ring(using)
+        };
+        if has_changed {
+            return Ok(());
+        }
+    }
+    if has_ring && !is_behind {
+        explain::count(Count::Sleep);
+        in_turn(using, left, || wait_for_bell(using, fd, left))?;
+    } else {
+        in_turn(using, left, || match using.gateway() {
+            Some(gateway) if !is_behind => far::wait(using, fd, gateway, libc::POLLIN, left.ns),
+            _ => wait_for_bytes(fd, left),
+        })?;
+    }
+    is_still(using, fd)
+}
+
+/// Sleeps until the kernel has bytes or an end, and leaves them there.
+fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
+    if left.ns.is_some() && !left.is_whole {
+        return poll_for(fd, libc::POLLIN, left.ns);
+    }
+    let mut room = [0; 1];
+    sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
+}
+
+/// Sleeps until the other end or the kernel has news. Caller: the stream's leader.
+fn wait_for_bell(using: &Use, fd: c_int, left: Left) -> Result<()> {
+    if let Some(gateway) = using.gateway() {
+        return far::wait(using, fd, gateway, 0, left.ns);
+    }
+    let mut flags = 0;
+    if left.ns.is_some() && !left.is_whole {
+        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns)?;
+        flags = libc::MSG_DONTWAIT;
+    }
+    take_bells(using, fd, flags).map(|_| ())
+}
+
+pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result<()> {
     let end = using.mine();
     let is_ring = end.out.switch_at.load(Ordering::Relaxed) != 0
         && end.out.back_at.load(Ordering::Relaxed) == 0;
-    let timeout_ns = send_timeout_ns(fd);
     if !is_ring {
-        return poll_for(fd, libc::POLLOUT, timeout_ns);
+        poll_for(fd, libc::POLLOUT, until.left(fd)?.ns)?;
+        return is_still(using, fd);
     }
     let has_room = || using.writer().room().is_ok_and(|room| room > 0);
     let is_gone = || end.own.has_ended.load(Ordering::Relaxed) != 0;
     if using.spin.until(|| has_room() || is_gone()) {
         return Ok(());
     }
+    let left = until.left(fd)?;
     end.out.wants_room.store(1, Ordering::SeqCst);
     end.inn.is_asleep.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -77,28 +144,35 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int) -> Result<()> {
         return Ok(());
     }
     explain::count(Count::Sleep);
+    sleep_for_room(using, fd, left)?;
+    is_still(using, fd)
+}
+
+fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
+    let own = &using.mine().own;
     if let Some(gateway) = using.gateway() {
-        return in_turn(using, || far::wait(using, fd, gateway, 0, timeout_ns));
+        return in_turn(using, left, || far::wait(using, fd, gateway, 0, left.ns));
     }
-    let is_unheard = is_before_ring(using)
-        || end.own.is_deaf.load(Ordering::Relaxed) != 0
-        || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
+    let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
+    let is_unheard =
+        is_before_ring(using) || is_deaf || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
     if is_unheard {
         // What the kernel holds is data, and would be found at once: look again after a while.
-        sys::sleep_us(SLICE_NS / 1000);
-        if end.own.is_deaf.load(Ordering::Relaxed) != 0 {
+        let slice_ns = left.ns.unwrap_or(SLICE_NS).min(SLICE_NS);
+        or_restart(left.ns, sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
+        if is_deaf {
             // A dead end is known by its answer only.
-            let _held = hold(&end.own.sending);
+            let _held = hold(&own.sending);
             ring_bell(using, fd);
         }
         ask(using, fd);
         return Ok(());
     }
-    if timeout_ns.is_none() && receive_timeout_ns(fd).is_none() {
-        return in_turn(using, || take_bells(using, fd, 0).map(|_| ()));
+    if left.ns.is_none() && timeout_ns(fd, libc::SO_RCVTIMEO).is_none() {
+        return in_turn(using, left, || take_bells(using, fd, 0).map(|_| ()));
     }
-    let outcome = in_turn(using, || {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, timeout_ns)
+    let outcome = in_turn(using, left, || {
+        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns)
     });
     take_old_bells(using, fd, 1);
     outcome
@@ -110,19 +184,20 @@ fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
         events,
         revents: 0,
     }];
-    match sys::poll(&mut fds, timeout_ns, std::ptr::null()) {
-        Ok(0) => Err(AGAIN),
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
+    let asked = sys::poll(&mut fds, timeout_ns, std::ptr::null());
+    or_restart(
+        timeout_ns,
+        asked.and_then(|count| if count == 0 { Err(AGAIN) } else { Ok(()) }),
+    )
+}
+
+/// A sleep without a time-out goes on after a signal if its handler wants that; here nobody tells which signal it was.
+pub(super) fn or_restart(timeout_ns: Option<u64>, outcome: Result<()>) -> Result<()> {
+    let is_signal = outcome == Err(Errno(libc::EINTR));
+    if is_signal && timeout_ns.is_none() && sys::do_handlers_restart() {
+        return Ok(());
     }
-}
-
-fn send_timeout_ns(fd: c_int) -> Option<u64> {
-    timeout_ns(fd, libc::SO_SNDTIMEO)
-}
-
-pub(super) fn receive_timeout_ns(fd: c_int) -> Option<u64> {
-    timeout_ns(fd, libc::SO_RCVTIMEO)
+    outcome
 }
 
 fn timeout_ns(fd: c_int, name: c_int) -> Option<u64> {
@@ -133,7 +208,7 @@ fn timeout_ns(fd: c_int, name: c_int) -> Option<u64> {
 }
 
 /// Waits in the kernel by `wait`, if no other thread does; then that one's bells are ours, too, and this one waits until it is back.
-fn in_turn(using: &Use, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result<()> {
     let own = &using.mine().own;
     let leads = own
         .leader
@@ -148,11 +223,14 @@ fn in_turn(using: &Use, wait: impl FnOnce() -> Result<()>) -> Result<()> {
     own.followers.fetch_add(1, Ordering::SeqCst);
     let outcome = match own.leader.load(Ordering::SeqCst) {
         0 => Ok(0),
-        _ => sys::futex_wait(&own.turns, turn, Some(FOLLOW_NS)),
+        _ => {
+            let most_ns = left.ns.unwrap_or(FOLLOW_NS).min(FOLLOW_NS);
+            sys::futex_wait(&own.turns, turn, Some(most_ns))
+        }
     };
     own.followers.fetch_sub(1, Ordering::SeqCst);
     if outcome == Err(Errno(libc::EINTR)) {
-        return Err(Errno(libc::EINTR));
+        or_restart(left.ns, Err(Errno(libc::EINTR)))?;
     }
     if !may_hold(leader) {
         let _ = own

@@ -38,15 +38,17 @@ pub(crate) fn sealed_memfd(bytes: usize) -> Result<c_int> {
 
 /// RLIMIT_FSIZE, which holds for memory files, too.
 pub(crate) fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE as usize)
+}
+
+/// RLIMIT_NOFILE.
+pub(crate) fn open_files_limit() -> u64 {
+    limit(libc::RLIMIT_NOFILE as usize)
+}
+
+fn limit(what: usize) -> u64 {
     let mut limit = [0u64; 2];
-    let words = [
-        0,
-        libc::RLIMIT_FSIZE as usize,
-        0,
-        limit.as_mut_ptr() as usize,
-        0,
-        0,
-    ];
+    let words = [0, what, 0, limit.as_mut_ptr() as usize, 0, 0];
     // SAFETY: the kernel writes two words there.
     match unsafe { call(libc::SYS_prlimit64, words) } {
         Ok(_) => limit[0],

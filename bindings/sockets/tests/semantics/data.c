@@ -369,3 +369,96 @@ CASE(both_directions_at_once)
     pthread_join(threads[1], NULL);
     say("done");
 }
+
+// One call has one time-out, however many parts come within it.
+CASE(waitall_times_out)
+{
+    struct ends ends = pair();
+    struct timeval time = {0, 150000};
+    char buffer[64];
+    setsockopt(ends.server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int at = 0; at < 20; at++) {
+            put(ends.client, 2, at * 2);
+            sleep_ms(40);
+        }
+        _exit(0);
+    }
+    long got = recv(ends.server, buffer, 40, MSG_WAITALL);
+    say("%s", got > 0 && got < 40 ? "a part" : "not a part");
+    waitpid(child, NULL, 0);
+    get(ends.server, 40 - got, got);
+    put(ends.client, 5, 0);
+    settle();
+    tell("peek", recv(ends.server, buffer, 40, MSG_WAITALL | MSG_PEEK));
+    get(ends.server, 5, 0);
+    tell("nothing", recv(ends.server, buffer, 40, MSG_WAITALL));
+}
+
+static void send_time_out_case(int is_cold)
+{
+    int listener = listening(AF_INET, 4), client = connecting(listener);
+    if (is_cold)
+        put(client, 10, 0);
+    int server = accept(listener, NULL, NULL);
+    struct timeval time = {0, 150000};
+    enum { BYTES = 32 << 20 };
+    char *buffer = calloc(1, BYTES);
+    setsockopt(server, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+    long sent = send(server, buffer, BYTES, 0);
+    say("%s", sent > 0 && sent < BYTES ? "a part" : "not a part");
+}
+
+__attribute__((constructor)) static void add_send_time_outs(void)
+{
+    add_case("send_times_out", send_time_out_case, 0);
+    add_case("send_times_out_behind_cold_data", send_time_out_case, 1);
+}
+
+CASE(recvmmsg_times_out)
+{
+    struct ends ends = pair();
+    struct timespec time = {0, 50000000};
+    char first[10], second[10];
+    struct iovec parts[2] = {{first, 10}, {second, 10}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(100);
+        put(ends.client, 10, 0);
+        sleep_ms(100);
+        put(ends.client, 10, 0);
+        _exit(0);
+    }
+    tell("messages", recvmmsg(ends.server, messages, 2, 0, &time));
+    tell("left", time.tv_sec * 1000000000 + time.tv_nsec);
+    get(ends.server, 10, 0);
+    time.tv_nsec = -1;
+    tell("no time", recvmmsg(ends.server, messages, 2, MSG_DONTWAIT, &time));
+    waitpid(child, NULL, 0);
+}
+
+CASE(peek_without_room)
+{
+    struct ends ends = pair();
+    put(ends.client, 20, 0);
+    settle();
+    tell("peek", recv(ends.server, NULL, 12, MSG_PEEK | MSG_TRUNC));
+    tell("peek", recv(ends.server, NULL, 100, MSG_PEEK | MSG_TRUNC));
+    get(ends.server, 20, 0);
+}
+
+CASE(many_buffers_too_many)
+{
+    struct ends ends = pair();
+    static struct iovec parts[1025];
+    char byte;
+    for (int at = 0; at < 1025; at++)
+        parts[at] = (struct iovec){&byte, 1};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 1025};
+    tell("writev", writev(ends.client, parts, 1025));
+    tell("sendmsg", sendmsg(ends.client, &message, 0));
+    tell("readv", readv(ends.client, parts, 1025));
+    tell("recvmsg", recvmsg(ends.client, &message, MSG_DONTWAIT));
+}

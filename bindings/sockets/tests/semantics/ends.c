@@ -612,3 +612,47 @@ CASE(reconnect_after_unspec)
     put(client, 10, 0);
     get(server, 10, 0);
 }
+
+CASE(connect_to_nothing)
+{
+    struct ends ends = pair();
+    struct sockaddr nothing = {.sa_family = AF_UNSPEC};
+    tell("off", connect(ends.client, &nothing, sizeof nothing));
+    settle();
+    tell("other end", recv(ends.server, room, 10, 0));
+    tell("send", send(ends.client, room, 10, MSG_NOSIGNAL));
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    getsockname(ends.listener, (void *)&address, &length);
+    tell("connect", connect(ends.client, (void *)&address, length));
+    int server = accept(ends.listener, NULL, NULL);
+    put(ends.client, 10, 0);
+    get(server, 10, 0);
+    put(server, 10, 0);
+    get(ends.client, 10, 0);
+    close(server);
+    tell("end", recv(ends.client, room, 10, 0));
+}
+
+// What could be received is; the error is the next call's.
+CASE(reset_after_a_part)
+{
+    struct ends ends = pair();
+    struct linger linger = {1, 0};
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        sleep_ms(30);
+        put(ends.client, 10, 0);
+        sleep_ms(30);
+        setsockopt(ends.client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+        _exit(0);
+    }
+    close(ends.client);
+    tell("a part", recv(ends.server, room, 20, MSG_WAITALL));
+    say("%s", events_text(poll_one(ends.server, POLLIN | POLLOUT | POLLRDHUP, 0)));
+    tell("the error", recv(ends.server, room, 20, 0));
+    say("%s", events_text(poll_one(ends.server, POLLIN | POLLOUT | POLLRDHUP, 0)));
+    tell("the end", recv(ends.server, room, 20, 0));
+    waitpid(child, NULL, 0);
+}

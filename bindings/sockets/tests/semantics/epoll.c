@@ -441,6 +441,99 @@ CASE(epoll_rearmed_while_waiting)
     pthread_join(thread, NULL);
 }
 
+static int by_pwait, seen;
+
+static void *wait_for_one(void *argument)
+{
+    struct epoll_event event;
+    struct timespec time = {2, 0};
+    sigset_t none;
+    sigemptyset(&none);
+    int epoll = *(int *)argument;
+    int count = by_pwait == 1 ? epoll_pwait(epoll, &event, 1, 2000, &none) : by_pwait == 2 ? epoll_pwait2(epoll, &event, 1, &time, NULL) : epoll_wait(epoll, &event, 1, 2000);
+    if (count == 1)
+        __atomic_fetch_or(&seen, event.data.u32, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+// Each of two threads that share an instance is woken for an event of its own, also while the other does not come back.
+static void shared_case(int at_once)
+{
+    // Of one listener.
+    struct ends ends[2] = {pair()};
+    ends[1].client = connecting(ends[0].listener);
+    ends[1].server = accept(ends[0].listener, NULL, NULL);
+    put(ends[1].client, 10, 0);
+    get(ends[1].server, 10, 0);
+    int epoll = epoll_create1(0);
+    for (int at = 0; at < 2; at++) {
+        struct epoll_event event = {EPOLLIN | EPOLLONESHOT, {.u32 = 1 << at}};
+        epoll_ctl(epoll, EPOLL_CTL_ADD, ends[at].server, &event);
+    }
+    pthread_t threads[2];
+    for (int at = 0; at < 2; at++)
+        pthread_create(threads + at, NULL, wait_for_one, &epoll);
+    sleep_ms(50);
+    struct timeval before, after;
+    gettimeofday(&before, NULL);
+    put(ends[0].client, 10, 0);
+    if (!at_once)
+        sleep_ms(50);
+    put(ends[1].client, 10, 0);
+    for (int at = 0; at < 2; at++)
+        pthread_join(threads[at], NULL);
+    gettimeofday(&after, NULL);
+    long ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_usec - before.tv_usec) / 1000;
+    say("%d seen, %s", seen, ms < 1500 ? "in time" : "late");
+}
+
+static void added_case(int by)
+{
+    struct ends ends = pair();
+    int epoll = epoll_create1(0);
+    by_pwait = by;
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_one, &epoll);
+    sleep_ms(30);
+    struct epoll_event event = {EPOLLIN, {.u32 = 5}};
+    epoll_ctl(epoll, EPOLL_CTL_ADD, ends.server, &event);
+    sleep_ms(30);
+    put(ends.client, 10, 0);
+    pthread_join(thread, NULL);
+    tell("seen", seen);
+}
+
+__attribute__((constructor)) static void add_shared(void)
+{
+    add_case("epoll_shared_by_threads", shared_case, 0);
+    add_case("epoll_shared_by_threads_at_once", shared_case, 1);
+    add_case("epoll_added_while_in_wait", added_case, 0);
+    add_case("epoll_added_while_in_pwait", added_case, 1);
+    add_case("epoll_added_while_in_pwait2", added_case, 2);
+}
+
+CASE(epoll_edge_after_fork)
+{
+    struct ends ends = pair();
+    int epoll = instance(ends.server, EPOLLIN | EPOLLOUT | EPOLLET);
+    look(epoll, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        put(ends.client, 10, 0);
+        look(epoll, 2000);
+        look(epoll, 10);
+        put(ends.client, 10, 10);
+        look(epoll, 2000);
+        get(ends.server, 20, 0);
+        look(epoll, 10);
+        shutdown(ends.client, SHUT_WR);
+        look(epoll, 2000);
+        look(epoll, 10);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+}
+
 CASE(epoll_after_fork)
 {
     struct ends ends = pair();

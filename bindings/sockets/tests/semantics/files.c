@@ -76,6 +76,146 @@ CASE(splice_both_ways)
     tell("end", splice(ends.server, NULL, pipes[1], NULL, 600, 0));
 }
 
+static void fill_pipe(int fd, int leave)
+{
+    for (long left = fcntl(fd, F_GETPIPE_SZ) - leave; left > 0; left -= 4096)
+        (void)!write(fd, room, 4096);
+}
+
+CASE(splice_as_much_as_the_pipe_takes)
+{
+    struct ends ends = pair();
+    int pipes[2];
+    if (pipe(pipes))
+        return;
+    put(ends.client, 200000, 0);
+    settle();
+    long more = splice(ends.server, NULL, pipes[1], NULL, 200000, 0);
+    say("%s", more > 0 && more <= 65536 ? "a part" : "not a part");
+    long done = more, seen = 0;
+    while (seen < done && (more = read(pipes[0], room, done - seen < 65536 ? done - seen : 65536)) > 0) {
+        for (long at = 0; at < more; at++)
+            if ((unsigned char)room[at] != pattern(seen + at))
+                say("byte %ld is wrong", seen + at), at = more;
+        seen += more;
+    }
+    get(ends.server, 200000 - done, done);
+}
+
+CASE(splice_into_a_full_pipe)
+{
+    struct ends ends = pair();
+    int pipes[2];
+    if (pipe(pipes))
+        return;
+    fill_pipe(pipes[1], 0);
+    put(ends.client, 1000, 0);
+    settle();
+    tell("at once", splice(ends.server, NULL, pipes[1], NULL, 1000, SPLICE_F_NONBLOCK));
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(30);
+        (void)!read(pipes[0], room, 8192);
+        _exit(0);
+    }
+    tell("later", splice(ends.server, NULL, pipes[1], NULL, 1000, 0));
+    waitpid(child, NULL, 0);
+}
+
+CASE(splice_from_an_empty_pipe)
+{
+    struct ends ends = pair();
+    int pipes[2];
+    if (pipe(pipes))
+        return;
+    tell("at once", splice(pipes[0], NULL, ends.client, NULL, 1000, SPLICE_F_NONBLOCK));
+    if (fork() == 0) {
+        sleep_ms(30);
+        (void)!write(pipes[1], room, 100);
+        _exit(0);
+    }
+    tell("later", splice(pipes[0], NULL, ends.client, NULL, 1000, 0));
+    wait(NULL);
+    close(pipes[1]);
+    tell("end", splice(pipes[0], NULL, ends.client, NULL, 1000, 0));
+}
+
+CASE(splice_waits_for_the_socket)
+{
+    struct ends ends = pair();
+    int pipes[2];
+    if (pipe(pipes))
+        return;
+    if (fork() == 0) {
+        sleep_ms(30);
+        put(ends.client, 10, 0);
+        _exit(0);
+    }
+    tell("out", splice(ends.server, NULL, pipes[1], NULL, 1000, SPLICE_F_NONBLOCK));
+    wait(NULL);
+}
+
+static int signals;
+static void on_pipe(int number) { signals += number == SIGPIPE; }
+
+CASE(splice_bad_arguments)
+{
+    struct ends ends = pair(), others = pair();
+    int pipes[2], file = file_of(100);
+    off_t offset = 0;
+    signal(SIGPIPE, on_pipe);
+    if (pipe(pipes))
+        return;
+    put(ends.client, 10, 0);
+    settle();
+    tell("nothing", splice(ends.server, NULL, pipes[1], NULL, 0, 0));
+    tell("no pipe", splice(ends.server, NULL, file, NULL, 10, 0));
+    tell("no pipe", splice(file, NULL, ends.server, NULL, 10, 0));
+    tell("two sockets", splice(ends.server, NULL, others.client, NULL, 10, 0));
+    tell("no descriptor", splice(ends.server, NULL, 999, NULL, 10, 0));
+    tell("offset of a pipe", splice(ends.server, NULL, pipes[1], &offset, 10, 0));
+    tell("offset of a socket", splice(ends.server, &offset, pipes[1], NULL, 10, 0));
+    (void)!write(pipes[1], room, 10);
+    tell("offset of a socket", splice(pipes[0], NULL, ends.server, &offset, 10, 0));
+    shutdown(ends.server, SHUT_WR);
+    tell("shut", splice(pipes[0], NULL, ends.server, NULL, 10, 0));
+    tell("signals", signals);
+    close(pipes[0]);
+    tell("no reader", splice(ends.server, NULL, pipes[1], NULL, 10, 0));
+    tell("signals", signals);
+}
+
+CASE(sendfile_from_a_pipe)
+{
+    struct ends ends = pair();
+    int pipes[2];
+    off_t offset = 0;
+    if (pipe(pipes))
+        return;
+    (void)!write(pipes[1], room, 10);
+    tell("without offset", sendfile(ends.client, pipes[0], NULL, 10));
+    tell("with offset", sendfile(ends.client, pipes[0], &offset, 10));
+    tell("nothing", sendfile(ends.client, pipes[0], NULL, 0));
+}
+
+// The ring is full and half drained between two steps of one call.
+CASE(sendfile_is_whole)
+{
+    struct ends ends = pair();
+    enum { BYTES = 8 << 20 };
+    int file = file_of(BYTES);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        for (int at = 0; at < BYTES; at += 1 << 16)
+            get(ends.server, 1 << 16, at);
+        _exit(0);
+    }
+    off_t offset = 0;
+    tell("sent", sendfile(ends.client, file, &offset, BYTES));
+    waitpid(child, NULL, 0);
+}
+
 CASE(stdio)
 {
     struct ends ends = pair();
@@ -90,6 +230,22 @@ CASE(stdio)
     say("%s", fgets(line, sizeof line, in));
     tell("end", fgetc(in));
     tell("eof", feof(in) != 0);
+}
+
+// The number is a pipe's after that.
+CASE(stdio_before_accept)
+{
+    int listener = listening(AF_INET, 4), client = connecting(listener), pipes[2];
+    FILE *out = fdopen(client, "w");
+    fprintf(out, "some words");
+    tell("fclose", fclose(out));
+    if (pipe(pipes))
+        return;
+    int server = accept(listener, NULL, NULL);
+    tell("words", recv(server, room, 100, MSG_WAITALL));
+    say("%s", pipes[0] == client ? "the same number" : "another number");
+    tell("write", write(pipes[1], "x", 1));
+    tell("read", read(pipes[0], room, 1));
 }
 
 CASE(urgent)

@@ -1,4 +1,4 @@
-// Copies of descriptors, forks, exec, threads, signals, passing descriptors.
+// Copies of descriptors, forks, threads, signals, passing descriptors.
 #include "cases.h"
 
 static char room[65536];
@@ -276,119 +276,6 @@ CASE(fork_before_accept)
         ;
 }
 
-static void exec_case(int by)
-{
-    struct ends ends = pair();
-    put(ends.client, 20, 0);
-    get(ends.server, 5, 0);
-    if (fork() == 0) {
-        close(ends.client);
-        dup2(ends.server, 0);
-        dup2(ends.server, 7);
-        close(ends.server);
-        dup2(7, 1);
-        close(7);
-        char *const words[] = {"cat", NULL};
-        char *const empty[] = {"PATH=/bin:/usr/bin", NULL};
-        if (by == 0)
-            execv("/bin/cat", words);
-        else if (by == 1)
-            execvp("cat", words);
-        else if (by == 2)
-            execve("/bin/cat", words, empty);
-        else if (by == 3)
-            execl("/bin/cat", "cat", "-u", "-", "-", "-", "-", "-", "-", NULL);
-        else if (by == 4)
-            execlp("cat", "cat", NULL);
-        else
-            execle("/bin/cat", "cat", NULL, environ);
-        _exit(9);
-    }
-    close(ends.server);
-    sleep_ms(20);
-    put(ends.client, 30, 20);
-    get(ends.client, 45, 5);
-    shutdown(ends.client, SHUT_WR);
-    tell("end", recv(ends.client, room, 10, 0));
-    wait(NULL);
-}
-
-__attribute__((constructor)) static void add_execs(void)
-{
-    add_case("exec_with_us", exec_case, 0);
-    add_case("exec_by_path", exec_case, 1);
-    add_case("exec_without_us", exec_case, 2);
-    add_case("exec_by_list", exec_case, 3);
-    add_case("exec_by_list_and_path", exec_case, 4);
-    add_case("exec_by_list_and_environment", exec_case, 5);
-}
-
-CASE(spawn)
-{
-    struct ends ends = pair();
-    put(ends.client, 20, 0);
-    get(ends.server, 5, 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    // The other end answers from a process of its own.
-    pid_t client = fork(), child;
-    if (client == 0) {
-        close(ends.server);
-        get(ends.client, 15, 5);
-        put(ends.client, 30, 20);
-        get(ends.client, 30, 20);
-        shutdown(ends.client, SHUT_WR);
-        tell("end", recv(ends.client, room, 10, 0));
-        _exit(0);
-    }
-    close(ends.client);
-    posix_spawn_file_actions_adddup2(&actions, ends.server, 0);
-    posix_spawn_file_actions_adddup2(&actions, ends.server, 1);
-    posix_spawn_file_actions_addclose(&actions, ends.server);
-    char *const words[] = {"cat", NULL};
-    tell("spawn", posix_spawnp(&child, "cat", &actions, NULL, words, environ));
-    close(ends.server);
-    waitpid(child, NULL, 0);
-    waitpid(client, NULL, 0);
-}
-
-CASE(exec_closes)
-{
-    struct ends ends = pair();
-    fcntl(ends.server, F_SETFD, FD_CLOEXEC);
-    fcntl(ends.client, F_SETFD, FD_CLOEXEC);
-    pid_t child = fork();
-    if (child == 0) {
-        close(ends.client);
-        execlp("sleep", "sleep", "0.3", NULL);
-        _exit(9);
-    }
-    close(ends.server);
-    tell("end", recv(ends.client, room, 10, 0));
-    tell("sleeps on", waitpid(child, NULL, WNOHANG));
-    waitpid(child, NULL, 0);
-}
-
-CASE(exec_fails)
-{
-    struct ends ends = pair();
-    char *const words[] = {"none", NULL};
-    tell("exec", execv("/nonexistent/none", words));
-    put(ends.client, 10, 0);
-    get(ends.server, 10, 0);
-}
-
-CASE(system_leaves_sockets_alone)
-{
-    struct ends ends = pair();
-    tell("system", system("true"));
-    FILE *file = popen("echo x", "r");
-    tell("popen", fgetc(file));
-    pclose(file);
-    put(ends.client, 10, 0);
-    get(ends.server, 10, 0);
-}
-
 static void *reader(void *argument)
 {
     int fd = *(int *)argument;
@@ -611,4 +498,37 @@ __attribute__((constructor)) static void add_passes(void)
 {
     add_case("pass_descriptor", pass_case, 0);
     add_case("pass_descriptor_with_data", pass_case, 1);
+}
+
+// A server has room for its connections, whatever we need besides.
+CASE(fork_many_clients_few_descriptors)
+{
+    enum { CLIENTS = 30 };
+    int listener = listening(AF_INET, 64), pipes[2], fds[CLIENTS], served = 0;
+    struct rlimit limit = {64, 64};
+    if (pipe(pipes) || setrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    for (int at = 0; at < CLIENTS; at++)
+        if (fork() == 0) {
+            close(pipes[1]);
+            int fd = connecting(listener);
+            put(fd, 10, 0);
+            get(fd, 10, 0);
+            (void)!read(pipes[0], room, 1);
+            _exit(0);
+        }
+    for (int at = 0; at < CLIENTS; at++) {
+        fds[at] = accept(listener, NULL, NULL);
+        if (fds[at] < 0) {
+            tell("accept", fds[at]);
+            break;
+        }
+        get(fds[at], 10, 0);
+        put(fds[at], 10, 0);
+        served++;
+    }
+    tell("served", served);
+    close(pipes[1]);
+    while (wait(NULL) > 0)
+        ;
 }

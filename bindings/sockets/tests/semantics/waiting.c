@@ -223,6 +223,96 @@ CASE(poll_room)
     wait(NULL);
 }
 
+// What a connection had received before it had a ring is unread meanwhile.
+CASE(poll_room_behind_cold_data)
+{
+    int listener = listening(AF_INET, 4), client = connecting(listener);
+    put(client, 10, 0);
+    int server = accept(listener, NULL, NULL);
+    nonblocking(server);
+    long sent = 0, more;
+    while ((more = send(server, room, sizeof room, 0)) > 0)
+        sent += more;
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(30);
+        while (sent > 0 && (more = recv(client, room, sizeof room, 0)) > 0)
+            sent -= more;
+        sleep_ms(50);
+        _exit(0);
+    }
+    say("%s", events_text(poll_one(server, POLLOUT, 3000)));
+    waitpid(child, NULL, 0);
+}
+
+struct wanted {
+    int fd, events;
+};
+
+static void *poll_later(void *argument)
+{
+    struct wanted *wanted = argument;
+    return (void *)(long)poll_one(wanted->fd, wanted->events, 3000);
+}
+
+CASE(poll_by_two_threads)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    long sent = 0, more;
+    while ((more = send(ends.client, room, sizeof room, 0)) > 0)
+        sent += more;
+    struct wanted wanted[2] = {{ends.client, POLLOUT}, {ends.client, POLLIN}};
+    pthread_t threads[2];
+    void *events;
+    struct timeval before, after;
+    gettimeofday(&before, NULL);
+    for (int at = 0; at < 2; at++)
+        pthread_create(threads + at, NULL, poll_later, wanted + at), sleep_ms(30);
+    put(ends.server, 10, 0);
+    pthread_join(threads[1], &events);
+    say("%s", events_text((long)events));
+    sleep_ms(30);
+    while (sent > 0 && (more = recv(ends.server, room, sizeof room, 0)) > 0)
+        sent -= more;
+    pthread_join(threads[0], &events);
+    say("%s", events_text((long)events));
+    gettimeofday(&after, NULL);
+    say("%s", after.tv_sec - before.tv_sec < 2 ? "in time" : "late");
+}
+
+CASE(poll_other_names)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    long sent = 0, more;
+    while ((more = send(ends.client, room, sizeof room, 0)) > 0)
+        sent += more;
+    say("%d", poll_one(ends.client, POLLWRNORM, 10));
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(30);
+        while (sent > 0 && (more = recv(ends.server, room, sizeof room, 0)) > 0)
+            sent -= more;
+        sleep_ms(50);
+        _exit(0);
+    }
+    say("%s", poll_one(ends.client, POLLWRNORM, 3000) == POLLWRNORM ? "room" : "no room");
+    waitpid(child, NULL, 0);
+}
+
+CASE(select_bad_time)
+{
+    struct ends ends = pair();
+    struct timeval time = {-1, 0};
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(ends.server, &reads);
+    tell("select", select(ends.server + 1, &reads, NULL, NULL, &time));
+    time = (struct timeval){0, -1};
+    tell("select", select(ends.server + 1, &reads, NULL, NULL, &time));
+}
+
 CASE(poll_listener)
 {
     int listener = listening(AF_INET, 4);

@@ -170,3 +170,30 @@ fn a_hostile_peer_is_found() {
     }
     assert!(found > 1000, "{found}");
 }
+
+/// Who looks while others write and read finds no ring broken.
+#[test]
+fn looks_from_outside_are_whole() {
+    let memory = segment_for_tests();
+    reset(memory.slot(0));
+    let (writer, reader) = (memory.writer(0, CLIENT), memory.reader(0, SERVER));
+    let is_over = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            let (writer, reader) = (memory.writer(0, CLIENT), memory.reader(0, SERVER));
+            let mut found = 0;
+            while is_over.load(Ordering::Relaxed) == 0 {
+                found += u32::from(reader.unread().is_err() || writer.room().is_err());
+            }
+            found
+        });
+        let mut room = vec![0; 300_000];
+        for _ in 0..20_000 {
+            // Each time at the ring's beginning again.
+            assert_eq!(writer.write_bytes(&[7; 17_000]), Ok(17_000));
+            assert_eq!(reader.read_bytes(&mut room, Reading::Take), Ok(17_000));
+        }
+        is_over.store(1, Ordering::Relaxed);
+        assert_eq!(looker.join().expect("no panic"), 0);
+    });
+}

@@ -1,0 +1,220 @@
+//! What an instance has to report: from memory, and of what the kernel has reported.
+
+use std::sync::atomic::{Ordering, fence};
+
+use libc::epoll_event;
+
+use super::{ET, Epoll, Interest, OLD_BELLS, ONESHOT, State};
+use crate::{arena, ready, stream, table};
+
+impl Epoll {
+    /// Whether a call would find something in memory.
+    pub(crate) fn has_pending(&self) -> bool {
+        let has_own = self.state.with(|state| {
+            self.collect(state);
+            let queued = state.ready.len();
+            for _ in 0..queued {
+                let Some(interest) = state.ready.pop_front() else {
+                    break;
+                };
+                let events = self.due(interest);
+                if events != 0 {
+                    state.ready.push_front(interest);
+                    return true;
+                }
+                interest.is_queued.store(0, Ordering::Relaxed);
+            }
+            false
+        });
+        // The kernel refuses instances that contain each other.
+        has_own
+            || self
+                .nested()
+                .into_iter()
+                .any(|(one, wanted, _)| wanted & ready::IN != 0 && one.has_pending())
+    }
+
+    pub(super) fn queue(&self, state: &mut State, interest: &'static Interest, has_edge: bool) {
+        if has_edge {
+            interest.has_edge.store(1, Ordering::Relaxed);
+        }
+        if interest.is_queued.swap(1, Ordering::Relaxed) == 0 {
+            state.ready.push_back(interest);
+        }
+    }
+
+    /// Queues what producers have marked.
+    pub(super) fn collect(&self, state: &mut State) {
+        let mut found: Vec<&'static Interest> = Vec::new();
+        for watched in &state.watched {
+            let header = watched.segment.get().memory().header();
+            let word = &header.ready[watched.side].0;
+            let bits = word.load(Ordering::Acquire) & watched.mask;
+            if bits == 0 {
+                continue;
+            }
+            word.fetch_and(!bits, Ordering::AcqRel);
+            // A producer that still saw the bit has written before; what it wrote is looked at after this.
+            fence(Ordering::SeqCst);
+            let mut left = bits;
+            while left != 0 {
+                let slot = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let Some(using) = table::by_slot(watched.segment.get(), watched.side, slot) else {
+                    continue;
+                };
+                using.interests.with(|all| {
+                    found.extend(all.iter().filter(|one| one.is_of(self)));
+                });
+            }
+        }
+        for interest in found {
+            self.queue(state, interest, true);
+        }
+        for at in 0..state.scanned.len() {
+            let interest = state.scanned[at];
+            let has_changed = interest.has_changed();
+            if has_changed || interest.events.load(Ordering::Relaxed) & ET == 0 {
+                self.queue(state, interest, has_changed);
+            }
+        }
+    }
+
+    pub(super) fn has_marks(&self) -> bool {
+        self.state.with(|state| {
+            state.watched.iter().any(|watched| {
+                let header = watched.segment.get().memory().header();
+                header.ready[watched.side].0.load(Ordering::Acquire) & watched.mask != 0
+            })
+        })
+    }
+
+    /// What is to be reported of an interest now.
+    fn due(&self, interest: &Interest) -> u32 {
+        let is_idle = interest.is_active.load(Ordering::Relaxed) == 0
+            || interest.is_spent.load(Ordering::Relaxed) != 0
+            || interest.is_ours.load(Ordering::Relaxed) == 0;
+        let events = interest.events.load(Ordering::Relaxed);
+        if is_idle || (events & ET != 0 && interest.has_edge.load(Ordering::Relaxed) == 0) {
+            return 0;
+        }
+        let Some(using) = interest.using() else {
+            return 0;
+        };
+        let Some(fd) = using.any_fd() else { return 0 };
+        ready::of(&using, fd, ready::wants_room(events))
+            & (events | ready::ERR | ready::HUP)
+            & !(ET | ONESHOT)
+    }
+
+    /// Reports what is due, after `from` events that there are; how many there are then.
+    pub(super) fn emit(&self, state: &mut State, events: &mut [epoll_event], from: usize) -> usize {
+        let mut count = from;
+        for _ in 0..state.ready.len() {
+            if count == events.len() {
+                break;
+            }
+            let Some(interest) = state.ready.pop_front() else {
+                break;
+            };
+            let due = self.due(interest);
+            interest.has_edge.store(0, Ordering::Relaxed);
+            let wanted = interest.events.load(Ordering::Relaxed);
+            if due == 0 || wanted & (ET | ONESHOT) != 0 {
+                interest.is_queued.store(0, Ordering::Relaxed);
+            } else {
+                state.ready.push_back(interest);
+            }
+            if due != 0 {
+                if wanted & ONESHOT != 0 {
+                    interest.is_spent.store(1, Ordering::Relaxed);
+                }
+                interest.told.fetch_or(due, Ordering::Relaxed);
+                events[count] = epoll_event {
+                    events: due,
+                    u64: interest.data.load(Ordering::Relaxed),
+                };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Reports other instances in it that have something, after `from` events; how many there are then. Their locks are taken, so none may be held.
+    pub(super) fn emit_nested(&self, events: &mut [epoll_event], from: usize) -> usize {
+        let mut count = from;
+        for (nested, wanted, data) in self.nested() {
+            let is_known = events[..count].iter().any(|event| {
+                let known = event.u64;
+                known == data
+            });
+            if count < events.len() && wanted & ready::IN != 0 && !is_known && nested.has_pending()
+            {
+                events[count] = epoll_event {
+                    events: ready::IN,
+                    u64: data,
+                };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    pub(super) fn nested(&self) -> Vec<(&'static Epoll, u32, u64)> {
+        self.state.with(|state| state.nested.clone())
+    }
+
+    /// Takes our own out of what the kernel has reported; how many are left, and whether any were ours.
+    pub(super) fn translate(&self, state: &mut State, events: &mut [epoll_event]) -> (usize, bool) {
+        let (mut kept, mut had_ours) = (0, false);
+        for at in 0..events.len() {
+            let event = events[at];
+            let Some(interest) = arena::interest(event.u64) else {
+                events[kept] = event;
+                kept += 1;
+                continue;
+            };
+            had_ours = true;
+            if std::ptr::eq(interest, arena::marker()) || !interest.is_of(self) {
+                continue;
+            }
+            if interest.is_active.load(Ordering::Relaxed) == 0 {
+                // It may be added again, and an end is reported once.
+                if let Some(using) = interest.using() {
+                    using.has_kernel_news.store(1, Ordering::Relaxed);
+                }
+                continue;
+            }
+            if interest.is_ours.load(Ordering::Acquire) == 0 {
+                // The kernel's word, as it is; or a gateway's, which is news of data only.
+                let wanted = interest.events.load(Ordering::Relaxed) | ready::ERR | ready::HUP;
+                if event.events & wanted == 0 {
+                    continue;
+                }
+                interest.was_reported.store(1, Ordering::Relaxed);
+                if interest.events.load(Ordering::Relaxed) & ONESHOT != 0 {
+                    interest.is_spent.store(1, Ordering::Relaxed);
+                }
+                events[kept] = epoll_event {
+                    events: event.events & wanted,
+                    u64: interest.data.load(Ordering::Relaxed),
+                };
+                kept += 1;
+                continue;
+            }
+            let Some(using) = interest.using() else {
+                continue;
+            };
+            using.has_kernel_news.store(1, Ordering::Relaxed);
+            let ends = event.events & (ready::RDHUP | ready::HUP | ready::ERR | ready::PRI);
+            let has_edge = ends & !interest.told.load(Ordering::Relaxed) != 0
+                || stream::is_before_ring(&using)
+                || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
+            self.queue(state, interest, has_edge);
+            if let Some(fd) = using.any_fd() {
+                stream::take_old_bells(&using, fd, OLD_BELLS);
+            }
+        }
+        (kept, had_ours)
+    }
+}

@@ -1,0 +1,128 @@
+//! The slots that an instance watches in segments, and its number there.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Epoll, Interest, State, Watched};
+use crate::ring::WAITERS;
+use crate::segment::SegmentRef;
+use crate::table::Use;
+use crate::{arena, stream, sys};
+
+impl Epoll {
+    /// The stream is answered from memory from now on.
+    pub(super) fn watch(&self, state: &mut State, interest: &'static Interest) {
+        interest.is_ours.store(1, Ordering::Release);
+        let Some(using) = interest.using() else {
+            return;
+        };
+        if !self.mark(state, &using) && interest.is_scanned.swap(1, Ordering::Relaxed) == 0 {
+            state.scanned.push(interest);
+        }
+        // What the kernel has reported is an edge no more, but for data that it knows nothing of.
+        let was_reported = interest.was_reported.load(Ordering::Relaxed) != 0;
+        self.queue(state, interest, !was_reported || stream::has_news(&using));
+    }
+
+    /// Makes the slot's ready bit this instance's. False: it is another's, or there are too many.
+    fn mark(&self, state: &mut State, using: &Use) -> bool {
+        let Some(segment) = using.segment() else {
+            return false;
+        };
+        let (side, bit) = (using.side(), 1 << using.number());
+        let waiter_word = &using.mine().inn.waiter;
+        let at = state.watched.iter().position(|watched| {
+            std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side
+        });
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let Some(waiter) = take_waiter(&segment, side) else {
+                    return false;
+                };
+                state.watched.push(Watched {
+                    segment,
+                    side,
+                    mask: 0,
+                    waiter,
+                });
+                state.watched.len() - 1
+            }
+        };
+        let watched = &mut state.watched[at];
+        let number = watched.waiter as u32 + 1;
+        let set = waiter_word.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+        if set.is_err() && set != Err(number) {
+            return false;
+        }
+        watched.mask |= bit;
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            asleep(watched).store(1, Ordering::SeqCst);
+        }
+        true
+    }
+
+    pub(super) fn drop_interest(&self, state: &mut State, interest: &'static Interest) {
+        if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
+            let fd = self.fd.load(Ordering::Relaxed);
+            let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
+        }
+        interest.is_active.store(0, Ordering::Relaxed);
+        state.ready.retain(|one| !std::ptr::eq(*one, interest));
+        state.scanned.retain(|one| !std::ptr::eq(*one, interest));
+        if let Some(using) = interest.using()
+            && let Some(segment) = using.segment()
+        {
+            let (side, bit) = (using.side(), 1u32 << using.number());
+            for watched in &mut state.watched {
+                if std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side {
+                    if watched.mask & bit != 0 {
+                        using.mine().inn.waiter.store(0, Ordering::SeqCst);
+                    }
+                    watched.mask &= !bit;
+                }
+            }
+        }
+        state.watched.retain(|watched| {
+            if watched.mask == 0 {
+                free_waiter(watched);
+            }
+            watched.mask != 0
+        });
+        interest
+            .epoll
+            .store(std::ptr::null_mut(), Ordering::Release);
+        interest
+            .socket
+            .store(std::ptr::null_mut(), Ordering::Release);
+        arena::give_back(interest);
+    }
+}
+
+pub(super) fn asleep(watched: &Watched) -> &'static AtomicU32 {
+    let header = watched.segment.get().memory().header();
+    &header.asleep[watched.side][watched.waiter].0
+}
+
+/// A number for this process in the segment. Those of processes that are gone are taken over.
+fn take_waiter(segment: &SegmentRef, side: usize) -> Option<usize> {
+    let pid = sys::getpid();
+    let owners = &segment.get().memory().header().owners[side];
+    (0..WAITERS).find(|waiter| {
+        let owner = owners[*waiter].load(Ordering::Acquire);
+        (owner == 0 || !sys::is_thread_alive(owner))
+            && owners[*waiter]
+                .compare_exchange(owner, pid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    })
+}
+
+pub(super) fn free_waiter(watched: &Watched) {
+    asleep(watched).store(0, Ordering::Relaxed);
+    let header = watched.segment.get().memory().header();
+    let _ = header.owners[watched.side][watched.waiter].compare_exchange(
+        sys::getpid(),
+        0,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+}

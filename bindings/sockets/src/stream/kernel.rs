@@ -1,0 +1,148 @@
+//! What the kernel says of a stream's connection: bells that came, ends, resets.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::{Found, far, is_before_ring, waits};
+use crate::demotion;
+use crate::lock::try_hold;
+use crate::ring::{BY_BELLS, ENDED, OWED, RESET};
+use crate::sys::{self, AGAIN, Errno, Result};
+use crate::table::Use;
+
+/// Bells taken out of the kernel at once.
+const BELLS: usize = 64;
+
+/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so.
+fn is_by_bells(using: &Use) -> bool {
+    let (end, other) = (using.mine(), using.theirs());
+    let known = end.own.has_ended.load(Ordering::Acquire);
+    known & (ENDED | RESET) == 0
+        && using.is_carried.load(Ordering::Acquire) != 0
+        && end.out.bells.load(Ordering::Acquire) > other.own.bells_taken.load(Ordering::Acquire)
+        && end.out.back_at.load(Ordering::Relaxed) == 0
+        && other.out.ends_by_reset.load(Ordering::Acquire) == 0
+        && using.writer().unread() == Ok(0)
+}
+
+/// The kernel has reported an error, which the program shall learn when it has read what there is.
+pub(super) fn note_error(using: &Use, error: Errno) {
+    let own = &using.mine().own;
+    if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
+        own.error.store(error.0 as u32, Ordering::Relaxed);
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
+    }
+}
+
+/// Asks the kernel whether the connection still stands.
+pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
+    if let Some(gateway) = using.gateway() {
+        return far::ask(using, fd, gateway);
+    }
+    let mut events = sys::poll_now(fd, libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP);
+    let own = &using.mine().own;
+    if events & (libc::POLLERR | libc::POLLHUP) != 0 && is_by_bells(using) {
+        own.has_ended
+            .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
+    }
+    if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 {
+        events &= !(libc::POLLERR | libc::POLLHUP);
+        return events | libc::POLLRDHUP;
+    }
+    let mut ended = 0;
+    // For an end that has shut down reading, the kernel reports that itself.
+    let is_deaf = using.mine().own.is_deaf.load(Ordering::Relaxed) != 0;
+    let mut ends = libc::POLLHUP;
+    if !is_deaf {
+        ends |= libc::POLLRDHUP;
+    }
+    if events & ends != 0 {
+        ended |= ENDED;
+    }
+    if events & (libc::POLLERR | libc::POLLHUP) != 0 {
+        ended |= RESET;
+    }
+    if ended != 0 {
+        using.mine().own.has_ended.fetch_or(ended, Ordering::AcqRel);
+    }
+    events
+}
+
+/// The kernel's own word for an end: 0, or the error of a reset that nobody has been told.
+pub(super) fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
+    let mut room = [0; BELLS];
+    let own = &using.mine().own;
+    loop {
+        match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
+            Ok(0) | Err(AGAIN) => return Ok(Found::End),
+            // Bells before the end.
+            Ok(bytes) => {
+                own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel);
+            }
+            Err(_) if own.has_ended.load(Ordering::Acquire) & BY_BELLS != 0 => {
+                return Ok(Found::End);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes bells out of the kernel, or learns that the connection has ended. With flags 0 it waits for one of both. False: there was nothing.
+pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
+    if let Some(gateway) = using.gateway() {
+        let before = using.mine().own.has_ended.load(Ordering::Acquire);
+        far::ask(using, fd, gateway);
+        return Ok(using.mine().own.has_ended.load(Ordering::Acquire) != before);
+    }
+    let own = &using.mine().own;
+    let rung = using.theirs().out.bells.load(Ordering::Acquire);
+    let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
+    let mut room = [0; BELLS];
+    // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
+    // Who waits takes one only: others may take those that are due meanwhile, and what comes then may be data.
+    let most = if flags == 0 {
+        1
+    } else {
+        (due as usize).clamp(1, BELLS)
+    };
+    match sys::recv(fd, &mut room[..most], flags) {
+        Ok(0) => {
+            if own.is_deaf.load(Ordering::Relaxed) == 0 {
+                own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
+            }
+            Ok(true)
+        }
+        Ok(bytes) => {
+            demotion::count_bells(using, bytes as u64, room[0]);
+            Ok(true)
+        }
+        Err(AGAIN) if flags != 0 => Ok(false),
+        Err(error) if error == AGAIN || error == Errno(libc::EINTR) => Err(error),
+        Err(error) => {
+            note_error(using, error);
+            Ok(true)
+        }
+    }
+}
+
+/// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
+pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
+    if let Some(gateway) = using.gateway() {
+        let _ = waits::at_once(using, || {
+            far::drain(gateway);
+            Ok(true)
+        });
+        return;
+    }
+    let rung = using.theirs().out.bells.load(Ordering::Acquire);
+    let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
+    // Who receives counts bells and bytes of its own.
+    let receiving = try_hold(&using.mine().own.receiving);
+    if receiving.is_some() && rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
+        let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));
+    }
+}
