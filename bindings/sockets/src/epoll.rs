@@ -44,8 +44,9 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What a carried stream is registered for.
 const KERNEL_EVENTS: u32 = ready::IN | ready::RDHUP | ET;
 
-/// And its gateway.
+/// And its gateway, whose events have this bit in the interest's address.
 const GATEWAY_EVENTS: u32 = ready::IN | ET;
+const OF_GATEWAY: u64 = 1;
 
 /// What one epoll instance wants to know of one stream. Never freed.
 #[derive(Debug)]
@@ -313,13 +314,13 @@ impl Epoll {
 
     /// What is left for the program of what the kernel has reported.
     pub(crate) fn sort_out(&self, events: &mut [epoll_event]) -> usize {
-        self.state.with(|state| self.translate(state, events).0)
+        self.taken(events)
     }
 
     /// Reports what there is, of which the kernel has reported `asked` events; how many events there are then.
     fn report(&self, events: &mut [epoll_event], asked: usize) -> usize {
+        let kept = self.taken(&mut events[..asked]);
         let own = self.state.with(|state| {
-            let kept = self.translate(state, &mut events[..asked]).0;
             self.collect(state);
             self.emit(state, events, kept)
         });

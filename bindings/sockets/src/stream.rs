@@ -28,7 +28,7 @@ use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
 
-pub(crate) use far::{end_events, wake_gateway};
+pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
 use kernel::{end_by_kernel, note_error, take_bells};
 pub(crate) use places::{Source, receive_into, send_from};

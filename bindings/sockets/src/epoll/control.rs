@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE};
+use super::{Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, OF_GATEWAY};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{arena, stream};
@@ -138,7 +138,13 @@ fn add(
         return Err(error);
     }
     if let Some(gateway) = using.gateway() {
-        let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, gateway, GATEWAY_EVENTS, data);
+        let _ = sys::epoll_ctl(
+            kernel,
+            libc::EPOLL_CTL_ADD,
+            gateway,
+            GATEWAY_EVENTS,
+            data | OF_GATEWAY,
+        );
     }
     Ok(interest)
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 
-use super::{ET, Epoll, Interest, OLD_BELLS, ONESHOT, State};
+use super::{ET, Epoll, Interest, OF_GATEWAY, OLD_BELLS, ONESHOT, State};
 use crate::{arena, ready, stream, table};
 
 impl Epoll {
@@ -164,17 +164,39 @@ impl Epoll {
         self.state.with(|state| state.nested.clone())
     }
 
-    /// Takes our own out of what the kernel has reported; how many are left, and whether any were ours.
-    pub(super) fn translate(&self, state: &mut State, events: &mut [epoll_event]) -> (usize, bool) {
-        let (mut kept, mut had_ours) = (0, false);
+    /// Takes our own out of what the kernel has reported; how many are left. Streams that their gateways have woken may go over to their rings.
+    pub(super) fn taken(&self, events: &mut [epoll_event]) -> usize {
+        let mut woken = Vec::new();
+        let kept = self
+            .state
+            .with(|state| self.translate(state, events, &mut woken));
+        for interest in woken {
+            if let Some(using) = interest.using()
+                && let Some(fd) = using.any_fd()
+            {
+                stream::take_old_bells(&using, fd, OLD_BELLS);
+                stream::is_carried(&using, fd);
+            }
+        }
+        kept
+    }
+
+    fn translate(
+        &self,
+        state: &mut State,
+        events: &mut [epoll_event],
+        woken: &mut Vec<&'static Interest>,
+    ) -> usize {
+        let mut kept = 0;
         for at in 0..events.len() {
             let event = events[at];
-            let Some(interest) = arena::interest(event.u64) else {
+            let address = event.u64 & !OF_GATEWAY;
+            let is_gateway = event.u64 != address;
+            let Some(interest) = arena::interest(address) else {
                 events[kept] = event;
                 kept += 1;
                 continue;
             };
-            had_ours = true;
             if std::ptr::eq(interest, arena::marker()) || !interest.is_of(self) {
                 continue;
             }
@@ -186,17 +208,17 @@ impl Epoll {
                 continue;
             }
             if interest.is_ours.load(Ordering::Acquire) == 0 {
-                // The kernel's word, as it is; or a gateway's, which is news of data only.
-                let wanted = interest.events.load(Ordering::Relaxed) | ready::ERR | ready::HUP;
-                if event.events & wanted == 0 {
+                if is_gateway {
+                    woken.push(interest);
                     continue;
                 }
+                // The kernel's word, as it is.
                 interest.was_reported.store(1, Ordering::Relaxed);
                 if interest.events.load(Ordering::Relaxed) & ONESHOT != 0 {
                     interest.is_spent.store(1, Ordering::Relaxed);
                 }
                 events[kept] = epoll_event {
-                    events: event.events & wanted,
+                    events: event.events,
                     u64: interest.data.load(Ordering::Relaxed),
                 };
                 kept += 1;
@@ -207,14 +229,19 @@ impl Epoll {
             };
             using.has_kernel_news.store(1, Ordering::Relaxed);
             let ends = event.events & (ready::RDHUP | ready::HUP | ready::ERR | ready::PRI);
-            let has_edge = ends & !interest.told.load(Ordering::Relaxed) != 0
-                || stream::is_before_ring(&using)
-                || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
+            let has_edge = if is_gateway {
+                // News of data are marked; this tells of the gateway's own end only.
+                stream::is_new_end(&using)
+            } else {
+                ends & !interest.told.load(Ordering::Relaxed) != 0
+                    || stream::is_before_ring(&using)
+                    || using.theirs().out.back_at.load(Ordering::Relaxed) != 0
+            };
             self.queue(state, interest, has_edge);
             if let Some(fd) = using.any_fd() {
                 stream::take_old_bells(&using, fd, OLD_BELLS);
             }
         }
-        (kept, had_ours)
+        kept
     }
 }

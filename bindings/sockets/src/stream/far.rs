@@ -79,6 +79,16 @@ fn is_gone(using: &Use, gateway: c_int) -> bool {
     true
 }
 
+/// Whether the gateway has ended, and with it the connection, and nobody knew.
+pub(crate) fn is_new_end(using: &Use) -> bool {
+    let has_ended = &using.mine().own.has_ended;
+    let before = has_ended.load(Ordering::Acquire);
+    using
+        .gateway()
+        .is_some_and(|gateway| is_gone(using, gateway))
+        && has_ended.load(Ordering::Acquire) != before
+}
+
 fn note_gone(using: &Use) {
     let own = &using.mine().own;
     let is_agreed =
