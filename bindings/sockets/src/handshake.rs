@@ -308,6 +308,9 @@ fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i3
 }
 
 fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -> Option<Tried> {
+    if !table::may_be_far() {
+        return None;
+    }
     let mailbox = connect_to(&address::gateway(sys::geteuid())).ok()?;
     let port = choose_port(fd, bound, target.is_v4())?;
     let own = address::own(fd).ok().filter(|own| !own.is_any());

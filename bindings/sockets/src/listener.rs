@@ -386,6 +386,9 @@ fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool)
 fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {
     let (slot_number, generation) = (pending.hello.slot, pending.hello.generation);
     let slot = pending.segment.get().memory().slot(slot_number);
+    if pending.gateway.is_some() && !table::may_be_far() {
+        return None;
+    }
     let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
     if let Some(gateway) = pending.gateway {
         using.set_gateway(gateway.take());

@@ -72,6 +72,16 @@ static FREE: Locked<Vec<&'static Socket>> = Locked::new(Vec::new());
 /// Those in use.
 static LIVE: Locked<Vec<&'static Socket>> = Locked::new(Vec::new());
 
+/// Streams through a gateway: each has a descriptor of ours beside the program's.
+static FAR: AtomicU32 = AtomicU32::new(0);
+/// They have this part of those that the process may have.
+const FAR_SHARE: u64 = 4;
+
+/// Whether one more stream may go through a gateway.
+pub(crate) fn may_be_far() -> bool {
+    u64::from(FAR.load(Ordering::Relaxed)) < sys::open_files_limit() / FAR_SHARE
+}
+
 impl Socket {
     pub(crate) fn memory(&self) -> Memory {
         // SAFETY: set while the socket holds its segment, which a `Use` keeps it doing.
@@ -122,6 +132,8 @@ impl Socket {
         let old = self.gateway.swap(keep_own(fd), Ordering::AcqRel);
         if old >= 0 {
             close_own(old);
+        } else {
+            FAR.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -140,6 +152,7 @@ impl Socket {
         let gateway = self.gateway.swap(-1, Ordering::AcqRel);
         if gateway >= 0 {
             close_own(gateway);
+            FAR.fetch_sub(1, Ordering::Relaxed);
         }
         if side == CLIENT {
             let words = self.slot();

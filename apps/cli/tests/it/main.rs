@@ -10,6 +10,7 @@ mod cycles;
 mod deaths;
 mod dpdk;
 mod failures;
+mod far;
 mod full_disk;
 mod gateways;
 mod hosts;
