@@ -192,6 +192,8 @@ pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
         let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
         if has_gone_back && is_far && !is_behind(using) {
+            // Better an end than a gap.
+            let _ = sys::shutdown(fd, libc::SHUT_RDWR);
             return false;
         }
         if has_gone_back || is_unused {

@@ -268,7 +268,7 @@ impl Stream {
                 let pair = message::pair(rest).ok_or(Fault::Peer)?;
                 pair.store(&self.end.slot().pair);
                 if self.end.set(CONFIRMED, WITHDRAWN) {
-                    self.wake();
+                    self.end.wake();
                 }
             }
             Kind::Claimed if self.role == Role::Client => self.is_claimed_there = true,
@@ -459,7 +459,7 @@ impl Stream {
                             return self.agree(endpoint, self.end.state());
                         }
                         locked(&self.inbox).is_ours = true;
-                        self.wake();
+                        self.end.wake();
                     }
                     self.told.agreed = self.say(endpoint, Kind::Agreed, &[])?;
                     self.is_agreed = self.told.agreed;

@@ -77,6 +77,14 @@ struct ends pair(void)
     if (write(ends.client, &byte, 1) != 1 || read(ends.server, &byte, 1) != 1 || write(ends.server, &byte, 1) != 1 ||
         read(ends.client, &byte, 1) != 1)
         say("a new pair carries nothing: %s", error_name(errno));
+    // Where both ends take longer to agree, they shall have.
+    const char *pause = getenv("SEMANTICS_PAUSE_MS");
+    if (pause) {
+        sleep_ms(atoi(pause));
+        if (write(ends.client, &byte, 1) != 1 || read(ends.server, &byte, 1) != 1 || write(ends.server, &byte, 1) != 1 ||
+            read(ends.client, &byte, 1) != 1)
+            say("it carries nothing any more: %s", error_name(errno));
+    }
     return ends;
 }
 
