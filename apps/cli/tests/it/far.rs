@@ -40,7 +40,7 @@ const GROUPS: [&[&str]; 4] = [
 ];
 
 /// Cases that see something else, and why (docs/sockets.md, "Limits"). They must end all the same.
-const OTHERS: [(&str, &str); 10] = [
+const OTHERS: [(&str, &str); 13] = [
     ("exec_", BACK),
     ("spawn", BACK),
     ("pass_descriptor_with_data", BACK),
@@ -50,12 +50,17 @@ const OTHERS: [(&str, &str); 10] = [
     ("poll_room", ROOM),
     ("poll_other_names", ROOM),
     ("epoll_room", ROOM),
+    ("epoll_edge_after_fork", EDGE),
+    ("epoll_edge_cold", EDGE),
+    ("ready_cold_data_epoll_edge", EDGE),
     (
         "splice_both_ways",
         "a call that does not wait finds the other end's end later than over loopback",
     ),
 ];
 const BACK: &str = "what is on its way cannot go back to TCP, so the connection ends";
+const EDGE: &str =
+    "an edge is reported once more when a gateway takes what was written, or both ends agree";
 const ROOM: &str = "gateways hold more than a socket, so there is room again";
 
 /// What depends on the moment at which both ends agree is tried so often; at least once all must be as the kernel has it.
