@@ -5,7 +5,7 @@
 //! a program of their own host would, and pass the bytes on by messages, over whatever link the hosts file names. The kernel's connection joins the
 //! two programs all the same: it says who is connected, when an end has gone, and carries the data of whoever does not take part.
 //!
-//! Rooms: `gateway` has the loop and finds the ends of streams; `stream` is one connection; `end` is the program's side of it; `message` is what gateways say
+//! Rooms: `gateway` has the loop, `gateway::offers` finds the ends of streams; `stream` is one connection; `end` is the program's side of it; `message` is what gateways say
 //! to each other; `segment` and `mailbox` are memory and UNIX sockets; `idle` says how long to look before sleeping.
 //!
 //! Invariants: whatever comes from a program or another host is bounded before it is used, and can end its own stream only. A message of a stream waits on its
@@ -14,6 +14,7 @@
 //!
 //! Left out on purpose: finding gateways by broadcast (the hosts file names them); programs of other users.
 
+mod addresses;
 mod end;
 mod gateway;
 mod idle;
