@@ -35,6 +35,7 @@ MAY_USE = {
     "circuit": {"solve"},
     "learn": BELOW_NODE | {"node", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
+    "lab": set(),
     "testbed": {"bpf"},
 }
 # Tests that need a whole endpoint on top of the room.

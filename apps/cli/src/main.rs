@@ -13,6 +13,7 @@ mod interrupt;
 mod join;
 #[cfg(feature = "seal")]
 mod key;
+mod lab;
 mod launch;
 mod learn;
 mod meeting;
@@ -64,6 +65,7 @@ enum Command {
     Relay(relay::Args),
     Run(run::Args),
     Bench(bench::Args),
+    Lab(lab::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(args),
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Lab(args) => lab::run(&args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
