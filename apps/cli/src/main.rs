@@ -85,6 +85,8 @@ enum Command {
     #[command(hide = true)]
     TuneMember(tune::MemberArgs),
     #[command(hide = true)]
+    LabServe(lab::run::ServeArgs),
+    #[command(hide = true)]
     BenchServe(bench::ServeArgs),
     #[command(hide = true)]
     BenchServeGroup(bench::ServeArgs),
@@ -152,6 +154,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::LearnWorker(args) => learn::work(args),
+        Command::LabServe(_) => lab::run::serve(),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
         Command::BenchServeStream(args) => bench::serve_stream(args),

@@ -48,12 +48,12 @@ impl Description {
                 Quantity::Bandwidth | Quantity::Rate => (outcome.bandwidth, "bandwidth".to_owned()),
                 Quantity::WaitUs => (outcome.wait_us, "wait".to_owned()),
                 Quantity::StageUs => (stage_us()?, measured.stage.clone()?),
-                Quantity::StageBandwidth => (
-                    bytes as f64 / stage_us()?,
-                    format!("bandwidth of {}", measured.stage.as_deref()?),
-                ),
+                Quantity::StageBandwidth => (bytes as f64 / stage_us()?, measured.stage.clone()?),
             };
-            (model, format!("{}, {bytes} B: {part}", variant.name))
+            (
+                model,
+                format!("{}, {}: {part}", variant.name, size_name(bytes)),
+            )
         };
         if measured.improved {
             what.push_str(", improved");
@@ -69,6 +69,14 @@ impl Description {
             model,
             deviation_percent: (model / measured.value - 1.0) * 100.0,
         })
+    }
+}
+
+fn size_name(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
     }
 }
 

@@ -168,10 +168,7 @@ pub(crate) fn crossovers(description: &Description, setting: &Setting) -> Vec<(S
     let mut found = Vec::new();
     for pair in pairs {
         let [copied, fetched] = pair.map(|variant| variant.name.as_str());
-        for (percent, words) in [
-            (0.0, "takes longer"),
-            (EQUAL_PERCENT, "takes over 5 % longer"),
-        ] {
+        for (percent, words) in [(0.0, "slower"), (EQUAL_PERCENT, "5 % slower")] {
             if let Some(bytes) = description.crossover(pair, percent, LARGEST_BYTES, setting) {
                 found.push((format!("{copied} {words} than {fetched} from"), bytes));
             }
@@ -224,7 +221,7 @@ fn over_sizes(sends: &[Send]) -> String {
 
 /// Measured values beside the model's, line by line, and the median deviation.
 pub(crate) fn compared(all: &[Beside]) -> String {
-    let mut rows = vec![["", "measured", "model", "", "deviation"].map(str::to_owned)];
+    let mut rows = vec![["", "measured", "model", "", "off"].map(str::to_owned)];
     rows.extend(all.iter().map(|one| {
         [
             format!("  {}", one.what),
