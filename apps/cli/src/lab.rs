@@ -16,7 +16,7 @@ pub(crate) struct Args {
 enum What {
     /// Send time and bandwidth from a short description: stages, clock, overlap, rates of buses and links.
     #[command(
-        after_help = "Examples:\n  tsumuji lab model myrinet\n  tsumuji lab model rhinet --size 4096 --json\n  tsumuji lab model rhinet --mhz 33 --burst 8M\n  tsumuji lab model myrinet --toml > mine.toml\n  tsumuji lab model mine.toml --size 4..64K --variant User"
+        after_help = "Examples:\n  tsumuji lab model myrinet\n  tsumuji lab model rhinet --size 4096 --json\n  tsumuji lab model rhinet --mhz 33 --burst 8M\n  tsumuji lab model myrinet --toml > mine.toml\n  tsumuji lab model mine.toml --size 4..64K --variant User\n  tsumuji lab model this"
     )]
     Model(model::Args),
     /// The paper's ways to send on this machine: who copies, who starts, and where the time goes.
@@ -29,7 +29,7 @@ enum What {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Outcome {
     match &args.what {
-        What::Model(args) => model::run(args),
+        What::Model(args) => crate::bench::interruptible(|| model::run(args)),
         What::Run(args) => crate::bench::interruptible(|| run::run(args)),
     }
 }

@@ -4,10 +4,11 @@
 //! call's. [`description`] reads a machine and its ways from a short file, [`model`] computes what they take, [`beside`] compares that with what was measured.
 //! The paper's two machines are [`shipped`]. Called by `tsumuji lab` and `tsumuji paper mech-…`.
 //!
-//! These compute only: no clock, no thread, and no file but the description. [`measure`] sends the same ways on this machine.
+//! These compute only: no clock, no thread, and no file but the description. [`measure`] sends the same ways on this machine, and [`fit`] describes it.
 
 pub mod beside;
 pub mod description;
+pub mod fit;
 pub mod measure;
 pub mod model;
 pub mod shipped;

@@ -1,18 +1,21 @@
 //! `tsumuji lab model`: what a description computes, and how far that is from what was measured.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::table;
 use tsumuji_lab::beside::{Beside, median_deviation_percent};
 use tsumuji_lab::description::Variant;
-use tsumuji_lab::{Description, Outcome as Send, Setting, shipped};
+use tsumuji_lab::measure::{BYTES_MAX, Plan};
+use tsumuji_lab::{Description, Outcome as Send, Setting, fit, shipped};
 
 use crate::bench::size;
 use crate::bench::sizes::Sizes;
-use crate::talk::in_columns;
+use crate::talk::{Talk, in_columns};
 use crate::{DONE, Outcome, output};
 
 /// Where copying the data is said to have stopped paying: it takes so much longer.
@@ -22,9 +25,14 @@ pub(crate) const LARGEST_BYTES: u64 = 1 << 20;
 /// Variants whose crossover is told: the data copied by the processor, or fetched.
 pub(crate) const PAIRS: [[&str; 2]; 2] = [["User:ST,DT", "User"], ["Syscall:ST,DT", "Syscall"]];
 
+/// The name of the description that is fitted to this machine, and what is measured for it.
+const THIS: &str = "this";
+const THIS_ROUNDS: usize = 3;
+const THIS_EACH: Duration = Duration::from_millis(10);
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// myrinet, rhinet, or a file
+    /// myrinet, rhinet, this (measures here for some seconds, and fits), or a file
     #[arg(value_name = "NAME|FILE")]
     of: String,
     /// Bytes of data; several by commas and ranges (4..64K)
@@ -54,10 +62,18 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    if args.toml {
+    let description = if args.of == THIS {
+        let text = this(args)?;
+        if args.toml {
+            output::print_text(&text);
+            return Ok(DONE);
+        }
+        Description::parse(&text, Path::new(THIS))?
+    } else if args.toml {
         return print_toml(&args.of);
-    }
-    let description = description(&args.of)?;
+    } else {
+        description(&args.of)?
+    };
     let setting = Setting {
         mhz: args.mhz,
         burst_bytes: args.burst.map(|bytes| bytes as f64),
@@ -110,9 +126,28 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(DONE)
 }
 
+/// The text of a description of this machine: measures it, and fits.
+fn this(args: &Args) -> anyhow::Result<String> {
+    let mut talk = Talk::new(args.json || args.toml);
+    let machine = talk.machine();
+    talk.say("\nmeasured, MB/s until the sender knows that the message has left");
+    talk.say(&super::run::heads());
+    let doubled = std::iter::successors(Some(4_usize), |bytes| Some(bytes * 2));
+    let plan = Plan {
+        sizes: doubled.take_while(|bytes| *bytes <= BYTES_MAX).collect(),
+        rounds: THIS_ROUNDS,
+        each: THIS_EACH,
+    };
+    let measured = super::run::measured(&plan, &mut talk)?;
+    Ok(fit::description(&machine.to_string(), &measured.cells))
+}
+
 fn print_toml(name: &str) -> Outcome {
     let Some(text) = shipped::text(name) else {
-        bail!("--toml: accepted are {}", shipped::NAMES.join(", "));
+        bail!(
+            "--toml: accepted are {} and this",
+            shipped::NAMES.join(", ")
+        );
     };
     output::print_text(text);
     Ok(DONE)
@@ -126,7 +161,7 @@ pub(super) fn description(of: &str) -> anyhow::Result<Description> {
     let path = Path::new(of);
     if !path.exists() {
         bail!(
-            "{of}: no such description or file; accepted are {} or a TOML file",
+            "{of}: no such description or file; accepted are {}, this, or a TOML file",
             shipped::NAMES.join(", ")
         );
     }
@@ -294,6 +329,9 @@ mod tests {
     #[test]
     fn unknown_names_are_refused() {
         let said = description("nonesuch").unwrap_err().to_string();
-        assert!(said.contains("myrinet, rhinet or a TOML file"), "{said}");
+        assert!(
+            said.contains("myrinet, rhinet, this, or a TOML file"),
+            "{said}"
+        );
     }
 }

@@ -96,7 +96,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     talk.say("\nMB/s until the sender knows that the message has left; every message is verified");
     talk.say(&heads());
-    let measured = measured(&sizes, args, &mut talk)?;
+    let plan = Plan {
+        sizes,
+        rounds: usize::from(args.rounds),
+        each: args.seconds,
+    };
+    let measured = measured(&plan, &mut talk)?;
     talk.say(&shown(&measured));
     drop(talk);
     if let Some(file) = csv {
@@ -121,16 +126,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(DONE)
 }
 
-fn measured(sizes: &[usize], args: &Args, talk: &mut Talk) -> anyhow::Result<Measured> {
+/// Measures, and says the table of bandwidth as it comes.
+pub(super) fn measured(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Measured> {
     let program = std::env::current_exe().context("this program's own file")?;
     let start = |memory, pipe| start(program.into(), memory, pipe);
-    let plan = Plan {
-        sizes: sizes.to_vec(),
-        rounds: usize::from(args.rounds),
-        each: args.seconds,
-    };
     let mut told = |cells: &[Cell]| talk.say(&line(cells, |cell| cell.bandwidth));
-    match measure::run(&plan, start, &stop::is_wanted, &mut told) {
+    match measure::run(plan, start, &stop::is_wanted, &mut told) {
         Err(MeasureError::Stopped) if stop::is_wanted() => Err(Interrupted.into()),
         other => Ok(other?),
     }
@@ -160,7 +161,7 @@ pub(crate) fn serve() -> Outcome {
     Ok(DONE)
 }
 
-fn heads() -> String {
+pub(super) fn heads() -> String {
     let mut text = format!("  {:<8}", "");
     Way::ALL
         .iter()

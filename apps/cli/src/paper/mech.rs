@@ -442,7 +442,11 @@ fn share(send: &Send, stage: &str, by: By) -> String {
         .filter(|step| step.by == by)
         .map(|step| step.us)
         .fold(0.0, f64::max);
-    let words = if part >= largest { "the longest, " } else { "" };
+    let words = if part > largest * 0.999 {
+        "the longest, "
+    } else {
+        ""
+    };
     format!("{words}{:.0} %", part / send.sum_us(by) * 100.0)
 }
 

@@ -15,6 +15,7 @@ mod hosts;
 mod interrupts;
 mod joins;
 mod keyed;
+mod lab;
 mod launching;
 mod learn;
 mod paper;

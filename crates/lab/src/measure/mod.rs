@@ -98,7 +98,7 @@ impl Way {
         }
     }
 
-    fn is_call(self) -> bool {
+    pub(crate) fn is_call(self) -> bool {
         matches!(self, Self::Syscall | Self::SyscallSt | Self::SyscallStDt)
     }
 }
@@ -298,7 +298,7 @@ impl Sender<'_> {
 }
 
 impl Cell {
-    fn empty(way: Way, bytes: usize) -> Self {
+    pub(crate) fn empty(way: Way, bytes: usize) -> Self {
         Self {
             way: way.name(),
             bytes,
@@ -382,13 +382,23 @@ fn crossovers(cells: &[Cell], rounds: usize) -> Vec<Crossover> {
     PAIRS.into_iter().map(pair).collect()
 }
 
-/// The size from which on the ratio stays above 1, between two sizes by their logarithms; the first size, if it always is.
+/// The size from which on the ratio is above 1, between two sizes by their logarithms; the first size, if it always is. Single sizes that say otherwise, as
+/// disturbed measurements do, are outvoted: the boundary is where fewest are on the wrong side.
 fn crossing(points: &[(f64, f64)]) -> Option<f64> {
-    let last_below = points.iter().rposition(|(_, ratio)| *ratio <= 1.0);
-    let Some(below) = last_below else {
-        return points.first().map(|(bytes, _)| *bytes);
+    let wrong = |boundary: usize| {
+        let is_wrong =
+            |(index, (_, ratio)): (usize, &(f64, f64))| (*ratio > 1.0) != (index >= boundary);
+        points
+            .iter()
+            .enumerate()
+            .filter(|one| is_wrong(*one))
+            .count()
     };
-    let ((low, low_ratio), (high, high_ratio)) = (points[below], *points.get(below + 1)?);
+    let boundary = (0..=points.len()).min_by_key(|boundary| wrong(*boundary))?;
+    let (high, high_ratio) = *points.get(boundary)?;
+    let Some((low, low_ratio)) = boundary.checked_sub(1).map(|below| points[below]) else {
+        return Some(high);
+    };
     let share = low_ratio.ln() / (low_ratio.ln() - high_ratio.ln());
     Some((low.ln() + (high.ln() - low.ln()) * share).exp())
 }
@@ -506,12 +516,19 @@ mod tests {
         assert!(matches!(found, Err(MeasureError::Stopped)), "{found:?}");
     }
 
-    /// Sizes between are found by their logarithms; the last change counts.
+    /// Sizes between are found by their logarithms; a single size that says otherwise does not count.
     #[test]
     fn crossings_are_found() {
         let near = |found: Option<f64>, wanted: f64| (found.expect("one") - wanted).abs() < 1e-9;
         assert!(near(crossing(&[(4.0, 0.5), (16.0, 2.0)]), 8.0));
-        assert!(near(crossing(&[(4.0, 2.0), (8.0, 0.5), (32.0, 2.0)]), 16.0));
+        let disturbed = [
+            (4.0, 0.5),
+            (8.0, 0.5),
+            (32.0, 2.0),
+            (64.0, 0.9),
+            (128.0, 3.0),
+        ];
+        assert!(near(crossing(&disturbed), 16.0));
         assert!(near(crossing(&[(4.0, 2.0), (8.0, 3.0)]), 4.0));
         assert!(crossing(&[(4.0, 2.0), (8.0, 0.5)]).is_none());
         assert!(crossing(&[]).is_none());
