@@ -35,6 +35,7 @@ MAY_USE = {
     "circuit": {"solve"},
     "learn": BELOW_NODE | {"node", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
+    "lab": set(),
     "testbed": {"bpf"},
     "streams": set(),
     "gateway": BELOW_NODE | {"node", "streams"},
@@ -54,6 +55,8 @@ MAY_BE_UNSAFE = [
     "crates/node/src/lock.rs",
     "crates/node/src/bootstrap/foreign/pmix_sys.rs",
     "crates/bench/src/limits/ring.rs",
+    # The laboratory: memory shared with its interface, vmsplice, memory of another process.
+    "crates/lab/src/measure/sys.rs",
     "crates/link/tests/*ring*.rs",
     "crates/*/tests/*alloc*.rs",
     # The C library: what C calls, and what turns its pointers and handles into Rust's.

@@ -10,7 +10,7 @@ mod exchange;
 mod figures;
 mod idle;
 mod loss;
-mod sizes;
+pub(crate) mod sizes;
 mod solve;
 pub(crate) mod streams;
 mod sum32;

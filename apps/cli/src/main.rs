@@ -14,6 +14,7 @@ mod interrupt;
 mod join;
 #[cfg(feature = "seal")]
 mod key;
+mod lab;
 mod launch;
 mod learn;
 mod meeting;
@@ -66,6 +67,7 @@ enum Command {
     Run(run::Args),
     Gateway(gateway::Args),
     Bench(bench::Args),
+    Lab(lab::Args),
     Paper(paper::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
@@ -84,6 +86,8 @@ enum Command {
     LearnWorker(learn::WorkerArgs),
     #[command(hide = true)]
     TuneMember(tune::MemberArgs),
+    #[command(hide = true)]
+    LabServe(lab::run::ServeArgs),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
     #[command(hide = true)]
@@ -139,6 +143,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Gateway(args) => gateway::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Lab(args) => lab::run(&args),
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
@@ -152,6 +157,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::LearnWorker(args) => learn::work(args),
+        Command::LabServe(_) => lab::run::serve(),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
         Command::BenchServeStream(args) => bench::serve_stream(args),

@@ -73,6 +73,13 @@ pub(super) enum Figure {
     SdpFig12,
     SdpFig13,
     SdpFig14,
+    MechFig1,
+    MechFig2,
+    MechFig3,
+    MechFig4,
+    MechTable5,
+    MechTable6,
+    MechTable7,
 }
 
 impl Figure {
@@ -136,6 +143,13 @@ impl Figure {
             Self::SdpFig12 => "throughput of many streams through the sockets layer over clients",
             Self::SdpFig13 => "throughput of many streams over kernel TCP, loopback",
             Self::SdpFig14 => "throughput of many streams over kernel TCP between hosts",
+            Self::MechFig1 => "bandwidth over size, by who copies and who starts, Myrinet",
+            Self::MechFig2 => "what the kernel does in a send of 4 KiB",
+            Self::MechFig3 => "what the interface does in a send of 4 KiB, Myrinet",
+            Self::MechFig4 => "bandwidth over size, RHiNET-1/NI and Myrinet",
+            Self::MechTable5 => "what the host does in a send of 4 KiB, user level",
+            Self::MechTable6 => "bandwidth if the processor does all, beside two others",
+            Self::MechTable7 => "what the interface does in a send of 4 KiB, RHiNET-1/NI",
         }
     }
 

@@ -17,6 +17,7 @@ mod hosts;
 mod interrupts;
 mod joins;
 mod keyed;
+mod lab;
 mod launching;
 mod learn;
 mod paper;

@@ -12,7 +12,7 @@ fn figures_of_the_list_run() {
     let (code, list) = json(&["paper", "--list"]);
     assert_eq!(code, 0);
     let figures = list["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 45);
+    assert_eq!(figures.len(), 52);
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped("figures_of_the_list_run", &error.to_string());
     }
@@ -84,6 +84,7 @@ fn refusals_are_one_line() {
         (&["paper", "l2rtc-fig12", "--link", "udp"], "takes --rounds"),
         (&["paper", "sdp-fig3", "--nodes", "2"], "sdp-fig9 to -fig14"),
         (&["paper", "sdp-fig5", "--link", "udp"], "takes --nodes"),
+        (&["paper", "mech-fig1", "--link", "udp"], "is computed"),
         (&["paper"], "FIGURE"),
     ] {
         let output = tsumuji(args);

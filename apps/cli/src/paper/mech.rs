@@ -1,0 +1,608 @@
+//! The figures and tables of MECH: computed from the descriptions of its two machines, beside its numbers and words.
+//!
+//! The paper's drawings have no numbers in the text; of them its statements are repeated. What the descriptions assume is printed with every figure.
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::plot::{self, Line};
+use tsumuji_bench::stats::size_name;
+use tsumuji_bench::table;
+use tsumuji_lab::beside::Beside;
+use tsumuji_lab::description::By;
+use tsumuji_lab::{Description, Outcome as Send, Setting, shipped};
+
+use super::figure::Figure;
+use super::{Args, every_other};
+use crate::bench::compare::{pending, pending_plot};
+use crate::lab::model;
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+/// Sizes of the drawings.
+const SMALLEST_BYTES: u64 = 4;
+const LARGEST_BYTES: u64 = 64 << 10;
+/// Of the breakdowns, and of table 6's rows beyond the drawings.
+const BROKEN_DOWN_BYTES: u64 = 4096;
+const OF_TABLE_6: [u64; 6] = [4, 8, 16, 4096, 8192, 24576];
+/// Where copying is said to give a quarter.
+const LARGE_BYTES: u64 = 10_000;
+/// Long enough that only rates count.
+const ENDLESS_BYTES: u64 = 1 << 28;
+const USERS: [&str; 3] = ["User", "User:ST", "User:ST,DT"];
+const CALLS: [&str; 3] = ["Syscall", "Syscall:ST", "Syscall:ST,DT"];
+
+/// A figure, computed.
+#[derive(Default)]
+struct Found {
+    sends: Vec<Send>,
+    /// Statement, the paper's words or number, ours.
+    statements: Vec<[String; 3]>,
+    /// What of the sends is shown.
+    text: String,
+    lines: Vec<Line>,
+    assumed: Vec<String>,
+}
+
+/// The two machines.
+struct Machines {
+    myrinet: Description,
+    rhinet: Description,
+}
+
+/// Runs the command.
+pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
+    let sizes = sizes(figure, args)?;
+    let (csv, svg) = (
+        pending(args.csv.as_deref())?,
+        pending_plot(args.plot.as_deref())?,
+    );
+    let found = Machines::shipped()?.found(figure, &sizes);
+    let mut talk = Talk::new(args.json);
+    talk.say("the paper's: Pentium II 300 MHz, 440LX, Linux 2.0.31; Myrinet with LANai 4.1, and RHiNET-1/NI");
+    talk.say(&format!(
+        "{}: {}; ours are computed (tsumuji lab model)",
+        figure.name(),
+        figure.title()
+    ));
+    for line in &found.assumed {
+        talk.say(&format!("assumed: {line}"));
+    }
+    talk.say(&found.text);
+    let mut beside = vec![["", "paper", "model"].map(str::to_owned)];
+    beside.extend(found.statements.iter().cloned());
+    talk.say(&table::aligned(&beside));
+    drop(talk);
+    if let Some(file) = csv {
+        let text = comma_separated(&found.sends);
+        file.finish(|out| out.write_all(text.as_bytes()))?;
+    }
+    if let Some(file) = svg {
+        let title = format!("{}: {}", figure.name(), figure.title());
+        let drawn = plot::svg(&title, "MB/s", &found.lines).context("--plot")?;
+        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+    }
+    if args.json {
+        let statement = |[what, paper, ours]: &[String; 3]| json!({ "what": what, "paper": paper, "ours": ours });
+        let beside: Vec<_> = found.statements.iter().map(statement).collect();
+        output::print_json(&json!({
+            "figure": figure.name(), "title": figure.title(), "from": "model", "assumed": found.assumed,
+            "results": found.sends, "beside": beside,
+        }));
+    }
+    Ok(DONE)
+}
+
+fn is_drawn(figure: Figure) -> bool {
+    matches!(
+        figure,
+        Figure::MechFig1 | Figure::MechFig4 | Figure::MechTable6
+    )
+}
+
+fn sizes(figure: Figure, args: &Args) -> anyhow::Result<Vec<u64>> {
+    for (flag, is_given) in [
+        ("--rows", args.rows.is_some()),
+        ("--nodes", !args.nodes.is_empty()),
+        ("--link", args.link.is_some()),
+        ("--rate", args.rate.is_some()),
+        ("--iterations", args.iterations.is_some()),
+        ("--rounds", args.rounds.is_some()),
+    ] {
+        ensure!(
+            !is_given,
+            "{flag}: {} is computed, and takes --largest, --quick, --csv, --plot and --json",
+            figure.name()
+        );
+    }
+    ensure!(
+        is_drawn(figure) || (args.plot.is_none() && args.largest.is_none()),
+        "{} has one size only; mech-fig1, mech-fig4 and mech-table6 take --plot and --largest",
+        figure.name()
+    );
+    let all = match figure {
+        Figure::MechTable6 => OF_TABLE_6.to_vec(),
+        Figure::MechFig1 | Figure::MechFig4 => {
+            let doubled = std::iter::successors(Some(SMALLEST_BYTES), |bytes| Some(bytes * 2));
+            doubled
+                .take_while(|bytes| *bytes <= LARGEST_BYTES)
+                .collect()
+        }
+        _ => vec![BROKEN_DOWN_BYTES],
+    };
+    let mut sizes = if args.quick { every_other(all) } else { all };
+    if let Some(largest) = args.largest {
+        sizes.retain(|bytes| *bytes <= largest as u64);
+        ensure!(
+            !sizes.is_empty(),
+            "--largest {largest}: the smallest message has {SMALLEST_BYTES} bytes"
+        );
+    }
+    Ok(sizes)
+}
+
+impl Machines {
+    fn shipped() -> anyhow::Result<Self> {
+        let of =
+            |name: &str| shipped::named(name).with_context(|| format!("no description of {name}"));
+        Ok(Self {
+            myrinet: of("myrinet")?,
+            rhinet: of("rhinet")?,
+        })
+    }
+
+    fn found(&self, figure: Figure, sizes: &[u64]) -> Found {
+        match figure {
+            Figure::MechFig1 => self.bandwidths(sizes),
+            Figure::MechFig2 => self.kernel(),
+            Figure::MechFig3 => self.interface(),
+            Figure::MechFig4 => self.rhinet_bandwidths(sizes),
+            Figure::MechTable5 => self.table(&self.myrinet, "table 5", &USERS, sizes),
+            Figure::MechTable6 => {
+                let mut found = self.table(
+                    &self.myrinet,
+                    "table 6",
+                    &["Host", "User", "User:ST,DT"],
+                    sizes,
+                );
+                let smallest = |name| self.us(name, 4);
+                found.statements.push(
+                    [
+                        "4 B: the processor alone",
+                        "slightly faster",
+                        &times(smallest("User:ST,DT"), smallest("Host")),
+                    ]
+                    .map(str::to_owned),
+                );
+                found
+            }
+            _ => {
+                let mut found = self.table(&self.rhinet, "table 7", &["User"], sizes);
+                found.statements.push(self.forecast());
+                found
+            }
+        }
+    }
+
+    fn send(&self, name: &str, bytes: u64) -> Option<Send> {
+        let variant = self.myrinet.variant(name)?;
+        Some(self.myrinet.outcome(variant, bytes, &Setting::default()))
+    }
+
+    fn us(&self, name: &str, bytes: u64) -> f64 {
+        self.send(name, bytes)
+            .map_or(f64::NAN, |send| send.total_us)
+    }
+
+    /// Figure 1: bandwidth over size, all six ways.
+    fn bandwidths(&self, sizes: &[u64]) -> Found {
+        let names = || USERS.iter().chain(&CALLS);
+        let sends = |name: &&str| {
+            sizes
+                .iter()
+                .filter_map(|bytes| self.send(name, *bytes))
+                .collect()
+        };
+        let ways: Vec<(String, Vec<Send>)> = names()
+            .map(|name| ((*name).to_owned(), sends(name)))
+            .collect();
+        let mut statements: Vec<[String; 3]> = Vec::new();
+        let mut say = |what: &str, paper: &str, ours: String| {
+            statements.push([what.to_owned(), paper.to_owned(), ours]);
+        };
+        for pair in model::PAIRS {
+            let of_64 = times(self.us(pair[1], 64), self.us(pair[0], 64));
+            say(
+                &format!("64 B: {} over {}", pair[0], pair[1]),
+                "1x or slightly more",
+                of_64,
+            );
+            let at_10k = times(self.us(pair[1], LARGE_BYTES), self.us(pair[0], LARGE_BYTES));
+            say(
+                &format!("10 KB: {} over {}", pair[0], pair[1]),
+                "about 0.25x",
+                at_10k,
+            );
+        }
+        for (user, call) in USERS.iter().zip(CALLS) {
+            for bytes in [4, BROKEN_DOWN_BYTES] {
+                let ours = times(self.us(call, bytes), self.us(user, bytes));
+                say(
+                    &format!("{}: {user} over {call}", size_name(bytes as usize)),
+                    "slightly more than 1x",
+                    ours,
+                );
+            }
+        }
+        for (what, bytes) in model::crossovers(&self.myrinet, &Setting::default()) {
+            say(&what, "about 64 B", format!("{bytes} B"));
+        }
+        Found {
+            text: over_sizes(&ways),
+            lines: drawn(&ways),
+            sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
+            statements,
+            assumed: self.myrinet.assumed.clone(),
+        }
+    }
+
+    /// Figure 2: what the kernel does, of 4096 bytes.
+    fn kernel(&self) -> Found {
+        let mut found = self.broken_down(&CALLS, By::Kernel);
+        for (name, stage, paper) in [
+            ("Syscall", "call", "most of the time (misc.)"),
+            ("Syscall:ST", "call", "most of the time (misc.)"),
+            ("Syscall:ST,DT", "copy data", "most of the time"),
+        ] {
+            let send = found.sends.iter().find(|send| send.variant == name);
+            let ours = send.map_or_else(String::new, |send| share(send, stage, By::Kernel));
+            found
+                .statements
+                .push([format!("{name}: {stage}"), paper.to_owned(), ours]);
+        }
+        found
+    }
+
+    /// Figure 3: what the interface does, of 4096 bytes.
+    fn interface(&self) -> Found {
+        let all = [&USERS[..], &CALLS].concat();
+        let mut found = self.broken_down(&all, By::Interface);
+        for send in &found.sends {
+            let ours = share(send, "send data", By::Interface);
+            found.statements.push([
+                format!("{}: send data", send.variant),
+                "longest".to_owned(),
+                ours,
+            ]);
+        }
+        for name in &all {
+            let endless = self.send(name, ENDLESS_BYTES);
+            let stage = endless.as_ref().and_then(|send| send.stage("send data"));
+            let rate = stage.map_or(f64::NAN, |step| ENDLESS_BYTES as f64 / step.us);
+            found.statements.push([
+                format!("{name}: into the network"),
+                "at most 130 to 133 MB/s".to_owned(),
+                format!("{rate:.1} MB/s"),
+            ]);
+        }
+        found
+    }
+
+    fn broken_down(&self, names: &[&str], by: By) -> Found {
+        let sends: Vec<Send> = names
+            .iter()
+            .filter_map(|name| self.send(name, BROKEN_DOWN_BYTES))
+            .collect();
+        let mut rows = vec![["", by.name(), "us", ""].map(str::to_owned)];
+        for send in &sends {
+            for (place, step) in send.stages.iter().filter(|step| step.by == by).enumerate() {
+                let head = if place == 0 {
+                    send.variant.as_str()
+                } else {
+                    ""
+                };
+                let note = if step.is_assumed { "assumed" } else { "" };
+                rows.push([
+                    format!("  {head}"),
+                    step.name.clone(),
+                    format!("{:8.3}", step.us),
+                    note.to_owned(),
+                ]);
+            }
+        }
+        Found {
+            sends,
+            text: format!("\n{}", table::aligned(&rows)),
+            assumed: self.myrinet.assumed.clone(),
+            ..Found::default()
+        }
+    }
+
+    /// Figure 4: RHiNET-1/NI now and as foreseen, and Myrinet.
+    fn rhinet_bandwidths(&self, sizes: &[u64]) -> Found {
+        let (now, then) = (Setting::default(), self.rhinet.improved.unwrap_or_default());
+        let of = |setting: &Setting, bytes: u64| {
+            let variant = &self.rhinet.variants[0];
+            self.rhinet.outcome(variant, bytes, setting)
+        };
+        let named = |name: &str, mut send: Send| {
+            name.clone_into(&mut send.variant);
+            send
+        };
+        let ways = [
+            ("RHiNET-1", &|bytes| {
+                Some(named("RHiNET-1", of(&now, bytes))) as Option<Send>
+            }),
+            ("RHiNET-1 improved", &|bytes| {
+                Some(named("RHiNET-1 improved", of(&then, bytes)))
+            }),
+            ("Myrinet User", &|bytes| {
+                Some(named("Myrinet User", self.send("User", bytes)?))
+            }),
+        ] as [(&str, &dyn Fn(u64) -> Option<Send>); 3];
+        let ways: Vec<(String, Vec<Send>)> = ways
+            .iter()
+            .map(|(name, of)| {
+                (
+                    (*name).to_owned(),
+                    sizes.iter().filter_map(|bytes| of(*bytes)).collect(),
+                )
+            })
+            .collect();
+        let at_4096 = of(&now, BROKEN_DOWN_BYTES).total_us;
+        let user = self.us("User", BROKEN_DOWN_BYTES);
+        let most = of(&now, ENDLESS_BYTES).bandwidth;
+        let statements = vec![
+            ["4 KiB", "102.056 us", &format!("{at_4096:.3} us")].map(str::to_owned),
+            self.forecast(),
+            [
+                "4 KiB: time over Myrinet's",
+                "a little over 2x",
+                &times(at_4096, user),
+            ]
+            .map(str::to_owned),
+            ["at most", "44 MB/s", &format!("{most:.1} MB/s")].map(str::to_owned),
+        ];
+        Found {
+            text: over_sizes(&ways),
+            lines: drawn(&ways),
+            sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
+            statements,
+            assumed: [self.rhinet.assumed.clone(), self.myrinet.assumed.clone()].concat(),
+        }
+    }
+
+    fn forecast(&self) -> [String; 3] {
+        let then = self.rhinet.improved.unwrap_or_default();
+        let us = self
+            .rhinet
+            .outcome(&self.rhinet.variants[0], BROKEN_DOWN_BYTES, &then)
+            .total_us;
+        [
+            "4 KiB at 33 MHz, long bursts",
+            "about 36.06 us",
+            &format!("{us:.2} us"),
+        ]
+        .map(str::to_owned)
+    }
+
+    /// A table of numbers: each beside the model's, with its deviation.
+    fn table(&self, of: &Description, source: &str, names: &[&str], sizes: &[u64]) -> Found {
+        let beside: Vec<Beside> = of
+            .beside()
+            .into_iter()
+            .filter(|one| one.what.starts_with(source))
+            .collect();
+        let sends = names.iter().filter_map(|name| of.variant(name));
+        let sends: Vec<(String, Vec<Send>)> = sends
+            .map(|variant| {
+                let of_size = |bytes: &u64| of.outcome(variant, *bytes, &Setting::default());
+                (variant.name.clone(), sizes.iter().map(of_size).collect())
+            })
+            .collect();
+        let statements = beside.iter().map(|one| {
+            let head = one.what.trim_start_matches(source).trim_start_matches(", ");
+            [
+                head.to_owned(),
+                format!("{:.3} {}", one.measured, one.unit),
+                format!(
+                    "{:.3} {} ({:+.1} %)",
+                    one.model, one.unit, one.deviation_percent
+                ),
+            ]
+        });
+        let text = match sizes {
+            [_] => sends
+                .iter()
+                .flat_map(|(_, sends)| sends)
+                .map(model::stages)
+                .collect(),
+            _ => over_sizes(&sends),
+        };
+        Found {
+            text,
+            statements: statements.collect(),
+            lines: drawn(&sends),
+            sends: sends.into_iter().flat_map(|(_, sends)| sends).collect(),
+            assumed: of.assumed.clone(),
+        }
+    }
+}
+
+fn times(more: f64, less: f64) -> String {
+    format!("{:.2}x", more / less)
+}
+
+/// The part that a stage has of what one of the three does.
+fn share(send: &Send, stage: &str, by: By) -> String {
+    let part = send.stage(stage).map_or(0.0, |step| step.us);
+    let largest = send
+        .stages
+        .iter()
+        .filter(|step| step.by == by)
+        .map(|step| step.us)
+        .fold(0.0, f64::max);
+    let words = if part > largest * 0.999 {
+        "the longest, "
+    } else {
+        ""
+    };
+    format!("{words}{:.0} %", part / send.sum_us(by) * 100.0)
+}
+
+/// Bandwidth of each way, a line for each size.
+fn over_sizes(ways: &[(String, Vec<Send>)]) -> String {
+    let mut text = format!("\nMB/s\n  {:<8}", "");
+    ways.iter()
+        .for_each(|(name, _)| text.push_str(&format!(" {name:>10}")));
+    let sends = ways.first().map_or(&[][..], |(_, sends)| sends);
+    for (row, send) in sends.iter().enumerate() {
+        text.push_str(&format!("\n  {:<8}", size_name(send.bytes as usize)));
+        for (name, sends) in ways {
+            let width = name.len().max(10);
+            text.push_str(&format!(" {:>width$.3}", sends[row].bandwidth));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn drawn(ways: &[(String, Vec<Send>)]) -> Vec<Line> {
+    let line = |(name, sends): &(String, Vec<Send>)| Line {
+        name: name.clone(),
+        points: sends
+            .iter()
+            .map(|send| (send.bytes as f64, send.bandwidth))
+            .collect(),
+    };
+    ways.iter().map(line).collect()
+}
+
+/// Every stage, one a line.
+fn comma_separated(sends: &[Send]) -> String {
+    let mut text =
+        "variant,bytes,total_us,bandwidth,stage,by,start_us,us,critical,assumed\n".to_owned();
+    for send in sends {
+        for step in &send.stages {
+            text.push_str(&format!(
+                "\"{}\",{},{},{},\"{}\",{},{},{},{},{}\n",
+                send.variant,
+                send.bytes,
+                send.total_us,
+                send.bandwidth,
+                step.name,
+                step.by.name(),
+                step.start_us,
+                step.us,
+                step.is_critical,
+                step.is_assumed
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Words {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn of_mech() -> impl Iterator<Item = Figure> {
+        let all = Figure::all().iter().copied();
+        all.filter(|figure| figure.name().starts_with("mech"))
+    }
+
+    fn asked(words: &[&str]) -> anyhow::Result<Vec<u64>> {
+        let args = Words::try_parse_from([&["paper"], words].concat())?.args;
+        sizes(args.figure.expect("a figure is among the words"), &args)
+    }
+
+    /// Every figure and table of the paper with results is there, and each of its statements has words of the paper and a number of ours, within a terminal.
+    #[test]
+    fn statements_have_both_sides() {
+        let names: Vec<String> = of_mech().map(Figure::name).collect();
+        assert_eq!(
+            names,
+            [
+                "mech-fig1",
+                "mech-fig2",
+                "mech-fig3",
+                "mech-fig4",
+                "mech-table5",
+                "mech-table6",
+                "mech-table7"
+            ]
+        );
+        let machines = Machines::shipped().unwrap();
+        for figure in of_mech() {
+            let found = machines.found(figure, &asked(&[&figure.name()]).unwrap());
+            assert!(
+                !found.statements.is_empty() && !found.sends.is_empty(),
+                "{}",
+                figure.name()
+            );
+            for [what, paper, ours] in &found.statements {
+                assert!(!what.is_empty() && !paper.is_empty(), "{what} {paper}");
+                assert!(
+                    ours.contains(|letter: char| letter.is_ascii_digit()),
+                    "{what}: {ours}"
+                );
+                assert!(
+                    !ours.contains("NaN") && !ours.contains("inf"),
+                    "{what}: {ours}"
+                );
+            }
+            let text = table::aligned(&found.statements) + &found.text;
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", figure.name());
+            }
+            assert_eq!(
+                is_drawn(figure),
+                found.lines.iter().any(|line| line.points.len() > 1)
+            );
+            let columns = comma_separated(&found.sends);
+            assert!(columns.lines().count() > found.sends.len());
+        }
+    }
+
+    /// Tables have all of the paper's numbers.
+    #[test]
+    fn tables_are_whole() {
+        let machines = Machines::shipped().unwrap();
+        for (figure, count) in [
+            (Figure::MechTable5, 9),
+            (Figure::MechTable6, 18 + 1),
+            (Figure::MechTable7, 14 + 1),
+        ] {
+            let found = machines.found(figure, &[BROKEN_DOWN_BYTES]);
+            assert_eq!(found.statements.len(), count, "{}", figure.name());
+        }
+    }
+
+    /// What a computed figure cannot take is refused in one line.
+    #[test]
+    fn other_options_are_refused() {
+        for (words, wanted) in [
+            (&["mech-fig1", "--nodes", "2"][..], "is computed"),
+            (&["mech-table5", "--plot", "a.svg"], "one size only"),
+            (&["mech-fig1", "--largest", "2"], "has 4 bytes"),
+        ] {
+            let said = asked(words).unwrap_err().to_string();
+            assert!(said.contains(wanted) && said.lines().count() == 1, "{said}");
+        }
+        assert_eq!(
+            asked(&["mech-fig1", "--largest", "1K"]).unwrap().last(),
+            Some(&1024)
+        );
+        assert_eq!(
+            asked(&["mech-table6", "--quick"]).unwrap(),
+            [4, 16, 8192, 24576]
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! The interface: fetches what the sender did not copy, puts the packet on the wire, says so, and receives it.
+//!
+//! Runs in a process of its own. The wire is the packet's buffer; the receiver behind it adds up the data and compares the sum with the descriptor's. What the
+//! sender waits for is [`Line::Done`], which is set before that.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::OFlags;
+
+use super::Way;
+use super::memory::{
+    BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, RING, RING_DATA, STOP,
+    checksum, now_ns, spin,
+};
+use super::sys;
+
+/// How often an interface without a sender looks whether that still lives.
+const LOOKS: u32 = 1 << 10;
+
+struct Interface {
+    memory: Memory,
+    pipe: OwnedFd,
+    packet: Vec<u8>,
+    /// Number of the last message that came by the doorbell.
+    last: u64,
+}
+
+/// Serves a sender until it says stop, or ends. `memory` and `pipe` are its own.
+pub fn serve(memory: OwnedFd, pipe: OwnedFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(&pipe)?;
+    rustix::fs::fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?; // polled, as the doorbell is
+    let mut interface = Interface {
+        memory: Memory::map(memory.as_fd())?,
+        pipe,
+        packet: vec![1; BYTES_MAX],
+        last: 0,
+    };
+    let (mut turns, mut looks) = (0, 0);
+    loop {
+        if interface.memory.load(Line::Mode, 0) == STOP {
+            return Ok(());
+        }
+        if !interface.poll()? && spin(&mut turns) {
+            looks += 1;
+            if looks % LOOKS == 0 && !interface.has_sender() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Interface {
+    fn has_sender(&self) -> bool {
+        let pid = self.memory.load(Line::Mode, 2);
+        pid == 0 || std::path::Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    fn way(&self) -> Option<Way> {
+        let index = self.memory.load(Line::Mode, 0).checked_sub(1)?;
+        Way::ALL.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// Sends one message, if there is one.
+    fn poll(&mut self) -> io::Result<bool> {
+        let mut head = [0; DESCRIPTOR_BYTES];
+        let is_there = match self.way() {
+            Some(way) if way.is_call() => self.read_pipe_if_any(&mut head)?,
+            Some(_) => self.memory.load(Line::Doorbell, 0) != self.last,
+            None => false,
+        };
+        // The way may have been changed before the message came.
+        let Some(way) = self.way().filter(|_| is_there) else {
+            return Ok(false);
+        };
+        let stamps = self.memory.load(Line::Mode, 1) == 1;
+        let stamp = |word: usize| {
+            if stamps {
+                self.memory.store(Line::Stamps, word, now_ns());
+            }
+        };
+        stamp(0);
+        if !way.is_call() {
+            let offset = match way {
+                // The doorbell says at which address of the program it lies.
+                Way::User => {
+                    self.translated(self.memory.load(Line::Doorbell, 1), DESCRIPTOR_BYTES)?
+                }
+                _ => RING,
+            };
+            self.memory.0.take(offset, &mut head);
+        }
+        let descriptor = Descriptor::parse(&head);
+        stamp(1);
+        stamp(2); // unless there is an address to translate
+        let bytes = usize::try_from(descriptor.bytes).unwrap_or(usize::MAX);
+        if bytes > BYTES_MAX {
+            return Err(io::Error::other(
+                "a descriptor of more than the longest message",
+            ));
+        }
+        match way {
+            Way::User | Way::UserSt => {
+                let offset = self.translated(descriptor.address, bytes)?;
+                stamp(2);
+                self.memory.0.take(offset, &mut self.packet[..bytes]);
+            }
+            Way::UserStDt | Way::Host => {
+                self.memory.0.take(RING_DATA, &mut self.packet[..bytes]);
+            }
+            Way::Syscall | Way::SyscallStDt => self.read_pipe(bytes)?,
+            Way::SyscallSt => {
+                let pid = u32::try_from(self.memory.load(Line::Mode, 2)).unwrap_or(0);
+                let packet = &mut self.packet[..bytes];
+                if sys::read_process(pid, descriptor.address, packet)? != bytes {
+                    return Err(io::Error::other("the sender's memory ends early"));
+                }
+            }
+        }
+        if stamps {
+            self.memory.store(Line::Stamps, 3, now_ns());
+        }
+        if !way.is_call() {
+            self.last = descriptor.number;
+        }
+        self.memory.store(Line::Done, 0, descriptor.number);
+        // From here on it is the receiver.
+        if checksum(&self.packet[..bytes]) != descriptor.checksum {
+            self.memory.store(Line::Received, 1, 1);
+        }
+        self.packet[..bytes.min(8)].fill(0); // so that an old packet is not taken for the next
+        self.memory.store(Line::Received, 0, descriptor.number);
+        Ok(true)
+    }
+
+    /// Where in the shared memory an address of the program lies; refused outside of what is registered.
+    fn translated(&self, address: u64, bytes: usize) -> io::Result<usize> {
+        let base = self.memory.load(Line::Mode, 3);
+        let offset = address
+            .checked_sub(base)
+            .and_then(|offset| usize::try_from(offset).ok());
+        let is_registered = |offset: &usize| {
+            let end = offset.checked_add(bytes);
+            *offset >= REGISTERED && end.is_some_and(|end| end <= RING)
+        };
+        offset
+            .filter(is_registered)
+            .ok_or_else(|| io::Error::other("an address that is not registered"))
+    }
+
+    fn read_pipe_if_any(&self, head: &mut [u8; DESCRIPTOR_BYTES]) -> io::Result<bool> {
+        let mut filled = 0;
+        while filled < head.len() {
+            match rustix::io::read(&self.pipe, &mut head[filled..]) {
+                Ok(0) => return Ok(false), // the sender is gone
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::AGAIN) if filled == 0 => return Ok(false),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn read_pipe(&mut self, bytes: usize) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < bytes {
+            match rustix::io::read(&self.pipe, &mut self.packet[filled..bytes]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
