@@ -215,9 +215,12 @@ fn shown(found: &Measured) -> String {
     text
 }
 
+/// A part of the split.
+type Part = fn(&SplitUs) -> f64;
+
 /// Where the time goes: the sender's four, then what of it is the kernel's and the interface's.
 fn split(cells: &[Cell]) -> String {
-    let columns: [(&str, fn(&SplitUs) -> f64); 9] = [
+    let columns: [(&str, Part); 9] = [
         ("descr.", |one| one.descriptor),
         ("copy", |one| one.copy),
         ("start", |one| one.start),

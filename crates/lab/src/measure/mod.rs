@@ -530,7 +530,7 @@ mod tests {
         ];
         assert!(near(crossing(&disturbed), 16.0));
         assert!(near(crossing(&[(4.0, 2.0), (8.0, 3.0)]), 4.0));
-        assert!(crossing(&[(4.0, 2.0), (8.0, 0.5)]).is_none());
+        assert!(crossing(&[(4.0, 0.5), (8.0, 0.9)]).is_none());
         assert!(crossing(&[]).is_none());
     }
 
