@@ -269,7 +269,7 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
         Figure::SdpFig12 => vec![Path::Carried, Path::Tcp, Path::TcpNs],
         Figure::SdpFig13 => vec![Path::Tcp],
         Figure::SdpFig14 => vec![Path::TcpNs],
-        _ => vec![Path::Carried, Path::Tcp, Path::TcpNs, Path::Unix],
+        _ => vec![Path::Carried, Path::Udp, Path::Tcp, Path::TcpNs],
     };
     let (mut sizes, mut clients) = if args.quick {
         (every_other(sizes), every_other(clients))
