@@ -140,7 +140,12 @@ fn failures_are_told() {
             &["--", "no-such-program"][..],
             "neither a file nor found in PATH",
         ),
-        (&["--link", "udp", "--", "true"], "over shm only"),
+        (&["--link", "udp", "--", "true"], "with --hosts FILE"),
+        (&["--open", "--", "true"], "no effect without --hosts"),
+        (
+            &["--hosts", "/nonexistent/lab.toml", "--open", "--", "true"],
+            "/nonexistent/lab.toml",
+        ),
         (&["--json", "--", "true"], "--explain"),
         (
             &["true"],
@@ -222,9 +227,10 @@ fn streams_are_measured() {
         assert_eq!(count, if kind == "manyclients" { 4 } else { 2 });
         let names = checked(&report);
         let missing = report["missing"].as_array().unwrap();
-        assert_eq!(names.len() + missing.len(), 4, "{names:?} {missing:?}");
+        assert_eq!(names.len() + missing.len(), 7, "{names:?} {missing:?}");
         if has_rights {
-            assert_eq!(names, ["tcp", "tcp-ns", "unix", "shm"]);
+            let all = ["tcp", "tcp-ns", "unix", "shm", "udp", "packet", "xdp"];
+            assert_eq!(names, all);
         } else {
             assert_eq!(missing[0]["path"], "tcp-ns");
             assert!(said.contains("tcp-ns: not measured: "), "{said}");
