@@ -1,8 +1,11 @@
 //! `tsumuji gateway`: carries the TCP connections of this host's unmodified programs to other hosts.
 
-use std::io::Write;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -132,15 +135,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-/// Starts a gateway if there is none, and waits until it serves.
-pub(crate) fn ensure(words: &[std::ffi::OsString]) -> anyhow::Result<()> {
-    use std::io::{BufRead, BufReader};
-    use std::os::unix::process::CommandExt;
-    use std::process::{Command, Stdio};
-
-    if Gateway::is_there() {
-        return Ok(());
-    }
+/// Starts a gateway, and waits until it serves, or another one does.
+pub(crate) fn start(words: &[OsString]) -> anyhow::Result<()> {
     let own = std::env::current_exe().context("this program's own file")?;
     let mut child = Command::new(own)
         .arg("gateway")

@@ -144,9 +144,8 @@ fn ensure_gateway(args: &Args, hosts: &Path) -> anyhow::Result<()> {
     };
     state("--id", args.id.map(|id| id.to_string()));
     state("--link", args.link.map(|link| link.to_string()));
-    let flags = crate::security::as_flags(&security);
-    words.extend(flags.split_whitespace().map(OsString::from));
-    gateway::ensure(&words)
+    words.extend(crate::security::as_words(&security));
+    gateway::start(&words)
 }
 
 /// Says what becomes of the whole program.

@@ -1,5 +1,6 @@
 //! `--key`, `--seal` and `--open`: security options of commands that send over a network.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -63,18 +64,25 @@ impl Flags {
 }
 
 /// The options that state the same to another command.
-pub(crate) fn as_flags(security: &Security) -> String {
+pub(crate) fn as_words(security: &Security) -> Vec<OsString> {
     match security {
-        Security::Unstated => String::new(),
-        Security::Open => " --open".to_owned(),
+        Security::Unstated => Vec::new(),
+        Security::Open => vec!["--open".into()],
         Security::Sealed { key_file, mode } => {
-            let mode = match mode {
-                SealMode::Encrypt => String::new(),
-                mode => format!(" --seal {mode}"),
-            };
-            format!(" --key {}{mode}", key_file.display())
+            let mut words = vec!["--key".into(), key_file.clone().into_os_string()];
+            if *mode != SealMode::Encrypt {
+                words.extend(["--seal".into(), mode.to_string().into()]);
+            }
+            words
         }
     }
+}
+
+/// The same as text, to be shown.
+pub(crate) fn as_flags(security: &Security) -> String {
+    let words = as_words(security);
+    let shown = words.iter().map(|word| format!(" {}", word.display()));
+    shown.collect()
 }
 
 fn leaves_host(link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> bool {

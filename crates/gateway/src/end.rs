@@ -65,10 +65,15 @@ impl End {
         false
     }
 
+    /// Marks news for the program. True: it sleeps.
+    pub(crate) fn mark(&self) -> bool {
+        news::mark(self.segment.memory(), self.slot, 1 - self.side)
+    }
+
     /// Tells the program of news, and wakes it if it sleeps.
     pub(crate) fn tell(&self) {
-        if news::mark(self.segment.memory(), self.slot, 1 - self.side) {
-            mailbox::wake(&*self.wake);
+        if self.mark() {
+            self.wake();
         }
     }
 

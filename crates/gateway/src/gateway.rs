@@ -310,7 +310,10 @@ impl Gateway {
             locked(&self.listed).extend(blocked);
         }
         self.collect();
-        let listed = std::mem::take(&mut *locked(&self.listed));
+        let mut listed = std::mem::take(&mut *locked(&self.listed));
+        // Each once, however much came for it.
+        listed.sort_unstable();
+        listed.dedup();
         did |= !listed.is_empty();
         for index in listed {
             self.attend(index);
@@ -340,9 +343,9 @@ impl Gateway {
         let Some(stream) = self.streams.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        let was_agreed = stream.was_agreed();
+        let was_agreed = stream.is_agreed();
         let turn = stream.serve(&mut self.endpoint, &mut self.room);
-        if !was_agreed && stream.was_agreed() {
+        if !was_agreed && stream.is_agreed() {
             self.counters.carried += 1;
         }
         match turn {
@@ -381,13 +384,14 @@ impl Gateway {
         self.trim();
     }
 
-    /// Unmaps segments that have been without streams for longest.
+    /// Unmaps a segment without streams, if there are many.
     fn trim(&mut self) {
         let is_idle = |shared: &Shared| shared.streams.iter().all(Option::is_none);
         if self.shared.iter().filter(|shared| is_idle(shared)).count() > IDLE_SEGMENTS_MAX
             && let Some(at) = self.shared.iter().position(is_idle)
         {
-            self.shared.remove(at);
+            let unused = self.shared.remove(at);
+            unused.segment.free_waiter(unused.side, unused.waiter);
         }
     }
 
@@ -430,9 +434,9 @@ impl Gateway {
                 let made = Address::from_words(client)
                     .zip(Address::from_words(server))
                     .and_then(|(client, server)| self.offer(peer, stream, client, server));
-                self.tell(peer, &Control::Offered(stream.0, made));
+                self.tell(peer, &Control::Offered(stream, made));
             }
-            Some(Control::Offered(token, answer)) => self.answered(peer, token, answer),
+            Some(Control::Offered(stream, answer)) => self.answered(peer, stream, answer),
             None => self.counters.refused += 1,
         }
     }
@@ -516,7 +520,7 @@ impl Gateway {
         };
         if self.ask_for(asker, &hello, file, wake).is_none() {
             self.counters.not_there += 1;
-            offers::say(&client, NOT_THERE);
+            mailbox::say(&client, NOT_THERE);
         }
     }
 

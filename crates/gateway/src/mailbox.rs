@@ -99,9 +99,14 @@ pub(crate) fn read(client: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd, Own
     Ok(Hello::parse(&bytes[..got.bytes.min(HELLO_BYTES)]).map(|hello| (hello, file, wake)))
 }
 
-/// Wakes the process at the other end. Full: it will wake up.
+/// One byte to the process at the other end. If there is no room for it, it has others to read; if it is gone, that is noticed elsewhere.
+pub(crate) fn say(there: impl AsFd, byte: u8) {
+    let _ = send(there, &[byte], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Wakes the process at the other end.
 pub(crate) fn wake(there: impl AsFd) {
-    let _ = send(there, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    say(there, 0);
 }
 
 /// Takes what has come. False: the other end is gone.

@@ -32,8 +32,8 @@ pub(crate) enum Control {
         client: Words,
         server: Words,
     },
-    /// The answer: token of the stream at the receiver, and, if the listener was told, token and channel at the sender.
-    Offered(u32, Option<(u32, u16)>),
+    /// The answer: token and channel of the stream at the receiver, and, if the listener was told, those at the sender.
+    Offered((u32, u16), Option<(u32, u16)>),
 }
 
 impl Control {

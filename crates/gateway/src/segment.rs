@@ -105,6 +105,13 @@ impl Segment {
     }
 }
 
+impl Segment {
+    /// Gives such a number back.
+    pub(crate) fn free_waiter(&self, side: usize, waiter: usize) {
+        self.memory.header().owners[side][waiter].store(0, Ordering::Release);
+    }
+}
+
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()

@@ -96,21 +96,6 @@ impl Handler for Receiver {
     }
 }
 
-/// What was told to the other gateway, once.
-#[derive(Debug, Default)]
-struct Told {
-    confirmed: bool,
-    claimed: bool,
-    agreed: bool,
-    withdrawn: bool,
-    switch: bool,
-    finished: bool,
-    back: bool,
-    wants_tcp: bool,
-    sees_end: bool,
-    gone: bool,
-}
-
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) end: End,
@@ -122,7 +107,8 @@ pub(crate) struct Stream {
     pub(crate) there: Option<(u32, u16)>,
     /// The client's connection to our mailbox, which waits for the answer.
     pub(crate) asker: Option<OwnedFd>,
-    told: Told,
+    /// What was told to the other gateway, a bit for each kind: all but data is told once.
+    told: u16,
     /// The other program goes by its ring.
     is_claimed_there: bool,
     /// Both do, and each gateway knows.
@@ -167,7 +153,7 @@ impl Stream {
             token,
             there: None,
             asker: None,
-            told: Told::default(),
+            told: 0,
             is_claimed_there: false,
             is_agreed: false,
             is_refused: false,
@@ -185,8 +171,8 @@ impl Stream {
         }
     }
 
-    /// Whether data was to go this way: then the connection ends with the stream.
-    pub(crate) fn was_agreed(&self) -> bool {
+    /// Whether data goes this way.
+    pub(crate) fn is_agreed(&self) -> bool {
         self.is_agreed
     }
 
@@ -199,7 +185,7 @@ impl Stream {
     /// Wakes the program, so that it looks at its slot.
     fn wake(&self) {
         if self.is_ours() {
-            self.end.tell();
+            self.end.mark();
         }
         self.end.wake();
     }
@@ -212,7 +198,7 @@ impl Stream {
     ) -> Result<Turn, Fault> {
         self.take_in(endpoint)?;
         let turn = self.send_out(endpoint, room)?;
-        Ok(if self.told.gone && self.is_peer_gone {
+        Ok(if self.has_told(Kind::Gone) && self.is_peer_gone {
             Turn::Done
         } else {
             turn
@@ -360,6 +346,23 @@ impl Stream {
         }
     }
 
+    fn has_told(&self, kind: Kind) -> bool {
+        self.told & 1 << kind as u16 != 0
+    }
+
+    /// Sends a message of this kind, unless one was sent. False: there is no room.
+    fn tell(
+        &mut self,
+        endpoint: &mut Endpoint<AnyLink>,
+        kind: Kind,
+        rest: &[u8],
+    ) -> Result<bool, Fault> {
+        if !self.has_told(kind) && self.say(endpoint, kind, rest)? {
+            self.told |= 1 << kind as u16;
+        }
+        Ok(self.has_told(kind))
+    }
+
     /// Sends a message. False: there is no room.
     fn say(
         &self,
@@ -393,11 +396,8 @@ impl Stream {
         }
         let sees_end =
             state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
-        if sees_end && !self.told.sees_end {
-            self.told.sees_end = self.say(endpoint, Kind::SeesEnd, &[])?;
-            if !self.told.sees_end {
-                return Ok(Turn::Blocked);
-            }
+        if sees_end && !self.tell(endpoint, Kind::SeesEnd, &[])? {
+            return Ok(Turn::Blocked);
         }
         if !self.is_agreed && !self.agree(endpoint, state)? {
             return Ok(Turn::Blocked);
@@ -409,13 +409,14 @@ impl Stream {
             }
         }
         // What the program has sent since it went over is read only then.
-        let waits_for_client =
-            self.told.claimed && !self.is_agreed && !self.is_refused && !self.is_peer_gone;
-        if self.is_program_gone && !waits_for_client && !self.told.gone {
+        let waits_for_client = self.has_told(Kind::Claimed)
+            && !self.is_agreed
+            && !self.is_refused
+            && !self.is_peer_gone;
+        if self.is_program_gone && !waits_for_client {
             let is_by_reset =
                 self.is_agreed && self.end.program().out.ends_by_reset.load(Ordering::Acquire) != 0;
-            self.told.gone = self.say(endpoint, Kind::Gone, &[u8::from(is_by_reset)])?;
-            if !self.told.gone {
+            if !self.tell(endpoint, Kind::Gone, &[u8::from(is_by_reset)])? {
                 return Ok(Turn::Blocked);
             }
         }
@@ -433,24 +434,19 @@ impl Stream {
             return Ok(true);
         }
         if state & WITHDRAWN != 0 {
-            if !self.told.withdrawn {
-                self.told.withdrawn = self.say(endpoint, Kind::Withdrawn, &[])?;
-                // The stream has no more to do; TCP carries the connection.
-                self.is_program_gone = true;
-            }
-            return Ok(self.told.withdrawn);
+            // The stream has no more to do; TCP carries the connection.
+            self.is_program_gone = true;
+            return self.tell(endpoint, Kind::Withdrawn, &[]);
         }
         match self.role {
             Role::Client => {
-                if state & CONFIRMED != 0 && !self.told.confirmed {
+                if state & CONFIRMED != 0 && !self.has_told(Kind::Confirmed) {
                     let pair = Pair::load(&self.end.slot().pair).ok_or(Fault::Broken)?;
-                    self.told.confirmed =
-                        self.say(endpoint, Kind::Confirmed, &message::pair_to_bytes(&pair))?;
-                    if !self.told.confirmed {
+                    if !self.tell(endpoint, Kind::Confirmed, &message::pair_to_bytes(&pair))? {
                         return Ok(false);
                     }
                 }
-                if self.is_claimed_there && self.told.confirmed && !self.told.agreed {
+                if self.is_claimed_there && self.has_told(Kind::Confirmed) {
                     let processes = &self.end.mine().own.processes;
                     if state & CLAIMED == 0 {
                         processes.store(1, Ordering::Release);
@@ -461,16 +457,14 @@ impl Stream {
                         locked(&self.inbox).is_ours = true;
                         self.end.wake();
                     }
-                    self.told.agreed = self.say(endpoint, Kind::Agreed, &[])?;
-                    self.is_agreed = self.told.agreed;
-                    return Ok(self.told.agreed);
+                    self.is_agreed = self.tell(endpoint, Kind::Agreed, &[])?;
+                    return Ok(self.is_agreed);
                 }
             }
             Role::Server => {
                 const BOTH: u64 = CLAIMED | CONFIRMED;
-                if state & BOTH == BOTH && !self.told.claimed {
-                    self.told.claimed = self.say(endpoint, Kind::Claimed, &[])?;
-                    return Ok(self.told.claimed);
+                if state & BOTH == BOTH {
+                    return self.tell(endpoint, Kind::Claimed, &[]);
                 }
             }
         }
@@ -484,24 +478,26 @@ impl Stream {
         let back_at = program.out.back_at.load(Ordering::Acquire);
         let wants_tcp = program.inn.wants_tcp.load(Ordering::Acquire) != 0;
         let switch_at = program.out.switch_at.load(Ordering::Acquire);
-        if !self.told.switch && switch_at != 0 {
-            self.told.switch = self.say(endpoint, Kind::Switch, &switch_at.to_le_bytes())?;
-            if !self.told.switch {
-                return Ok(Turn::Blocked);
-            }
+        if switch_at != 0 && !self.tell(endpoint, Kind::Switch, &switch_at.to_le_bytes())? {
+            return Ok(Turn::Blocked);
         }
-        if wants_tcp && !self.told.wants_tcp {
-            self.told.wants_tcp = self.say(endpoint, Kind::WantsTcp, &[])?;
+        if wants_tcp && !self.tell(endpoint, Kind::WantsTcp, &[])? {
+            return Ok(Turn::Blocked);
         }
         let ring = self.end.reader();
         let mut sent = 0;
+        let channel = self.there.map_or(0, |(_, channel)| channel);
         loop {
+            if sent >= TURN_BYTES {
+                return Ok(Turn::More);
+            }
+            // Before anything is copied.
+            if endpoint.is_stopped(self.peer, channel) {
+                return Ok(Turn::Blocked);
+            }
             let bytes = ring.read_bytes(room, Reading::Peek)?;
             if bytes == 0 {
                 break;
-            }
-            if sent >= TURN_BYTES {
-                return Ok(Turn::More);
             }
             if !self.say(endpoint, Kind::Data, &room[..bytes])? {
                 return Ok(Turn::Blocked);
@@ -511,17 +507,12 @@ impl Stream {
             sent += bytes;
             self.sent_bytes += bytes as u64;
         }
-        if back_at != 0 && !self.told.back && ring.consumer() == back_at - 1 {
-            self.told.back = self.say(endpoint, Kind::Back, &[])?;
-            if !self.told.back {
-                return Ok(Turn::Blocked);
-            }
+        let is_behind = back_at != 0 && ring.consumer() == back_at - 1;
+        if is_behind && !self.tell(endpoint, Kind::Back, &[])? {
+            return Ok(Turn::Blocked);
         }
-        if is_finished && !self.told.finished {
-            self.told.finished = self.say(endpoint, Kind::Finished, &[])?;
-            if !self.told.finished {
-                return Ok(Turn::Blocked);
-            }
+        if is_finished && !self.tell(endpoint, Kind::Finished, &[])? {
+            return Ok(Turn::Blocked);
         }
         Ok(if sent > 0 { Turn::More } else { Turn::Idle })
     }

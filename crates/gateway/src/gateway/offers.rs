@@ -182,7 +182,7 @@ impl Gateway {
         {
             // The program has done with the slot's last connection, which stayed with TCP.
             stream.is_program_gone = true;
-            self.attend(before);
+            locked(&self.listed).push(before);
         }
         let end = End {
             segment: Arc::clone(&self.shared[at].segment),
@@ -205,25 +205,25 @@ impl Gateway {
     }
 
     /// Another gateway has answered an offer.
-    pub(super) fn answered(&mut self, peer: NodeId, token: u32, answer: Option<(u32, u16)>) {
-        let asked = |stream: &Stream| {
+    pub(super) fn answered(
+        &mut self,
+        peer: NodeId,
+        (token, channel): (u32, u16),
+        answer: Option<(u32, u16)>,
+    ) {
+        let asked = |stream: &&mut Stream| {
             stream.token == token && stream.peer == peer && stream.there.is_none()
         };
-        let found = self
-            .streams
-            .iter()
-            .position(|stream| stream.as_ref().is_some_and(asked));
-        let Some(index) = found else {
-            return;
-        };
-        let Some(stream) = self.streams[index].as_mut() else {
+        let index = usize::from(channel.wrapping_sub(FIRST));
+        let stream = self.streams.get_mut(index).and_then(Option::as_mut);
+        let Some(stream) = stream.filter(asked) else {
             return;
         };
         let asker = stream.asker.take();
         stream.there = answer.filter(|(_, channel)| *channel >= FIRST);
         let is_there = stream.there.is_some();
         if let Some(asker) = asker {
-            say(&asker, if is_there { OFFERED_THERE } else { NOT_THERE });
+            mailbox::say(&asker, if is_there { OFFERED_THERE } else { NOT_THERE });
         }
         if is_there {
             locked(&self.listed).push(index);
@@ -232,12 +232,6 @@ impl Gateway {
             self.end(index);
         }
     }
-}
-
-/// Answers a client that waits.
-pub(super) fn say(asker: &OwnedFd, answer: u8) {
-    use rustix::net::{SendFlags, send};
-    let _ = send(asker, &[answer], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 fn monotonic_ns() -> u64 {
