@@ -22,7 +22,9 @@ const MEET: Duration = Duration::from_secs(1);
 
 /// Carry TCP connections of programs under `tsumuji run --hosts` to other hosts.
 ///
-/// One for each user and host of the hosts file; `tsumuji run --hosts` starts it if there is none. Programs reach it over shared memory, it reaches the gateways of the other hosts by messages over the link of the hosts file. A connection is carried if both programs run so, of the same user; all others stay with kernel TCP. Ends with Ctrl-C.
+/// One for each user and host of the hosts file; `tsumuji run --hosts` starts it if there is none. Programs reach it over shared memory, it reaches the
+/// gateways of the other hosts by messages over the link of the hosts file. A connection is carried if both programs run so, of the same user; all
+/// others stay with kernel TCP. Ends with Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tsumuji gateway --hosts lab.toml --key lab.key\n  tsumuji gateway --hosts lab.toml --link xdp --key lab.key"

@@ -48,7 +48,20 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (most in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40\n  tsumuji paper l2rtc-fig12\n  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4\n  tsumuji paper sdp-fig3 --plot fig3.svg\n  tsumuji paper sdp-fig12 --quick --nodes 1,16,64\n  tsumuji paper mech-table6"
+    after_help = concat!(
+        "Examples:\n",
+        "  tsumuji paper --list\n",
+        "  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n",
+        "  tsumuji paper suci-fig7 --quick\n",
+        "  tsumuji paper suci-fig9 --nodes 5,40\n",
+        "  tsumuji paper l2rtc-fig12\n",
+        "  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n",
+        "  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n",
+        "  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4\n",
+        "  tsumuji paper sdp-fig3 --plot fig3.svg\n",
+        "  tsumuji paper sdp-fig12 --quick --nodes 1,16,64\n",
+        "  tsumuji paper mech-table6"
+    )
 )]
 pub(crate) struct Args {
     /// Which

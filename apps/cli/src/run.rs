@@ -42,7 +42,8 @@ const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 /// Run an unmodified program; its TCP connections to other programs that are run so pass through shared memory, or by messages between hosts.
 ///
 /// Each end must be run so, by the same user; all other connections stay kernel TCP, and nothing tells them from those of the program
-/// alone. With --hosts connections to the other hosts of that file are carried, too, by a gateway on each host (`tsumuji gateway`), which is started if there is none. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run
+/// alone. With --hosts connections to the other hosts of that file are carried, too, by a gateway on each host (`tsumuji gateway`), which is started if
+/// there is none. Datagram sockets are not carried. Programs that are linked statically, and Go programs, call the kernel past the C library: they are named, and run
 /// over kernel TCP. Ends as the program does.
 #[derive(Debug, clap::Args)]
 #[command(

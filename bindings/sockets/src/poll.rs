@@ -299,9 +299,11 @@ fn sleep(
     let is_sliced = must_slice && left.is_none_or(|left| left > SLICE_NS);
     let most = if is_sliced { Some(SLICE_NS) } else { left };
     let count = sys::poll(&mut copy, most, mask)?;
+    let mut gateways = copy[fds.len()..].iter();
     for (_, one) in ours {
         if let Ours::Stream(using) = one
             && using.gateway().is_some()
+            && gateways.next().is_some_and(|woken| woken.revents != 0)
         {
             using.has_kernel_news.store(1, Ordering::Relaxed);
             stream::take_old_bells(using, -1, 1);

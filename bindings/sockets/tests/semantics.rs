@@ -1,12 +1,15 @@
 //! TCP's semantics: one program of cases, run over kernel TCP and over ours. The kernel is the oracle: what its cases see is what ours must see.
 
 mod common;
+#[path = "semantics/groups.rs"]
+mod groups;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
 use common::{Carried, Kernel, Way, build, carried, run, with};
+use groups::GROUPS;
 
 const SOURCES: [&str; 9] = [
     "semantics/main.c",
@@ -18,37 +21,6 @@ const SOURCES: [&str; 9] = [
     "semantics/programs.c",
     "semantics/files.c",
     "semantics/back.c",
-];
-
-/// Groups run one after the other, each within the limit of time: names begin with these words, and every case belongs to a group.
-const GROUPS: [&[&str]; 4] = [
-    &[
-        "data_", "size_", "pieces_", "peek", "waitall", "dontwait", "discard", "e",
-    ],
-    &[
-        "many", "recv", "fionread", "full", "b", "half", "shut", "close", "write", "linger", "res",
-        "killed", "receive", "send", "low", "option", "corked",
-    ],
-    &[
-        "connect",
-        "names",
-        "accept",
-        "listener",
-        "written",
-        "closed",
-        "slots",
-        "reconnect",
-        "ready_",
-        "wait_",
-        "poll_",
-        "select_",
-        "splice",
-        "stdio",
-        "urgent",
-    ],
-    &[
-        "copy", "spawn", "numbers", "fork", "system", "threads", "signal", "pass",
-    ],
 ];
 
 /// What each case has written.
@@ -64,21 +36,7 @@ fn seen(program: &Path, way: Way, words: &[&str]) -> BTreeMap<String, Vec<String
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    let mut cases = BTreeMap::new();
-    let mut last = None;
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        match line.strip_prefix("== ") {
-            Some(name) => {
-                last = Some(name.to_owned());
-                cases.insert(name.to_owned(), Vec::new());
-            }
-            None => {
-                let lines = last.as_ref().and_then(|name| cases.get_mut(name));
-                lines.expect("a case").push(line.to_owned());
-            }
-        }
-    }
-    cases
+    groups::cases(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// Every case sees over ours what it sees over kernel TCP; there are more than two hundred.

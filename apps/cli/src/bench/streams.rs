@@ -12,7 +12,7 @@ use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Shape};
 use tsumuji_bench::table;
-use tsumuji_testbed::{Host, Rate, Testbed};
+use tsumuji_testbed::{Rate, Testbed};
 
 use super::compare::testbed;
 use super::sizes::Sizes;
@@ -155,8 +155,8 @@ impl Ground {
         })
     }
 
-    pub(crate) fn hosts(&self) -> &[Host] {
-        self.testbed.as_ref().map_or(&[], Testbed::hosts)
+    pub(crate) fn testbed(&self) -> Option<&Testbed> {
+        self.testbed.as_ref()
     }
 
     /// The paths that are left out, and why.
@@ -202,7 +202,9 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
         "waiting in the kernel"
     };
     talk.say(&format!(
-        "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
+        "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; \
+         all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; \
+         us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
     ));
     let series = Series {
         shape,
@@ -215,7 +217,7 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
         congestion,
     };
     let told = |row: &Row| told(row, shape);
-    let rows = series.run(&serve_command()?, ground.hosts(), &told, &mut talk)?;
+    let rows = series.run(&serve_command()?, ground.testbed(), &told, &mut talk)?;
     drop(talk);
     let missing = ground.missing();
     ground.down()?;

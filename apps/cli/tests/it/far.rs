@@ -7,37 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::common::{command, skipped, text};
+use crate::groups::{self, GROUPS};
 use crate::runs::library;
-
-/// Groups of cases, by the words that their names begin with, each within the limit of time.
-const GROUPS: [&[&str]; 4] = [
-    &[
-        "data_", "size_", "pieces_", "peek", "waitall", "dontwait", "discard", "e",
-    ],
-    &[
-        "many", "recv", "f", "b", "half", "shut", "close", "write", "linger", "res", "killed",
-        "receive", "send", "low", "option", "corked",
-    ],
-    &[
-        "connect",
-        "names",
-        "accept",
-        "listener",
-        "written",
-        "slots",
-        "reconnect",
-        "ready_",
-        "wait_",
-        "poll_",
-        "select_",
-        "splice",
-        "stdio",
-        "urgent",
-    ],
-    &[
-        "copy", "spawn", "numbers", "system", "threads", "signal", "pass",
-    ],
-];
 
 /// Cases that see something else, and why (docs/sockets.md, "Limits"). They must end all the same.
 const OTHERS: [(&str, &str); 13] = [
@@ -126,17 +97,7 @@ fn seen(program: &Path, words: &[&str], library: Option<&Path>) -> BTreeMap<Stri
     }
     let output = command.output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", output.status);
-    let mut cases: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let mut name = String::new();
-    for line in text(&output.stdout).lines() {
-        if let Some(next) = line.strip_prefix("== ") {
-            name = next.to_owned();
-            cases.insert(name.clone(), Vec::new());
-        } else {
-            cases.get_mut(&name).expect("a case").push(line.to_owned());
-        }
-    }
-    cases
+    groups::cases(&text(&output.stdout))
 }
 
 fn built(folder: &Path) -> Option<PathBuf> {

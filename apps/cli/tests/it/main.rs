@@ -13,6 +13,8 @@ mod failures;
 mod far;
 mod full_disk;
 mod gateways;
+#[path = "../../../../bindings/sockets/tests/semantics/groups.rs"]
+mod groups;
 mod hosts;
 mod interrupts;
 mod joins;

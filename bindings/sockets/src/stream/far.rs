@@ -13,6 +13,9 @@ use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
 use crate::sys::{self, AGAIN, Result};
 use crate::table::Use;
 
+/// What the kernel reports of the socket pair when the gateway has ended.
+const GONE: i16 = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
+
 /// Wakes the gateway, if there is one: something has changed that it does not look at by itself.
 pub(crate) fn wake_gateway(using: &Use) -> bool {
     let Some(gateway) = using.gateway() else {
@@ -71,8 +74,7 @@ pub(super) fn is_early_end(using: &Use) -> bool {
 
 /// Whether the gateway has ended. What it had not delivered is lost, so the connection is, too.
 fn is_gone(using: &Use, gateway: c_int) -> bool {
-    let events = sys::poll_now(gateway, libc::POLLRDHUP);
-    if events & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) == 0 {
+    if sys::poll_now(gateway, libc::POLLRDHUP) & GONE == 0 {
         return false;
     }
     note_gone(using);
@@ -111,7 +113,7 @@ pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
         revents: 0,
     });
     let _ = sys::poll(&mut fds, Some(0), std::ptr::null());
-    if fds[1].revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) != 0 {
+    if fds[1].revents & GONE != 0 {
         note_gone(using);
     }
     let mut events = fds[0].revents;

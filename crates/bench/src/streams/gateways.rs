@@ -1,18 +1,16 @@
 //! The gateways of a measurement between hosts: one in each, ended with it.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
-use tsumuji_testbed::{Host, PORT};
+use tsumuji_testbed::Testbed;
 
 use super::{Path, StreamError};
 
-/// Gateways in some hosts, and the hosts file that they share.
+/// Gateways in the hosts of a testbed, which its hosts file names.
 pub(super) struct Gateways {
     file: PathBuf,
     link: &'static str,
@@ -24,29 +22,15 @@ impl Gateways {
     pub(super) fn start(
         program: &OsString,
         path: Path,
-        hosts: &[Host],
-        folder: &TempDir,
+        testbed: &Testbed,
     ) -> Result<Self, StreamError> {
-        let mut text = String::new();
-        for (id, host) in hosts.iter().enumerate() {
-            let _ = write!(
-                text,
-                "[[node]]\nid = {id}\nhost = \"{}\"\naddr = \"udp:{}:{PORT}\"\ninterface = \"{}\"\nmac = \"{}\"\n",
-                host.name(),
-                host.ip(),
-                host.interface(),
-                host.mac()
-            );
-        }
-        let file = folder.path().join("hosts.toml");
-        std::fs::write(&file, text)?;
         let mut gateways = Self {
-            file,
+            file: testbed.hosts_file(),
             link: path.name(),
             children: Vec::new(),
         };
         let mut started = Vec::new();
-        for (id, host) in hosts.iter().enumerate() {
+        for (id, host) in testbed.hosts().iter().enumerate() {
             let mut child = host
                 .command(program)
                 .arg("gateway")

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use serde::{Deserialize, Serialize};
-use tsumuji_testbed::Host;
+use tsumuji_testbed::{Host, Testbed};
 
 use crate::stop;
 use clocks::{Busy, Clocks};
@@ -213,9 +213,14 @@ fn places(path: Path, hosts: &[Host]) -> Result<[Option<&Host>; 2], StreamError>
     }
 }
 
-/// Measures `plan`. `program`: the command that calls [`serve`] with the text that is added to it. `hosts`: of a testbed, for paths between hosts; the
-/// server is in the first, all clients are in the second.
-pub fn measure(program: &[OsString], plan: &Plan, hosts: &[Host]) -> Result<Measured, StreamError> {
+/// Measures `plan`. `program`: the command that calls [`serve`] with the text that is added to it. `testbed`: for paths between hosts; the server is
+/// in its first host, all clients are in the second.
+pub fn measure(
+    program: &[OsString],
+    plan: &Plan,
+    testbed: Option<&Testbed>,
+) -> Result<Measured, StreamError> {
+    let hosts = testbed.map_or(&[][..], Testbed::hosts);
     let [at_server, at_clients] = places(plan.path, hosts)?;
     let folder = tempfile::tempdir()?;
     let listen = match (plan.path, at_server) {
@@ -223,15 +228,10 @@ pub fn measure(program: &[OsString], plan: &Plan, hosts: &[Host]) -> Result<Meas
         (_, Some(host)) => Listen::Tcp(host.ip().into()),
         (_, None) => Listen::Tcp(IpAddr::V4(Ipv4Addr::LOCALHOST)),
     };
-    let gateways = match plan.path.has_gateways() {
-        true => Some(Gateways::start(
-            &program[0],
-            plan.path,
-            &hosts[..2],
-            &folder,
-        )?),
-        false => None,
-    };
+    let with_gateways = testbed.filter(|_| plan.path.has_gateways());
+    let gateways = with_gateways
+        .map(|testbed| Gateways::start(&program[0], plan.path, testbed))
+        .transpose()?;
     let node = |id| {
         let gateways = gateways.as_ref();
         gateways.map_or_else(Vec::new, |gateways| gateways.node(id))

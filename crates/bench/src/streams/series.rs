@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use serde_json::{Value, json};
-use tsumuji_testbed::Host;
+use tsumuji_testbed::Testbed;
 
 use super::{Measured, Path, Plan, Shape, StreamError, measure};
 use crate::compare::{Listener, Step};
@@ -52,7 +52,7 @@ impl Series {
     pub fn run(
         &self,
         program: &[OsString],
-        hosts: &[Host],
+        testbed: Option<&Testbed>,
         told: &dyn Fn(&Row) -> String,
         listener: &mut dyn Listener,
     ) -> Result<Vec<Row>, StreamError> {
@@ -72,7 +72,7 @@ impl Series {
                             of: self.count(),
                         });
                         let plan = self.plan(*path, bytes, clients);
-                        column.push(measure(program, &plan, hosts)?);
+                        column.push(measure(program, &plan, testbed)?);
                         done += 1;
                         if stop::is_wanted() {
                             return Err(StreamError::Stopped);
@@ -201,7 +201,7 @@ mod tests {
         let run = |program: &str| {
             let program = [OsString::from(program)];
             let told = |_: &Row| String::new();
-            let failed = series.run(&program, &[], &told, &mut |_: &str| {});
+            let failed = series.run(&program, None, &told, &mut |_: &str| {});
             failed.unwrap_err().to_string()
         };
         assert!(run("/no-such-program").contains("No such file"));

@@ -183,7 +183,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let told = |row: &Row| told(row, plan.quantity);
     talk.say(&format!("\n{}", plan.quantity.head));
     talk.say(&heads(&series.paths));
-    let rows = series.run(&serve_command()?, ground.hosts(), &told, &mut talk)?;
+    let rows = series.run(&serve_command()?, ground.testbed(), &told, &mut talk)?;
     let missing = ground.missing();
     ground.down()?;
     let statements = facts::statements(figure, &rows);
