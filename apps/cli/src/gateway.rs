@@ -152,18 +152,19 @@ pub(crate) fn start(words: &[OsString]) -> anyhow::Result<()> {
         .spawn()
         .context("cannot start the gateway")?;
     let mut lines = BufReader::new(child.stderr.take().context("no pipe")?).lines();
-    let mut told = Vec::new();
+    let mut told = String::new();
     for line in &mut lines {
         let line = line?;
         if line.starts_with("node ") {
             return Ok(());
         }
-        told.push(line);
+        told = line;
     }
     child.wait()?;
     if Gateway::is_there() {
         // Another one was faster.
         return Ok(());
     }
-    bail!("no gateway: {}", told.join("; "))
+    // It has named itself, as we do.
+    bail!("no gateway: {}", told.trim_start_matches("tsumuji: "))
 }

@@ -158,6 +158,19 @@ fn failures_are_told() {
         assert!(said.contains(expected), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
+    // What the gateway says is said once, after the warning that frames are open.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lab.toml");
+    let node = "[[node]]\nid = 0\nhost = \"elsewhere\"\naddr = \"udp:192.0.2.1:7000\"\n";
+    std::fs::write(&file, node).unwrap();
+    let hosts = ["--hosts", file.to_str().unwrap(), "--open", "--", "true"];
+    let output = run(&hosts, &library);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("tsumuji: no gateway: /"), "{said}");
+    assert!(last.contains("no node is of this host"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
     let output = run(&["--", "true"], &PathBuf::from("/nonexistent"));
     assert!(text(&output.stderr).contains("TSUMUJI_SOCKETS_LIBRARY=/nonexistent"));
 }
