@@ -30,10 +30,23 @@ pub(crate) struct Until {
 /// What is left of a time-out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Left {
-    /// `None`: there is no time-out.
-    ns: Option<u64>,
-    /// Nothing of it has gone, so the kernel may count it by itself.
-    is_whole: bool,
+    fd: c_int,
+    option: c_int,
+    /// As `ns`, where part of it has gone. Else the kernel may count it by itself, and is asked only by who must know.
+    rest: Option<Option<u64>>,
+}
+
+impl Left {
+    /// In nanoseconds; `None`: there is no time-out.
+    fn ns(&self) -> Option<u64> {
+        self.rest
+            .unwrap_or_else(|| timeout_ns(self.fd, self.option))
+    }
+
+    /// What the kernel's own call would not count, because part of it has gone.
+    fn rest_ns(&self) -> Option<u64> {
+        self.rest.flatten()
+    }
 }
 
 impl Until {
@@ -47,13 +60,20 @@ impl Until {
 
     /// An error: the time is over.
     pub(crate) fn left(&mut self, fd: c_int) -> Result<Left> {
-        let is_whole = self.began_ns.is_none();
-        let now_ns = sys::now_ns();
-        let began_ns = *self.began_ns.get_or_insert(now_ns);
-        let ns = timeout_ns(fd, self.option).map(|ns| (began_ns + ns).saturating_sub(now_ns));
-        match ns {
+        let (now_ns, option) = (sys::now_ns(), self.option);
+        let Some(began_ns) = self.began_ns else {
+            self.began_ns = Some(now_ns);
+            let rest = None;
+            return Ok(Left { fd, option, rest });
+        };
+        let rest = timeout_ns(fd, option).map(|ns| (began_ns + ns).saturating_sub(now_ns));
+        match rest {
             Some(0) => Err(AGAIN),
-            ns => Ok(Left { ns, is_whole }),
+            rest => Ok(Left {
+                fd,
+                option,
+                rest: Some(rest),
+            }),
         }
     }
 }
@@ -94,7 +114,7 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
         in_turn(using, left, || wait_for_bell(using, fd, left))?;
     } else {
         in_turn(using, left, || match using.gateway() {
-            Some(gateway) if !is_behind => far::wait(using, fd, gateway, libc::POLLIN, left.ns),
+            Some(gateway) if !is_behind => far::wait(using, fd, gateway, libc::POLLIN, left.ns()),
             _ => wait_for_bytes(fd, left),
         })?;
     }
@@ -103,8 +123,8 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
 
 /// Sleeps until the kernel has bytes or an end, and leaves them there.
 fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
-    if left.ns.is_some() && !left.is_whole {
-        return poll_for(fd, libc::POLLIN, left.ns);
+    if let Some(rest_ns) = left.rest_ns() {
+        return poll_for(fd, libc::POLLIN, Some(rest_ns));
     }
     let mut room = [0; 1];
     sys::recv(fd, &mut room, libc::MSG_PEEK).map(|_| ())
@@ -113,11 +133,11 @@ fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
 /// Sleeps until the other end or the kernel has news. Caller: the stream's leader.
 fn wait_for_bell(using: &Use, fd: c_int, left: Left) -> Result<()> {
     if let Some(gateway) = using.gateway() {
-        return far::wait(using, fd, gateway, 0, left.ns);
+        return far::wait(using, fd, gateway, 0, left.ns());
     }
     let mut flags = 0;
-    if left.ns.is_some() && !left.is_whole {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns)?;
+    if let Some(rest_ns) = left.rest_ns() {
+        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, Some(rest_ns))?;
         flags = libc::MSG_DONTWAIT;
     }
     take_bells(using, fd, flags).map(|_| ())
@@ -128,7 +148,7 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
     let is_ring = end.out.switch_at.load(Ordering::Relaxed) != 0
         && end.out.back_at.load(Ordering::Relaxed) == 0;
     if !is_ring {
-        poll_for(fd, libc::POLLOUT, until.left(fd)?.ns)?;
+        poll_for(fd, libc::POLLOUT, until.left(fd)?.ns())?;
         return is_still(using, fd);
     }
     let has_room = || using.writer().room().is_ok_and(|room| room > 0);
@@ -151,15 +171,15 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
 fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     let own = &using.mine().own;
     if let Some(gateway) = using.gateway() {
-        return in_turn(using, left, || far::wait(using, fd, gateway, 0, left.ns));
+        return in_turn(using, left, || far::wait(using, fd, gateway, 0, left.ns()));
     }
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
     let is_unheard =
         is_before_ring(using) || is_deaf || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
     if is_unheard {
         // What the kernel holds is data, and would be found at once: look again after a while.
-        let slice_ns = left.ns.unwrap_or(SLICE_NS).min(SLICE_NS);
-        or_restart(left.ns, sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
+        let slice_ns = left.ns().unwrap_or(SLICE_NS).min(SLICE_NS);
+        or_restart(left.ns(), sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
         if is_deaf {
             // A dead end is known by its answer only.
             let _held = hold(&own.sending);
@@ -168,11 +188,11 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
         ask(using, fd);
         return Ok(());
     }
-    if left.ns.is_none() && timeout_ns(fd, libc::SO_RCVTIMEO).is_none() {
+    if left.ns().is_none() && timeout_ns(fd, libc::SO_RCVTIMEO).is_none() {
         return in_turn(using, left, || take_bells(using, fd, 0).map(|_| ()));
     }
     let outcome = in_turn(using, left, || {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns)
+        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns())
     });
     take_old_bells(using, fd, 1);
     outcome
@@ -224,13 +244,13 @@ fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result
     let outcome = match own.leader.load(Ordering::SeqCst) {
         0 => Ok(0),
         _ => {
-            let most_ns = left.ns.unwrap_or(FOLLOW_NS).min(FOLLOW_NS);
+            let most_ns = left.ns().unwrap_or(FOLLOW_NS).min(FOLLOW_NS);
             sys::futex_wait(&own.turns, turn, Some(most_ns))
         }
     };
     own.followers.fetch_sub(1, Ordering::SeqCst);
     if outcome == Err(Errno(libc::EINTR)) {
-        or_restart(left.ns, Err(Errno(libc::EINTR)))?;
+        or_restart(left.ns(), Err(Errno(libc::EINTR)))?;
     }
     if !may_hold(leader) {
         let _ = own
