@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{command, skipped, text};
+use crate::common::{command, free_ports, skipped, text};
 use crate::groups::{self, GROUPS};
 use crate::runs::library;
 
@@ -50,10 +49,9 @@ impl Drop for Gateways {
 
 /// Two gateways on this host: programs find the first, and the second has the loopback addresses. The error: why there are none.
 fn gateways(folder: &Path) -> Result<Gateways, String> {
-    let free = || UdpSocket::bind("127.0.0.1:0").unwrap();
-    let ports = [free(), free()].map(|socket| socket.local_addr().unwrap().port());
-    let node = |id: usize| {
-        let port = ports[id];
+    let first = free_ports(2).start;
+    let node = |id: u16| {
+        let port = first + id;
         format!("[[node]]\nid = {id}\nhost = \"host{id}\"\naddr = \"udp:127.0.0.1:{port}\"\n")
     };
     let file = folder.join("hosts.toml");

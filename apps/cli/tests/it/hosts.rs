@@ -6,17 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    self, ENDLESS, PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text,
-    tsumuji, wait_until_at_work,
+    self, ENDLESS, PATIENCE, command, file, finish, free_ports, is_worker, json, signal, skipped,
+    start, text, tsumuji, wait_until_at_work,
 };
 
 /// A hosts file of `nodes` processes on loopback; each is reached through the words `via`.
-pub(crate) fn loopback(folder: &Path, nodes: usize, via: &str) -> String {
-    let sockets: Vec<_> = (0..nodes)
-        .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let lines = (0..).zip(&sockets).map(|(id, socket)| {
-        let addr = socket.local_addr().unwrap();
+pub(crate) fn loopback(folder: &Path, nodes: u16, via: &str) -> String {
+    let lines = free_ports(nodes).enumerate().map(|(id, port)| {
+        let addr = format!("127.0.0.1:{port}");
         format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:{addr}\"\nvia = {via}\n")
     });
     file(folder, "hosts.toml", lines.collect::<String>())

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{
-    self, assert_nothing_left, command, file, finish, json, signal, skipped, start, text, tsumuji,
-    wait_for_children, wait_until_at_work,
+    self, assert_nothing_left, command, file, finish, free_ports, json, signal, skipped, start,
+    text, tsumuji, wait_for_children, wait_until_at_work,
 };
 use crate::hosts;
 use serde_json::Value;
@@ -482,9 +482,7 @@ fn nodes_are_started_by_hand() {
 fn counters_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let data = file(folder.path(), "clouds.csv", clouds(2, 30_000));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap().to_string();
-    drop(port);
+    let address = format!("127.0.0.1:{}", free_ports(1).start);
     let mut words = ENDLESS.to_vec();
     words.extend([&data, "--workers", "1", "--metrics", &address]);
     let child = start(&words);

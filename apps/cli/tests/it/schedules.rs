@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use crate::common::free_ports;
 use crate::talk::{NODES, Over, Place, cluster_file, started};
 use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
@@ -353,12 +354,9 @@ fn run(seed: u64, folder: &Path) {
         let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("job");
         (Over::Shm(job), "shm")
     } else {
-        let sockets: Vec<_> = (0..NODES)
-            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let port = |id: u16| sockets[usize::from(id)].local_addr().expect("bound").port();
+        let first = free_ports(NODES).start;
         let path = cluster_file(folder, |id| {
-            format!("addr = \"udp:127.0.0.1:{}\"", port(id))
+            format!("addr = \"udp:127.0.0.1:{}\"", first + id)
         });
         (Over::Cluster(path), "udp")
     };

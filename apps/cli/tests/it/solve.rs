@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{
-    self, distance, file, json, read_mtx_vector, read_npy, scipy, skipped, tridiagonal, tsumuji,
+    self, distance, file, free_ports, json, read_mtx_vector, read_npy, scipy, skipped, tridiagonal,
+    tsumuji,
 };
 use serde_json::Value;
 
@@ -534,16 +535,10 @@ fn table_and_matrix_market_output() {
 fn cluster_file_joins_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(90));
-    // Ports that are free now; they stay so, because the kernel hands out others first.
-    let sockets: Vec<_> = (0..3)
-        .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let nodes = sockets.iter().enumerate().map(|(id, socket)| {
-        let addr = socket.local_addr().unwrap();
-        format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:{addr}\"\n")
+    let nodes = free_ports(3).enumerate().map(|(id, port)| {
+        format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:127.0.0.1:{port}\"\n")
     });
     let hosts = file(folder.path(), "cluster.toml", nodes.collect::<String>());
-    drop(sockets);
     let output = folder.path().join("x.npy");
     let workers: Vec<_> = ["1", "2"]
         .iter()

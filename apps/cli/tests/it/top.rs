@@ -1,11 +1,13 @@
 //! `tsumuji top` and `--metrics`, end to end: a real run is seen while it lasts, and no longer.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, command, json, tsumuji, wait_for_children, wait_until_at_work};
+use crate::common::{
+    PATIENCE, command, free_ports, json, tsumuji, wait_for_children, wait_until_at_work,
+};
 use serde_json::Value;
 
 /// A run that lasts far longer than its test, and ends with it.
@@ -142,18 +144,6 @@ fn stopped_nodes_are_shown() {
     run.nodes_when(is_busy);
 }
 
-/// A port whose two followers are free as well.
-fn three_ports() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").expect("bind");
-        let port = first.local_addr().expect("address").port();
-        let next = |by: u16| TcpListener::bind(("127.0.0.1", port.saturating_add(by)));
-        if next(1).is_ok() && next(2).is_ok() {
-            return port;
-        }
-    }
-}
-
 fn scrape(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream
@@ -167,7 +157,7 @@ fn scrape(port: u16) -> Option<String> {
 /// `--metrics` gives every node a port of its own; where one is taken, the command says so.
 #[test]
 fn metrics_are_served() {
-    let port = three_ports();
+    let port = free_ports(3).start;
     let at = format!("127.0.0.1:{port}");
     let mut run = Running::start(&["--metrics", &at]);
     run.nodes_when(is_busy);

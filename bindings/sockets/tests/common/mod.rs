@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+#[path = "../../../../crates/link/tests/common/ports.rs"]
+mod ports;
 
 /// No program of a test runs longer.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -74,8 +76,7 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
 
 /// A free port, for a server that cannot choose one itself.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    ports::free_ports(1).start
 }
 
 /// A program, over that path. What the library explains goes to standard error.

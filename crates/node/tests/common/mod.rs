@@ -10,13 +10,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use meddled::{Fate, Meddler};
 use tsumuji_link::LinkError;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::udp::{Udp, UdpBindError, UdpConfig};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
     AnyLink, ClusterFile, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
@@ -178,6 +178,20 @@ pub(crate) fn pair(over: Over, options: &Options) -> (Endpoint<AnyLink>, Endpoin
 
 pub(crate) fn udp() -> Udp {
     Udp::bind("127.0.0.1:0".parse().expect("addr"), UdpConfig::default()).expect("bind")
+}
+
+/// On an address that had a socket of this process until now. A child that another thread is
+/// starting has a copy of that, until it runs its program; the bound only turns a hang into a failure.
+pub(crate) fn udp_again(addr: SocketAddr) -> Udp {
+    let start = Instant::now();
+    loop {
+        match Udp::bind(addr, UdpConfig::default()) {
+            Err(UdpBindError::InUse { .. }) if start.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            link => return link.expect("the address is free again"),
+        }
+    }
 }
 
 pub(crate) fn inet(link: &Udp) -> SocketAddr {

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env};
 
+#[path = "../../../link/tests/common/ports.rs"]
+mod ports;
+use ports::free_ports;
+
 const CHANNEL: Channel = Channel::ordered(0);
 const LONG: Duration = Duration::from_secs(60);
 const ENTER: &str = "TSUMUJI_TEST_CLUSTER_WORKER";
@@ -90,10 +94,8 @@ impl Folder {
 
     /// A cluster file of two nodes on free ports of loopback.
     fn cluster(&self) -> PathBuf {
-        let sockets = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").expect("bind"));
-        let nodes = (0..).zip(&sockets).map(|(id, socket)| {
-            let addr = socket.local_addr().expect("addr");
-            format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:{addr}\"\n")
+        let nodes = free_ports(2).enumerate().map(|(id, port)| {
+            format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:127.0.0.1:{port}\"\n")
         });
         let path = self.0.join("cluster.toml");
         std::fs::write(&path, nodes.collect::<String>()).expect("write");

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::meddled::Meddled;
-use crate::common::{Cut, LONG, Over, inet, pair, udp};
+use crate::common::{Cut, LONG, Over, inet, pair, udp, udp_again};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::udp::Udp;
 use tsumuji_node::{
     Channel, ChannelOptions, Congestion, Context, Datagram, Delivery, Destination, Endpoint,
     Handler, Membership, NodeId, Options, ProgressBy, SendError,
@@ -210,8 +210,7 @@ fn restarted_peer_joins_as_new_session_under(congestion: Congestion) {
         .send_tracked(B, CHANNEL, &vec![1; 100_000])
         .expect("queued");
 
-    let b_link = Udp::bind(addrs[1], UdpConfig::default()).expect("the same port");
-    let mut b = session(b_link, &Arc::new(AtomicBool::new(false)), 2);
+    let mut b = session(udp_again(addrs[1]), &Arc::new(AtomicBool::new(false)), 2);
     let start = Instant::now();
     loop {
         let open = matches!(a.is_sent(B, lost), Ok(false));

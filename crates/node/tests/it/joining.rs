@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, TestKey, inet, udp};
+use crate::common::{LONG, TestKey, inet, udp, udp_again};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
@@ -181,8 +181,7 @@ fn members_come_back_elsewhere() {
         })
         .collect();
     endpoints.remove(0).vanish();
-    let link = tsumuji_link::udp::Udp::bind(first[0], tsumuji_link::udp::UdpConfig::default());
-    let link = cluster.wrap(Base::Udp(link.expect("the address is free")));
+    let link = cluster.wrap(Base::Udp(udp_again(first[0])));
     let stale = Membership::inet(NodeId(0), &first);
     endpoints.insert(0, Endpoint::new(link, stale, options(0)).expect("endpoint"));
     all_meet(&mut endpoints, 4);
@@ -248,9 +247,8 @@ fn refusals_say_why() {
     let known = endpoints[0].members().to_vec();
     drop(endpoints.remove(0));
     let addrs: Vec<SocketAddr> = [first, second].into();
-    let link = tsumuji_link::udp::Udp::bind(first, tsumuji_link::udp::UdpConfig::default());
     let closed = Endpoint::new(
-        cluster.wrap(Base::Udp(link.expect("the address is free"))),
+        cluster.wrap(Base::Udp(udp_again(first))),
         Membership::inet(NodeId(0), &addrs),
         options(1),
     );

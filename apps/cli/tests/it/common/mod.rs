@@ -12,6 +12,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
+#[path = "../../../../../crates/link/tests/common/ports.rs"]
+mod ports;
+
+pub(crate) use ports::free_ports;
+
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
