@@ -10,6 +10,8 @@ use serde::Serialize;
 use serde_json::json;
 use tsumuji_bench::machine;
 use tsumuji_link::Probe;
+use tsumuji_node::ProfileError;
+use tsumuji_node::tuning::{Found, Machine, NO_PROFILE, TUNE_VARIABLE};
 
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
@@ -83,13 +85,19 @@ impl Hint {
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = machine::describe();
     let links = links();
-    let hints = hints(machine.virtual_machine);
+    let mut hints = hints(machine.virtual_machine);
+    let profile = Found::look();
+    hints.push(profile_hint(&profile));
+    let profile = match &profile {
+        Ok(Found::Named(path, _) | Found::Own(path, _)) => json!(path),
+        _ => serde_json::Value::Null,
+    };
     let ok = links
         .iter()
         .all(|link| link.works || !needs_no_rights(link.name));
     if args.json {
         output::print_json(
-            &json!({ "ok": ok, "machine": machine, "links": links, "hints": hints }),
+            &json!({ "ok": ok, "machine": machine, "links": links, "hints": hints, "profile": profile }),
         );
     } else {
         output::print_text(&describe(&machine.to_string(), &links, &hints));
@@ -207,6 +215,43 @@ fn buffer_hint(name: &'static str, bytes: u64) -> Hint {
         cost,
         Some(&format!("sysctl -w {name}={}", 4 * GOOD_BUFFER_BYTES)),
     )
+}
+
+/// Which profile endpoints read.
+fn profile_hint(found: &Result<Found, ProfileError>) -> Hint {
+    const TUNE: &str = "tsumuji tune";
+    let what = "profile";
+    match found {
+        Ok(Found::Named(path, profile) | Found::Own(path, profile)) => {
+            let links: Vec<&str> = profile.link.keys().map(String::as_str).collect();
+            let of = if links.is_empty() {
+                "rules of collective operations only".to_owned()
+            } else {
+                links.join(", ")
+            };
+            Hint::fine(what, format!("{} ({of}), in force", path.display()))
+        }
+        Ok(Found::None) => Hint::fine(
+            what,
+            format!("none: defaults; `{TUNE}` measures this machine and writes one"),
+        ),
+        Ok(Found::Foreign(path, other)) => Hint::costly(
+            what,
+            format!(
+                "{} is of another machine ({other}; this is {}): defaults",
+                path.display(),
+                Machine::here()
+            ),
+            "nothing, where the defaults are good",
+            Some(TUNE),
+        ),
+        Err(error) => Hint::costly(
+            what,
+            error.to_string(),
+            "no endpoint opens",
+            Some(&format!("{TUNE}, or {TUNE_VARIABLE}={NO_PROFILE}")),
+        ),
+    }
 }
 
 fn describe(machine: &str, links: &[LinkReport], hints: &[Hint]) -> String {

@@ -1,41 +1,40 @@
-//! `tsumuji tune`: measures the algorithms of collective operations, and writes the table by which programs choose.
+//! `tsumuji tune`: measures thresholds of endpoints and algorithms of collective operations over a link, and writes the profile that programs read.
 
-use std::path::PathBuf;
+mod collectives;
+mod elements;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::Value;
+use tsumuji_bench::thresholds::{self, Trial, Wishes};
+use tsumuji_bench::{exchange, machine};
 use tsumuji_collective::Table;
-use tsumuji_collective::tune::{self, Measurement, Wishes};
-use tsumuji_node::{
-    AnyLink, Endpoint, LaunchSpec, Launcher, LinkSpec, Options, Printing, endpoint_from_env,
-    report_error,
-};
+use tsumuji_collective::profile::Contents;
+use tsumuji_node::tuning::{Found, Machine};
+use tsumuji_node::{ClusterFile, LinkSpec, Profile, Security, Tuning};
 
-use crate::interrupt::Interrupt;
-use crate::meeting::meet;
+pub(crate) use collectives::{MemberArgs, member};
+
 use crate::output::{self, PendingFile};
+use crate::talk::in_columns;
 use crate::{DONE, Outcome, hosts};
 
-/// Grace time of members when the measurement is over, and again once they are told to end.
-const GRACE: Duration = Duration::from_secs(2);
-/// How long the last acknowledgements may take.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Measure the algorithms of broadcast, reduce, all-reduce and all-gather, and make a table of the fastest.
+/// Measure what is fastest over a link of this machine, and write it into the profile that programs read.
 ///
-/// Programs load it where TSUMUJI_TUNE names the file, on all nodes alike. Without it a table built in is used.
+/// Thresholds: which messages go by reference, are lent or copied; sizes of frames and batches; what may be sent without permission; how long waits spin. Collectives: the algorithms of broadcast, reduce, all-reduce and all-gather. Elements: with how many in a frame relaxation begins. What is not clearly faster than the default stays as it is. Other links in the profile are kept. `tsumuji doctor` says which profile is in force; TSUMUJI_TUNE names another, or none.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji tune -n 4 --link shm --output tune.toml\n  tsumuji tune --hosts lab.toml --link packet --output tune.toml\n  TSUMUJI_TUNE=$PWD/tune.toml tsumuji launch -n 4 -- ./program"
+    after_help = "Examples:\n  tsumuji tune\n  tsumuji tune --link udp\n  tsumuji tune -n 4 --link shm --output tune.toml\n  tsumuji tune --hosts lab.toml --link packet --output tune.toml\n  TSUMUJI_TUNE=$PWD/tune.toml tsumuji launch -n 4 -- ./program"
 )]
 pub(crate) struct Args {
-    /// How many processes; groups of 2, 4, 8 … of them are measured, too
+    /// How many processes; groups of 2, 4, 8 … of them are measured, too [default: one a core, 2 to 8]
     #[arg(
         short = 'n',
         long = "nodes",
         value_name = "N",
-        required_unless_present = "hosts",
         conflicts_with = "hosts",
         value_parser = clap::value_parser!(u16).range(2..=1024)
     )]
@@ -51,16 +50,27 @@ pub(crate) struct Args {
     /// The link: shm (default) or udp; with --hosts udp, packet or xdp [default there: the file's]
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Longest message; K, M and G are powers of 1024
+    /// Only these; several by commas
+    #[arg(
+        long,
+        value_name = "PART",
+        value_delimiter = ',',
+        default_value = "thresholds,collectives,elements"
+    )]
+    only: Vec<Part>,
+    /// Longest message of collective operations; K, M and G are powers of 1024
     #[arg(long, value_name = "BYTES", default_value = "4M", value_parser = longest)]
     max_bytes: u64,
-    /// Time for each algorithm and length, in milliseconds
+    /// Time of each measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     time: u64,
-    /// Write the table here instead of to standard output
+    /// Times that values of thresholds take turns
+    #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+    /// The profile to write; - prints it [default: the user's own, ~/.config/tsumuji/tune.toml]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print the table and all measurements as one JSON object
+    /// Print the profile and all measurements as one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -70,11 +80,20 @@ pub(crate) struct Args {
     inside: bool,
 }
 
-/// What `tune` starts. Not for people.
-#[derive(Debug, clap::Args)]
-pub(crate) struct MemberArgs {
-    max_bytes: u64,
-    time: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Thresholds,
+    Collectives,
+    Elements,
+}
+
+/// The nodes that measure.
+struct Nodes {
+    link: LinkSpec,
+    count: usize,
+    hosts: Option<ClusterFile>,
+    /// Path of this program.
+    program: String,
 }
 
 fn longest(text: &str) -> Result<u64, String> {
@@ -86,117 +105,203 @@ fn longest(text: &str) -> Result<u64, String> {
     }
 }
 
-fn wishes(bytes_max: u64, time: u64) -> Wishes {
-    Wishes {
-        bytes_max,
-        time: Duration::from_millis(time),
+/// Where the profile goes, and what it holds already.
+struct Target {
+    /// `None`: standard output.
+    file: Option<(PathBuf, PendingFile)>,
+    contents: Contents,
+}
+
+impl Target {
+    fn of(output: Option<&Path>, is_json: bool) -> anyhow::Result<Self> {
+        let path = match output {
+            Some(path) if path == Path::new("-") => None,
+            Some(path) => Some(path.to_owned()),
+            // The object is the result; who wants a file names it.
+            None if is_json => None,
+            None => {
+                let path = Found::own_path().context(
+                    "neither HOME nor XDG_CONFIG_HOME tells where the profile goes; give --output",
+                )?;
+                if let Some(folder) = path.parent() {
+                    std::fs::create_dir_all(folder)
+                        .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+                }
+                Some(path)
+            }
+        };
+        let Some(path) = path else {
+            return Ok(Self {
+                file: None,
+                contents: Contents::default(),
+            });
+        };
+        let pending = PendingFile::create(&path)?;
+        let mut contents = Contents::default();
+        if path.exists() {
+            let profile = Profile::read(&path)?;
+            if profile.machine.as_ref() == Some(&Machine::here()) {
+                contents.rules = Table::read(&path)?.rules;
+                contents.profile = profile;
+            } else {
+                eprintln!("{}: not of this machine; it is replaced", path.display());
+            }
+        }
+        Ok(Self {
+            file: Some((path, pending)),
+            contents,
+        })
     }
 }
 
-fn measure(
-    mut endpoint: Endpoint<AnyLink>,
-    wishes: &Wishes,
-    progress: impl FnMut(&Measurement),
-) -> anyhow::Result<(Table, Vec<Measurement>)> {
-    let result = tune::tune(&mut endpoint, wishes, progress)?;
-    let _ = endpoint.close(FAREWELL);
-    Ok(result)
-}
+/// What was found, and all that was measured, for programs.
+struct Said(serde_json::Map<String, Value>);
 
-/// One member.
-pub(crate) fn member(args: MemberArgs) -> Outcome {
-    let endpoint = match endpoint_from_env(Options::default()) {
-        Ok(endpoint) => endpoint,
-        Err(error) => {
-            report_error(&error);
-            return Err(error.into());
-        }
-    };
-    measure(endpoint, &wishes(args.max_bytes, args.time), |_| {})?;
-    Ok(DONE)
+impl Said {
+    fn set(&mut self, name: &str, value: impl Serialize) -> anyhow::Result<()> {
+        self.0.insert(name.to_owned(), serde_json::to_value(value)?);
+        Ok(())
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
-    let mut file_of_hosts = None;
-    if let Some(path) = &args.hosts {
-        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref(), args.slots)?);
-        ensure!(
-            file.hosts().len() > 1,
-            "{}: one node has nothing to tune; name two at least",
-            path.display()
-        );
-        if !args.inside {
-            hosts::enter_node_0(file, path)?;
-        }
-    }
-    let pending = args
-        .output
-        .as_deref()
-        .map(PendingFile::create)
-        .transpose()?;
-    let (max_bytes, time) = (args.max_bytes, args.time);
-    let own = hosts::program(args.program_path.as_ref())?;
-    let command = [
-        own.clone(),
-        "tune-member".to_owned(),
-        max_bytes.to_string(),
-        time.to_string(),
-    ];
-    let mut spec = LaunchSpec::new(usize::from(args.nodes.unwrap_or(1)) - 1, command);
-    spec.link = args.link.unwrap_or(LinkSpec::Shm);
-    if let Some(file) = &file_of_hosts {
-        spec.nodes = file.hosts().len() - 1;
-        spec.hosts = Some(hosts::of(file, own));
-        spec.join_timeout = hosts::ANSWER_WITHIN;
-    }
-    spec.with_self = true;
-    (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
+    let nodes = nodes_of(&args)?;
+    let target = Target::of(args.output.as_deref(), args.json)?;
     let security = args
         .security
-        .stated(args.link.as_ref(), file_of_hosts.as_ref())?;
-    spec.env.extend(security.env());
-    let options = Options {
-        security,
-        ..Options::default()
-    };
-    let mut launcher = Launcher::start(spec)?;
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    meet(&mut endpoint, &mut || launcher.check().is_some())?;
-    let (link, nodes) = (endpoint.link_name(), endpoint.members().len());
-    let measured = measure(endpoint, &wishes(max_bytes, time), |one| {
-        let name = serde_json::to_value(one.operation).unwrap_or_default();
+        .stated(args.link.as_ref(), nodes.hosts.as_ref())?;
+    let described = format!("machine: {}", machine::describe());
+    eprintln!("{}", in_columns(&described));
+    let mut said = Said(serde_json::Map::new());
+    said.set("link", link_name(&nodes))?;
+    said.set("nodes", nodes.count)?;
+    let mut table = None;
+    // First: until then an interrupt ends this process and its members at once.
+    if args.only.contains(&Part::Collectives) {
+        let (found, measured) = collectives::run(&nodes, &security, args.max_bytes, args.time)?;
+        said.set("table", &found)?;
+        said.set("measurements", &measured)?;
+        table = Some(found);
+    }
+    crate::bench::interruptible(|| {
+        let tuning = tuned(&args, &nodes, &security, &target.contents, &mut said)?;
+        said.set("tuning", tuning)?;
+        finish(target, (&link_name(&nodes), tuning, table), args.json, said)
+    })
+}
+
+/// The thresholds, if they are asked for.
+fn tuned(
+    args: &Args,
+    nodes: &Nodes,
+    security: &Security,
+    present: &Contents,
+    said: &mut Said,
+) -> anyhow::Result<Option<Tuning>> {
+    let progress = &mut |trial: &Trial| eprintln!("{}", line_of(trial));
+    let rounds = args.rounds as usize;
+    let mut tuning = None;
+    let (mut trials, mut choices) = (Vec::new(), Vec::new());
+    if args.only.contains(&Part::Thresholds) {
+        let hosts = nodes.hosts.as_ref().map(|file| {
+            let mut both = hosts::of(file, nodes.program.clone());
+            both.nodes.truncate(2);
+            both
+        });
+        let command = [nodes.program.clone().into(), "bench-serve".into()];
+        let time = Duration::from_millis(args.time);
+        let mut measure = |plan: &exchange::Plan| {
+            let spec = exchange::spec(nodes.link, hosts.as_ref(), &command);
+            exchange::measure(plan, spec, security)
+        };
+        let found = thresholds::find(Wishes { rounds, time }, &mut measure, progress)?;
+        tuning = Some(found.tuning);
+        trials.extend(found.trials);
+        choices.extend(found.choices);
+    }
+    if args.only.contains(&Part::Elements) {
+        let own = tuning.get_or_insert_with(|| present.profile.tuning(&link_name(nodes)));
+        if let Some((choice, tried)) = elements::run(nodes, rounds, own, progress)? {
+            trials.extend(tried);
+            choices.push(choice);
+        }
+    }
+    for choice in choices.iter().filter(|one| one.value != one.default) {
         eprintln!(
-            "{:11} {:4} nodes {:10} B  {:9} {:12.2} µs",
-            name.as_str().unwrap_or_default(),
-            one.nodes,
-            one.bytes,
-            one.algorithm.to_string(),
-            one.seconds * 1e6
+            "{}: {} instead of {}",
+            choice.threshold, choice.value, choice.default
         );
-    });
-    if measured.is_ok() {
-        launcher.wait_all(GRACE); // they close their sessions, as we did
     }
-    launcher.shutdown(GRACE);
-    let (table, measurements) = measured.context("the measurement")?;
-    for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
-        eprintln!("did not end well: {exit}");
-    }
-    let text = table.to_toml();
-    if let Some(pending) = pending {
-        let _interrupt = Interrupt::listen()?; // so that none comes between
+    said.set("trials", trials)?;
+    said.set("choices", choices)?;
+    Ok(tuning)
+}
+
+fn finish(
+    Target { file, mut contents }: Target,
+    (link, tuning, table): (&str, Option<Tuning>, Option<Table>),
+    is_json: bool,
+    mut said: Said,
+) -> Outcome {
+    contents.learn(link, tuning, table);
+    let text = contents.to_toml();
+    if let Some((path, pending)) = file {
         pending.finish(|file| file.write_all(text.as_bytes()))?;
-    } else if !args.json {
+        eprintln!("written: {}", path.display());
+        said.set("path", path)?;
+    } else if !is_json {
         output::print_text(&text);
     }
-    if args.json {
-        output::print_json(&json!({
-            "link": link,
-            "nodes": nodes,
-            "table": table,
-            "measurements": measurements,
-        }));
+    if is_json {
+        output::print_json(&Value::Object(said.0));
     }
     Ok(DONE)
+}
+
+fn nodes_of(args: &Args) -> anyhow::Result<Nodes> {
+    let program = hosts::program(args.program_path.as_ref())?;
+    let Some(path) = &args.hosts else {
+        hosts::check_one_host(args.link.as_ref())?;
+        let usual = machine::cpus().len().clamp(2, 8);
+        return Ok(Nodes {
+            link: args.link.unwrap_or(LinkSpec::Shm),
+            count: args.nodes.map_or(usual, usize::from),
+            hosts: None,
+            program,
+        });
+    };
+    let file = hosts::read(path, args.link.as_ref(), args.slots)?;
+    ensure!(
+        file.hosts().len() > 1,
+        "{}: one node has nothing to tune; name two at least",
+        path.display()
+    );
+    if !args.inside {
+        hosts::enter_node_0(&file, path)?;
+    }
+    Ok(Nodes {
+        link: file.hosts()[0].link,
+        count: file.hosts().len(),
+        hosts: Some(file),
+        program,
+    })
+}
+
+/// The link's name in a profile: without its parameters.
+fn link_name(nodes: &Nodes) -> String {
+    let text = nodes.link.to_string();
+    text.split(':').next().unwrap_or_default().to_owned()
+}
+
+fn line_of(trial: &Trial) -> String {
+    format!(
+        "{:19} {:>7}  {:17} {:10.2} us, {:+5.1} % ({:+5.1} % surely) beside the default",
+        trial.threshold,
+        trial.value,
+        trial.what,
+        trial.us,
+        100.0 * (trial.gain - 1.0),
+        100.0 * (trial.sure_gain - 1.0),
+    )
 }

@@ -53,7 +53,7 @@ impl CollectiveState {
         if node.collective_state.is_none() {
             let table = match &node.tune {
                 Some(path) => Table::read(path),
-                None => Table::from_env(),
+                None => Table::in_force(node.endpoint.link_name()),
             };
             let table = table.map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
             let collectives = Collectives::with_table(&mut node.endpoint, table);

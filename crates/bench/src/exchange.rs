@@ -13,7 +13,7 @@ use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Absence, Body, Bytes, Channel, ChannelError, Context, Delivery, Endpoint, EndpointError,
     Handler, IdlePolicy, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options,
-    Security, SendError, WorkerFailure, endpoint_from_env,
+    Security, SendError, Tuning, WorkerFailure, endpoint_from_env,
 };
 
 use crate::ops::Sample;
@@ -30,7 +30,7 @@ const SENDER: NodeId = NodeId(0);
 const RECEIVER: u16 = 1;
 /// Round trips before anything is measured: connections, caches and clocks settle.
 const WARM_UP: u64 = 200;
-/// Messages of a burst from this size on are shared with the endpoint, not copied.
+/// Messages of a burst from this size on are shared with the endpoint, not copied; smaller ones, too, where they would leave by reference.
 const SHARED_BYTES: usize = 32 << 10;
 /// Round trips measured in front of a burst.
 const BURST_ROUND_TRIPS: u64 = 500;
@@ -78,6 +78,9 @@ pub struct Plan {
     /// The node with which node 0 exchanges messages; all others only wait.
     #[serde(default = "usual_receiver")]
     pub receiver: u16,
+    /// Thresholds of both endpoints; `None`: those of the profile in force, or the defaults.
+    #[serde(default)]
+    pub tuning: Option<Tuning>,
 }
 
 fn usual_receiver() -> u16 {
@@ -101,6 +104,7 @@ impl Plan {
             cpus,
             spin: cpus.is_some(),
             receiver: RECEIVER,
+            tuning: None,
         }
     }
 
@@ -120,6 +124,7 @@ impl Plan {
             budget_bytes: usual.budget_bytes.max(room),
             // Data copied further ahead would be read back from memory that is half as fast (decision 0040).
             send_queue_bytes: (256 << 10).max(room),
+            tuning: self.tuning,
             ..usual
         }
     }
@@ -155,6 +160,8 @@ pub struct Measured {
     pub kind: Kind,
     /// The link.
     pub link: String,
+    /// Its largest frame, in bytes.
+    pub frame_bytes: usize,
     /// Bytes of a message.
     pub size: usize,
     /// Round trips, or messages of the burst, or seconds of idling.
@@ -508,10 +515,13 @@ pub fn measure(
             let (cpu, start) = (machine::process_cpu(), Instant::now());
             let mut batch = runner.endpoint.batch();
             let (shared, to) = (Bytes::from(message), runner.receiver);
+            let shared_bytes = plan.tuning.map_or(SHARED_BYTES, |tuning| {
+                tuning.reference_bytes.min(SHARED_BYTES)
+            });
             for _ in 0..plan.iterations {
                 // Waits, polling, while the queue is full; messages that arrive meanwhile are kept. Long ones are shared, as MPI's programs pass
                 // theirs to MPI_Isend.
-                if plan.size >= SHARED_BYTES {
+                if plan.size >= shared_bytes {
                     batch.send_shared(to, DATA, shared.clone())?;
                 } else {
                     batch.send(to, DATA, &shared)?;
@@ -541,11 +551,13 @@ pub fn measure(
         .endpoint
         .flow(runner.receiver)
         .map_or(0, |flow| flow.retransmitted_frames);
+    let frame_bytes = runner.endpoint.frame_message_bytes();
     let _ = runner.endpoint.close(Duration::from_secs(1));
     let seconds = seconds.as_secs_f64();
     Ok(Measured {
         kind: plan.kind,
         link: link.to_string(),
+        frame_bytes,
         size: plan.size,
         iterations: plan.iterations,
         seconds,
@@ -652,6 +664,7 @@ mod tests {
             cpus: Some([0, 1]),
             spin: true,
             receiver: 3,
+            tuning: None,
         };
         let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! [`exchange`] is our own ping-pong and burst between two processes, [`group`] our operations among several; [`flood`], [`cpu`], [`delay`] and [`sum32`]
 //! are the experiments of the paper L2RTC; [`limits`] are the same exchanges without any protocol; [`peers`] are other libraries' programs. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over
-//! many sizes, [`plot`] draws the results; [`figures`] prints the table of all figures with targets. Called by `tsumuji bench` and `tsumuji paper`.
+//! many sizes, [`plot`] draws the results; [`figures`] prints the table of all figures with targets; [`thresholds`] finds what is fastest here. Called by `tsumuji bench` and `tsumuji paper`.
 //!
 //! Results depend on a quiet machine: everything prints medians, spreads and ratios, and describes the machine.
 
@@ -27,6 +27,7 @@ pub mod stop;
 pub mod streams;
 pub mod sum32;
 pub mod table;
+pub mod thresholds;
 pub mod versus;
 
 #[cfg(doctest)]

@@ -97,6 +97,13 @@ impl ElementsTuner {
         }
     }
 
+    /// The automatic setting goes on from `elements`, or the power of two below.
+    pub fn start_from(&mut self, elements: usize) {
+        if self.setting == Elements::Auto {
+            self.current = 1 << elements.clamp(1, self.capacity).ilog2();
+        }
+    }
+
     /// Elements that the next frames should hold.
     pub fn current(&self) -> usize {
         self.current

@@ -39,6 +39,11 @@ impl<S: Store> Board<S> {
         self.elements = ElementsTuner::new(setting, capacity_bytes / size_of::<f64>());
     }
 
+    /// Has the automatic setting go on from so many elements.
+    pub fn start_elements_from(&mut self, elements: usize) {
+        self.elements.start_from(elements);
+    }
+
     /// Elements the next frames hold.
     pub fn elements(&self) -> usize {
         self.elements.current()

@@ -73,9 +73,9 @@ pub struct Request<M> {
 }
 
 impl Collectives {
-    /// Makes collectives for `endpoint`, with the table of algorithms in the file of `TSUMUJI_TUNE`, or the built-in one.
+    /// Makes collectives for `endpoint`, with the table of algorithms of the profile in force ([`Table::in_force`]), or the built-in one.
     pub fn new<L: Link>(endpoint: &mut Endpoint<L>) -> Result<Self, crate::TableError> {
-        let table = Table::from_env()?;
+        let table = Table::in_force(endpoint.link_name())?;
         Ok(Self::with_table(endpoint, table))
     }
 

@@ -114,6 +114,9 @@ pub enum GroupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
+    /// The profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] tsumuji_node::ProfileError),
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {

@@ -64,6 +64,7 @@ mod ledger;
 mod native;
 mod operation;
 mod plan;
+pub mod profile;
 pub mod table;
 pub mod tune;
 

@@ -6,18 +6,17 @@
 use std::fmt;
 use std::path::Path;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tsumuji_node::text_file;
+use tsumuji_node::tuning::{Found, PROFILE_BYTES_MAX};
 
 use crate::error::TableError;
 use crate::group::Hash;
 use crate::ledger::EAGER_BYTES;
 
-/// Environment variable with the path of a table, the same for all programs of a cluster.
-const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
-
-/// Largest file that is read, in bytes: some thousand rules.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The link of groups whose members all read the machine's own profile, and so have the same table.
+const ON_ONE_HOST: &str = "shm";
 
 /// Algorithm of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,12 +126,23 @@ pub struct Rule {
 }
 
 /// Rules of which the first that fits decides; the operation's first algorithm if none does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Table {
     /// The rules in order.
-    #[serde(default, rename = "rule")]
+    #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
+}
+
+/// A file with a table: it may be a profile, whose thresholds endpoints read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default, rename = "rule")]
+    rules: Vec<Rule>,
+    #[serde(default, rename = "machine")]
+    _machine: IgnoredAny,
+    #[serde(default, rename = "link")]
+    _thresholds: IgnoredAny,
 }
 
 /// A question to a table.
@@ -205,23 +215,31 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The table in the file of `TSUMUJI_TUNE`, or the built-in one.
-    pub fn from_env() -> Result<Self, TableError> {
-        match std::env::var_os(TUNE_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(path) => Self::read(Path::new(&path)),
-            None => Ok(Self::default()),
-        }
+    /// The table for a link of this name: that of the profile in force, or the built-in one. Between hosts, where all must have the same, the file
+    /// that `TSUMUJI_TUNE` names counts, and a machine's own does not.
+    pub fn in_force(link: &str) -> Result<Self, TableError> {
+        let path = match Found::look()? {
+            Found::Named(path, _) => path,
+            Found::Own(path, _) if link == ON_ONE_HOST => path,
+            Found::Own(..) | Found::None | Found::Foreign(..) => return Ok(Self::default()),
+        };
+        let table = Self::read(&path)?;
+        Ok(if table.rules.is_empty() {
+            Self::default()
+        } else {
+            table
+        })
     }
 
     /// Reads and checks a table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
-        let text = text_file::read(path, FILE_BYTES_MAX).map_err(|source| TableError::Read {
+        let text = text_file::read(path, PROFILE_BYTES_MAX).map_err(|source| TableError::Read {
             path: path.to_owned(),
             source,
         })?;
         let text = text.ok_or_else(|| TableError::TooLarge {
             path: path.to_owned(),
-            limit: FILE_BYTES_MAX,
+            limit: PROFILE_BYTES_MAX,
         })?;
         Self::parse(&text, &path.display().to_string())
     }
@@ -232,13 +250,14 @@ impl Table {
             origin: origin.to_owned(),
             problem,
         };
-        let table: Self = toml::from_str(text).map_err(|error| {
+        let file: File = toml::from_str(text).map_err(|error| {
             let line = text_file::line_of(text, error.span().map_or(0, |span| span.start));
             bad(format!(
                 "line {line}: {}",
                 error.message().replace('\n', " ")
             ))
         })?;
+        let table = Self { rules: file.rules };
         for (number, rule) in (1..).zip(&table.rules) {
             let possible = rule.operation.all_algorithms();
             if !possible.contains(&rule.algorithm) {

@@ -36,9 +36,7 @@ use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
 use crate::runqueue::Runqueue;
 use crate::table::Table;
-
-/// Most frames received in one poll before anything is sent.
-const RECEIVE_FRAMES_PER_TURN: usize = 64;
+use crate::tuning::Tuning;
 
 /// Aim for the messages of one poll: if frames bring many messages each, fewer frames are received, as peers must be answered meanwhile.
 const MESSAGES_PER_TURN: u64 = 1024;
@@ -109,6 +107,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     backlog: bool,
     /// Most frames to receive in the next poll.
     receive_frames: usize,
+    pub(crate) tuning: Tuning,
     idle: Idle,
     runqueue: Runqueue,
     /// Batches of the program.
@@ -147,6 +146,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     ) -> Self {
         let caps = link.caps();
         let now = clock.now();
+        let tuning = Tuning::default();
         Self {
             direct: direct::Incarnations::default(),
             cork: Cork::default(),
@@ -160,7 +160,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
             now,
             due: None,
             backlog: true,
-            receive_frames: RECEIVE_FRAMES_PER_TURN,
+            receive_frames: tuning.turn_frames,
+            tuning,
             idle,
             runqueue: Runqueue::default(),
             spoofed_source_frames: 0,
@@ -173,6 +174,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
             publish_at: if publisher.is_some() { now } else { NEVER },
             publisher,
         }
+    }
+
+    pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
+        self.engine.set_unscheduled(tuning.unscheduled_frames);
+        self.idle.set_spin(tuning.spin_us);
+        self.receive_frames = tuning.turn_frames;
+        self.tuning = tuning;
     }
 
     /// About when the last poll was.
@@ -227,7 +235,11 @@ impl<L: Link, C: Clock> Drive<L, C> {
             }
             self.due = self.engine.poll_timeout();
             let messages = self.engine.counters().delivered_messages - before;
-            self.receive_frames = next_burst(self.receive_frames, received, messages);
+            self.receive_frames = next_burst(
+                self.receive_frames,
+                (received, messages),
+                self.tuning.turn_frames,
+            );
         }
         self.now = read.unwrap_or(self.now);
         self.polled_at = self.now;

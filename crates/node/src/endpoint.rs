@@ -48,6 +48,7 @@ use crate::options::{Options, ProgressBy};
 use crate::peers::Peers;
 use crate::random::random_u64;
 use crate::table::Table;
+use crate::tuning::{Found, Tuning};
 
 /// Least frame size of a link, in bytes: any header and some payload. Every real link carries 1,400 or more.
 const LEAST_FRAME_BYTES: usize = 256;
@@ -129,6 +130,10 @@ impl<L: Link> Endpoint<L> {
                 least: LEAST_FRAME_BYTES,
             });
         }
+        let tuning = match options.tuning {
+            Some(given) => given,
+            None => Found::look()?.tuning(caps.name),
+        };
         let incarnation = match options.incarnation {
             Some(0) => return Err(OpenError::ZeroIncarnation),
             Some(given) => given,
@@ -159,6 +164,7 @@ impl<L: Link> Endpoint<L> {
         let ours = Arc::clone(&bell);
         let table = Table::empty(membership.me);
         let mut drive = Drive::new(link, engine, table, clock, idle, publisher, Some(ours));
+        drive.set_tuning(tuning);
         for member in &membership.members {
             let addr = membership.way(member);
             if member.id != membership.me && addr != LinkAddr::Broadcast {
@@ -250,6 +256,11 @@ impl<L: Link> Endpoint<L> {
     /// Name of the link as users write it, without parameters: `shm`, `udp`.
     pub fn link_name(&self) -> &'static str {
         self.core.read().drive.caps().name
+    }
+
+    /// Thresholds of this endpoint: those of [`Options::tuning`](crate::Options::tuning), of the profile in force, or the defaults.
+    pub fn tuning(&self) -> Tuning {
+        self.core.read().drive.tuning
     }
 
     /// Ends the endpoint without sending anything, as if the process had been killed: for tests of the remaining nodes.

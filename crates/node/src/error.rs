@@ -58,6 +58,9 @@ pub enum OpenError {
         /// Least frame size in bytes.
         least: usize,
     },
+    /// The profile of this machine cannot be used.
+    #[error(transparent)]
+    Profile(#[from] crate::tuning::ProfileError),
     /// The link failed.
     #[error("cannot open the link: {0}")]
     Link(#[from] LinkError),

@@ -8,12 +8,10 @@
 //! the scheduler prefers a sleeper that wakes.
 
 use crate::options::IdlePolicy;
+use crate::tuning::Tuning;
 
 /// Least time of spinning if a core is free: less than a yield would cost.
 const SPIN_LEAST_NS: u64 = 2_000;
-
-/// Most time of spinning: two wake-ups. Beyond it sleeping would have been cheaper.
-const SPIN_MOST_NS: u64 = 50_000;
 
 /// Time from the start of the wait to sleeping, if work usually comes soon.
 const YIELD_UNTIL_NS: u64 = 50_000;
@@ -72,6 +70,8 @@ pub(crate) struct Habit {
     pub(crate) preempted: bool,
     /// Usual length of a wait.
     pub(crate) usual_wait_ns: u64,
+    /// Most time of spinning. Two wake-ups: beyond that sleeping would have been cheaper.
+    pub(crate) spin_most_ns: u64,
 }
 
 /// The decision, `waited_ns` after the wait began.
@@ -87,7 +87,7 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
         (true, _) => 0,
         (false, true) => SPIN_LEAST_NS,
         // Twice the usual wait catches most of those that come about when they usually do.
-        (false, false) => (2 * habit.usual_wait_ns).clamp(SPIN_LEAST_NS, SPIN_MOST_NS),
+        (false, false) => (2 * habit.usual_wait_ns).clamp(SPIN_LEAST_NS, habit.spin_most_ns),
     };
     let yield_ns = match (habit.preempted, usually_long) {
         (true, _) => 0,
@@ -116,6 +116,7 @@ pub(crate) struct Idle {
     /// Time of the last query, and the run-queue delay then.
     asked: Option<(u64, u64)>,
     usual_wait_ns: u64,
+    spin_most_ns: u64,
     /// Start of the present wait and time of its last poll.
     wait: Option<(u64, u64)>,
     preempted_until_ns: u64,
@@ -134,11 +135,16 @@ impl Idle {
             rests: 0,
             asked: None,
             usual_wait_ns: SPIN_LEAST_NS,
+            spin_most_ns: Tuning::default().spin_us as u64 * 1000,
             wait: None,
             preempted_until_ns: 0,
             preempted_span_ns: PREEMPTED_LEAST_NS,
             waits_since_preemption: 0,
         }
+    }
+
+    pub(crate) fn set_spin(&mut self, most_us: usize) {
+        self.spin_most_ns = (most_us as u64 * 1000).max(SPIN_LEAST_NS);
     }
 
     /// Forgets the present wait without counting it: the program went away to do something else.
@@ -170,6 +176,7 @@ impl Idle {
             contended: self.contended || self.shared,
             preempted: now_ns < self.preempted_until_ns,
             usual_wait_ns: self.usual_wait_ns,
+            spin_most_ns: self.spin_most_ns,
         }
     }
 
@@ -252,6 +259,7 @@ mod tests {
             contended,
             preempted,
             usual_wait_ns: usual_us * US,
+            spin_most_ns: 50 * US,
         }
     }
 
@@ -385,7 +393,11 @@ mod tests {
         for _ in 0..12 {
             wait(&mut idle, US);
         }
-        assert!(idle.usual_wait_ns < SPIN_MOST_NS, "{}", idle.usual_wait_ns);
+        assert!(
+            idle.usual_wait_ns < idle.spin_most_ns,
+            "{}",
+            idle.usual_wait_ns
+        );
     }
 
     /// A preemption while polling turns spinning off, longer each time, and on again when the other programs are gone.

@@ -56,6 +56,7 @@ pub mod simulated;
 mod sys;
 mod table;
 pub mod text_file;
+pub mod tuning;
 
 pub use bytes::Bytes;
 
@@ -88,6 +89,7 @@ pub use tsumuji_proto::{
     Body, Channel, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy,
     NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
+pub use tuning::{Profile, ProfileError, Tuning};
 
 /// The examples of the guide are doc tests of this crate.
 #[cfg(doctest)]

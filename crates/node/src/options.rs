@@ -6,6 +6,7 @@ use tsumuji_proto::{Congestion, Pace};
 
 use crate::metrics::MetricsAt;
 use crate::security::Security;
+use crate::tuning::Tuning;
 
 /// What an endpoint does while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -63,6 +64,8 @@ pub struct Options {
     /// Whether frames are sealed; used by [`endpoint_from_env`](crate::endpoint_from_env) and [`Launcher::endpoint`](crate::Launcher::endpoint),
     /// which open the link.
     pub security: Security,
+    /// Thresholds that depend on the machine and the link. `None`: those of the profile in force, or else the defaults ([`tuning`](crate::tuning)).
+    pub tuning: Option<Tuning>,
     /// Where counters are published. Needs a thread, which sleeps until a reader asks.
     pub metrics: MetricsAt,
 }
@@ -85,6 +88,7 @@ impl Default for Options {
             idle: IdlePolicy::Adaptive,
             admits: false,
             security: Security::Unstated,
+            tuning: None,
             metrics: MetricsAt::Unstated,
         }
     }

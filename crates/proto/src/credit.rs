@@ -27,9 +27,9 @@ use tsumuji_wire::NodeId;
 /// How many senders are granted scheduled credit at once. More of them keep the receive side busy when one stalls; fewer let short messages finish
 /// sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
-/// Most frames that an idle peer may send without further permission: what a program's loop sends between two steps of its work. With many peers,
-/// leave each less.
-const UNSCHEDULED_FRAMES_MAX: u64 = 256;
+/// Most frames that an idle peer may send without further permission, at first: what a program's loop sends between two steps of its work. With many
+/// peers, R-21 and R-27 leave each less.
+const UNSCHEDULED_FRAMES: u64 = 256;
 /// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
 /// promise to a new one.
 const KEPT_FOR_NEW_PEERS: u64 = 8;
@@ -285,6 +285,8 @@ pub(crate) struct Credit {
     path: Path,
     /// What an idle peer may always send.
     allowance: u64,
+    /// Limit of the allowance.
+    unscheduled: u64,
     active: Vec<Active>,
     /// Result of scheduling `active`; `None` if that has changed since.
     scheduled: Option<Scheduled>,
@@ -302,6 +304,7 @@ impl Credit {
             claimed: 0,
             path: Path::new(rules.window()),
             allowance: 1,
+            unscheduled: UNSCHEDULED_FRAMES,
             active: Vec::new(),
             scheduled: None,
             refused_peers: 0,
@@ -332,6 +335,11 @@ impl Credit {
         self.rules.set_window(frames);
         self.path.set_receive_frames(self.rules.window());
         self.path.set_peers(self.rules.peers());
+        self.set_allowance();
+    }
+
+    pub(crate) fn set_unscheduled(&mut self, frames: u64) {
+        self.unscheduled = frames.max(1);
         self.set_allowance();
     }
 
@@ -368,8 +376,8 @@ impl Credit {
     }
 
     fn set_allowance(&mut self) {
-        self.allowance = (self.path.pool_frames() / 2 / self.rules.peers().max(1))
-            .clamp(1, UNSCHEDULED_FRAMES_MAX);
+        self.allowance =
+            (self.path.pool_frames() / 2 / self.rules.peers().max(1)).clamp(1, self.unscheduled);
     }
 
     /// Sum of the claims of all peers.

@@ -109,6 +109,13 @@ impl Receiving {
         }
     }
 
+    pub(crate) fn set_unscheduled(&mut self, frames: u64) {
+        match self {
+            Self::Credit(credit) => credit.set_unscheduled(frames),
+            Self::Suci(_) => {}
+        }
+    }
+
     /// Adds a peer of which nothing is known.
     pub(crate) fn add_peer(&mut self) -> Account {
         match self {

@@ -20,7 +20,7 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing"
+        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing,tuned"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -51,6 +51,7 @@ enum PartName {
     Collectives,
     Loss,
     Sealing,
+    Tuned,
 }
 
 /// Runs the command.
@@ -70,6 +71,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         PartName::Collectives => Part::Collectives,
         PartName::Loss => Part::Loss,
         PartName::Sealing => Part::Sealing,
+        PartName::Tuned => Part::Tuned,
     });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,

@@ -1,15 +1,21 @@
-//! `tsumuji tune`: the table it writes is one that programs load, and bad wishes are refused in one line.
+//! `tsumuji tune`: the profile it writes is one that programs read, and bad wishes are refused in one line.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
-fn tune(arguments: &[&str]) -> Output {
+/// With the user's profiles in that folder.
+fn program(home: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
     command
-        .arg("tune")
         .args(arguments)
+        .env("XDG_CONFIG_HOME", home)
         .env_remove("TSUMUJI_TUNE");
     command.output().expect("run")
+}
+
+fn tune(arguments: &[&str]) -> Output {
+    program(Path::new("/nonexistent"), &[&["tune"], arguments].concat())
 }
 
 /// Every operation is measured with every algorithm, and the file holds a table that reads back as the one printed.
@@ -21,6 +27,8 @@ fn table_is_written_and_read() {
     let output = tune(&[
         "-n",
         "3",
+        "--only",
+        "collectives",
         "--max-bytes",
         "64",
         "--time",
@@ -55,6 +63,54 @@ fn table_is_written_and_read() {
     }
 }
 
+/// Without a name the user's own profile is written: what is measured of one link leaves the other's. `doctor` names it, endpoints read it.
+#[test]
+fn own_profile_is_written_and_read() {
+    let folder = tempfile::tempdir().expect("folder");
+    let home = folder.path();
+    let run = |arguments: &[&str]| {
+        let output = program(home, arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    let quick = ["--rounds", "1", "--time", "1"];
+    let (_, said) = run(&[&["tune", "--only", "thresholds,elements"], &quick[..]].concat());
+    let path = home.join("tsumuji/tune.toml");
+    assert!(
+        said.contains(&format!("written: {}", path.display())),
+        "{said}"
+    );
+    for threshold in ["reference_bytes", "turn_frames", "elements"] {
+        let tried = said
+            .lines()
+            .filter(|line| line.starts_with(threshold) && line.contains("beside the default"));
+        assert!(tried.count() >= 3, "{threshold}: {said}");
+    }
+    run(&[
+        &["tune", "--only", "thresholds", "--link", "udp"],
+        &quick[..],
+    ]
+    .concat());
+    let profile = tsumuji_node::Profile::read(&path).expect("a profile");
+    assert_eq!(profile.machine, Some(tsumuji_node::tuning::Machine::here()));
+    assert_eq!(profile.link.keys().collect::<Vec<_>>(), ["shm", "udp"]);
+    let (found, _) = run(&["doctor"]);
+    let wanted = format!("{} (shm, udp), in force", path.display());
+    assert!(found.contains(&wanted), "{found}");
+    // What is no profile ends programs that would read it, with file and line.
+    std::fs::write(&path, "[link.shm]\nspin_us = \"long\"\n").expect("written");
+    let output = program(home, &["bench", "pingpong", "--iterations", "10"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains(&format!("{}: line 2: ", path.display())),
+        "{said}"
+    );
+    let (found, _) = run(&["doctor"]);
+    assert!(found.contains("TSUMUJI_TUNE=none"), "{found}");
+}
+
 /// What cannot be is said in one line, and no file is left behind.
 #[test]
 fn bad_wishes_are_refused() {
@@ -63,6 +119,7 @@ fn bad_wishes_are_refused() {
     for arguments in [
         vec!["-n", "1"],
         vec!["-n", "2", "--max-bytes", "3"],
+        vec!["--only", "everything"],
         vec!["-n", "2", "--output", nowhere.to_str().expect("text")],
         vec!["--hosts", "/no/such/file.toml"],
     ] {
@@ -83,6 +140,8 @@ fn interrupted_tune_leaves_no_file() {
         "tune",
         "-n",
         "3",
+        "--only",
+        "collectives",
         "--time",
         "60000",
         "--output",

@@ -3,7 +3,7 @@
 use tsumuji_node::{LinkSpec, Security};
 
 use super::{Point, Report, Say, Setting, Sweep, Wanted, add, micros};
-use crate::exchange::{Kind, Measured, Plan, measure, spec};
+use crate::exchange::{ExchangeError, Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
 use crate::ops::{Job, Op};
@@ -27,9 +27,16 @@ const SWEEP_MESSAGES_MAX: u64 = 300_000;
 /// Sizes just past the places where frames, socket buffers and datagrams end.
 const PAST_EDGES: [usize; 4] = [1500, 9001, (16 << 10) + 1, (64 << 10) + 1];
 
-fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {
+pub(super) fn exchanged(
+    setting: &Setting,
+    link: LinkSpec,
+    plan: &Plan,
+) -> Result<Measured, ExchangeError> {
     measure(plan, spec(link, None, &setting.serve), &Security::Unstated)
-        .map_err(|error| error.to_string())
+}
+
+pub(super) fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {
+    exchanged(setting, link, plan).map_err(|error| error.to_string())
 }
 
 /// Targets of shm relative to a cache line, and to a copy, which takes `copy_to_line` times as long as the line. Twice the cache line, unless the

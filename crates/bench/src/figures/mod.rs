@@ -12,6 +12,7 @@ mod messages;
 mod mpi;
 #[cfg(feature = "seal")]
 mod sealing;
+mod tuned;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,6 +74,8 @@ pub enum Part {
     Loss,
     /// Frames and half-round-trips with a cluster key.
     Sealing,
+    /// Thresholds as `tsumuji tune` finds them, beside the defaults.
+    Tuned,
 }
 
 /// Whether a figure reaches its target.
@@ -180,6 +183,7 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Sealing => sealing::sealing(setting, &mut report, say),
             #[cfg(not(feature = "seal"))]
             Part::Sealing => say("this program was built without seals"),
+            Part::Tuned => tuned::tuned(setting, &mut report, say),
         }
     }
     say("");

@@ -7,18 +7,18 @@ use tsumuji_proto::{Channel, Datagram, Delivery, Engine, Instant, NodeId, Posted
 
 use tsumuji_wire::Join;
 
-use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN};
+use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN};
 use crate::clock::Clock;
 use crate::table::Table;
 
-/// How many frames the next poll receives, after one that asked for `asked` and got `received` with `messages` in them.
+/// How many frames, `most` at most, the next poll receives, after one that asked for `asked` and got `received` with `messages` in them.
 #[inline]
-pub(super) fn next_burst(asked: usize, received: usize, messages: u64) -> usize {
+pub(super) fn next_burst(asked: usize, (received, messages): (usize, u64), most: usize) -> usize {
     if messages > MESSAGES_PER_TURN {
         let frames = received as u64 * MESSAGES_PER_TURN / messages;
-        (frames as usize).clamp(RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN)
+        (frames as usize).clamp(RECEIVE_FRAMES_MIN, most)
     } else if received >= asked {
-        (2 * asked).min(RECEIVE_FRAMES_PER_TURN)
+        (2 * asked).min(most)
     } else {
         asked
     }

@@ -19,9 +19,6 @@ use crate::membership::Member;
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
-/// A shorter message is copied into the ring: the receiver's system call would cost more.
-const REFERENCE_BYTES: usize = 32 << 10;
-
 /// By node: the peer's incarnation in the present session. Also counts direct messages since the last poll.
 #[derive(Debug, Default)]
 pub(super) struct Incarnations {
@@ -152,7 +149,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     ) -> Result<Sent, LinkError> {
         let bytes = message.len();
         let at = (self.table.addr(to)).zip(self.direct.of(to));
-        let Some(at) = at.filter(|_| bytes >= REFERENCE_BYTES) else {
+        let Some(at) = at.filter(|_| bytes >= self.tuning.reference_bytes) else {
             return Ok(Sent::No);
         };
         let Some(mut direct) = self.engine.direct(to, channel, bytes) else {

@@ -16,12 +16,9 @@ use crate::error::SendError;
 use crate::intake::Intake;
 use crate::peers::Peers;
 
-/// Messages of this size and more, in bytes, are borrowed.
+/// Messages of this size and more, in bytes, are borrowed. Over links that gather, those of [`Tuning::lend_bytes`](crate::Tuning::lend_bytes) and more
+/// are, too, unless they are part of a batch: they are copied while they travel.
 const BORROWED_BYTES: usize = 32 << 10;
-
-/// Messages of this size and more are borrowed over links that gather, unless they are part of a batch: they are copied while they travel. Copying a
-/// smaller one takes less time than borrowing it.
-const BORROWED_ALONE_BYTES: usize = 12 << 10;
 
 /// `send` waits until nearly all of a message of this size and more has left; the rest of a shorter one waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
@@ -167,8 +164,8 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         let id = core.send_copied(to, channel, message, true, false)?;
         // A message that was borrowed may be acknowledged by now.
-        let is_open =
-            message.len() < BORROWED_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
+        let is_open = message.len() < core.drive.tuning.lend_bytes
+            || !core.drive.engine.is_acknowledged(to, id);
         if is_open {
             core.peers.track(to, id);
         }
@@ -424,7 +421,7 @@ impl<L: Link> Core<L> {
             return Ok(UNTRACKED);
         }
         let lends = bytes >= BORROWED_BYTES
-            || bytes >= BORROWED_ALONE_BYTES && self.drive.gathers_alone(to);
+            || bytes >= self.drive.tuning.lend_bytes && self.drive.gathers_alone(to);
         if lends {
             match self.send_borrowed(to, channel, message, notify) {
                 // Nothing has left, so it may wait for memory like a copied message.

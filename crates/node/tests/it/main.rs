@@ -24,3 +24,4 @@ mod posts;
 mod references;
 mod silence;
 mod together;
+mod tuning;

@@ -34,6 +34,13 @@ impl Engine {
         self.regrant();
     }
 
+    /// Sets how many frames an idle peer may send without further permission, at most; 256 at first. Nothing under `suci`, which has no such
+    /// allowance.
+    pub fn set_unscheduled(&mut self, frames: usize) {
+        self.shared.receiving.set_unscheduled(frames as u64);
+        self.regrant();
+    }
+
     /// Sets how many frames are granted ahead to this peer, at least 1; `None`: no limit of its own. Holds in later sessions, too. Returns `false` if
     /// the peer is unknown.
     pub fn set_peer_window(&mut self, peer: NodeId, frames: Option<usize>) -> bool {

@@ -193,6 +193,11 @@ impl Field {
         }
     }
 
+    /// The automatic setting of elements in one frame begins with so many.
+    pub(super) fn start_elements_from(&mut self, elements: usize) {
+        self.board.start_elements_from(elements);
+    }
+
     /// Ends a division: gives the rows back, and what outlives it.
     pub(super) fn into_parts(self) -> (RowBlock, Carried) {
         let carried = Carried {

@@ -1,0 +1,115 @@
+//! Measures the algorithms of collective operations among all nodes.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tsumuji_collective::Table;
+use tsumuji_collective::tune::{self, Measurement, Wishes};
+use tsumuji_node::tuning::{NO_PROFILE, TUNE_VARIABLE};
+use tsumuji_node::{
+    AnyLink, Endpoint, LaunchSpec, Launcher, Options, Printing, Security, Tuning,
+    endpoint_from_env, report_error,
+};
+
+use super::Nodes;
+use crate::meeting::meet;
+use crate::{DONE, Outcome, hosts};
+
+/// Grace time of members when the measurement is over, and again once they are told to end.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the last acknowledgements may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What `tune` starts. Not for people.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MemberArgs {
+    max_bytes: u64,
+    time: u64,
+}
+
+impl MemberArgs {
+    fn wishes(&self) -> Wishes {
+        Wishes {
+            bytes_max: self.max_bytes,
+            time: Duration::from_millis(self.time),
+        }
+    }
+}
+
+fn measure(
+    mut endpoint: Endpoint<AnyLink>,
+    wishes: &Wishes,
+    progress: impl FnMut(&Measurement),
+) -> anyhow::Result<(Table, Vec<Measurement>)> {
+    let result = tune::tune(&mut endpoint, wishes, progress)?;
+    let _ = endpoint.close(FAREWELL);
+    Ok(result)
+}
+
+/// One member.
+pub(crate) fn member(args: MemberArgs) -> Outcome {
+    let endpoint = match endpoint_from_env(Options::default()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            report_error(&error);
+            return Err(error.into());
+        }
+    };
+    measure(endpoint, &args.wishes(), |_| {})?;
+    Ok(DONE)
+}
+
+/// The table, and all that was measured.
+pub(super) fn run(
+    nodes: &Nodes,
+    security: &Security,
+    max_bytes: u64,
+    time: u64,
+) -> anyhow::Result<(Table, Vec<Measurement>)> {
+    let command = [
+        nodes.program.clone(),
+        "tune-member".to_owned(),
+        max_bytes.to_string(),
+        time.to_string(),
+    ];
+    let mut spec = LaunchSpec::new(nodes.count - 1, command);
+    spec.link = nodes.link;
+    if let Some(file) = &nodes.hosts {
+        spec.hosts = Some(hosts::of(file, nodes.program.clone()));
+        spec.join_timeout = hosts::ANSWER_WITHIN;
+    }
+    spec.with_self = true;
+    (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
+    spec.env.extend(security.env());
+    // What is in the present profile decides nothing here.
+    spec.env.push((TUNE_VARIABLE.into(), NO_PROFILE.into()));
+    let options = Options {
+        security: security.clone(),
+        tuning: Some(Tuning::default()),
+        ..Options::default()
+    };
+    let mut launcher = Launcher::start(spec)?;
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    meet(&mut endpoint, &mut || launcher.check().is_some())?;
+    let wishes = MemberArgs { max_bytes, time }.wishes();
+    let measured = measure(endpoint, &wishes, |one| {
+        let name = serde_json::to_value(one.operation).unwrap_or_default();
+        eprintln!(
+            "{:11} {:4} nodes {:10} B  {:9} {:12.2} µs",
+            name.as_str().unwrap_or_default(),
+            one.nodes,
+            one.bytes,
+            one.algorithm.to_string(),
+            one.seconds * 1e6
+        );
+    });
+    if measured.is_ok() {
+        launcher.wait_all(GRACE); // they close their sessions, as we did
+    }
+    launcher.shutdown(GRACE);
+    let measured = measured.context("the measurement")?;
+    for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
+        eprintln!("did not end well: {exit}");
+    }
+    Ok(measured)
+}

@@ -1,0 +1,106 @@
+//! Figures of a tuned profile: what `tsumuji tune` finds on this machine, beside the defaults.
+
+use std::time::Duration;
+
+use tsumuji_node::{LinkSpec, Tuning};
+
+use super::messages::{exchanged, ours};
+use super::{Report, Say, Setting, Wanted, add, micros};
+use crate::exchange::{Kind, Plan};
+use crate::stats::size_name;
+use crate::thresholds::{self, Wishes};
+use crate::versus::{Contender, alternate};
+
+/// A profile makes nothing slower than by this factor.
+const SLOWEST: f64 = 1.03;
+/// What is compared: more than what the thresholds were chosen by.
+const EXCHANGES: [(Kind, usize); 7] = [
+    (Kind::Pingpong, 8),
+    (Kind::Pingpong, 16 << 10),
+    (Kind::Pingpong, 256 << 10),
+    (Kind::Burst, 64),
+    (Kind::Burst, 16 << 10),
+    (Kind::Burst, 64 << 10),
+    (Kind::Burst, 1 << 20),
+];
+
+/// Times with a profile found here and with the defaults, over the links that need no rights.
+pub(super) fn tuned(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
+        say(&format!(
+            "thresholds of {link}, tuned and by default ({} rounds in turn)",
+            setting.rounds
+        ));
+        let wishes = Wishes {
+            rounds: setting.rounds,
+            time: Duration::from_millis(if setting.is_tried() { 1 } else { 50 }),
+        };
+        let measure = &mut |plan: &Plan| exchanged(setting, link, plan);
+        let found = match thresholds::find(wishes, measure, &mut |_| {}) {
+            Ok(found) => found,
+            Err(reason) => {
+                say(&format!("  not tuned: {reason}"));
+                continue;
+            }
+        };
+        for choice in &found.choices {
+            say(&format!(
+                "  {}: {} (default {}), at least {:+.1} % in three quarters of the rounds",
+                choice.threshold,
+                choice.value,
+                choice.default,
+                100.0 * (choice.sure_gain - 1.0)
+            ));
+        }
+        if found.tuning == Tuning::default() {
+            say("  the defaults are the fastest: nothing to compare");
+            continue;
+        }
+        for (kind, size) in EXCHANGES {
+            compare(setting, (link, kind, size), found.tuning, report, say);
+        }
+    }
+}
+
+fn compare(
+    setting: &Setting,
+    (link, kind, size): (LinkSpec, Kind, usize),
+    tuning: Tuning,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let plan = |tuning| {
+        let usual = Plan::new(kind, size);
+        Plan {
+            iterations: usual.iterations.min(setting.round_trips),
+            tuning: Some(tuning),
+            ..usual
+        }
+    };
+    let contender = |name: &str, tuning| {
+        let plan = plan(tuning);
+        Contender::new(name, move || {
+            Ok(1e6 * thresholds::seconds(&ours(setting, link, &plan)?))
+        })
+    };
+    let standings = alternate(
+        setting.rounds,
+        &mut [
+            contender("tuned", tuning),
+            contender("defaults", Tuning::default()),
+        ],
+    );
+    let name = match kind {
+        Kind::Pingpong => "half round trip",
+        Kind::Burst | Kind::Idle => "burst, a message",
+    };
+    add(
+        report,
+        say,
+        format!("{link} {name}, {}", size_name(size)),
+        micros(&standings[0]),
+        micros(&standings[1]),
+        standings[0].ratio_to(&standings[1]),
+        Wanted::AtMost(SLOWEST),
+    );
+}

@@ -1,0 +1,485 @@
+//! Finds the thresholds of an endpoint ([`Tuning`]) that are fastest over one link of this machine.
+//!
+//! Values take turns, each in a fresh pair of processes, as programs would run with them. Another value than the default is chosen only if it is
+//! clearly faster, and slower nowhere: what noise prefers is not worth a profile. Called by `tsumuji tune`.
+
+use serde::Serialize;
+use std::time::Duration;
+
+use tsumuji_node::Tuning;
+
+use crate::exchange::{ExchangeError, Kind, Measured, Plan};
+use crate::limits;
+use crate::stats::{Rounds, size_name};
+use crate::versus::median_ratio;
+
+/// A value is chosen if it makes what it changes faster by this factor on average …
+const WORTH_IT: f64 = 1.05;
+/// … and nothing slower than by this one. Both in three quarters of the rounds, so that not every disturbance chooses.
+const AT_WORST: f64 = 0.97;
+
+/// Exchanges by which the time of one is guessed.
+const TRIED: u64 = 32;
+/// Most exchanges of a measurement.
+const EXCHANGES_MAX: u64 = 1_000_000;
+
+/// Lengths of messages that are shared, and either copied or read by reference.
+const SHARED: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+/// Lengths of messages that are either copied into the queue or lent.
+const LENT: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
+/// Sizes of frames, if the link has larger ones.
+const FRAMES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
+/// Frames taken in one turn.
+const TURNS: [usize; 2] = [16, 32];
+/// Frames sent without permission.
+const UNSCHEDULED: [usize; 3] = [16, 64, 1024];
+
+/// Wake-ups that are measured.
+const WAKES: usize = 1000;
+/// Spinning for two wake-ups costs at most twice what the best decision would have cost. These are bounds of sense.
+const SPIN_US: std::ops::RangeInclusive<usize> = 10..=200;
+/// The time of spinning is changed only if it is off by this factor.
+const SPIN_OFF: f64 = 1.5;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Wishes {
+    /// Times that values take turns.
+    pub rounds: usize,
+    /// Time of each measurement, beside starting its processes.
+    pub time: Duration,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self {
+            rounds: 5,
+            time: Duration::from_millis(50),
+        }
+    }
+}
+
+/// One value of a threshold beside the default.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// Name of the threshold, as in the profile.
+    pub threshold: &'static str,
+    /// The value.
+    pub value: usize,
+    /// What was done with it, such as `burst 64 KiB`.
+    pub what: String,
+    /// Time with the default over time with the value: median of the rounds. More is better.
+    pub gain: f64,
+    /// The same, exceeded in three quarters of the rounds.
+    pub sure_gain: f64,
+    /// Microseconds of one exchange with the value: median of the rounds.
+    pub us: f64,
+}
+
+/// A threshold's chosen value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Choice {
+    /// Its name, as in the profile.
+    pub threshold: &'static str,
+    /// The value.
+    pub value: usize,
+    /// The default.
+    pub default: usize,
+    /// Time with the default over time with the value, exceeded in three quarters of the rounds: geometric mean over what it changes. 1: the default.
+    pub sure_gain: f64,
+}
+
+/// Result of [`find`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    /// All thresholds.
+    pub tuning: Tuning,
+    /// Those that were measured.
+    pub choices: Vec<Choice>,
+    /// Everything that was measured.
+    pub trials: Vec<Trial>,
+}
+
+/// Measures, and chooses. `measure` makes one measurement in a fresh pair; `progress` is called with each trial.
+pub fn find(
+    wishes: Wishes,
+    measure: &mut dyn FnMut(&Plan) -> Result<Measured, ExchangeError>,
+    progress: &mut dyn FnMut(&Trial),
+) -> Result<Found, ExchangeError> {
+    let mut search = Search {
+        wishes,
+        measure,
+        progress,
+        trials: Vec::new(),
+        choices: Vec::new(),
+        tuning: Tuning::default(),
+    };
+    let first = search.once(Kind::Pingpong, 8, TRIED, Tuning::default())?;
+    if first.link == "shm" {
+        search.boundary("reference_bytes", Kind::Burst, &SHARED, |tuning| {
+            &mut tuning.reference_bytes
+        })?;
+    } else {
+        search.boundary("lend_bytes", Kind::Pingpong, &LENT, |tuning| {
+            &mut tuning.lend_bytes
+        })?;
+        let frames: Vec<usize> = FRAMES
+            .into_iter()
+            .filter(|bytes| *bytes < first.frame_bytes)
+            .collect();
+        let long = [(Kind::Burst, 1 << 20), (Kind::Pingpong, 64 << 10)];
+        search.values("frame_bytes", &long, &frames, |tuning| {
+            &mut tuning.frame_bytes
+        })?;
+        let calls = [(Kind::Pingpong, 256 << 10), (Kind::Pingpong, 2 << 20)];
+        search.values("unscheduled_frames", &calls, &UNSCHEDULED, |tuning| {
+            &mut tuning.unscheduled_frames
+        })?;
+    }
+    let short = [(Kind::Burst, 64), (Kind::Burst, 1 << 10)];
+    search.values("turn_frames", &short, &TURNS, |tuning| {
+        &mut tuning.turn_frames
+    })?;
+    if let Ok(wake_us) = limits::wake::wake_us(WAKES) {
+        search.spin(wake_us);
+    }
+    Ok(Found {
+        tuning: search.tuning,
+        choices: search.choices,
+        trials: search.trials,
+    })
+}
+
+struct Search<'a> {
+    wishes: Wishes,
+    measure: &'a mut dyn FnMut(&Plan) -> Result<Measured, ExchangeError>,
+    progress: &'a mut dyn FnMut(&Trial),
+    trials: Vec<Trial>,
+    choices: Vec<Choice>,
+    /// What is chosen so far.
+    tuning: Tuning,
+}
+
+impl Trial {
+    /// Of a value of a threshold, by the seconds of each round with the default and with the value.
+    pub fn new(
+        (threshold, value): (&'static str, usize),
+        what: String,
+        [default, own]: [&[f64]; 2],
+    ) -> Self {
+        Self {
+            threshold,
+            value,
+            what,
+            gain: median_ratio(default, own),
+            sure_gain: sure_ratio(default, own),
+            us: Rounds::of(own).median * 1e6,
+        }
+    }
+}
+
+impl Choice {
+    /// Chooses by the sure gains of each value at all that it changes.
+    pub fn of(threshold: &'static str, default: usize, candidates: &[(usize, Vec<f64>)]) -> Self {
+        let (value, sure_gain) = best(candidates).unwrap_or((default, 1.0));
+        Self {
+            threshold,
+            value,
+            default,
+            sure_gain,
+        }
+    }
+}
+
+/// A threshold in a [`Tuning`].
+type Field = fn(&mut Tuning) -> &mut usize;
+
+impl Search<'_> {
+    fn once(
+        &mut self,
+        kind: Kind,
+        size: usize,
+        iterations: u64,
+        tuning: Tuning,
+    ) -> Result<Measured, ExchangeError> {
+        (self.measure)(&Plan {
+            iterations,
+            tuning: Some(tuning),
+            ..Plan::new(kind, size)
+        })
+    }
+
+    /// Seconds of an exchange with each of these thresholds, by round.
+    fn in_turn(
+        &mut self,
+        kind: Kind,
+        size: usize,
+        tunings: &[Tuning],
+    ) -> Result<Vec<Vec<f64>>, ExchangeError> {
+        let tried = self.once(kind, size, TRIED, tunings[0])?;
+        let exchanges = self.wishes.time.as_secs_f64() / seconds(&tried).max(1e-9);
+        let exchanges = (exchanges as u64).clamp(TRIED, EXCHANGES_MAX);
+        let mut all = vec![Vec::new(); tunings.len()];
+        for _ in 0..self.wishes.rounds {
+            for (tuning, times) in tunings.iter().zip(&mut all) {
+                let measured = self.once(kind, size, exchanges, *tuning)?;
+                times.push(seconds(&measured));
+            }
+        }
+        Ok(all)
+    }
+
+    fn tried(&mut self, trial: Trial) {
+        (self.progress)(&trial);
+        self.trials.push(trial);
+    }
+
+    /// Finds the length from which messages are better sent the one way than the other: both ways are measured at each length.
+    fn boundary(
+        &mut self,
+        threshold: &'static str,
+        kind: Kind,
+        sizes: &[usize],
+        field: Field,
+    ) -> Result<(), ExchangeError> {
+        let default = *field(&mut Tuning::default());
+        let mut lengths = Vec::new();
+        for &size in sizes {
+            let with = |value| {
+                let mut tuning = self.tuning;
+                *field(&mut tuning) = value;
+                tuning
+            };
+            // The default's way first.
+            let (way, other) = if size < default {
+                (size + 1, size)
+            } else {
+                (size, size + 1)
+            };
+            let times = self.in_turn(kind, size, &[with(way), with(other)])?;
+            let trial = Trial::new(
+                (threshold, other),
+                name_of(kind, size),
+                [&times[0], &times[1]],
+            );
+            lengths.push((size, trial.sure_gain));
+            self.tried(trial);
+        }
+        let beyond_all = sizes.last().map_or(default, |last| 2 * last);
+        let places = sizes.iter().copied().chain([beyond_all]);
+        let candidates = places.map(|value| {
+            let changed = lengths
+                .iter()
+                .filter(|(size, _)| (*size >= value) != (*size >= default));
+            (value, changed.map(|(_, gain)| *gain).collect())
+        });
+        let candidates: Vec<_> = candidates.collect();
+        self.choose(threshold, default, &candidates, field);
+        Ok(())
+    }
+
+    /// Finds the best value for these exchanges.
+    fn values(
+        &mut self,
+        threshold: &'static str,
+        exchanges: &[(Kind, usize)],
+        values: &[usize],
+        field: Field,
+    ) -> Result<(), ExchangeError> {
+        let default = *field(&mut Tuning::default());
+        let mut tunings = vec![self.tuning];
+        for value in values {
+            let mut tuning = self.tuning;
+            *field(&mut tuning) = *value;
+            tunings.push(tuning);
+        }
+        if values.is_empty() {
+            return Ok(());
+        }
+        let mut candidates: Vec<(usize, Vec<f64>)> =
+            values.iter().map(|value| (*value, Vec::new())).collect();
+        for &(kind, size) in exchanges {
+            let times = self.in_turn(kind, size, &tunings)?;
+            for ((value, gains), own) in candidates.iter_mut().zip(&times[1..]) {
+                let trial = Trial::new((threshold, *value), name_of(kind, size), [&times[0], own]);
+                gains.push(trial.sure_gain);
+                self.tried(trial);
+            }
+        }
+        self.choose(threshold, default, &candidates, field);
+        Ok(())
+    }
+
+    fn choose(
+        &mut self,
+        threshold: &'static str,
+        default: usize,
+        candidates: &[(usize, Vec<f64>)],
+        field: Field,
+    ) {
+        let choice = Choice::of(threshold, default, candidates);
+        *field(&mut self.tuning) = choice.value;
+        self.choices.push(choice);
+    }
+
+    fn spin(&mut self, wake_us: f64) {
+        let default = Tuning::default().spin_us;
+        let wanted = ((2.0 * wake_us).round() as usize).clamp(*SPIN_US.start(), *SPIN_US.end());
+        let off = wanted as f64 / default as f64;
+        let value = if (1.0 / SPIN_OFF..=SPIN_OFF).contains(&off) {
+            default
+        } else {
+            wanted
+        };
+        self.tuning.spin_us = value;
+        self.choices.push(Choice {
+            threshold: "spin_us",
+            value,
+            default,
+            sure_gain: 1.0,
+        });
+    }
+}
+
+fn name_of(kind: Kind, size: usize) -> String {
+    format!("{} {}", format!("{kind:?}").to_lowercase(), size_name(size))
+}
+
+/// Seconds of one exchange: of a ping-pong the half round trip.
+pub(crate) fn seconds(measured: &Measured) -> f64 {
+    match measured.kind {
+        Kind::Pingpong => measured.half_rtt_us.p50 * 1e-6,
+        Kind::Burst | Kind::Idle => 1.0 / measured.messages_per_second,
+    }
+}
+
+/// What the ratios exceed in three quarters of the rounds.
+fn sure_ratio(above: &[f64], below: &[f64]) -> f64 {
+    let mut ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    ratios.get(ratios.len() / 4).copied().unwrap_or(f64::NAN)
+}
+
+/// The candidate that makes everything together fastest and nothing slow, with its mean gain; `None`: the default stays.
+fn best(candidates: &[(usize, Vec<f64>)]) -> Option<(usize, f64)> {
+    let worth = candidates.iter().filter_map(|(value, gains)| {
+        let product: f64 = gains.iter().product();
+        let mean = product.powf(1.0 / gains.len().max(1) as f64);
+        let is_worth = mean >= WORTH_IT && gains.iter().all(|gain| *gain >= AT_WORST);
+        is_worth.then_some((*value, mean, product))
+    });
+    let best = worth.max_by(|a, b| a.2.total_cmp(&b.2));
+    best.map(|(value, mean, _)| (value, mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Side;
+    use crate::stats::HalfRtt;
+
+    /// A machine on which an exchange takes as long as the function says.
+    fn simulated(us: impl Fn(&Plan, Tuning) -> f64, link: &str) -> Found {
+        let side = Side {
+            cpu_seconds: 0.0,
+            cpu_us_per_message: 0.0,
+            cpu_us_per_kb: None,
+        };
+        let mut measure = |plan: &Plan| {
+            let us = us(plan, plan.tuning.expect("stated"));
+            Ok(Measured {
+                kind: plan.kind,
+                link: link.to_owned(),
+                frame_bytes: 9000,
+                size: plan.size,
+                iterations: plan.iterations,
+                seconds: us * 1e-6 * plan.iterations as f64,
+                half_rtt_us: HalfRtt {
+                    min: us,
+                    p50: us,
+                    p99: us,
+                    p999: us,
+                },
+                messages_per_second: 1e6 / us,
+                bytes_per_second: 0.0,
+                cpu_us_per_message: 0.0,
+                cpu_us_per_kb: None,
+                sender: side,
+                receiver: side,
+                retransmitted_frames: 0,
+                cpus: None,
+            })
+        };
+        find(Wishes::default(), &mut measure, &mut |_| {}).expect("found")
+    }
+
+    /// Where nothing makes a difference, or only a small one, all defaults stay; the time of spinning is the machine's.
+    #[test]
+    fn defaults_stay() {
+        for link in ["shm", "udp"] {
+            let found = simulated(
+                |plan, tuning| 10.0 + plan.size as f64 / 1e3 - tuning.turn_frames as f64 / 1e3,
+                link,
+            );
+            let usual = Tuning {
+                spin_us: found.tuning.spin_us,
+                ..Tuning::default()
+            };
+            assert_eq!(found.tuning, usual);
+            assert!(found.choices.iter().all(|choice| choice.sure_gain == 1.0));
+        }
+    }
+
+    /// A boundary moves to where the two ways take equal times, in both directions.
+    #[test]
+    fn boundaries_move() {
+        for (equal, wanted) in [
+            (20_000.0, 32 << 10),
+            (6_000.0, 8 << 10),
+            (1e9, 512 << 10),
+            (100_000.0, 256 << 10),
+        ] {
+            let found = simulated(
+                |plan, tuning| {
+                    let size = plan.size as f64;
+                    if plan.size >= tuning.reference_bytes {
+                        2.0 * equal + size
+                    } else {
+                        3.0 * size
+                    }
+                },
+                "shm",
+            );
+            assert_eq!(found.tuning.reference_bytes, wanted, "{found:?}");
+        }
+    }
+
+    /// What is faster in one exchange and slower in another is not chosen; what is faster in all is.
+    #[test]
+    fn nothing_becomes_slower() {
+        let found = simulated(
+            |plan, tuning| {
+                let frames = (tuning.frame_bytes == 8 << 10) as u8 as f64;
+                let unscheduled = if tuning.unscheduled_frames == 64 {
+                    0.8
+                } else {
+                    1.0
+                };
+                match plan.size {
+                    0x10_0000 => 100.0 - 50.0 * frames,
+                    0x1_0000 => 100.0 + 5.0 * frames,
+                    _ => 100.0 * unscheduled,
+                }
+            },
+            "packet",
+        );
+        assert_eq!(found.tuning.frame_bytes, Tuning::default().frame_bytes);
+        assert_eq!(found.tuning.unscheduled_frames, 64);
+        // The link's frames are no larger than 9000.
+        let frames = found
+            .trials
+            .iter()
+            .filter(|trial| trial.threshold == "frame_bytes");
+        assert!(frames.clone().all(|trial| trial.value == 8 << 10) && frames.count() == 2);
+    }
+}
