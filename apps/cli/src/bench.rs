@@ -123,6 +123,11 @@ enum What {
         after_help = "Examples:\n  tsumuji bench stream\n  tsumuji bench stream --size 64K --rounds 5 --json\n  tsumuji bench stream --path tcp,tcp-ns --congestion bbr"
     )]
     Stream(streams::Args),
+    /// A connection for each message each way, over the same: what connecting and closing take.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench crr\n  tsumuji bench crr --path tcp,shm,fallback --size 1,8K --rounds 5"
+    )]
+    Crr(streams::Args),
     /// Many clients and one server, over the same: requests, or streams one way.
     #[command(
         after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm\n  tsumuji bench manyclients --shape stream --clients 64"
@@ -190,6 +195,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Solve(what) => solve::run(&what),
         What::Rr(what) => streams::requests(&what),
         What::Stream(what) => streams::one_way(&what),
+        What::Crr(what) => streams::connections(&what),
         What::Manyclients(what) => streams::many(&what),
         What::Takeover(what) => takeover::run(&what),
         What::Figures(args) => figures::run(&args),

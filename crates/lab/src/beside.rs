@@ -10,6 +10,12 @@ use crate::model::Setting;
 pub struct Beside {
     /// Where it is from, and what of.
     pub what: String,
+    /// The way to send; `None`: it is of a rate.
+    pub variant: Option<String>,
+    /// Bytes of data.
+    pub bytes: Option<u64>,
+    /// `total`, `bandwidth`, `wait`, or a stage.
+    pub part: String,
     /// Of the measured value, `us` or `MB/s`.
     pub unit: &'static str,
     /// What was measured.
@@ -32,11 +38,12 @@ impl Description {
             true => self.improved.unwrap_or_default(),
             false => Setting::default(),
         };
-        let (model, mut what) = if let Some(name) = &measured.rate {
+        let (model, mut what, part) = if let Some(name) = &measured.rate {
             let rate = self.rates.get(name)?;
             (
                 self.rate_mb_per_s(rate, &setting),
                 format!("rate of {name}"),
+                "bandwidth".to_owned(),
             )
         } else {
             let variant = self.variant(measured.variant.as_deref()?)?;
@@ -50,10 +57,8 @@ impl Description {
                 Quantity::StageUs => (stage_us()?, measured.stage.clone()?),
                 Quantity::StageBandwidth => (bytes as f64 / stage_us()?, measured.stage.clone()?),
             };
-            (
-                model,
-                format!("{}, {}: {part}", variant.name, size_name(bytes)),
-            )
+            let what = format!("{}, {}: {part}", variant.name, size_name(bytes));
+            (model, what, part)
         };
         if measured.improved {
             what.push_str(", improved");
@@ -64,6 +69,9 @@ impl Description {
         };
         Some(Beside {
             what: format!("{}, {what}", measured.source),
+            variant: measured.variant.clone(),
+            bytes: measured.bytes,
+            part,
             unit,
             measured: measured.value,
             model,

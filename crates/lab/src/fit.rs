@@ -62,7 +62,11 @@ pub fn description(title: &str, cells: &[Cell]) -> String {
     let mut variants = String::new();
     let mut measured = String::new();
     for (index, way) in Way::ALL.iter().enumerate() {
-        let of_way: Vec<&Cell> = cells.iter().filter(|cell| cell.way == way.name()).collect();
+        let is_measured = |cell: &&Cell| cell.way == way.name() && cell.is_measured();
+        let of_way: Vec<&Cell> = cells.iter().filter(is_measured).collect();
+        if of_way.is_empty() {
+            continue; // refused
+        }
         let fitted: Vec<&Cell> = of_way.iter().copied().step_by(2).collect();
         let _ = write!(variants, "\n[[variant]]\nname = \"{}\"\n", way.name());
         let host = if way.is_call() { "kernel" } else { "user" };

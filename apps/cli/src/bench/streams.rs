@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "B,B|B..B", value_delimiter = ',')]
     size: Vec<Sizes>,
     /// What carries the streams: tcp (loopback), tcp-ns (TCP between two hosts of a testbed; root), unix (UNIX sockets), shm (the same program
-    /// through `tsumuji run`), udp, packet, xdp (the same between the two hosts, by gateways over that link) [default: all that work here]
+    /// through `tsumuji run`), fallback (only the client through it: its connections stay TCP), udp, packet, xdp (the same between the two hosts, by gateways over that link) [default: all that work here]
     #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = path_parser(), hide_possible_values = true)]
     path: Vec<Path>,
     /// Congestion control of TCP [default: cubic, if the kernel has it]
@@ -62,7 +62,7 @@ pub(super) struct ManyArgs {
     /// Clients, each a process
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX as i64))]
     clients: Vec<u16>,
-    /// What each client does: rr (it asks and waits for the answer) or stream (it sends one way)
+    /// What each client does: rr (it asks and waits for the answer), stream (it sends one way) or crr (as rr, with a connection for each)
     #[arg(long, value_name = "SHAPE", default_value = "rr")]
     shape: ShapeName,
     #[command(flatten)]
@@ -73,6 +73,7 @@ pub(super) struct ManyArgs {
 enum ShapeName {
     Rr,
     Stream,
+    Crr,
 }
 
 /// The paths, by their names.
@@ -86,6 +87,11 @@ pub(super) fn requests(args: &Args) -> Outcome {
     run(args, (Shape::Requests, "rr"), &[1], &SIZES)
 }
 
+/// A connection for each request, by one client.
+pub(super) fn connections(args: &Args) -> Outcome {
+    run(args, (Shape::Connections, "crr"), &[1], &[1])
+}
+
 /// One way, by one client.
 pub(super) fn one_way(args: &Args) -> Outcome {
     run(args, (Shape::OneWay, "stream"), &[1], &SIZES)
@@ -96,6 +102,7 @@ pub(super) fn many(args: &ManyArgs) -> Outcome {
     let shape = match args.shape {
         ShapeName::Rr => Shape::Requests,
         ShapeName::Stream => Shape::OneWay,
+        ShapeName::Crr => Shape::Connections,
     };
     let clients: Vec<usize> = args.clients.iter().copied().map(usize::from).collect();
     run(&args.each, (shape, "manyclients"), &clients, &SIZES_OF_MANY)
@@ -201,6 +208,9 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
     } else {
         "waiting in the kernel"
     };
+    if shape == Shape::Connections {
+        talk.say("each message has a connection of its own, which the server closes; p50 and p99: from connecting to closing");
+    }
     talk.say(&format!(
         "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; \
          all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; \
@@ -224,7 +234,7 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
     if let Some(path) = &args.plot {
         let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
         let (unit, part): (&str, fn(&Measured) -> f64) = match shape {
-            Shape::Requests if !over_clients => ("us", |one| one.p50),
+            Shape::Requests | Shape::Connections if !over_clients => ("us", |one| one.p50),
             _ => ("Mbit/s", |one| one.mbits),
         };
         let lines = lines(&rows, &series.paths, over_clients, part);
@@ -245,6 +255,7 @@ pub(crate) fn shape_name(shape: Shape) -> &'static str {
     match shape {
         Shape::Requests => "rr",
         Shape::OneWay => "stream",
+        Shape::Connections => "crr",
     }
 }
 
@@ -258,9 +269,9 @@ fn told(row: &Row, shape: Shape) -> String {
     for (path, _) in &row.paths {
         let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {
-            Shape::Requests if value < 100.0 => format!("{value:.2}"),
-            Shape::Requests => format!("{value:.0}"),
             Shape::OneWay => "-".to_owned(),
+            _ if value < 100.0 => format!("{value:.2}"),
+            _ => format!("{value:.0}"),
         };
         let spread = row.rounds(*path, |one| one.per_second);
         lines.push([

@@ -120,14 +120,14 @@ pub(super) fn run(args: &Args) -> Outcome {
             .collect();
         output::print_json(&json!({
             "machine": machine, "ways": ways, "rounds": args.rounds, "seconds": args.seconds.as_secs_f64(),
-            "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers,
+            "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers, "refused": measured.refused,
         }));
     }
     Ok(DONE)
 }
 
 /// Measures, and says the table of bandwidth as it comes.
-pub(super) fn measured(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Measured> {
+pub(crate) fn measured(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Measured> {
     let program = std::env::current_exe().context("this program's own file")?;
     let start = |memory, pipe| start(program.into(), memory, pipe);
     let mut told = |cells: &[Cell]| talk.say(&line(cells, |cell| cell.bandwidth));
@@ -161,7 +161,7 @@ pub(crate) fn serve() -> Outcome {
     Ok(DONE)
 }
 
-pub(super) fn heads() -> String {
+pub(crate) fn heads() -> String {
     let mut text = format!("  {:<8}", "");
     Way::ALL
         .iter()
@@ -178,9 +178,12 @@ fn short(name: &str) -> String {
 fn line(cells: &[Cell], of: fn(&Cell) -> f64) -> String {
     let bytes = cells.first().map_or(0, |cell| cell.bytes);
     let mut text = format!("  {:<8}", size_name(bytes));
-    cells
-        .iter()
-        .for_each(|cell| text.push_str(&format!("{:>10.1}", of(cell))));
+    for cell in cells {
+        text.push_str(&match of(cell) {
+            rate if rate.is_nan() => format!("{:>10}", "-"),
+            rate => format!("{rate:>10.1}"),
+        });
+    }
     text
 }
 
@@ -206,6 +209,9 @@ fn shown(found: &Measured) -> String {
             .us
             .map_or_else(|| "refused".to_owned(), |us| format!("{us:.2}"));
         text.push_str(&format!("  {:<8}{us:>10}\n", size_name(one.bytes)));
+    }
+    for (way, why) in &found.refused {
+        text.push_str(&format!("\n{way} was refused: {why}\n"));
     }
     text.push_str("\ncopying takes longer from this size on (the paper: about 64 B)\n");
     found
@@ -239,7 +245,7 @@ fn split(cells: &[Cell]) -> String {
     columns
         .iter()
         .for_each(|(name, _)| text.push_str(&format!("{name:>7}")));
-    for cell in cells {
+    for cell in cells.iter().filter(|cell| cell.is_measured()) {
         text.push_str(&format!("\n  {:<14}", cell.way));
         for (_, of) in columns {
             let us = of(&cell.split);
@@ -274,7 +280,7 @@ fn lines(cells: &[Cell]) -> Vec<Line> {
         name: way.name().to_owned(),
         points: cells
             .iter()
-            .filter(|cell| cell.way == way.name())
+            .filter(|cell| cell.way == way.name() && cell.is_measured())
             .map(|cell| (cell.bytes as f64, cell.bandwidth))
             .collect(),
     };
@@ -284,7 +290,7 @@ fn lines(cells: &[Cell]) -> Vec<Line> {
 /// One way and size a line.
 fn comma_separated(cells: &[Cell]) -> String {
     let mut text = "way,bytes,messages,sent_us,sent_us_min,sent_us_max,received_us,descriptor_us,copy_us,start_us,wait_us,kernel_us,interface_us,fetch_descriptor_us,translation_us,fetch_data_us\n".to_owned();
-    for cell in cells {
+    for cell in cells.iter().filter(|cell| cell.is_measured()) {
         let (sent, received, split) = (
             Rounds::of(&cell.sent_us),
             Rounds::of(&cell.received_us),
@@ -363,6 +369,7 @@ mod tests {
                     bytes: vec![None; 3],
                 },
             ],
+            refused: vec![("Syscall", "not permitted".to_owned())],
         }
     }
 

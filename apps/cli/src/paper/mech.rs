@@ -1,6 +1,9 @@
-//! The figures and tables of MECH: computed from the descriptions of its two machines, beside its numbers and words.
+//! The figures and tables of MECH: computed from the descriptions of its two machines, and measured on this one, beside its numbers and words.
 //!
 //! The paper's drawings have no numbers in the text; of them its statements are repeated. What the descriptions assume is printed with every figure.
+//! RHiNET's have no counterpart here.
+
+mod here;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -12,6 +15,9 @@ use tsumuji_lab::beside::Beside;
 use tsumuji_lab::description::By;
 use tsumuji_lab::{Description, Outcome as Send, Setting, shipped};
 
+use tsumuji_lab::measure::{BYTES_MAX, Measured};
+
+use self::here::Here;
 use super::figure::Figure;
 use super::{Args, every_other};
 use crate::bench::compare::{pending, pending_plot};
@@ -36,8 +42,8 @@ const CALLS: [&str; 3] = ["Syscall", "Syscall:ST", "Syscall:ST,DT"];
 #[derive(Default)]
 struct Found {
     sends: Vec<Send>,
-    /// Statement, the paper's words or number, ours.
-    statements: Vec<[String; 3]>,
+    /// Statement, the paper's words or number, the model's, and what is measured here for it.
+    statements: Vec<([String; 3], Here)>,
     /// What of the sends is shown.
     text: String,
     lines: Vec<Line>,
@@ -59,9 +65,10 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     );
     let found = Machines::shipped()?.found(figure, &sizes);
     let mut talk = Talk::new(args.json);
+    let machine = here::is_measured(figure).then(|| talk.machine());
     talk.say("the paper's: Pentium II 300 MHz, 440LX, Linux 2.0.31; Myrinet with LANai 4.1, and RHiNET-1/NI");
     talk.say(&format!(
-        "{}: {}; ours are computed (tsumuji lab model)",
+        "{}: {}; the model's are computed (tsumuji lab model)",
         figure.name(),
         figure.title()
     ));
@@ -69,8 +76,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         talk.say(&format!("assumed: {line}"));
     }
     talk.say(&found.text);
-    let mut beside = vec![["", "paper", "model"].map(str::to_owned)];
-    beside.extend(found.statements.iter().cloned());
+    let wanted = found.statements.iter().map(|(_, here)| *here);
+    let measured = here::measured(wanted, &sizes, args, &mut talk)?;
+    let rows = with_here(&found.statements, measured.as_ref());
+    let mut beside = vec![["", "paper", "model", "here"].map(str::to_owned)];
+    beside.extend(rows.iter().cloned());
     talk.say(&table::aligned(&beside));
     drop(talk);
     if let Some(file) = csv {
@@ -83,11 +93,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         file.finish(|out| out.write_all(drawn.as_bytes()))?;
     }
     if args.json {
-        let statement = |[what, paper, ours]: &[String; 3]| json!({ "what": what, "paper": paper, "ours": ours });
-        let beside: Vec<_> = found.statements.iter().map(statement).collect();
+        let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
+        let beside: Vec<_> = rows.iter().map(statement).collect();
         output::print_json(&json!({
-            "figure": figure.name(), "title": figure.title(), "from": "model", "assumed": found.assumed,
-            "results": found.sends, "beside": beside,
+            "figure": figure.name(), "title": figure.title(), "assumed": found.assumed, "results": found.sends,
+            "machine": machine, "measured": measured.map(|measured| measured.cells), "beside": beside,
         }));
     }
     Ok(DONE)
@@ -107,11 +117,14 @@ fn sizes(figure: Figure, args: &Args) -> anyhow::Result<Vec<u64>> {
         ("--link", args.link.is_some()),
         ("--rate", args.rate.is_some()),
         ("--iterations", args.iterations.is_some()),
-        ("--rounds", args.rounds.is_some()),
+        (
+            "--rounds",
+            args.rounds.is_some() && !here::is_measured(figure),
+        ),
     ] {
         ensure!(
             !is_given,
-            "{flag}: {} is computed, and takes --largest, --quick, --csv, --plot and --json",
+            "{flag}: {} is computed, and takes --largest, --quick, --csv, --plot and --json (what is measured here, too, --rounds)",
             figure.name()
         );
     }
@@ -166,19 +179,20 @@ impl Machines {
                     sizes,
                 );
                 let smallest = |name| self.us(name, 4);
-                found.statements.push(
+                found.statements.push((
                     [
                         "4 B: the processor alone",
                         "slightly faster",
                         &times(smallest("User:ST,DT"), smallest("Host")),
                     ]
                     .map(str::to_owned),
-                );
+                    Here::Times(["User:ST,DT", "Host"], 4),
+                ));
                 found
             }
             _ => {
                 let mut found = self.table(&self.rhinet, "table 7", &["User"], sizes);
-                found.statements.push(self.forecast());
+                found.statements.push((self.forecast(), Here::Nothing));
                 found
             }
         }
@@ -206,9 +220,9 @@ impl Machines {
         let ways: Vec<(String, Vec<Send>)> = names()
             .map(|name| ((*name).to_owned(), sends(name)))
             .collect();
-        let mut statements: Vec<[String; 3]> = Vec::new();
-        let mut say = |what: &str, paper: &str, ours: String| {
-            statements.push([what.to_owned(), paper.to_owned(), ours]);
+        let mut statements = Vec::new();
+        let mut say = |what: &str, paper: &str, ours: String, here: Here| {
+            statements.push(([what.to_owned(), paper.to_owned(), ours], here));
         };
         for pair in model::PAIRS {
             let of_64 = times(self.us(pair[1], 64), self.us(pair[0], 64));
@@ -216,12 +230,14 @@ impl Machines {
                 &format!("64 B: {} over {}", pair[0], pair[1]),
                 "1x or slightly more",
                 of_64,
+                Here::Times([pair[1], pair[0]], 64),
             );
             let at_10k = times(self.us(pair[1], LARGE_BYTES), self.us(pair[0], LARGE_BYTES));
             say(
                 &format!("10 KB: {} over {}", pair[0], pair[1]),
                 "about 0.25x",
                 at_10k,
+                Here::Times([pair[1], pair[0]], LARGE_BYTES),
             );
         }
         for (user, call) in USERS.iter().zip(CALLS) {
@@ -231,11 +247,17 @@ impl Machines {
                     &format!("{}: {user} over {call}", size_name(bytes as usize)),
                     "slightly more than 1x",
                     ours,
+                    Here::Times([call, user], bytes),
                 );
             }
         }
         for (what, bytes) in model::crossovers(&self.myrinet, &Setting::default()) {
-            say(&what, "about 64 B", format!("{bytes} B"));
+            // Measured is where copying begins to take longer, not 5 % longer.
+            let pair = model::PAIRS
+                .into_iter()
+                .find(|[copied, fetched]| what == format!("{copied} slower than {fetched} from"));
+            let here = pair.map_or(Here::Nothing, Here::Crossing);
+            say(&what, "about 64 B", format!("{bytes} B"), here);
         }
         Found {
             text: over_sizes(&ways),
@@ -256,9 +278,10 @@ impl Machines {
         ] {
             let send = found.sends.iter().find(|send| send.variant == name);
             let ours = send.map_or_else(String::new, |send| share(send, stage, By::Kernel));
-            found
-                .statements
-                .push([format!("{name}: {stage}"), paper.to_owned(), ours]);
+            found.statements.push((
+                [format!("{name}: {stage}"), paper.to_owned(), ours],
+                Here::Kernel(name, BROKEN_DOWN_BYTES),
+            ));
         }
         found
     }
@@ -267,23 +290,27 @@ impl Machines {
     fn interface(&self) -> Found {
         let all = [&USERS[..], &CALLS].concat();
         let mut found = self.broken_down(&all, By::Interface);
-        for send in &found.sends {
-            let ours = share(send, "send data", By::Interface);
-            found.statements.push([
-                format!("{}: send data", send.variant),
-                "longest".to_owned(),
-                ours,
-            ]);
+        for name in &all {
+            let send = found.sends.iter().find(|send| send.variant == *name);
+            let ours =
+                send.map_or_else(String::new, |send| share(send, "send data", By::Interface));
+            found.statements.push((
+                [format!("{name}: send data"), "longest".to_owned(), ours],
+                Here::Fetching(name, BROKEN_DOWN_BYTES),
+            ));
         }
         for name in &all {
             let endless = self.send(name, ENDLESS_BYTES);
             let stage = endless.as_ref().and_then(|send| send.stage("send data"));
             let rate = stage.map_or(f64::NAN, |step| ENDLESS_BYTES as f64 / step.us);
-            found.statements.push([
-                format!("{name}: into the network"),
-                "at most 130 to 133 MB/s".to_owned(),
-                format!("{rate:.1} MB/s"),
-            ]);
+            found.statements.push((
+                [
+                    format!("{name}: into the network"),
+                    "at most 130 to 133 MB/s".to_owned(),
+                    format!("{rate:.1} MB/s"),
+                ],
+                Here::Bandwidth(name, BYTES_MAX as u64),
+            ));
         }
         found
     }
@@ -367,7 +394,10 @@ impl Machines {
             text: over_sizes(&ways),
             lines: drawn(&ways),
             sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
-            statements,
+            statements: statements
+                .into_iter()
+                .map(|statement| (statement, Here::Nothing))
+                .collect(),
             assumed: [self.rhinet.assumed.clone(), self.myrinet.assumed.clone()].concat(),
         }
     }
@@ -402,14 +432,15 @@ impl Machines {
             .collect();
         let statements = beside.iter().map(|one| {
             let head = one.what.trim_start_matches(source).trim_start_matches(", ");
-            [
+            let statement = [
                 head.to_owned(),
                 format!("{:.3} {}", one.measured, one.unit),
                 format!(
                     "{:.3} {} ({:+.1} %)",
                     one.model, one.unit, one.deviation_percent
                 ),
-            ]
+            ];
+            (statement, Here::of(one))
         });
         let text = match sizes {
             [_] => sends
@@ -427,6 +458,15 @@ impl Machines {
             assumed: of.assumed.clone(),
         }
     }
+}
+
+/// The statements with what was measured for them.
+fn with_here(statements: &[([String; 3], Here)], measured: Option<&Measured>) -> Vec<[String; 4]> {
+    let rows = statements.iter().map(|([what, paper, model], here)| {
+        let here = measured.map_or_else(|| "-".to_owned(), |measured| here.told(measured));
+        [what.clone(), paper.clone(), model.clone(), here]
+    });
+    rows.collect()
 }
 
 fn times(more: f64, less: f64) -> String {
@@ -547,7 +587,7 @@ mod tests {
                 "{}",
                 figure.name()
             );
-            for [what, paper, ours] in &found.statements {
+            for ([what, paper, ours], _) in &found.statements {
                 assert!(!what.is_empty() && !paper.is_empty(), "{what} {paper}");
                 assert!(
                     ours.contains(|letter: char| letter.is_ascii_digit()),
@@ -558,7 +598,7 @@ mod tests {
                     "{what}: {ours}"
                 );
             }
-            let text = table::aligned(&found.statements) + &found.text;
+            let text = table::aligned(&with_here(&found.statements, None)) + &found.text;
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{}: {line}", figure.name());
             }

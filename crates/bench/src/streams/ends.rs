@@ -43,7 +43,7 @@ pub(super) struct Found {
     /// A client's time of sending; a server's from the first byte to the last.
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// Half-round-trip times: the median, and what one in a hundred exceeds, in microseconds.
+    /// Half-round-trip times, or of connections whole ones: the median, and what one in a hundred exceeds, in microseconds.
     pub(super) p50: f64,
     pub(super) p99: f64,
 }
@@ -140,30 +140,54 @@ fn tell(line: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// A listener of either kind.
+enum Accepting {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Accepting {
+    /// Listens, and tells where.
+    fn at(listen: &Listen) -> io::Result<Self> {
+        Ok(match listen {
+            Listen::Unix(path) => {
+                let listener = UnixListener::bind(path)?;
+                tell(&path.display().to_string())?;
+                Self::Unix(listener)
+            }
+            Listen::Tcp(ip) => {
+                let listener = TcpListener::bind((*ip, 0))?;
+                tell(&listener.local_addr()?.to_string())?;
+                Self::Tcp(listener)
+            }
+        })
+    }
+
+    fn accept(&self, plan: &Plan) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Unix(listener) => Box::new(listener.accept()?.0),
+            Self::Tcp(listener) => ready(listener.accept()?.0, plan)?,
+        })
+    }
+}
+
 fn server(plan: &Plan, listen: &Listen) -> Result<Found, StreamError> {
-    let mut streams: Vec<Box<dyn Stream>> = Vec::new();
-    match listen {
-        Listen::Unix(path) => {
-            let listener = UnixListener::bind(path)?;
-            tell(&path.display().to_string())?;
-            for _ in 0..plan.clients {
-                streams.push(Box::new(listener.accept()?.0));
-            }
-        }
-        Listen::Tcp(ip) => {
-            let listener = TcpListener::bind((*ip, 0))?;
-            tell(&listener.local_addr()?.to_string())?;
-            for _ in 0..plan.clients {
-                streams.push(ready(listener.accept()?.0, plan)?);
-            }
-        }
+    let accepting = &Accepting::at(listen)?;
+    let mut streams = Vec::new();
+    for _ in 0..plan.clients {
+        streams.push(accepting.accept(plan)?);
     }
     tell("accepted")?;
     wait_to_begin()?;
     let (cpu, began) = (cpu_now(), Instant::now());
     let served: Vec<io::Result<Served>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (streams.iter_mut())
-            .map(|stream| scope.spawn(move || answer(plan, stream.as_mut(), began)))
+            .map(|stream| {
+                scope.spawn(move || match plan.shape {
+                    Shape::Connections => answer_each(plan, accepting, began),
+                    Shape::Requests | Shape::OneWay => answer(plan, stream.as_mut(), began),
+                })
+            })
             .collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, io::Result<Served>>| {
             thread
@@ -198,7 +222,7 @@ fn answer(plan: &Plan, stream: &mut dyn Stream, began: Instant) -> io::Result<Se
     }
     let mut first = None;
     let messages = match plan.shape {
-        Shape::Requests => {
+        Shape::Requests | Shape::Connections => {
             let mut message = vec![0; plan.bytes];
             let mut messages = 0;
             while read_exact(stream, &mut message)? {
@@ -228,11 +252,53 @@ fn answer(plan: &Plan, stream: &mut dyn Stream, began: Instant) -> io::Result<Se
     })
 }
 
-fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
-    let mut stream: Box<dyn Stream> = match plan.path {
+/// Answers one message of each connection, and closes it, until one brings none: each client ends with such a one.
+fn answer_each(plan: &Plan, accepting: &Accepting, began: Instant) -> io::Result<Served> {
+    let mut message = vec![0; plan.bytes];
+    let (mut messages, mut first) = (0, None);
+    loop {
+        let mut stream = accepting.accept(plan)?;
+        if plan.spins {
+            stream.set_spinning()?;
+        }
+        if !read_exact(stream.as_mut(), &mut message)? {
+            break;
+        }
+        first.get_or_insert_with(|| began.elapsed());
+        write_all(stream.as_mut(), &message)?;
+        messages += 1;
+    }
+    let last = began.elapsed();
+    Ok(Served {
+        messages,
+        first: first.unwrap_or(last),
+        last,
+    })
+}
+
+fn connect(plan: &Plan, address: &str) -> io::Result<Box<dyn Stream>> {
+    Ok(match plan.path {
         Path::Unix => Box::new(UnixStream::connect(address)?),
         _ => ready(TcpStream::connect(address)?, plan)?,
-    };
+    })
+}
+
+/// A connection for one message: it is answered, and the server closes.
+fn ask_once(plan: &Plan, address: &str, sent: &[u8], answer: &mut [u8]) -> io::Result<()> {
+    let mut stream = connect(plan, address)?;
+    if plan.spins {
+        stream.set_spinning()?;
+    }
+    write_all(stream.as_mut(), sent)?;
+    let is_answered = read_exact(stream.as_mut(), answer)?;
+    if !is_answered || read_exact(stream.as_mut(), &mut [0])? {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
+fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
+    let mut stream = connect(plan, address)?;
     tell("connected")?;
     wait_to_begin()?;
     if plan.spins {
@@ -246,9 +312,15 @@ fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
     let mut messages = 0;
     let mut now = Duration::ZERO;
     while now < until {
-        write_all(stream.as_mut(), &sent)?;
-        if plan.shape == Shape::Requests && !read_exact(stream.as_mut(), &mut message)? {
-            return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+        match plan.shape {
+            Shape::Connections => ask_once(plan, address, &sent, &mut message)?,
+            Shape::OneWay => write_all(stream.as_mut(), &sent)?,
+            Shape::Requests => {
+                write_all(stream.as_mut(), &sent)?;
+                if !read_exact(stream.as_mut(), &mut message)? {
+                    return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+                }
+            }
         }
         let after = began.elapsed();
         times.record((after - now).as_nanos() as u64);
@@ -260,15 +332,23 @@ fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
         );
     }
     drop(stream);
+    if plan.shape == Shape::Connections {
+        drop(connect(plan, address)?); // so that a thread of the server ends
+    }
     let half = match plan.shape {
-        Shape::Requests => times.half(),
+        Shape::Requests | Shape::Connections => times.half(),
         Shape::OneWay => RoundTrips::default().half(), // the time of a call says nothing of arrival
+    };
+    let halves = if plan.shape == Shape::Connections {
+        2.0
+    } else {
+        1.0
     };
     Ok(Found {
         messages,
         seconds: now.as_secs_f64(),
         cpu_seconds: cpu_now() - cpu,
-        p50: half.p50,
-        p99: half.p99,
+        p50: halves * half.p50,
+        p99: halves * half.p99,
     })
 }

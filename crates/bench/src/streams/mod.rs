@@ -1,11 +1,11 @@
-//! Byte streams between unmodified programs: request and response, and one way, between a server and one or many clients. Kernel TCP within this host and
+//! Byte streams between unmodified programs: request and response, also with a connection for each, and one way, between a server and one or many clients. Kernel TCP within this host and
 //! between hosts of a testbed, UNIX sockets, and TCP as the sockets layer carries it, with the same program and the same calls (the experiments of the
 //! paper SDP).
 //!
 //! [`measure`] starts a server and its clients as processes of the hidden command, which calls [`serve`] (`ends`). `path` knows what carries the streams,
 //! `clocks` reads the machine's idle clocks, [`Series`] measures several paths, sizes and numbers of clients in turn.
 //!
-//! Invariant: nobody sends before all connections are made, and processor time is counted from there on.
+//! Invariant: nobody sends before each client has a connection, and processor time is counted from there on.
 
 mod clocks;
 mod ends;
@@ -53,6 +53,8 @@ pub enum Shape {
     Requests,
     /// Messages one way, from the clients to the server.
     OneWay,
+    /// A connection for each message that goes each way; the server closes it.
+    Connections,
 }
 
 /// A measurement.
@@ -81,7 +83,7 @@ pub struct Measured {
     pub per_second: f64,
     /// Payload in both directions, in Mbit/s.
     pub mbits: f64,
-    /// Half of a round trip, in microseconds: the median client's median; 0 for one way.
+    /// Half of a round trip, in microseconds: the median client's median; of connections the whole time from connecting to closing; 0 for one way.
     pub p50: f64,
     /// The worst client's 99 %.
     pub p99: f64,
@@ -154,7 +156,9 @@ impl Peer {
             Role::Server(_) => "the server",
             Role::Client(_) => "a client",
         };
-        let words = plan.path.started(program, node);
+        let words = plan
+            .path
+            .started(program, node, matches!(role, Role::Client(_)));
         let mut command = match host {
             Some(host) => host.command(&words[0]),
             None => Command::new(&words[0]),
@@ -277,7 +281,9 @@ pub fn measure(
 fn result(plan: &Plan, found: &[Found], served: &Found, busy: Busy, wall: f64) -> Measured {
     let sending = found.iter().map(|one| one.seconds).sum::<f64>() / found.len() as f64;
     let (messages, seconds, ways) = match plan.shape {
-        Shape::Requests => (found.iter().map(|one| one.messages).sum(), sending, 2.0),
+        Shape::Requests | Shape::Connections => {
+            (found.iter().map(|one| one.messages).sum(), sending, 2.0)
+        }
         // What has arrived, and until the last of it: what clients have written may still be on its way when they end.
         Shape::OneWay => (served.messages, served.seconds.max(1e-6), 1.0),
     };

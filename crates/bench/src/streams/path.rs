@@ -17,6 +17,8 @@ pub enum Path {
     Unix,
     /// The same as `Tcp`, both programs started by `tsumuji run`.
     Carried,
+    /// The same as `Tcp`, the clients alone started by `tsumuji run`: their connections fall back to TCP.
+    Fallback,
     /// The same as `TcpNs`, both programs started by `tsumuji run`, with a gateway in each host, over UDP.
     Udp,
     /// Over raw Ethernet.
@@ -27,11 +29,12 @@ pub enum Path {
 
 impl Path {
     /// All, in the order of tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tcp,
         Self::TcpNs,
         Self::Unix,
         Self::Carried,
+        Self::Fallback,
         Self::Udp,
         Self::Packet,
         Self::Xdp,
@@ -44,6 +47,7 @@ impl Path {
             Self::TcpNs => "tcp-ns",
             Self::Unix => "unix",
             Self::Carried => "shm",
+            Self::Fallback => "fallback",
             Self::Udp => "udp",
             Self::Packet => "packet",
             Self::Xdp => "xdp",
@@ -65,10 +69,18 @@ impl Path {
         matches!(self, Self::Udp | Self::Packet | Self::Xdp)
     }
 
-    /// The words that start a program of this path; the program's first word is `tsumuji` itself. `node`: the options that say which node of which hosts
-    /// file a host is.
-    pub(super) fn started(self, program: &[OsString], node: &[OsString]) -> Vec<OsString> {
-        let is_run = self == Self::Carried || self.has_gateways();
+    /// The words that start a server or client of this path; the program's first word is `tsumuji` itself. `node`: the options that say which node of
+    /// which hosts file a host is.
+    pub(super) fn started(
+        self,
+        program: &[OsString],
+        node: &[OsString],
+        is_client: bool,
+    ) -> Vec<OsString> {
+        let is_run = match self {
+            Self::Fallback => is_client,
+            _ => self == Self::Carried || self.has_gateways(),
+        };
         if !is_run {
             return program.to_vec();
         }
@@ -98,11 +110,13 @@ mod tests {
     #[test]
     fn carried_programs_are_run() {
         let program = ["tsumuji", "serve"].map(OsString::from);
-        assert_eq!(Path::TcpNs.started(&program, &[]), program);
-        let words = Path::Carried.started(&program, &[]);
+        assert_eq!(Path::TcpNs.started(&program, &[], true), program);
+        assert_eq!(Path::Fallback.started(&program, &[], false), program);
+        let words = Path::Carried.started(&program, &[], false);
+        assert_eq!(Path::Fallback.started(&program, &[], true), words);
         let expected = ["tsumuji", "run", "--", "tsumuji", "serve"];
         assert_eq!(words, expected.map(OsString::from));
-        let words = Path::Xdp.started(&program, &["--id".into(), "1".into()]);
+        let words = Path::Xdp.started(&program, &["--id".into(), "1".into()], true);
         let expected = ["tsumuji", "run", "--id", "1", "--", "tsumuji", "serve"];
         assert_eq!(words, expected.map(OsString::from));
     }

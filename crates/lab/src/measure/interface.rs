@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 
 use super::Way;
 use super::memory::{
-    BYTES_MAX, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, RING, RING_DATA, STOP,
-    checksum, now_ns, spin,
+    BYTES_MAX, DAMAGED, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, RING, RING_DATA,
+    STOP, checksum, now_ns, spin,
 };
 use super::sys;
 
@@ -112,8 +112,13 @@ impl Interface {
             Way::SyscallSt => {
                 let pid = u32::try_from(self.memory.load(Line::Mode, 2)).unwrap_or(0);
                 let packet = &mut self.packet[..bytes];
-                if sys::read_process(pid, descriptor.address, packet)? != bytes {
-                    return Err(io::Error::other("the sender's memory ends early"));
+                match sys::read_process(pid, descriptor.address, packet) {
+                    Ok(read) if read == bytes => {}
+                    Ok(_) => return Err(io::Error::other("the sender's memory ends early")),
+                    Err(error) => {
+                        self.refuse(descriptor.number, &error);
+                        return Ok(true);
+                    }
                 }
             }
         }
@@ -126,11 +131,20 @@ impl Interface {
         self.memory.store(Line::Done, 0, descriptor.number);
         // From here on it is the receiver.
         if checksum(&self.packet[..bytes]) != descriptor.checksum {
-            self.memory.store(Line::Received, 1, 1);
+            self.memory.store(Line::Received, 1, DAMAGED);
         }
         self.packet[..bytes.min(8)].fill(0); // so that an old packet is not taken for the next
         self.memory.store(Line::Received, 0, descriptor.number);
         Ok(true)
+    }
+
+    /// Says that the kernel does not let this way of sending be, and why.
+    fn refuse(&self, number: u64, error: &io::Error) {
+        let code = error.raw_os_error().unwrap_or(libc::EPERM);
+        self.memory
+            .store(Line::Received, 1, u64::from(code.unsigned_abs()));
+        self.memory.store(Line::Done, 0, number);
+        self.memory.store(Line::Received, 0, number);
     }
 
     /// Where in the shared memory an address of the program lies; refused outside of what is registered.

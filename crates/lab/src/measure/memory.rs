@@ -34,11 +34,14 @@ pub(super) enum Line {
     Doorbell,
     /// Interface: number of the message that is on the wire.
     Done,
-    /// Interface: number of the message that was received; 1 if any was wrong.
+    /// Interface: number of the message that was received; why it was not, or 0: an error of the kernel, or [`DAMAGED`].
     Received,
     /// Interface: when it saw the doorbell, had the descriptor, had the address, had the data.
     Stamps,
 }
+
+/// In place of an error of the kernel: the data was not what was sent.
+pub(super) const DAMAGED: u64 = u64::MAX;
 
 /// The interface ends.
 pub(super) const STOP: u64 = u64::MAX;

@@ -115,6 +115,14 @@ pub enum MeasureError {
         /// Bytes of the message.
         bytes: usize,
     },
+    /// The kernel does not let that way be.
+    #[error("{way}: refused: {source}")]
+    Refused {
+        /// The way.
+        way: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// The interface ended, or the user wants an end.
     #[error("the interface's process has ended, or the measurement was interrupted")]
     Stopped,
@@ -156,6 +164,11 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Whether any round was measured; else the way was refused.
+    pub fn is_measured(&self) -> bool {
+        !self.sent_us.is_empty()
+    }
+
     /// The median over rounds of the time until the sender knows that the message has left.
     pub fn median_us(&self) -> f64 {
         median(&self.sent_us)
@@ -213,8 +226,10 @@ pub struct Measured {
     pub cells: Vec<Cell>,
     /// By sizes.
     pub registration: Vec<Registration>,
-    /// Of all pairs that the paper compares.
+    /// Of all pairs that the paper compares, of which neither was refused.
     pub crossovers: Vec<Crossover>,
+    /// Ways that the kernel does not let be, and why; their cells have no messages from there on.
+    pub refused: Vec<(&'static str, String)>,
 }
 
 /// Whether the interface still serves; dropped when it is to end.
@@ -240,6 +255,7 @@ pub fn run(
         cells: Vec::new(),
         registration: Vec::new(),
         crossovers: Vec::new(),
+        refused: Vec::new(),
     };
     for &bytes in &plan.sizes {
         measured.registration.push(registration(bytes)?);
@@ -250,7 +266,16 @@ pub fn run(
         let mut splits: Vec<Vec<Split>> = vec![Vec::new(); Way::ALL.len()];
         for _ in 0..plan.rounds {
             for (way, (cell, splits)) in Way::ALL.iter().zip(cells.iter_mut().zip(&mut splits)) {
-                let times = sender.measure(*way, bytes, plan.each)?;
+                if measured.refuses(*way) {
+                    continue;
+                }
+                let times = match sender.measure(*way, bytes, plan.each) {
+                    Err(MeasureError::Refused { way, source }) => {
+                        measured.refused.push((way, source.to_string()));
+                        continue;
+                    }
+                    times => times?,
+                };
                 cell.messages += times.len();
                 cell.sent_us
                     .push(median_us(times.iter().map(|one| one.sent)));
@@ -267,8 +292,16 @@ pub fn run(
         done(&cells);
         measured.cells.extend(cells);
     }
-    measured.crossovers = crossovers(&measured.cells, plan.rounds);
+    let mut crossovers = crossovers(&measured.cells, plan.rounds);
+    crossovers.retain(|one| !one.bytes.is_empty());
+    measured.crossovers = crossovers;
     Ok(measured)
+}
+
+impl Measured {
+    fn refuses(&self, way: Way) -> bool {
+        self.refused.iter().any(|(name, _)| *name == way.name())
+    }
 }
 
 impl Sender<'_> {
@@ -364,7 +397,11 @@ fn crossovers(cells: &[Cell], rounds: usize) -> Vec<Crossover> {
         |way: Way| -> Vec<&Cell> { cells.iter().filter(|cell| cell.way == way.name()).collect() };
     let pair = |[copied, fetched]: [Way; 2]| {
         let both: Vec<(&Cell, &Cell)> = of(copied).into_iter().zip(of(fetched)).collect();
-        let bytes = (0..rounds).map(|round| {
+        let is_whole = both
+            .iter()
+            .all(|(one, other)| one.sent_us.len() == rounds && other.sent_us.len() == rounds);
+        let rounds = if is_whole { 0..rounds } else { 0..0 };
+        let bytes = rounds.map(|round| {
             let points = both.iter().map(|(copied, fetched)| {
                 (
                     copied.bytes as f64,
@@ -501,6 +538,27 @@ mod tests {
         assert_eq!(found.crossovers.len(), PAIRS.len());
         assert!(found.crossovers.iter().all(|one| one.bytes.len() == 2));
         assert_eq!(found.registration.len(), 7);
+    }
+
+    /// A way that the kernel refuses is left out, and the others go on, also of the same interface.
+    #[test]
+    fn refused_ways_are_told() {
+        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, memory::ALL_BYTES as u64).unwrap();
+        let (reading, writing) = io::pipe().unwrap();
+        let _alive = in_thread(file.try_clone().unwrap(), reading.into()).unwrap();
+        let mut sender = Sender::new(&file, writing.into(), &|| false).unwrap();
+        sender.forget_process();
+        sender.choose(Way::SyscallSt, false);
+        for _ in 0..2 {
+            let refused = sender.send(Way::SyscallSt, 100, false);
+            let said = refused.unwrap_err().to_string();
+            assert!(said.starts_with("Syscall:ST: refused: "), "{said}");
+        }
+        for way in [Way::SyscallStDt, Way::User] {
+            sender.choose(way, false);
+            assert!(sender.send(way, 100, false).is_ok(), "{way:?}");
+        }
     }
 
     /// What the user wants to end, ends; so does a measurement whose interface is gone.

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use super::memory::{
-    BYTES_MAX, Descriptor, Line, Memory, REGISTERED, REGISTERED_DATA, RING, RING_DATA, STOP,
-    checksum, now_ns, spin,
+    BYTES_MAX, DAMAGED, Descriptor, Line, Memory, REGISTERED, REGISTERED_DATA, RING, RING_DATA,
+    STOP, checksum, now_ns, spin,
 };
 use super::{MeasureError, Way, sys};
 
@@ -132,11 +132,11 @@ impl<'a> Sender<'a> {
                 lap(&mut split.copy);
                 self.memory.store(Line::Doorbell, 0, number);
             }
-            Way::Syscall => self.call(&head, data, &sys::splice)?,
-            Way::SyscallSt => self.call(&head, &[], &|pipe, pieces| {
+            Way::Syscall => self.call(way, (&head, data), &sys::splice)?,
+            Way::SyscallSt => self.call(way, (&head, &[]), &|pipe, pieces| {
                 Ok(rustix::io::writev(pipe, pieces)?)
             })?,
-            Way::SyscallStDt => self.call(&head, data, &|pipe, pieces| {
+            Way::SyscallStDt => self.call(way, (&head, data), &|pipe, pieces| {
                 Ok(rustix::io::writev(pipe, pieces)?)
             })?,
             Way::Host => {
@@ -167,11 +167,21 @@ impl<'a> Sender<'a> {
         lap(&mut split.wait);
         self.wait(Line::Received)?;
         let received = now_ns();
-        if self.memory.load(Line::Received, 1) != 0 {
-            return Err(MeasureError::Damaged {
-                way: way.name(),
-                bytes,
-            });
+        let way_name = way.name();
+        match self.memory.load(Line::Received, 1) {
+            0 => {}
+            DAMAGED => {
+                let way = way_name;
+                return Err(MeasureError::Damaged { way, bytes });
+            }
+            code => {
+                self.memory.store(Line::Received, 1, 0);
+                let code = i32::try_from(code).unwrap_or(libc::EPERM);
+                return Err(MeasureError::Refused {
+                    way: way_name,
+                    source: io::Error::from_raw_os_error(code),
+                });
+            }
         }
         if stamps {
             let at = |word| self.memory.load(Line::Stamps, word);
@@ -190,10 +200,10 @@ impl<'a> Sender<'a> {
     /// Gives head and data to the kernel, whole.
     fn call(
         &self,
-        head: &[u8],
-        data: &[u8],
+        way: Way,
+        (head, data): (&[u8], &[u8]),
         give: &dyn Fn(std::os::fd::BorrowedFd<'_>, &[IoSlice<'_>]) -> io::Result<usize>,
-    ) -> io::Result<()> {
+    ) -> Result<(), MeasureError> {
         let mut given = 0;
         let all = head.len() + data.len();
         while given < all {
@@ -206,7 +216,12 @@ impl<'a> Sender<'a> {
             match give(self.pipe.as_fd(), &pieces[from..to]) {
                 Ok(more) => given += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                // Nothing is under way, so that other ways can go on.
+                Err(source) if given == 0 => {
+                    let way = way.name();
+                    return Err(MeasureError::Refused { way, source });
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -226,5 +241,13 @@ impl<'a> Sender<'a> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         self.memory.store(Line::Mode, 0, STOP);
+    }
+}
+
+#[cfg(test)]
+impl Sender<'_> {
+    /// Has the interface read the memory of a process that there is not.
+    pub(super) fn forget_process(&self) {
+        self.memory.store(Line::Mode, 2, 0);
     }
 }
