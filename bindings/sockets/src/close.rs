@@ -7,7 +7,7 @@ use libc::c_int;
 use crate::lock::hold;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
-use crate::{demotion, epoll, explain, handshake, stream};
+use crate::{brief, demotion, epoll, explain, handshake, stream};
 
 /// Before the kernel closes `fd`. An error: it must not be closed.
 pub(crate) fn before(fd: c_int) -> Result<()> {
@@ -31,6 +31,7 @@ fn close_stream(using: &Use, fd: c_int) {
     if !is_last {
         return;
     }
+    brief::judge(using);
     explain::closed(using, Some(fd));
     epoll::forget(using);
     let end = using.mine();

@@ -18,6 +18,7 @@ pub(crate) enum Count {
     Claimed,
     Carried,
     NoMailbox,
+    Brief,
     NoPort,
     Retracted,
     PlainAccepted,
@@ -29,11 +30,12 @@ pub(crate) enum Count {
     Sleep,
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "offered",
     "claimed",
     "carried",
     "connected_without_mailbox",
+    "left_to_tcp_as_short",
     "without_port",
     "offers_retracted",
     "accepted_without_hello",

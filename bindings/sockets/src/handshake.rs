@@ -22,9 +22,9 @@ use crate::hello::{Fd, Hello, connect_to, send_hello};
 use crate::lock::Locked;
 use crate::ring::{self, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
 use crate::segment::{self, SegmentRef};
-use crate::stream;
 use crate::sys::{self, Errno};
 use crate::table::{self, Use};
+use crate::{brief, stream};
 
 /// A listener that had no mailbox is not asked again for this time.
 const ABSENT_NS: u64 = 50_000_000;
@@ -165,7 +165,9 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             break;
         }
     }
+    let is_brief = crate::start::has_gateway() && brief::is_expected(&target);
     if let Tried::No = tried
+        && !is_brief
         && let Some(result) = through_gateway(fd, &target, bound, &real)
     {
         return result;
@@ -190,8 +192,13 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             if result == 0 {
                 remember_absent(&target, now_ns);
             }
-            let why = "the listener has no mailbox of this user";
-            explain::plain_connect(&target, Count::NoMailbox, why, result);
+            let (what, why) = if is_brief {
+                (Count::Brief, "the last connections to it were short")
+            } else {
+                let why = "the listener has no mailbox of this user";
+                (Count::NoMailbox, why)
+            };
+            explain::plain_connect(&target, what, why, result);
             result
         }
     }

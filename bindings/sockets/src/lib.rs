@@ -23,6 +23,7 @@
 
 mod address;
 mod arena;
+mod brief;
 mod close;
 mod demotion;
 mod epoll;

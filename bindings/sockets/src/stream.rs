@@ -491,7 +491,8 @@ fn receive_before_ring(
     let left = left_now();
     match received {
         Ok(0) if left > 0 && far::is_early_end(using) => Err(AGAIN),
-        Ok(0) if left > 0 => stored_error(using).map(|()| Some(0)),
+        // All has come, and the ring may have come with it since we looked.
+        Ok(0) if left_now() > 0 => stored_error(using).map(|()| Some(0)),
         Ok(bytes) => {
             let data = (bytes as u64).min(left);
             if how != Reading::Peek {

@@ -59,6 +59,8 @@ pub(crate) struct Socket {
     pub(crate) pair: Locked<Option<Pair>>,
     /// Through a gateway: our end of the socket pair by which it and we wake each other; -1: the other end is of this host.
     gateway: AtomicI32,
+    /// When that was known, by `sys::now_ns`.
+    pub(crate) began_ns: std::sync::atomic::AtomicU64,
     segment: AtomicPtr<Segment>,
     held: Locked<Option<SegmentRef>>,
     pub(crate) fds: Locked<Vec<i32>>,
@@ -129,6 +131,7 @@ impl Socket {
 
     /// The other end is of another host: `fd`, which is the socket's from now on, leads to the gateway.
     pub(crate) fn set_gateway(&self, fd: i32) {
+        self.began_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         let old = self.gateway.swap(keep_own(fd), Ordering::AcqRel);
         if old >= 0 {
             close_own(old);
@@ -413,6 +416,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
             sent: std::sync::atomic::AtomicU64::new(0),
             received: std::sync::atomic::AtomicU64::new(0),
             gateway: AtomicI32::new(-1),
+            began_ns: std::sync::atomic::AtomicU64::new(0),
             segment: AtomicPtr::new(std::ptr::null_mut()),
             pair: Locked::new(None),
             held: Locked::new(None),

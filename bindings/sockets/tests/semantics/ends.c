@@ -656,3 +656,41 @@ CASE(reset_after_a_part)
     tell("the end", recv(ends.server, room, 20, 0));
     waitpid(child, NULL, 0);
 }
+
+static void *answering(void *listener)
+{
+    for (int i = 0; i < 150; i++) {
+        char one = 0;
+        int server = accept(*(int *)listener, NULL, NULL);
+        if (recv(server, &one, 1, 0) == 1)
+            send(server, &one, 1, MSG_NOSIGNAL);
+        close(server);
+    }
+    return NULL;
+}
+
+// The server closes at once: its end may be known before what it has sent.
+CASE(close_after_an_answer)
+{
+    int listener = listening(AF_INET, 4), early = 0, late = 0;
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    pthread_t thread;
+    pthread_create(&thread, NULL, answering, &listener);
+    for (int i = 0; i < 150; i++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        char one = 1;
+        connect(client, (struct sockaddr *)&address, length);
+        send(client, &one, 1, MSG_NOSIGNAL);
+        early += recv(client, &one, 1, 0) != 1;
+        late += recv(client, &one, 1, 0) != 0;
+        // A row of short connections would go by TCP at once: each third is none.
+        if (i % 3 == 2)
+            sleep_ms(25);
+        close(client);
+    }
+    pthread_join(thread, NULL);
+    tell("ends before the answer", early);
+    tell("more after it", late);
+}
