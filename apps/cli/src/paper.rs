@@ -311,7 +311,7 @@ fn measure(
     let program = std::env::current_exe().context("this program's own file")?;
     let testbed = testbed(plan.nodes, args.limit(), MTU_BYTES)?;
     let usual = Ours::between(args.link(), program, testbed.hosts_file());
-    let ours = [Congestion::Credit, Congestion::Suci].map(|congestion| Ours {
+    let ours = [Congestion::Credit, Congestion::SUCI].map(|congestion| Ours {
         congestion: Some(congestion),
         ..usual.clone()
     });

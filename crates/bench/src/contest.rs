@@ -154,8 +154,9 @@ impl Ours {
         if !job.op.is_pair() {
             words.extend(["--nodes", &nodes]);
         }
-        if let Some(congestion) = self.congestion {
-            words.extend(["--congestion", congestion.name()]);
+        let congestion = self.congestion.map(|congestion| congestion.to_string());
+        if let Some(congestion) = &congestion {
+            words.extend(["--congestion", congestion]);
         }
         let report = self.run_there(file, &words)?;
         serde_json::from_value(report["results"][0].clone())

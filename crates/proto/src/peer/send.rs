@@ -68,14 +68,18 @@ impl Control {
     fn new(congestion: Congestion) -> Self {
         match congestion {
             Congestion::Credit => Self::Credit(Selective::new()),
-            Congestion::Suci => Self::Suci(Box::new(GoBack::new())),
+            Congestion::Suci { unasked_frames } => {
+                Self::Suci(Box::new(GoBack::new(unasked_frames)))
+            }
         }
     }
 
-    const fn congestion(&self) -> Congestion {
+    fn congestion(&self) -> Congestion {
         match self {
             Self::Credit(_) => Congestion::Credit,
-            Self::Suci(_) => Congestion::Suci,
+            Self::Suci(control) => Congestion::Suci {
+                unasked_frames: control.unasked_frames,
+            },
         }
     }
 }
