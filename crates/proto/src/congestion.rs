@@ -186,7 +186,17 @@ pub(crate) trait Sending {
     }
     /// When to call `on_timeout` next.
     fn deadline(&self) -> Option<Instant>;
-    /// Handles deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: an acknowledgement is to be requested.
+    /// Whether the program may bring forward what silence would do: something is unanswered for a round trip.
+    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool;
+    /// Does what silence demands. `last_heard`: when the last frame of the peer came. `true`: an acknowledgement is to be requested.
+    fn on_silence(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        ledger: Ledger<'_>,
+    ) -> bool;
+    /// Handles deadlines that have passed. Arguments and result as of `on_silence`.
     fn on_timeout(
         &mut self,
         now: Instant,

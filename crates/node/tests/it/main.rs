@@ -23,4 +23,5 @@ mod polling;
 mod posts;
 mod references;
 mod silence;
+mod stopped;
 mod together;

@@ -130,6 +130,7 @@ impl Engine {
         peer.send.on_terms(now, ack);
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
+            peer.direct.set(Talk::WORD_DUE, true); // the window is asked for, too
         }
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, ready, now);

@@ -65,7 +65,21 @@ fn data(wire: &mut Wire, number: u64) {
 }
 
 fn answer(wire: &mut Wire, bits: u8, number: u64, window: u64) {
+    let ack = ack(wire, bits, number, window);
+    forge(wire, |slot| ack.write(slot));
+}
+
+/// An acknowledgement of nothing that states so much free memory.
+fn state_window(wire: &mut Wire, window_kib: u32) {
     let ack = Ack {
+        window_kib,
+        ..ack(wire, 0, 0, 256)
+    };
+    forge(wire, |slot| ack.write(slot));
+}
+
+fn ack(wire: &Wire, bits: u8, number: u64, window: u64) -> Ack<'static> {
+    Ack {
         source: NodeId(0),
         destination: NodeId(1),
         flags: bits,
@@ -75,8 +89,7 @@ fn answer(wire: &mut Wire, bits: u8, number: u64, window: u64) {
         window_kib: 0,
         ack_delay_us: 0,
         bitmap: &[],
-    };
-    forge(wire, |slot| ack.write(slot));
+    }
 }
 
 fn permit(wire: &Wire, round: u32, number: u64, frames: u32) -> Permit {
@@ -350,6 +363,72 @@ fn lost_permission_is_asked_for_again() {
     let grant = permit(&wire, 1, 0, 1);
     forge(&mut wire, |slot| grant.write_grant(slot));
     assert_eq!(said(&mut wire), ["data 0"]);
+}
+
+/// The program brings forward what silence would do: `suci` asks, `credit` sends the oldest frame again. A round trip must have passed since the
+/// last frame left, and something must be unanswered.
+#[test]
+fn repair_is_brought_forward() {
+    for (congestion, repair) in [
+        (Congestion::SUCI, "ask 1: 0 +2"),
+        (Congestion::Credit, "data 2"),
+    ] {
+        let mut wire = pair_under(congestion);
+        let hurry = |wire: &mut Wire, after: Duration| {
+            wire.now += after;
+            wire.nodes[1].engine.repair_now(wire.now, NodeId(0))
+        };
+        let (soon, late) = (Duration::from_micros(200), Duration::from_millis(1));
+        assert!(!hurry(&mut wire, late), "nothing is unanswered");
+        for message in 0..2 {
+            wire.send(1, 0, Channel::ordered(0), body(message, 10));
+            assert_eq!(said(&mut wire), [format!("data {message}")]);
+        }
+        assert!(!hurry(&mut wire, soon), "too early");
+        assert!(hurry(&mut wire, late));
+        assert!(!hurry(&mut wire, soon), "twice");
+        assert_eq!(said(&mut wire), [repair]);
+        assert!(hurry(&mut wire, late), "no longer silence is waited for");
+        assert_eq!(said(&mut wire).len(), 1);
+        assert_eq!(wire.nodes[1].engine.counters().probes, 2);
+    }
+}
+
+/// An ack that asks is answered by an ack, which states the window, also where data could carry the acknowledgement. A message fits the window
+/// if what is queued leaves room for it, or if nothing is queued.
+#[test]
+fn windows_are_asked_for() {
+    let mut wire = pair_under(Congestion::Credit);
+    wire.send(1, 0, Channel::ordered(0), body(1, 10));
+    answer(&mut wire, flags::ACK_NOW, 0, 256);
+    let heard = said(&mut wire);
+    assert!(
+        heard[0].starts_with("ack 0") && heard[1] == "data 0",
+        "{heard:?}"
+    );
+    let engine = &mut wire.nodes[1].engine;
+    assert_eq!(engine.flow(NodeId(0)).unwrap().window_bytes, 0);
+    assert!(!engine.window_takes(NodeId(0), 1), "one is queued");
+    for (pause_us, asked) in [(2_000, 1), (100, 0), (1_000, 1)] {
+        wire.now += Duration::from_micros(pause_us);
+        let now = wire.now;
+        wire.nodes[1].engine.ask_window(now, NodeId(0));
+        let acks = said(&mut wire)
+            .iter()
+            .filter(|said| said.starts_with("ack"))
+            .count();
+        assert_eq!(acks, asked, "after {pause_us} us");
+    }
+    state_window(&mut wire, 1);
+    let engine = &mut wire.nodes[1].engine;
+    let queued = engine.flow(NodeId(0)).unwrap().queued_bytes;
+    assert!(engine.window_takes(NodeId(0), 1024 - queued));
+    assert!(!engine.window_takes(NodeId(0), 1025 - queued));
+    answer(&mut wire, 0, 1, 256);
+    assert!(
+        wire.nodes[1].engine.window_takes(NodeId(0), 5000),
+        "nothing is queued"
+    );
 }
 
 /// An ask about frames that have arrived is answered by an acknowledgement; one about frames that cannot have been sent, or of an earlier round, is

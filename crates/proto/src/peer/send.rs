@@ -520,6 +520,31 @@ impl Send {
         )
     }
 
+    /// Brings forward what silence would do, unless that is too early. `Some(true)`: an acknowledgement is to be requested.
+    #[cold]
+    pub(crate) fn hurry(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<bool> {
+        if !control!(&self.control, may_hurry(now, &self.rtt)) {
+            return None;
+        }
+        let ledger = Ledger {
+            rtt: &mut self.rtt,
+            queue: &mut self.queue,
+            pool,
+            counters,
+        };
+        Some(control!(
+            &mut self.control,
+            on_silence(now, last_heard, lossless, ledger)
+        ))
+    }
+
     /// Fails all messages, because the session has ended; returns how many there were.
     pub(crate) fn fail(&mut self, pool: &mut Pool) -> Failed {
         let failed = self.queue.clear(pool);

@@ -265,19 +265,17 @@ impl Sending for GoBack {
         self.silence.probe_at(!self.sent.is_empty())
     }
 
-    fn on_timeout(
+    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool {
+        self.silence.may_hurry(now, rtt, !self.sent.is_empty())
+    }
+
+    fn on_silence(
         &mut self,
         now: Instant,
         _last_heard: Instant,
         _lossless: bool,
         ledger: Ledger<'_>,
     ) -> bool {
-        if !ledger.queue.has_backlog() {
-            self.silence.on_credit(); // what was blocked was dropped
-        }
-        if self.deadline().is_none_or(|at| now < at) {
-            return false;
-        }
         ledger.counters.probes += 1;
         self.silence.on_probe(now, ledger.rtt);
         if self.cursor > self.base {
@@ -286,6 +284,22 @@ impl Sending for GoBack {
         self.timed_from = self.next();
         self.ask_due = true;
         false
+    }
+
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        ledger: Ledger<'_>,
+    ) -> bool {
+        if !ledger.queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked was dropped
+        }
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.on_silence(now, last_heard, lossless, ledger)
     }
 
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {
