@@ -28,6 +28,7 @@ pub mod streams;
 pub mod sum32;
 pub mod table;
 pub mod versus;
+pub mod video;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

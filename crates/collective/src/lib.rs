@@ -73,4 +73,4 @@ pub use element::{ELEMENT_BYTES_MAX, Element, Memory, Number, Op, RawOp};
 pub use error::{CollectiveError, GroupError, TableError};
 pub use group::Group;
 pub use ledger::CollectiveCounters;
-pub use table::{Algorithm, Table};
+pub use table::{Algorithm, TUNE_VARIABLE, Table};

@@ -14,7 +14,7 @@ use crate::group::Hash;
 use crate::ledger::EAGER_BYTES;
 
 /// Environment variable with the path of a table, the same for all programs of a cluster.
-const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
+pub const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
 
 /// Largest file that is read, in bytes: some thousand rules.
 const FILE_BYTES_MAX: u64 = 1 << 20;
