@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 BUILD=(gcc libc6-dev make pkg-config ca-certificates curl python3)
 LINT=(git)
-TEST=(g++ groff-base mandoc mount mpich munge ngspice openmpi-bin procps python3-numpy python3-scipy python3-sklearn slurm-wlm tshark valgrind iproute2 ethtool util-linux)
+TEST=(g++ groff-base mandoc mount mpich libmpich-dev munge ngspice openmpi-bin libopenmpi-dev procps python3-numpy python3-scipy python3-sklearn slurm-wlm tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
 

@@ -85,7 +85,11 @@ fuzz_target!(|input: &[u8]| {
     let Some((first, input)) = input.split_first() else {
         return;
     };
-    let congestion = Congestion::ALL[usize::from(first % 2)];
+    let congestion = match first % 4 {
+        1 => Congestion::SUCI,
+        3 => Congestion::SUCI_ASKING,
+        _ => Congestion::Credit,
+    };
     let ring_bytes = if first & 4 == 0 { 0 } else { 512 };
     let new = |me| engine(me, now, congestion, ring_bytes);
     let (mut victim, mut peer) = (new(0), new(1));
@@ -165,7 +169,7 @@ fuzz_target!(|input: &[u8]| {
         // R-30; and R-78.
         let exceeding = match congestion {
             Congestion::Credit => 2,
-            Congestion::Suci => 5,
+            Congestion::Suci { .. } => 5,
         };
         assert!(victim.accounts().are_balanced(), "{:?}", victim.accounts());
         assert!(

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Come back as this member, which died
     #[arg(long, value_name = "I")]
     id: Option<u16>,
-    /// Congestion control, as that of the cluster: credit (default) or suci
+    /// Congestion control, as that of the cluster: credit (default), suci or suci:K
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

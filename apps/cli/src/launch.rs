@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Seed of random choices
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

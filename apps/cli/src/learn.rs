@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// Let workers join later; where they ask is printed to standard error (see `tsumuji join`)
     #[arg(long)]
     admit: bool,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

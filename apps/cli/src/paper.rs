@@ -1,8 +1,10 @@
-//! `tsumuji paper`: repeats the papers' experiments, ours and MPICH, next to the papers' own figures.
+//! `tsumuji paper`: repeats the papers' experiments, ours and the MPI libraries, next to the papers' own figures.
 //!
 //! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. The paper's statements, in
 //! words or numbers, are printed next to the results; values that the paper does not state are left out.
 
+mod columns;
+mod dv;
 mod figure;
 mod l2rtc;
 mod mech;
@@ -21,13 +23,14 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
-use tsumuji_node::{Congestion, LinkSpec};
+use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
 use crate::bench::compare::{object, pending, pending_plot, testbed};
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
+use columns::Column;
 use figure::Figure;
 
 /// The paper's network.
@@ -40,10 +43,6 @@ const ROUNDS: u64 = 3;
 /// Time of one measurement over cables of 100 Mbit/s: half a second by itself, and the processes' start and warm-up.
 const SECONDS_EACH: f64 = 0.75;
 const SECONDS_A_NODE: f64 = 0.05;
-/// Indices of ours (with the default, and with the paper's congestion control) and of MPICH among the contenders.
-const OURS: usize = 0;
-const SUCI: usize = 1;
-const MPICH: usize = 2;
 
 /// Rerun an experiment of the papers and print ours beside theirs (most in a testbed; root).
 #[derive(Debug, clap::Args)]
@@ -54,6 +53,7 @@ const MPICH: usize = 2;
         "  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n",
         "  tsumuji paper suci-fig7 --quick\n",
         "  tsumuji paper suci-fig9 --nodes 5,40\n",
+        "  tsumuji paper suci-dv\n",
         "  tsumuji paper l2rtc-fig12\n",
         "  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n",
         "  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n",
@@ -146,10 +146,15 @@ struct Beside {
     paper: &'static str,
     /// MPICH in the paper.
     paper_mpich: &'static str,
-    ours: String,
-    /// Ours with the paper's congestion control.
-    suci: String,
-    mpich: String,
+    /// Ours in all forms, then MPI.
+    here: Vec<Shown>,
+}
+
+/// What one contender showed.
+#[derive(Debug, Serialize)]
+struct Shown {
+    name: &'static str,
+    result: String,
 }
 
 /// Runs the command.
@@ -166,6 +171,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         return Ok(DONE);
     };
+    if figure == Figure::SuciDv {
+        return dv::run(figure, args);
+    }
     if figure.is_of_l2rtc() {
         return l2rtc::run(figure, args);
     }
@@ -215,14 +223,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
             figure.title()
         ));
         let peers = peers(nodes);
-        talk.say(&expected(&plan, 2 + peers.len()));
+        let ours = columns::of(figure);
+        talk.say(&expected(&plan, ours.len() + peers.len()));
         if peers.is_empty() {
             talk.say(&format!(
-                "without MPICH: {nodes} of its ranks on {} cores would measure the scheduler",
+                "without MPI: {nodes} ranks on {} cores would measure the scheduler",
                 machine.cores
             ));
         }
-        let comparison = measure(&plan, peers, args, machine.clone(), &mut talk)?;
+        let comparison = measure(&plan, (&ours, &peers), args, machine.clone(), &mut talk)?;
         ensure!(!stop::is_wanted(), Interrupted);
         beside.extend(statements(figure, &comparison));
         comparisons.push(comparison);
@@ -293,17 +302,15 @@ fn expected(plan: &Plan, contenders: usize) -> String {
     )
 }
 
-fn peers(nodes: usize) -> &'static [Peer] {
-    if nodes <= MPICH_RANKS_MOST {
-        &[Peer::Mpich]
-    } else {
-        &[]
-    }
+fn peers(nodes: usize) -> Vec<Peer> {
+    let few = nodes <= MPICH_RANKS_MOST;
+    let all = columns::PEERS.iter().filter(|_| few);
+    all.map(|(peer, _)| *peer).collect()
 }
 
 fn measure(
     plan: &Plan,
-    peers: &[Peer],
+    (ours, peers): (&[Column], &[Peer]),
     args: &Args,
     machine: Machine,
     talk: &mut Talk,
@@ -311,10 +318,11 @@ fn measure(
     let program = std::env::current_exe().context("this program's own file")?;
     let testbed = testbed(plan.nodes, args.limit(), MTU_BYTES)?;
     let usual = Ours::between(args.link(), program, testbed.hosts_file());
-    let ours = [Congestion::Credit, Congestion::Suci].map(|congestion| Ours {
-        congestion: Some(congestion),
-        ..usual.clone()
-    });
+    let table = columns::tree_table()?;
+    let ours: Vec<Ours> = ours
+        .iter()
+        .map(|column| column.ours(&usual, &table))
+        .collect();
     let ground = Ground::of(&testbed);
     let comparison = {
         let mut contenders = contest::contenders(&ours, peers, &ground, plan.op);
@@ -411,22 +419,31 @@ fn times(
 
 /// The paper's statements on a figure, with the results.
 fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
+    let ours = columns::of(figure);
+    let mpich = ours.len(); // the first of the peers
+    let own = ours.iter().map(|column| column.name);
+    let names: Vec<&str> = own.chain(columns::PEERS.map(|(_, name)| name)).collect();
     let beside =
         |what: &str, [paper, paper_mpich]: [&'static str; 2], of: &dyn Fn(usize) -> String| {
             Beside {
                 what: format!("{} nodes: {what}", found.nodes),
                 paper,
                 paper_mpich,
-                ours: of(OURS),
-                suci: of(SUCI),
-                mpich: of(MPICH),
+                here: names
+                    .iter()
+                    .enumerate()
+                    .map(|(who, &name)| Shown {
+                        name,
+                        result: of(who),
+                    })
+                    .collect(),
             }
         };
     // By throughput, as the paper draws it; and by the median, which limited cables do not affect.
     let times_to = |most: usize| {
         move |who: usize| {
             let ratio = |row: &Row| {
-                let rates = rate_of(row, who).zip(rate_of(row, MPICH));
+                let rates = rate_of(row, who).zip(rate_of(row, mpich));
                 rates.map_or(f64::NAN, |(ours, theirs)| ours / theirs)
             };
             times(found, |size| size <= most, ratio)
@@ -437,7 +454,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             times(
                 found,
                 |size| size <= most,
-                |row| row.times_better(who, MPICH),
+                |row| row.times_better(who, mpich),
             )
         }
     };
@@ -498,12 +515,17 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
     }
 }
 
-/// Six lines for each statement, of at most 80 characters.
+/// For each statement three lines, and one for each contender, of at most 80 characters.
 fn table(rows: &[Beside]) -> String {
     let lines = rows.iter().map(|row| {
+        let here = row.here.iter();
+        let here = here.map(|shown| format!("  here, {}: {}\n", shown.name, shown.result));
         format!(
-            "{}\n  paper, Suci: {}\n  paper, MPICH: {}\n  here, credit: {}\n  here, suci: {}\n  here, MPICH: {}\n",
-            row.what, row.paper, row.paper_mpich, row.ours, row.suci, row.mpich
+            "{}\n  paper, Suci: {}\n  paper, MPICH: {}\n{}",
+            row.what,
+            row.paper,
+            row.paper_mpich,
+            here.collect::<String>()
         )
     });
     format!("\n{}", lines.collect::<String>())
@@ -534,25 +556,26 @@ mod tests {
                 ))
             }
         };
-        let mut both = [
-            Contender::new("ours", takes(10)),
-            Contender::new("ours by Suci's rules", takes(20)),
-            Contender::new("MPICH", takes(30)),
-        ];
-        compare::run(&plan, &mut both, describe(), &mut |_: &str| {})
+        let ours = columns::of(figure).into_iter().map(|column| column.name);
+        let all = ours.zip([10; 9]).chain([("MPICH", 30), ("Open MPI", 20)]);
+        let mut all: Vec<_> = all
+            .map(|(name, millis)| Contender::new(name, takes(millis)))
+            .collect();
+        compare::run(&plan, &mut all, describe(), &mut |_: &str| {})
     }
 
     /// Every figure has statements of the paper, and numbers of ours and of MPICH for them.
     #[test]
     fn statements_have_both_sides() {
         // The other papers' have their own.
-        let of_suci = |figure: &Figure| figure.name().starts_with("suci");
+        let of_suci = |figure: &Figure| figure.name().starts_with("suci-fig");
         for figure in Figure::all().iter().copied().filter(of_suci) {
             let all = statements(figure, &found(figure));
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);
             assert!(text.contains("3.00x") || text.contains("MB/s"), "{text}");
-            assert_eq!(text.trim().lines().count(), 6 * all.len());
+            let each = 3 + columns::of(figure).len() + columns::PEERS.len();
+            assert_eq!(text.trim().lines().count(), each * all.len());
             assert!(
                 text.lines().all(|line| line.chars().count() <= 80),
                 "{text}"
@@ -572,7 +595,7 @@ mod tests {
     #[test]
     fn lines_are_of_one_node() {
         let lines = lines(&found(Figure::SuciFig9));
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 7);
         let (size, rate) = lines[0].points[2];
         assert!((rate - size / 0.01 / 1e6).abs() < 1e-9);
         assert!(lines[0].name.ends_with("5 nodes"));

@@ -199,7 +199,7 @@ pub(crate) struct Args {
     /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
     program: Option<PathBuf>,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
     #[command(flatten)]

@@ -99,7 +99,9 @@ int datagram_ready(datagram_socket *sock,
                    int sec,
                    int usec);
 
-// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: it can; 0: not yet; -1: an error (errno).
+// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting, and until the window that `id` stated last takes it
+// besides the blocks that are not acknowledged. A block larger than that window can be written when all are. 1: it can; 0: not yet; -1: an error
+// (errno).
 int datagram_wait(datagram_socket *sock,
                   int sec,
                   int usec,
@@ -109,8 +111,9 @@ int datagram_wait(datagram_socket *sock,
 // Number of blocks written to `id` and not acknowledged; -1: an error (errno).
 int datagram_queue_length(datagram_socket *sock, int id);
 
-// Receives acknowledgements, and retransmits lost packets to `id`. A dead peer is tried again. Returns how many packets were sent again; -1: an
-// error (errno).
+// Receives acknowledgements, and retransmits to `id` now what would be retransmitted after the library's time-out: under the congestion control `credit`
+// the oldest packet, which asks for an acknowledgement; under `suci` it asks for permission. Not while an answer may still be on its way, for a round
+// trip. A dead peer is tried again. Returns how many packets were sent again meanwhile; -1: an error (errno).
 int datagram_retransmission(datagram_socket *sock,
                             int id);
 

@@ -52,7 +52,7 @@ impl Settings {
             "congestion" => value
                 .parse()
                 .map(|congestion| options.congestion = congestion)
-                .map_err(|_| "accepted are credit and suci".to_owned()),
+                .map_err(|_| "accepted are credit, suci and suci:K, K from 0 to 4096".to_owned()),
             "pace" => pace(value).map(|pace| options.pace = pace),
             "keep-alive" => seconds(value).map(|span| options.keep_alive = span),
             "dead-after" => seconds(value).map(|span| options.dead_after = span),
@@ -175,7 +175,7 @@ mod tests {
             ("budget", "8M"),
             ("message-limit", "1G"),
             ("send-queue", "65536"),
-            ("congestion", "suci"),
+            ("congestion", "suci:0"),
             ("pace", "10M"),
             ("keep-alive", "0.25"),
             ("dead-after", "5"),
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(options.budget_bytes, 8 << 20);
         assert_eq!(options.message_limit_bytes, 1 << 30);
         assert_eq!(options.send_queue_bytes, 65536);
-        assert_eq!(options.congestion, Congestion::Suci);
+        assert_eq!(options.congestion, Congestion::SUCI_ASKING);
         assert_eq!(options.pace, Pace::BytesPerSecond(10 << 20));
         assert_eq!(options.keep_alive, Duration::from_millis(250));
         assert_eq!(options.dead_after, Duration::from_secs(5));
@@ -222,6 +222,7 @@ mod tests {
             ("budget", "99999999999999999G"),
             ("send-queue", "M"),
             ("congestion", "none"),
+            ("congestion", "suci:4097"),
             ("pace", "0"),
             ("keep-alive", "nan"),
             ("keep-alive", "-1"),

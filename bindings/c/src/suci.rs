@@ -344,7 +344,9 @@ pub unsafe extern "C" fn datagram_ready(
     })
 }
 
-/// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: it can; 0: not yet; -1: an error (errno).
+/// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting, and until the window that `id` stated last takes it
+/// besides the blocks that are not acknowledged. A block larger than that window can be written when all are. 1: it can; 0: not yet; -1: an error
+/// (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_wait(
     sock: *mut DatagramSocket,
@@ -357,7 +359,7 @@ pub unsafe extern "C" fn datagram_wait(
     yes(unsafe {
         on(sock.cast(), |node| {
             let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
-            let writable = node.endpoint.wait_writable(to, 0, size, timeout);
+            let writable = node.endpoint.wait_window(to, 0, size, timeout);
             again_after_death(node, to, writable).map(c_int::from)
         })
     })
@@ -375,8 +377,9 @@ pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_
     })
 }
 
-/// Receives acknowledgements, and retransmits lost packets to `id`. A dead peer is tried again. Returns how many packets were sent again; -1: an
-/// error (errno).
+/// Receives acknowledgements, and retransmits to `id` now what would be retransmitted after the library's time-out: under the congestion control `credit`
+/// the oldest packet, which asks for an acknowledgement; under `suci` it asks for permission. Not while an answer may still be on its way, for a round
+/// trip. A dead peer is tried again. Returns how many packets were sent again meanwhile; -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -388,7 +391,7 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
                 flow.map_or(0, |flow| flow.retransmitted_frames)
             };
             let before = sent_again(node);
-            node.endpoint.progress()?;
+            node.endpoint.repair_now(to)?;
             if let Err(error @ (SendError::PeerDead { .. } | SendError::MessagesLost { .. })) =
                 node.endpoint.wait_writable(to, 0, 0, Duration::ZERO)
             {

@@ -14,21 +14,7 @@
 
 #include "plain.h"
 
-#define WAIT_US (60 * INT64_C(1000000))
-
 static tsumuji *a, *b;
-
-/* An address of this process's own in 127.0.0.0/8, and ports on it. */
-static const char *at(int port)
-{
-    static char texts[4][40];
-    static int next;
-    char *text = texts[next++ % 4];
-    long pid = (long)getpid();
-
-    snprintf(text, sizeof texts[0], "127.%ld.%ld.%ld:%d", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255, port);
-    return text;
-}
 
 static void open_both(void)
 {
@@ -623,34 +609,6 @@ static void memory_rank(const char *congestion, uint64_t first)
         end(node[i]);
 }
 
-/* A peer that ended fails one call, and is found again by the next when it is back. */
-static void restart(void)
-{
-    datagram_addrdb *addrdb = datagram_addrdb_new();
-    char got[8];
-    int sent;
-
-    CHECK(datagram_addrdb_add(addrdb, 1, at(7011)) == 0 && datagram_addrdb_add(addrdb, 2, at(7012)) == 0);
-    datagram_socket *one = datagram(addrdb, NULL, 0, 1), *two = datagram(addrdb, NULL, 0, 2);
-    CHECK(one && two && datagram_destination(one, 2) == 0 && datagram_write0(one, "first", 6) == 6);
-    while (datagram_read0(two, got, sizeof got) != 6)
-        CHECK(datagram_ready(one, 0, 0) == 0);
-    CHECK(strcmp(got, "first") == 0 && datagram_from(two) == 1);
-    CHECK(datagram_close(two) == 0);
-    while ((sent = datagram_write0(one, "lost", 5)) == 5)
-        CHECK(datagram_ready(one, 0, 100) == 0);
-    CHECK(sent == -1 && (errno == ECONNRESET || errno == ECONNABORTED)); /* the latter if one was on its way when the peer left */
-    two = datagram(addrdb, NULL, 0, 2);
-    CHECK(two && datagram_write0(one, "again", 6) == 6 && datagram_queue_length(one, 2) == 1);
-    while (datagram_read0(two, got, sizeof got) != 6)
-        CHECK(datagram_retransmission(one, 2) >= 0);
-    CHECK(strcmp(got, "again") == 0);
-    while (datagram_queue_length(one, 2) > 0)
-        CHECK(datagram_ready(one, 0, 0) == 0 && datagram_ready(two, 0, 0) == 0);
-    datagram_addrdb_free(addrdb);
-    CHECK(datagram_close(one) == 0 && datagram_close(two) == 0);
-}
-
 static void tables(void)
 {
     tsumuji_members *members = tsumuji_members_new();
@@ -693,7 +651,6 @@ int main(void)
         memory_rank("credit", first);
         memory_rank("suci", first);
     }
-    restart();
     tables();
     puts("plain: all right");
     return 0;

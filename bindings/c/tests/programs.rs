@@ -133,6 +133,14 @@ fn plain_api_in_one_process() {
     assert_eq!(text(&said.stdout), "plain: all right\n");
 }
 
+/// A peer that ended is found again, and a reader that stops stops its writers, by Suci's calls.
+#[test]
+fn suci_calls_in_one_process() {
+    let program = installed().build("suci", &["tests/suci.c"], &[]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "suci: all right\n");
+}
+
 /// Channels with owners, handlers that answer, and threads that send, from C.
 #[test]
 fn channels_have_owners() {

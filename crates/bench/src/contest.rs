@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::tuning::TUNE_VARIABLE;
 use tsumuji_node::{Congestion, LinkSpec, Security};
 use tsumuji_testbed::Testbed;
 
@@ -74,6 +75,10 @@ pub struct Ours {
     pub security: Security,
     /// Congestion control; `None`: the default.
     pub congestion: Option<Congestion>,
+    /// Operations among several: nodes send only as fast as receivers answer, which the paper Suci calls slow write.
+    pub slow_write: bool,
+    /// A table of algorithms for collectives, and its name in tables. In hosts of a file only.
+    pub tune: Option<(PathBuf, &'static str)>,
 }
 
 impl Ours {
@@ -87,6 +92,8 @@ impl Ours {
             slots: None,
             security: Security::Unstated,
             congestion: None,
+            slow_write: false,
+            tune: None,
         }
     }
 
@@ -101,10 +108,17 @@ impl Ours {
 
     /// The name in tables.
     pub fn name(&self) -> String {
-        match self.congestion {
-            None => format!("tsumuji {}", self.link),
-            Some(congestion) => format!("tsumuji {} {congestion}", self.link),
+        let mut name = format!("tsumuji {}", self.link);
+        if let Some(congestion) = self.congestion {
+            name += &format!(" {congestion}");
         }
+        if self.slow_write {
+            name += " slow write";
+        }
+        if let Some((_, tune)) = &self.tune {
+            name += &format!(" {tune}");
+        }
+        name
     }
 
     /// Measures once.
@@ -126,7 +140,10 @@ impl Ours {
             Op::Pingpong => pair(Kind::Pingpong),
             Op::Burst => pair(Kind::Burst),
             _ => {
-                let plan = group::Plan::of(job);
+                let plan = group::Plan {
+                    slow_write: self.slow_write,
+                    ..group::Plan::of(job)
+                };
                 let command = command("bench-serve-group");
                 let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
                 spec.congestion = self.congestion;
@@ -153,9 +170,11 @@ impl Ours {
         let nodes = job.nodes.to_string();
         if !job.op.is_pair() {
             words.extend(["--nodes", &nodes]);
+            words.extend(self.slow_write.then_some("--slow-write"));
         }
-        if let Some(congestion) = self.congestion {
-            words.extend(["--congestion", congestion.name()]);
+        let congestion = self.congestion.map(|congestion| congestion.to_string());
+        if let Some(congestion) = &congestion {
+            words.extend(["--congestion", congestion]);
         }
         let report = self.run_there(file, &words)?;
         serde_json::from_value(report["results"][0].clone())
@@ -172,6 +191,9 @@ impl Ours {
             .arg(file)
             .args(["--link", &self.link.to_string()])
             .arg("--json");
+        if let Some((table, _)) = &self.tune {
+            command.env(TUNE_VARIABLE, table);
+        }
         if let Some(slots) = self.slots {
             command.args(["--slots", &slots.to_string()]);
         }

@@ -16,7 +16,7 @@ use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
-    LinkSpec, NodeId, Options, Security, endpoint_from_env,
+    LinkSpec, NodeId, Options, Pace, Security, endpoint_from_env,
 };
 
 use crate::exchange::{ExchangeError, meet, watch};
@@ -50,6 +50,9 @@ pub struct Plan {
     pub iterations: u64,
     /// Nodes that take part, the root included.
     pub nodes: usize,
+    /// Nodes send only as fast as receivers answer.
+    #[serde(default)]
+    pub slow_write: bool,
 }
 
 impl Plan {
@@ -60,6 +63,7 @@ impl Plan {
             size: job.size,
             iterations: job.iterations,
             nodes: job.nodes,
+            slow_write: false,
         }
     }
 
@@ -83,6 +87,11 @@ impl Plan {
             },
             budget_bytes: usual.budget_bytes.max(room * self.nodes),
             send_queue_bytes: usual.send_queue_bytes.max(room),
+            pace: if self.slow_write {
+                Pace::Drain
+            } else {
+                Pace::Free
+            },
             ..usual
         }
     }
@@ -488,6 +497,7 @@ mod tests {
             size: 77,
             iterations: 5,
             nodes: 9,
+            slow_write: true,
         };
         let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!(read, plan);

@@ -1,7 +1,7 @@
 //! Benchmarks of tsumuji compared with the limits of the machine and with its peers, always within one run.
 //!
 //! [`exchange`] is our own ping-pong and burst between two processes, [`group`] our operations among several; [`flood`], [`cpu`], [`delay`] and [`sum32`]
-//! are the experiments of the paper L2RTC; [`limits`] are the same exchanges without any protocol; [`peers`] are other libraries' programs. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over
+//! are the experiments of the paper L2RTC, [`video`] is one that the paper Suci names; [`limits`] are the same exchanges without any protocol; [`peers`] are other libraries' programs. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over
 //! many sizes, [`plot`] draws the results; [`figures`] prints the table of all figures with targets; [`thresholds`] finds what is fastest here. Called by `tsumuji bench` and `tsumuji paper`.
 //!
 //! Results depend on a quiet machine: everything prints medians, spreads and ratios, and describes the machine.
@@ -29,6 +29,7 @@ pub mod sum32;
 pub mod table;
 pub mod thresholds;
 pub mod versus;
+pub mod video;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

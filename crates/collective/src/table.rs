@@ -192,6 +192,8 @@ impl Default for Table {
             rule(Broadcast, None, None, eager, Tree),
             rule(Broadcast, Some("packet"), None, None, Native),
             rule(Broadcast, Some("xdp"), None, None, Native),
+            // Of DPDK's devices, those that reach all stations by one frame.
+            rule(Broadcast, Some("dpdk"), None, None, Native),
             rule(Broadcast, None, None, Some(64 << 10), Tree),
             rule(Broadcast, None, None, None, Chain),
             rule(Reduce, Some("shm"), None, None, Tree),
@@ -336,11 +338,15 @@ mod tests {
         let again = Table::parse(&table.to_toml(), "itself").expect("own text");
         assert_eq!((&again, again.hash()), (&table, table.hash()));
         let ask = |table: &Table, link, nodes, bytes| {
+            let (link, broadcast) = match link {
+                "a dead end" => ("dpdk", false),
+                link => (link, link != "udp"),
+            };
             table.choose(Question {
                 operation: Operation::Broadcast,
                 link,
                 can: Can {
-                    broadcast: link != "udp",
+                    broadcast,
                     hosts: link == "shm+udp",
                 },
                 nodes,
@@ -348,6 +354,9 @@ mod tests {
             })
         };
         assert_eq!(ask(&table, "packet", 8, 1 << 20), Algorithm::Native);
+        assert_eq!(ask(&table, "dpdk", 8, 1 << 20), Algorithm::Native);
+        assert_eq!(ask(&table, "dpdk", 2, 1 << 20), Algorithm::Flat);
+        assert_eq!(ask(&table, "a dead end", 8, 1 << 20), Algorithm::Chain);
         assert_eq!(ask(&table, "udp", 8, 1 << 20), Algorithm::Chain);
         assert_eq!(ask(&table, "shm", 8, 1 << 20), Algorithm::Flat);
         assert_eq!(ask(&table, "shm+udp", 8, 1 << 20), Algorithm::Hosts);

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tsumuji_link::LinkAddr;
-use tsumuji_proto::{Congestion, NodeId};
+use tsumuji_proto::{CongestionKind, NodeId};
 
 use crate::endpoint::Counters;
 use crate::route::socket_towards;
@@ -50,7 +50,7 @@ pub enum AbsenceCause {
     /// Its host answers that nobody has the port.
     NoProcess,
     /// It runs another congestion control.
-    OtherCongestion(Congestion),
+    OtherCongestion(CongestionKind),
 }
 
 impl Absence {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tsumuji_link::{LinkAddr, LinkError};
-use tsumuji_proto::{Congestion, NodeId};
+use tsumuji_proto::{CongestionKind, NodeId};
 
 use crate::any_link::InterfaceName;
 use crate::bootstrap::WorkerFailure;
@@ -316,7 +316,7 @@ pub enum SendError {
         /// The peer.
         peer: NodeId,
         /// Its congestion control.
-        theirs: Congestion,
+        theirs: CongestionKind,
     },
     /// The peer is not in the table, or is this node itself.
     #[error("{peer} is not another member of this cluster")]

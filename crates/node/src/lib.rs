@@ -86,8 +86,8 @@ pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr, SealMode};
 pub use tsumuji_proto::{
-    Body, Channel, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy,
-    NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
+    Body, Channel, Congestion, CongestionKind, Datagram, Delivery, DeliveryClass, Destination,
+    Flow, FlowPolicy, NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
 pub use tuning::{Profile, ProfileError, Tuning};
 

@@ -47,7 +47,7 @@ pub struct Options {
     pub message_limit_bytes: usize,
     /// Bytes queued to one peer, with the overhead of each message, before `send` blocks and `try_send` refuses.
     pub send_queue_bytes: usize,
-    /// Congestion control: who may send how much, and how losses are repaired. Nodes with different ones do not meet.
+    /// Congestion control: who may send how much, and how losses are repaired. Nodes with different kinds do not meet.
     pub congestion: Congestion,
     /// Pace of messages: as fast as peers allow, or slower. `Endpoint::set_pace` changes it.
     pub pace: Pace,

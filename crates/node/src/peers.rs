@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use tsumuji_proto::{Congestion, Event, NodeId, SendId};
+use tsumuji_proto::{CongestionKind, Event, NodeId, SendId};
 
 use crate::error::SendError;
 
@@ -26,7 +26,7 @@ struct Peer {
     up: bool,
     dead: bool,
     /// The peer runs this congestion control and this node another one: they do not meet.
-    other: Option<Congestion>,
+    other: Option<CongestionKind>,
     /// Number of sessions that ended.
     ended_sessions: u64,
     /// Messages that failed with the peer and were not reported yet.
@@ -82,7 +82,7 @@ impl Peers {
         self.ended_sessions
     }
 
-    pub(crate) fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
+    pub(crate) fn other_congestion(&self, peer: NodeId) -> Option<CongestionKind> {
         self.get(peer)?.other
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert!(peers.is_up(PEER) && !peers.is_dead(PEER));
         peers.note(&Event::OtherCongestion {
             peer: PEER,
-            theirs: Congestion::Suci,
+            theirs: CongestionKind::Suci,
         });
         assert!(peers.is_lost(PEER) && !peers.is_dead(PEER));
         peers.reconnect(PEER);

@@ -119,8 +119,8 @@ fn a_link_fails_in_the_middle() {
         (Congestion::Credit, true, 5, true),
         (Congestion::Credit, false, 20, true),
         (Congestion::Credit, true, 20, false),
-        (Congestion::Suci, false, 5, true),
-        (Congestion::Suci, false, 20, false),
+        (Congestion::SUCI, false, 5, true),
+        (Congestion::SUCI, false, 20, false),
         (Congestion::Credit, true, 0, true),
     ]
     .into_iter()

@@ -1,6 +1,6 @@
 //! Events that the engine reports to its driver besides deliveries, and the states that it can be asked for.
 
-use crate::congestion::Congestion;
+use crate::congestion::CongestionKind;
 
 use crate::message::SendId;
 use crate::peer::pace::Pace;
@@ -68,7 +68,7 @@ pub enum Event {
         /// The peer.
         peer: NodeId,
         /// Congestion control of the peer.
-        theirs: Congestion,
+        theirs: CongestionKind,
     },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {

@@ -33,7 +33,7 @@ mod rules;
 mod suci;
 
 pub use config::{Config, PeerLink};
-pub use congestion::{Congestion, UnknownCongestion};
+pub use congestion::{Congestion, CongestionKind, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::{Direct, DirectFrame, Engine, Placement};
 pub use event::{Accounts, Destination, Event, Flow, Queued, Window};

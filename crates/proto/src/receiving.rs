@@ -84,7 +84,7 @@ impl Receiving {
     pub(crate) fn new(config: &Config) -> Self {
         match config.congestion {
             Congestion::Credit => Self::Credit(Credit::of(config)),
-            Congestion::Suci => Self::Suci(Suci::of(config)),
+            Congestion::Suci { .. } => Self::Suci(Suci::of(config)),
         }
     }
 

@@ -188,7 +188,7 @@ fn main() {
     for nodes in nodes {
         for (name, found) in [
             ("gather credit", gather(nodes, Congestion::Credit)),
-            ("gather suci", gather(nodes, Congestion::Suci)),
+            ("gather suci", gather(nodes, Congestion::SUCI)),
             ("broadcast", broadcast(nodes)),
         ] {
             println!(

@@ -55,9 +55,7 @@ fn main() -> ExitCode {
     let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = Seed::from_env_or(clock.map_or(1, |since| since.as_secs() << 24));
     if let Some((name, steps)) = chosen {
-        let congestion = Congestion::ALL
-            .into_iter()
-            .find(|known| known.name() == name);
+        let congestion = name.parse().ok();
         let steps: Result<Vec<u16>, _> = steps.split(',').map(str::parse).collect();
         let (Some(congestion), Ok(steps)) = (congestion, steps) else {
             return usage();

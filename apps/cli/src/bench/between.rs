@@ -34,8 +34,8 @@ pub(super) struct Between {
     /// Path of tsumuji on the other host [default: the same path as here]
     #[arg(long, value_name = "PATH", requires = "hosts")]
     pub(super) program: Option<PathBuf>,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again after a loss; both by a comma, to
-    /// compare them
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default:
+    /// 16]; several by commas, to compare them
     #[arg(long, value_name = "CONTROL", value_delimiter = ',')]
     pub(super) congestion: Vec<Congestion>,
     #[command(flatten)]

@@ -122,6 +122,9 @@ pub(super) struct GroupArgs {
     /// Repeat, and report medians; default: 3 beside peers, else 1
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
+    /// Nodes send only as fast as receivers answer: Suci's slow write
+    #[arg(long)]
+    slow_write: bool,
     #[command(flatten)]
     beside: Beside,
     /// Print one JSON object
@@ -138,6 +141,7 @@ pub(super) struct Asked<'a> {
     pub(super) sizes: &'a [usize],
     pub(super) iterations: Option<u64>,
     pub(super) rounds: Option<u64>,
+    pub(super) slow_write: bool,
     pub(super) json: bool,
 }
 
@@ -156,6 +160,7 @@ pub(super) fn run_group(op: Op, args: &GroupArgs, inside: bool) -> Outcome {
         sizes,
         iterations: args.iterations,
         rounds: args.rounds,
+        slow_write: args.slow_write,
         json: args.json,
     };
     run(&asked, inside)
@@ -174,7 +179,8 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
     let mut csv = pending(beside.csv.as_deref())?;
     let mut plot = pending_plot(beside.plot.as_deref())?;
-    let stage = stage(asked, inside)?;
+    let mut stage = stage(asked, inside)?;
+    stage.ours.slow_write = asked.slow_write;
     let ours: Vec<Ours> = match &asked.between.congestion[..] {
         [] => vec![stage.ours.clone()],
         several => {

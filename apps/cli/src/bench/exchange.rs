@@ -55,6 +55,7 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
             sizes: &args.size,
             iterations: args.iterations,
             rounds: args.rounds,
+            slow_write: false,
             json: args.json,
         };
         anyhow::ensure!(

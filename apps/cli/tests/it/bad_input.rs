@@ -134,7 +134,10 @@ fn options() {
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
-        (&["--congestion", "reno"], &["reno", "`credit` and `suci`"]),
+        (
+            &["--congestion", "reno"],
+            &["reno", "`credit`, `suci` and `suci:K`"],
+        ),
         (&["--link", "udp:nowhere"], &["udp:nowhere", "udp:"]),
         (
             &["--mode", "fast"],
@@ -182,7 +185,7 @@ fn options() {
     assert_refused(&["launch", "-n", "0", "--", "true"], &["0"]);
     assert_refused(&["bench", "pingpong", "--size", "huge"], &["huge"]);
     for command in [&["bench", "burst"][..], &["launch", "-n", "2"]] {
-        let words = &["reno", "`credit` and `suci`"];
+        let words = &["reno", "`credit`, `suci` and `suci:K`"];
         assert_refused(&[command, &["--congestion", "reno"]].concat(), words);
     }
 }

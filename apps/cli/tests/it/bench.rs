@@ -182,18 +182,19 @@ fn missing_peers_are_named() {
     assert!(text(&output.stderr).contains("skipped: not installed"));
 }
 
-/// Both congestion controls take their turns, each under its name.
+/// Congestion controls take their turns, each under its name.
 #[test]
 fn congestion_controls_are_compared() {
     let mut args = vec!["bench", "gather", "--nodes", "3", "--link", "udp"];
     args.extend(["--sizes", "64,3000", "--iterations", "20", "--rounds", "2"]);
-    args.extend(["--congestion", "credit,suci"]);
+    args.extend(["--congestion", "credit,suci,suci:0"]);
     let (code, report) = json(&args);
     assert_eq!(code, 0, "{report}");
     for result in report["results"].as_array().unwrap() {
         let contenders = result["contenders"].as_array().unwrap();
         let names: Vec<_> = contenders.iter().map(|one| one["name"].as_str()).collect();
-        assert_eq!(names, ["tsumuji udp credit", "tsumuji udp suci"].map(Some));
+        let wanted = ["credit", "suci", "suci:0"].map(|kind| format!("tsumuji udp {kind}"));
+        assert_eq!(names, wanted.each_ref().map(|name| Some(name.as_str())));
         assert!(contenders.iter().all(|one| one["rounds"] == 2), "{result}");
     }
 }

@@ -40,7 +40,7 @@ fn restarts_over_shared_memory() {
 #[test]
 fn restarts_over_shared_memory_under_suci() {
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
-    run(&under(Congestion::Suci, Over::Shm(job)), 30, 4, |_, _| {});
+    run(&under(Congestion::SUCI, Over::Shm(job)), 30, 4, |_, _| {});
 }
 
 fn under(congestion: Congestion, over: Over) -> Place {
@@ -68,7 +68,7 @@ fn restarts_among_hosts() {
             own_addr(node, 7_100)
         )
     });
-    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::Suci, 30)] {
+    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::SUCI, 30)] {
         let place = under(congestion, Over::Cluster(path.clone()));
         run(&place, cycles, 6, |_, _| {});
     }
@@ -81,7 +81,7 @@ fn restarts_over_udp() {
     let path = cluster_file(folder.path(), |node| {
         format!("addr = \"{}\"", own_addr(node, 7_000))
     });
-    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::Suci, 30)] {
+    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::SUCI, 30)] {
         let place = under(congestion, Over::Cluster(path.clone()));
         run(&place, cycles, 2, |_, _| {});
     }
@@ -100,7 +100,7 @@ fn restarts_over_ethernet(link: &str) {
     let path = cluster_file(folder.path(), |node| {
         format!("addr = \"{link}:n{node}\"\nmac = \"{}\"", mac(node))
     });
-    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::Suci, 15)] {
+    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::SUCI, 15)] {
         let place = under(congestion, Over::Cluster(path.clone()));
         run(&place, cycles, 3, |_, _| {});
     }
@@ -131,7 +131,7 @@ fn restarts_among_hosts_on_packet_sockets() {
     };
     let folder = tempfile::tempdir().expect("folder");
     let path = common::file(folder.path(), "cluster.toml", entry(0) + &entry(1));
-    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::Suci, 15)] {
+    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::SUCI, 15)] {
         let place = under(congestion, Over::Cluster(path.clone().into()));
         run(&place, cycles, 7, |_, _| {});
     }

@@ -35,13 +35,14 @@ fn np_is_n() {
 #[test]
 fn variables_reach_all_hosts() {
     let folder = tempfile::tempdir().unwrap();
-    let script =
-        "echo $TSUMUJI_TUNE,$TSUMUJI_LOSS,$TSUMUJI_SEED,$TSUMUJI_NODES,$ONE,$TWO,${HIDDEN-none}";
+    let script = "echo $TSUMUJI_TUNE,$TSUMUJI_LOSS,$TSUMUJI_SEED,$TSUMUJI_NODES,$TSUMUJI_CONGESTION,$ONE,$TWO,${HIDDEN-none}";
     let more = [
         "--seed",
         "7",
         "--loss",
         "0.5",
+        "--congestion",
+        "suci:7",
         "-x",
         "ONE",
         "-x",
@@ -61,7 +62,7 @@ fn variables_reach_all_hosts() {
         let output = finish(command.stdout(Stdio::piped()).spawn().unwrap());
         assert_eq!(
             lines(&output),
-            ["table.toml,0.5,7,2,1,2=2,none"; 2],
+            ["table.toml,0.5,7,2,suci:7,1,2=2,none"; 2],
             "{words:?}"
         );
     }

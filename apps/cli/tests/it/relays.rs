@@ -82,7 +82,7 @@ fn restarts_at_relays() {
         ["xdp:n0", "xdp:n1"].map(|link| relay(&["--link", link, "--slots", "2", "--json"]));
     let folder = tempfile::tempdir().unwrap();
     let path = cluster(folder.path(), NODES / 2, "");
-    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::Suci, 15)] {
+    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::SUCI, 15)] {
         let place = Place {
             congestion,
             ..Place::new(

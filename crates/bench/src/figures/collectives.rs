@@ -74,7 +74,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         let mut ours = vec![usual.clone()];
         if op == Op::Gather {
             // The two differ where many send to one.
-            ours = [Congestion::Credit, Congestion::Suci]
+            ours = [Congestion::Credit, Congestion::SUCI]
                 .map(|congestion| Ours {
                     congestion: Some(congestion),
                     ..usual.clone()

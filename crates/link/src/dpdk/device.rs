@@ -61,6 +61,8 @@ const POOL_BURSTS: u32 = 16;
 const BURSTS_OUT: u32 = 4 + 4 * 3 / 2;
 /// Mbufs that memif's driver takes from the pool at a time, since DPDK 23.03: all of them or none, even for fewer frames.
 const DRIVER_BURST_FRAMES: u32 = 32;
+/// Drivers of devices without other stations.
+const DEAD_ENDS: [&str; 3] = ["net_null", "net_ring", "net_pcap"];
 /// Descriptors of a ring where neither the user nor the driver states a number.
 const RING_FRAMES: u16 = 1024;
 /// A running device.
@@ -75,6 +77,8 @@ pub(super) struct Opened {
     pub(super) frame_bytes_least: usize,
     /// The device must stay open a while after its last frame.
     pub(super) lingers: bool,
+    /// A frame to all stations reaches them by one transmission.
+    pub(super) broadcasts: bool,
     pub(super) interface: Option<(Interface, Claim)>,
 }
 
@@ -343,6 +347,7 @@ impl Made {
                 _ => 0,
             },
             lingers: matches!(self.kind, Kind::Memif { .. }),
+            broadcasts: reaches_others(&self.spec),
             interface: self.interface,
         })
     }
@@ -417,6 +422,14 @@ fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
         Some("net_tap") => Kind::Tap,
         Some(_) => Kind::OtherVirtual,
     })
+}
+
+/// Whether frames leave towards other stations: a card, an interface, a cable to one peer or to a switch of another process. The others drop what they
+/// are given, return it or write it to a file.
+fn reaches_others(spec: &DpdkSpec) -> bool {
+    !spec
+        .driver()
+        .is_some_and(|driver| DEAD_ENDS.contains(&driver))
 }
 
 /// Removes the socket file of a server that was killed, which would keep the next one from starting. A file with a listener stays.
@@ -628,6 +641,24 @@ mod tests {
             let spec = format!("dpdk:net_memif{parameters}");
             let spec: DpdkSpec = spec.parse().expect("a device");
             assert_eq!(memif_ring_log2(&spec), log2, "{spec}");
+        }
+    }
+
+    /// Cards, interfaces and cables reach all stations by one frame, other devices nobody.
+    #[test]
+    fn dead_ends_do_not_broadcast() {
+        for (device, reaches) in [
+            ("dpdk:0000:03:00.0", true),
+            ("dpdk:net_af_packet0,iface=eth1", true),
+            ("dpdk:net_af_xdp,iface=eth1", true),
+            ("dpdk:net_memif,role=client", true),
+            ("dpdk:net_tap7", true),
+            ("dpdk:net_null0,size=64", false),
+            ("dpdk:net_ring", false),
+            ("dpdk:net_pcap1,tx_pcap=all.pcap", false),
+        ] {
+            let spec: DpdkSpec = device.parse().expect("a device");
+            assert_eq!(reaches_others(&spec), reaches, "{device}");
         }
     }
 

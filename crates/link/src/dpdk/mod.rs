@@ -197,7 +197,7 @@ impl Dpdk {
                 receive_frames: opened.receive_frames,
                 burst_frames,
                 gathers,
-                broadcast: true,
+                broadcast: opened.broadcasts,
                 lossless: false,
                 damages: true,
                 polls_by_call: false,

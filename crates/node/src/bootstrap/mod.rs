@@ -77,5 +77,5 @@ pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
 pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
 /// Version of PMI that `mpiexec` or `srun` speaks, 1 or 2, if the environment does not tell (see `foreign::pmi`).
 pub const ENV_PMI: &str = "TSUMUJI_PMI";
-/// Congestion control: `credit` or `suci`, the same for all nodes.
+/// Congestion control: `credit`, `suci` or `suci:K`, the same for all nodes apart from K.
 pub const ENV_CONGESTION: &str = "TSUMUJI_CONGESTION";

@@ -75,6 +75,21 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
+    /// Brings the repair of what `to` has not acknowledged forward, instead of after a silence of some round trips: `credit` sends the oldest frame
+    /// again, `suci` asks for permission. Does nothing if a frame left less than a round trip ago, or if all is acknowledged. Takes acknowledgements
+    /// first.
+    pub fn repair_now(&mut self, to: NodeId) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
+        core.known(to)?;
+        core.progress()?;
+        let now = core.drive.refresh_now();
+        if core.drive.engine.repair_now(now, to) {
+            core.drive.transmit(&Borrowed::NONE)?;
+            core.drive.mark_pending();
+        }
+        Ok(())
+    }
+
     /// Asks the policy again for every peer, after its decision has changed between two frames.
     pub fn regrant(&mut self) {
         let core = &mut *self.core.write();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Congestion, NodeId};
+use tsumuji_proto::{CongestionKind, NodeId};
 
 use super::{Core, Endpoint};
 use crate::absence::{Absence, AbsenceCause, Absent};
@@ -69,7 +69,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Congestion control of a peer that is not met because this node uses another one.
-    pub fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
+    pub fn other_congestion(&self, peer: NodeId) -> Option<CongestionKind> {
         self.core.read().peers.other_congestion(peer)
     }
 

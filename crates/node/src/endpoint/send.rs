@@ -32,6 +32,9 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// Interval at which `flush` checks whether peers have read direct messages.
 const READ_LOOK: Duration = Duration::from_micros(50);
 
+/// How often a peer is asked for its window while a program waits for it: often enough for programs, and few frames.
+const WINDOW_LOOK: Duration = Duration::from_millis(10);
+
 /// Limit of polls in which `listen` empties the rings, if peers keep filling them.
 const LISTEN_TURNS: u32 = 512;
 
@@ -213,6 +216,19 @@ impl<L: Link> Endpoint<L> {
         core.wait_writable((to, channel_id), bytes, timeout)
     }
 
+    /// As `wait_writable`, and until the window that the peer stated last ([`Flow::window_bytes`](crate::Flow::window_bytes), in bytes) takes the message
+    /// besides what is queued to it. A message larger than that window is accepted when nothing is queued. The peer is asked for its window meanwhile.
+    pub fn wait_window(
+        &mut self,
+        to: NodeId,
+        channel_id: u16,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        let core = &mut *self.core.write();
+        core.wait_window((to, channel_id), bytes, timeout)
+    }
+
     /// Waits until all messages are acknowledged; returns `false` after `timeout`. [`SendError::MessagesLost`] names a peer that died before, and the
     /// number of messages lost with it; the next call waits for the others.
     pub fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
@@ -261,6 +277,36 @@ impl<L: Link> Core<L> {
                 return Err(SendError::NoMemory { bytes });
             }
             self.pause_for_memory(to, left)?;
+            left = timeout.saturating_sub(start.elapsed());
+            is_last = left.is_zero();
+        }
+    }
+
+    fn wait_window(
+        &mut self,
+        (to, channel_id): (NodeId, u16),
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        let (start, mut left, mut is_last) = (Instant::now(), timeout, false);
+        loop {
+            if !self.wait_writable((to, channel_id), bytes, left)? {
+                return Ok(false);
+            }
+            // Messages in the ring are not counted in bytes, and have left the queue.
+            if self.drive.engine.window_takes(to, bytes) {
+                return Ok(true);
+            }
+            if is_last {
+                return Ok(false);
+            }
+            let now = self.drive.refresh_now();
+            self.drive.engine.ask_window(now, to);
+            self.drive.mark_pending();
+            // A peer whose window grows tells nobody who has nothing under way.
+            self.run_until(left.min(WINDOW_LOOK), |engine, intake| {
+                engine.window_takes(to, bytes) || intake.peers.is_lost(to)
+            })?;
             left = timeout.saturating_sub(start.elapsed());
             is_last = left.is_zero();
         }

@@ -37,7 +37,7 @@ fn suci_works_over_every_link() {
         return;
     };
     let options = Options {
-        congestion: Congestion::Suci,
+        congestion: Congestion::SUCI,
         ..Options::default()
     };
     let disturbed = |loss, reorder, seed| ImpairConfig {

@@ -5,8 +5,8 @@ use std::thread;
 use crate::common::{ALL, LONG, Over, inet, pair, pattern, udp};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Channel, Congestion, Endpoint, Membership, NodeId, Options, SealMode, Security,
-    SendError,
+    AnyLink, Channel, Congestion, CongestionKind, Endpoint, Membership, NodeId, Options, SealMode,
+    Security, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -25,7 +25,7 @@ fn under(congestion: Congestion) -> Options {
 fn suci_carries_all_sizes_in_order() {
     let sizes = [0, 1, 1400, 9000, 70_000, 1 << 20, 3, 65_535, 300_000];
     for over in ALL.into_iter().chain([Over::SealedUdp(SealMode::Encrypt)]) {
-        let (mut a, mut b) = pair(over, &under(Congestion::Suci));
+        let (mut a, mut b) = pair(over, &under(Congestion::SUCI));
         let peer = thread::spawn(move || {
             for (index, size) in (0..).zip(sizes) {
                 let message = b.recv(LONG).expect("recv").expect("a message");
@@ -76,14 +76,14 @@ fn different_controls_are_refused_by_name() {
         b.progress().expect("turn");
     }
     assert_eq!(a.wait_up(LONG).expect("wait"), [B], "and returns at once");
-    assert_eq!(a.other_congestion(B), Some(Congestion::Suci));
-    assert_eq!(b.other_congestion(A), Some(Congestion::Credit));
+    assert_eq!(a.other_congestion(B), Some(CongestionKind::Suci));
+    assert_eq!(b.other_congestion(A), Some(CongestionKind::Credit));
     let refused = a.wait_writable(B, 0, 100 << 20, LONG);
     assert!(matches!(
         refused,
         Err(SendError::OtherCongestion {
             peer: B,
-            theirs: Congestion::Suci
+            theirs: CongestionKind::Suci
         })
     ));
     let told = refused.expect_err("refused").to_string();

@@ -131,7 +131,7 @@ impl FlowPolicy for Closed {
 fn a_closed_policy_stops_nobody() {
     for (over, congestion) in PLAIN.into_iter().zip(Congestion::ALL).chain([
         (Over::Udp, Congestion::Credit),
-        (Over::Shm, Congestion::Suci),
+        (Over::Shm, Congestion::SUCI),
     ]) {
         let options = Options {
             congestion,
@@ -255,7 +255,7 @@ fn slow_write_follows_a_slow_receiver() {
         );
         // Under suci frames wait at the sender until they are asked for: few are in flight in any case.
         assert!(
-            congestion == Congestion::Suci || paced.in_flight_mean * 2.0 <= free.in_flight_mean,
+            congestion == Congestion::SUCI || paced.in_flight_mean * 2.0 <= free.in_flight_mean,
             "{over:?}: {:.1} of {:.1}",
             paced.in_flight_mean,
             free.in_flight_mean
@@ -304,7 +304,7 @@ fn overtaken_frames_of_shared_memory() {
             let engine = counters.engine;
             let gaps = engine.drops.get(tsumuji_proto::Drop::Gap);
             let noticed = (gaps > 0, engine.nacks > 0);
-            let dropped = congestion == Congestion::Suci;
+            let dropped = congestion == Congestion::SUCI;
             assert_eq!(noticed, (dropped, dropped), "{congestion}: {engine:?}");
         }
     }

@@ -23,5 +23,6 @@ mod polling;
 mod posts;
 mod references;
 mod silence;
+mod stopped;
 mod together;
 mod tuning;

@@ -51,7 +51,7 @@ fn messages_land_where_they_are_posted() {
     let ways = [
         (ProgressBy::Assistant, Congestion::Credit),
         (ProgressBy::Program, Congestion::Credit),
-        (ProgressBy::Assistant, Congestion::Suci),
+        (ProgressBy::Assistant, Congestion::SUCI),
     ];
     for (over, (progress, congestion)) in
         ALL.into_iter().flat_map(|over| ways.map(|way| (over, way)))

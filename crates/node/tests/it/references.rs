@@ -39,7 +39,7 @@ fn references_follow_all_other_messages() {
     for (progress, congestion, seed) in [
         (ProgressBy::Assistant, Congestion::Credit, 1),
         (ProgressBy::Program, Congestion::Credit, 2),
-        (ProgressBy::Assistant, Congestion::Suci, 3),
+        (ProgressBy::Assistant, Congestion::SUCI, 3),
     ] {
         let options = Options {
             progress,
@@ -105,7 +105,7 @@ fn references_follow_all_other_messages() {
         );
         let direct = a.counters().engine.direct_messages;
         println!("{progress:?}, {congestion:?}: {direct} of {MESSAGES} directly");
-        assert!(direct > 100 || congestion == Congestion::Suci, "{direct}");
+        assert!(direct > 100 || congestion == Congestion::SUCI, "{direct}");
         drop(receiver.join().expect("receiver"));
     }
 }

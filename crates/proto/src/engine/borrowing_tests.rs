@@ -2,6 +2,7 @@
 
 use super::tests::{MINUTE, Wire, body, config};
 use super::*;
+use crate::congestion::Congestion;
 use crate::message::{Borrowed, Payload, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
@@ -143,7 +144,7 @@ fn bytes_of_another_message_never_leave() {
     for (congestion, scatters, seed) in [
         (Congestion::Credit, false, 1),
         (Congestion::Credit, true, 2),
-        (Congestion::Suci, false, 3),
+        (Congestion::SUCI, false, 3),
     ] {
         let mut wire = Wire::under(3, congestion);
         wire.run(MINUTE, |wire| {

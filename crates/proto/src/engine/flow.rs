@@ -1,4 +1,4 @@
-//! Flow control by the program: windows that change at any time, and policies.
+//! Flow control by the program: windows that change at any time, policies, and what it wants to know or repair now.
 //!
 //! Called by the driver for its program. A change holds for what is granted from now on: credit is never taken back, so the bound of R-21
 //! holds at every moment.
@@ -9,8 +9,11 @@ use super::Engine;
 use crate::event::Window;
 use crate::peer::pace::Pace;
 use crate::policy::FlowPolicy;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use tsumuji_wire::NodeId;
+
+/// A peer is asked for its window at most this often: many round trips of a local network, and a program may ask in a loop.
+const WINDOW_ASKED_EACH: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// State of what peers may send ahead.
@@ -82,5 +85,49 @@ impl Engine {
         receiving.regrant(members);
         self.review_direct();
         self.feed_hungry();
+    }
+
+    /// Whether a message of `bytes` fits the window that `peer` stated last, less what is queued to it. A message larger than that window fits when
+    /// nothing is queued.
+    pub fn window_takes(&self, peer: NodeId, bytes: usize) -> bool {
+        self.peer(peer).is_some_and(|peer| {
+            peer.send.queued_messages() == 0
+                || peer.send.queued_bytes().saturating_add(bytes) <= peer.window_bytes
+        })
+    }
+
+    /// Asks `peer` for its window, which its acknowledgement states, unless it was asked a moment ago.
+    pub fn ask_window(&mut self, now: Instant, peer: NodeId) {
+        let Some(state) = self.peer_mut(peer) else {
+            return;
+        };
+        if state.is_up() && now.since(state.last_ping) >= WINDOW_ASKED_EACH {
+            state.last_ping = now;
+            state.ping_due = true;
+            self.enqueue(peer, now);
+        }
+    }
+
+    /// Brings forward what silence would do about frames that `peer` has not acknowledged: `credit` probes, `suci` asks. Returns `false`
+    /// if there are none, or if a frame left less than a round trip ago, so that no answer can have come; after a probe, less than 1 ms ago.
+    pub fn repair_now(&mut self, now: Instant, peer: NodeId) -> bool {
+        let Some(state) = self
+            .peers
+            .get_mut(usize::from(peer.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return false;
+        };
+        if !state.is_up() {
+            return false;
+        }
+        let super::Shared { pool, counters, .. } = &mut self.shared;
+        let (heard, lossless) = (state.last_heard, state.link.lossless);
+        let Some(asks) = state.send.hurry(now, heard, lossless, pool, counters) else {
+            return false;
+        };
+        state.ping_due |= asks;
+        self.enqueue(peer, now);
+        true
     }
 }

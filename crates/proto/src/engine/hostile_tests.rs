@@ -4,6 +4,7 @@
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
+use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::message::Borrowed;
 use crate::numbers::FIRST_NUMBER;
@@ -282,7 +283,7 @@ fn fragments_cut_otherwise() {
 #[test]
 fn datagrams_without_a_stamp() {
     static ZEROS: [u8; 16] = [0; 16];
-    for congestion in [Congestion::Credit, Congestion::Suci] {
+    for congestion in [Congestion::Credit, Congestion::SUCI] {
         let mut wire = pair_under(congestion);
         for bytes in 0..=16 {
             let forged = Data {

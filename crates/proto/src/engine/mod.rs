@@ -31,7 +31,7 @@ use self::placement::{BorrowedPlace, Guess};
 use self::timers::Doubt;
 use crate::alarms::Alarms;
 use crate::config::{Config, PeerLink};
-use crate::congestion::Congestion;
+use crate::congestion::CongestionKind;
 use crate::counters::Counters;
 use crate::datagrams::Datagrams;
 use crate::event::{Accounts, Event, Flow};
@@ -137,7 +137,7 @@ impl Engine {
             config.frame_bytes
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
-        if config.congestion == Congestion::Suci {
+        if config.congestion.kind() == CongestionKind::Suci {
             config.ring_bytes = 0; // under `suci` every message has a number
         }
         let shared = Shared {

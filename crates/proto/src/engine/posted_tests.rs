@@ -2,6 +2,7 @@
 
 use super::tests::{Wire, body};
 use super::*;
+use crate::congestion::Congestion;
 use crate::time::Duration;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +41,7 @@ fn delivered(wire: &Wire) -> usize {
 /// that are longer than their buffer do not.
 #[test]
 fn long_messages_land_there() {
-    for congestion in [Congestion::Credit, Congestion::Suci] {
+    for congestion in [Congestion::Credit, Congestion::SUCI] {
         for (scatters, loss) in [(false, 0), (true, 0), (false, 10), (true, 10)] {
             let mut wire = Wire::under(2, congestion);
             (wire.scatters, wire.loss_percent) = (scatters, loss);

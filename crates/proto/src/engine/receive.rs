@@ -3,7 +3,7 @@
 use super::direct::{self, tell_again};
 use super::placement::Guess;
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame};
-use crate::congestion::Congestion;
+use crate::congestion::CongestionKind;
 use crate::counters::Drop;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
@@ -130,6 +130,7 @@ impl Engine {
         peer.send.on_terms(now, ack);
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
+            peer.direct.set(Talk::WORD_DUE, true); // the window is asked for, too
         }
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, ready, now);
@@ -171,7 +172,7 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
-        if Congestion::of_flags(hello.flags) != shared.config.congestion {
+        if CongestionKind::of_flags(hello.flags) != shared.config.congestion.kind() {
             // The peer is to learn why no session begins; it is not asked for anything.
             peer.session.welcome_due = Some(hello.nonce);
             self.enqueue(hello.source, now);
@@ -313,8 +314,8 @@ fn take_ack(
 /// Refuses a welcome from a peer with another congestion control, and tells the program once. A hello is not checked here: anybody may forge
 /// one.
 fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
-    let theirs = Congestion::of_flags(hello.flags);
-    if theirs == shared.config.congestion {
+    let theirs = CongestionKind::of_flags(hello.flags);
+    if theirs == shared.config.congestion.kind() {
         return Ok(());
     }
     if !core::mem::replace(&mut peer.told_other_congestion, true) {

@@ -2,6 +2,7 @@
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
+use crate::congestion::Congestion;
 use crate::event::Destination;
 use crate::message::{Payload, SubmitError};
 use crate::time::Duration;

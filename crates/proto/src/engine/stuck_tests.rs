@@ -3,6 +3,7 @@
 use super::hostile_tests::*;
 use super::tests::{Wire, body};
 use super::*;
+use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::message::Payload;
 use crate::numbers::FIRST_NUMBER;

@@ -2,6 +2,7 @@
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
+use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::message::Borrowed;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW};
@@ -13,7 +14,11 @@ use tsumuji_wire::{Ack, Channel, Data, Frame, Permit, flags};
 
 /// Two nodes with a session. Node 1 is tested; the engine of node 0 is not used further.
 fn pair() -> Wire {
-    let mut wire = Wire::under(2, Congestion::Suci);
+    pair_under(Congestion::SUCI)
+}
+
+fn pair_under(congestion: Congestion) -> Wire {
+    let mut wire = Wire::under(2, congestion);
     wire.run(MINUTE, |wire| {
         wire.nodes[0].engine.is_up(NodeId(1)) && wire.nodes[1].engine.is_up(NodeId(0))
     });
@@ -60,7 +65,21 @@ fn data(wire: &mut Wire, number: u64) {
 }
 
 fn answer(wire: &mut Wire, bits: u8, number: u64, window: u64) {
+    let ack = ack(wire, bits, number, window);
+    forge(wire, |slot| ack.write(slot));
+}
+
+/// An acknowledgement of nothing that states so much free memory.
+fn state_window(wire: &mut Wire, window_kib: u32) {
     let ack = Ack {
+        window_kib,
+        ..ack(wire, 0, 0, 256)
+    };
+    forge(wire, |slot| ack.write(slot));
+}
+
+fn ack(wire: &Wire, bits: u8, number: u64, window: u64) -> Ack<'static> {
+    Ack {
         source: NodeId(0),
         destination: NodeId(1),
         flags: bits,
@@ -70,8 +89,7 @@ fn answer(wire: &mut Wire, bits: u8, number: u64, window: u64) {
         window_kib: 0,
         ack_delay_us: 0,
         bitmap: &[],
-    };
-    forge(wire, |slot| ack.write(slot));
+    }
 }
 
 fn permit(wire: &Wire, round: u32, number: u64, frames: u32) -> Permit {
@@ -197,10 +215,10 @@ fn overflow_is_refused_and_comes_again() {
 }
 
 /// S1: a message stays queued until it is acknowledged. S2: an acknowledgement frees it. S3: after a NACK all frames from there on are sent again
-/// under the same numbers, after permission was asked for and as far as it was given.
+/// under the same numbers; with K = 0, after permission was asked for and as far as it was given.
 #[test]
 fn sender_repeats_only_what_was_granted() {
-    let mut wire = pair();
+    let mut wire = pair_under(Congestion::SUCI_ASKING);
     for message in 0..5 {
         wire.send(1, 0, Channel::ordered(0), body(message, 10));
     }
@@ -234,6 +252,66 @@ fn sender_repeats_only_what_was_granted() {
     assert_eq!(wire.queued(1, 0), 0);
     let counters = wire.nodes[1].engine.counters();
     assert_eq!((counters.retransmitted_frames, counters.asks), (3, 1));
+}
+
+/// S3 up to K: a NACK has a queue of K frames sent again at once, and new ones follow; a NACK that names the same number once more has the sender
+/// ask. One frame more than K is congestion, which it asks about at once.
+#[test]
+fn short_queue_is_repeated_unasked() {
+    let k = u64::from(Congestion::UNASKED_FRAMES);
+    for congested in [false, true] {
+        let mut wire = pair();
+        let messages = k + u64::from(congested);
+        let all: Vec<String> = (0..messages)
+            .map(|number| format!("data {number}"))
+            .collect();
+        for message in 0..messages {
+            wire.send(1, 0, Channel::ordered(0), body(message as usize, 10));
+        }
+        assert_eq!(said(&mut wire), all);
+        wire.send(1, 0, Channel::ordered(0), body(messages as usize, 10));
+        let new = format!("data {messages}");
+        assert_eq!(said(&mut wire), [&*new]);
+        answer(&mut wire, 0, 1, 256);
+        answer(&mut wire, flags::NACK, 1, 256);
+        if congested {
+            assert_eq!(said(&mut wire), [format!("ask 1: 1 +{messages}")]);
+            continue;
+        }
+        let mut again = all[1..].to_vec();
+        again.push(new);
+        assert_eq!(said(&mut wire), again);
+        let late = permit(&wire, 0, 1, u32::MAX);
+        forge(&mut wire, |slot| late.write_grant(slot));
+        assert_eq!(said(&mut wire), Vec::<String>::new(), "once");
+        answer(&mut wire, flags::NACK, 1, 256);
+        assert_eq!(said(&mut wire), [format!("ask 2: 1 +{messages}")]);
+        // The next number begins anew.
+        answer(&mut wire, flags::NACK, 2, 256);
+        assert_eq!(
+            said(&mut wire),
+            Vec::<String>::new(),
+            "permission is awaited"
+        );
+        let grant = permit(&wire, 2, 2, u32::MAX);
+        forge(&mut wire, |slot| grant.write_grant(slot));
+        assert_eq!(said(&mut wire), again[1..]);
+        answer(&mut wire, flags::NACK, 3, 256);
+        assert_eq!(said(&mut wire), again[2..]);
+        let counters = wire.nodes[1].engine.counters();
+        let frames = 3 * messages - 3;
+        assert_eq!((counters.retransmitted_frames, counters.asks), (frames, 1));
+    }
+}
+
+/// What memory refused is asked for, however little it is: the receiver grants it when there is room.
+#[test]
+fn refused_frames_are_asked_for() {
+    let mut wire = pair();
+    wire.send(1, 0, Channel::ordered(0), body(1, 10));
+    assert_eq!(said(&mut wire), ["data 0"]);
+    answer(&mut wire, flags::NACK | flags::REFUSED, 0, 0);
+    assert_eq!(said(&mut wire), ["ask 1: 0 +1"]);
 }
 
 /// No more than the window leaves; a sender with a closed window asks, because the acknowledgement that opened it may be lost.
@@ -287,6 +365,72 @@ fn lost_permission_is_asked_for_again() {
     assert_eq!(said(&mut wire), ["data 0"]);
 }
 
+/// The program brings forward what silence would do: `suci` asks, `credit` sends the oldest frame again. A round trip must have passed since the
+/// last frame left, and something must be unanswered.
+#[test]
+fn repair_is_brought_forward() {
+    for (congestion, repair) in [
+        (Congestion::SUCI, "ask 1: 0 +2"),
+        (Congestion::Credit, "data 2"),
+    ] {
+        let mut wire = pair_under(congestion);
+        let hurry = |wire: &mut Wire, after: Duration| {
+            wire.now += after;
+            wire.nodes[1].engine.repair_now(wire.now, NodeId(0))
+        };
+        let (soon, late) = (Duration::from_micros(200), Duration::from_millis(1));
+        assert!(!hurry(&mut wire, late), "nothing is unanswered");
+        for message in 0..2 {
+            wire.send(1, 0, Channel::ordered(0), body(message, 10));
+            assert_eq!(said(&mut wire), [format!("data {message}")]);
+        }
+        assert!(!hurry(&mut wire, soon), "too early");
+        assert!(hurry(&mut wire, late));
+        assert!(!hurry(&mut wire, soon), "twice");
+        assert_eq!(said(&mut wire), [repair]);
+        assert!(hurry(&mut wire, late), "no longer silence is waited for");
+        assert_eq!(said(&mut wire).len(), 1);
+        assert_eq!(wire.nodes[1].engine.counters().probes, 2);
+    }
+}
+
+/// An ack that asks is answered by an ack, which states the window, also where data could carry the acknowledgement. A message fits the window
+/// if what is queued leaves room for it, or if nothing is queued.
+#[test]
+fn windows_are_asked_for() {
+    let mut wire = pair_under(Congestion::Credit);
+    wire.send(1, 0, Channel::ordered(0), body(1, 10));
+    answer(&mut wire, flags::ACK_NOW, 0, 256);
+    let heard = said(&mut wire);
+    assert!(
+        heard[0].starts_with("ack 0") && heard[1] == "data 0",
+        "{heard:?}"
+    );
+    let engine = &mut wire.nodes[1].engine;
+    assert_eq!(engine.flow(NodeId(0)).unwrap().window_bytes, 0);
+    assert!(!engine.window_takes(NodeId(0), 1), "one is queued");
+    for (pause_us, asked) in [(2_000, 1), (100, 0), (1_000, 1)] {
+        wire.now += Duration::from_micros(pause_us);
+        let now = wire.now;
+        wire.nodes[1].engine.ask_window(now, NodeId(0));
+        let acks = said(&mut wire)
+            .iter()
+            .filter(|said| said.starts_with("ack"))
+            .count();
+        assert_eq!(acks, asked, "after {pause_us} us");
+    }
+    state_window(&mut wire, 1);
+    let engine = &mut wire.nodes[1].engine;
+    let queued = engine.flow(NodeId(0)).unwrap().queued_bytes;
+    assert!(engine.window_takes(NodeId(0), 1024 - queued));
+    assert!(!engine.window_takes(NodeId(0), 1025 - queued));
+    answer(&mut wire, 0, 1, 256);
+    assert!(
+        wire.nodes[1].engine.window_takes(NodeId(0), 5000),
+        "nothing is queued"
+    );
+}
+
 /// An ask about frames that have arrived is answered by an acknowledgement; one about frames that cannot have been sent, or of an earlier round, is
 /// not answered.
 #[test]
@@ -316,9 +460,9 @@ fn asks_are_looked_at() {
 #[test]
 fn other_congestion_control_is_refused_by_name() {
     let mut wire = Wire::new(2);
-    wire.nodes[1] = Wire::node(1, 101, 2, wire.now, Congestion::Suci);
+    wire.nodes[1] = Wire::node(1, 101, 2, wire.now, Congestion::SUCI);
     wire.run(Duration::from_millis(500), |_| false);
-    for (node, theirs) in [(0, Congestion::Suci), (1, Congestion::Credit)] {
+    for (node, theirs) in [(0, CongestionKind::Suci), (1, CongestionKind::Credit)] {
         let peer = NodeId(1 - node as u16);
         let node = &wire.nodes[node];
         assert!(!node.engine.is_up(peer));

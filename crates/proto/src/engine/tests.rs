@@ -1,6 +1,7 @@
 //! Engines joined by a small seeded wire in virtual time. The large scenarios are in `sim`.
 
 use super::*;
+use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::event::Destination;
 use crate::memory::charge;

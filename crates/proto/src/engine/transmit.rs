@@ -133,7 +133,7 @@ fn write_control(now: Instant, peer: &mut Peer, shared: &mut Shared, slot: &mut 
     let hello = Hello {
         source: config.me,
         destination: peer.id,
-        flags: config.congestion.flags(),
+        flags: config.congestion.kind().flags(),
         incarnation: config.incarnation,
         pairing: session.pairing,
         nonce: 0,

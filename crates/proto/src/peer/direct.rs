@@ -16,7 +16,7 @@ impl Talk {
     pub(crate) const PERMITTED: Self = Self(1);
     /// This node takes direct messages, as the peer was told last or is to be told.
     pub(crate) const OPEN: Self = Self(1 << 1);
-    /// The peer is to be told, in an ack of its own, whether this node takes direct messages.
+    /// The peer is to be told in an ack of its own whether this node takes direct messages, or what its window is.
     pub(crate) const WORD_DUE: Self = Self(1 << 2);
     /// No frame of this session has come from the peer: it may have missed what it was told.
     pub(crate) const UNHEARD: Self = Self(1 << 3);

@@ -13,6 +13,9 @@ const REORDERING_FRAMES_MAX: u64 = 64;
 /// How long the peer may delay an acknowledgement; part of every time-out.
 pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
 
+/// Time between probes that a program brings forward, at least: it may call in a loop while the peer does not run.
+const HURRIED_APART: Duration = Duration::from_millis(1);
+
 /// Loss detection by overtaking.
 #[derive(Debug)]
 pub(super) struct Overtaken {
@@ -135,6 +138,16 @@ impl Silence {
     /// Probes since the last answer.
     pub(super) fn probes(&self) -> u32 {
         self.backoff
+    }
+
+    /// Whether the program may bring the next probe forward: a round trip ago or longer something was last sent or answered, so that an answer would
+    /// have come. `in_flight` as in `probe_at`.
+    pub(super) fn may_hurry(&self, now: Instant, rtt: &Rtt, in_flight: bool) -> bool {
+        let apart = match self.backoff {
+            0 => rtt.smoothed,
+            _ => rtt.smoothed.max(HURRIED_APART),
+        };
+        (in_flight || self.blocked_since.is_some()) && now >= self.quiet_since + apart
     }
 
     /// Notes that a probe leaves; the next one waits longer.

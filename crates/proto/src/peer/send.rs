@@ -68,14 +68,18 @@ impl Control {
     fn new(congestion: Congestion) -> Self {
         match congestion {
             Congestion::Credit => Self::Credit(Selective::new()),
-            Congestion::Suci => Self::Suci(Box::new(GoBack::new())),
+            Congestion::Suci { unasked_frames } => {
+                Self::Suci(Box::new(GoBack::new(unasked_frames)))
+            }
         }
     }
 
-    const fn congestion(&self) -> Congestion {
+    fn congestion(&self) -> Congestion {
         match self {
             Self::Credit(_) => Congestion::Credit,
-            Self::Suci(_) => Congestion::Suci,
+            Self::Suci(control) => Congestion::Suci {
+                unasked_frames: control.unasked_frames,
+            },
         }
     }
 }
@@ -514,6 +518,31 @@ impl Send {
             &mut self.control,
             on_timeout(now, last_heard, lossless, ledger)
         )
+    }
+
+    /// Brings forward what silence would do, unless that is too early. `Some(true)`: an acknowledgement is to be requested.
+    #[cold]
+    pub(crate) fn hurry(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<bool> {
+        if !control!(&self.control, may_hurry(now, &self.rtt)) {
+            return None;
+        }
+        let ledger = Ledger {
+            rtt: &mut self.rtt,
+            queue: &mut self.queue,
+            pool,
+            counters,
+        };
+        Some(control!(
+            &mut self.control,
+            on_silence(now, last_heard, lossless, ledger)
+        ))
     }
 
     /// Fails all messages, because the session has ended; returns how many there were.

@@ -127,7 +127,7 @@ fn shares_as_it_says(congestion: Congestion) {
     let delay = match congestion {
         Congestion::Credit => 5..20,
         // Under `suci` what is overtaken is sent again, by most senders all the time: no share would be seen.
-        Congestion::Suci => 10..11,
+        Congestion::Suci { .. } => 10..11,
     };
     let mut net = Net::new(Seed::from_env_or(404))
         .rate_mbit(1_000)
@@ -235,7 +235,7 @@ fn nonsense_does_no_harm(congestion: Congestion) {
             net.run_until_idle();
             // Under `suci` rings overflow, and are repaired.
             let full = net.receive_full(nodes[0]);
-            net.check(full == 0 || congestion == Congestion::Suci, || {
+            net.check(full == 0 || congestion == Congestion::SUCI, || {
                 format!("{answers:?}: {full} overflowed")
             });
         }
@@ -266,7 +266,7 @@ fn a_policy_permits_repairs() {
     let nodes = net.star(
         5,
         &Config {
-            congestion: Congestion::Suci,
+            congestion: Congestion::SUCI,
             ..config()
         },
     );

@@ -4,39 +4,87 @@
 mod scenarios;
 
 use scenarios::config;
-use tsumuji_proto::{Channel, Config, Congestion, Counters, Drop, Duration, Event};
+use tsumuji_proto::{Channel, Config, Congestion, CongestionKind, Counters, Drop, Duration, Event};
 use tsumuji_sim::{Net, Pace, Seed};
 
-const CONGESTION: Congestion = Congestion::Suci;
+const CONGESTION: Congestion = Congestion::SUCI;
+
+/// The rules with this K.
+fn with_k(unasked_frames: u16) -> Config {
+    Config {
+        congestion: Congestion::Suci { unasked_frames },
+        ..config()
+    }
+}
 
 /// Lossy wires: what comes after a gap is dropped under its own reason, what came before is acknowledged again, losses are called
-/// and asked about, and nothing at all is sent again that was not granted.
+/// and asked about. With K = 0 nothing at all is sent again that was not granted; with more, K frames for each NACK besides.
 #[test]
 fn losses_are_repaired_by_permission() {
-    for seed in Seed::several(12_000, 5) {
-        let mut net = Net::new(seed)
-            .rate_mbit(1_000)
-            .loss_percent(3)
-            .duplicate_percent(2);
-        let (a, b) = net.pair(config());
-        net.stream(a, b, Channel::ordered(0), 64 << 10, 20);
-        net.run_until_idle();
-        assert_eq!(net.deliveries(b).len(), 20);
-        let (here, there) = (counters(&net, a), counters(&net, b));
-        for (what, count) in [
-            ("gaps", there.drops.get(Drop::Gap)),
-            ("old numbers", there.drops.get(Drop::Duplicate)),
-            ("nacks", there.nacks),
-            ("asks", here.asks),
-            ("grants", there.grants),
-            ("sent again", here.retransmitted_frames),
-        ] {
-            net.check(count > 0, || format!("no {what}"));
+    for (k, seeds) in [(0, 12_000), (Congestion::UNASKED_FRAMES, 12_020)] {
+        for seed in Seed::several(seeds, 5) {
+            let mut net = Net::new(seed)
+                .rate_mbit(1_000)
+                .loss_percent(3)
+                .duplicate_percent(2);
+            // K is the sender's own affair: the receiver has another one.
+            let (a, b) = (net.node(with_k(k)), net.node(with_k(7)));
+            net.connect(a, b);
+            net.stream(a, b, Channel::ordered(0), 64 << 10, 20);
+            net.run_until_idle();
+            assert_eq!(net.deliveries(b).len(), 20);
+            let (here, there) = (counters(&net, a), counters(&net, b));
+            for (what, count) in [
+                ("gaps", there.drops.get(Drop::Gap)),
+                ("old numbers", there.drops.get(Drop::Duplicate)),
+                ("nacks", there.nacks),
+                ("asks", here.asks),
+                ("grants", there.grants),
+                ("sent again", here.retransmitted_frames),
+            ] {
+                net.check(count > 0, || format!("K = {k}: no {what}"));
+            }
+            let permitted = there.granted_frames + u64::from(k) * there.nacks;
+            net.check(here.retransmitted_frames <= permitted, || {
+                format!("K = {k}: more sent again than permitted: {here:?}, {there:?}")
+            });
+            assert_eq!((here.nacks, here.grants, there.asks), (0, 0, 0));
         }
-        net.check(here.retransmitted_frames <= there.granted_frames, || {
-            format!("more sent again than granted: {here:?}, {there:?}")
+    }
+}
+
+/// A queue that never exceeds K is sent again unasked: the sender asks only after silence, or where the same number is lost twice. Its window
+/// keeps the queue short, and less of it would make the sender ask for nearly every loss.
+#[test]
+fn short_queues_are_repeated_unasked() {
+    const FRAMES: u16 = 8;
+    let run = |seed, k: u16| {
+        let mut net = Net::new(seed).rate_mbit(1_000).loss_percent(2);
+        let (a, b) = (net.node(with_k(k)), net.node(with_k(k)));
+        net.call(b, |engine, _| engine.set_window(usize::from(FRAMES)));
+        net.connect(a, b);
+        net.stream(a, b, Channel::ordered(0), 1_000, 2_000);
+        net.run_until_idle();
+        assert_eq!(net.deliveries(b).len(), 2_000);
+        let (here, there) = (counters(&net, a), counters(&net, b));
+        net.check(here.asks <= here.probes || k == 0, || {
+            format!("K = {k}: asks without silence: {here:?}")
         });
-        assert_eq!((here.nacks, here.grants, there.asks), (0, 0, 0));
+        net.check(there.nacks > 20, || format!("K = {k}: {there:?}"));
+        (net, here, there)
+    };
+    for seed in Seed::several(12_040, 5) {
+        let (net, here, there) = run(seed, FRAMES);
+        net.check(here.retransmitted_frames > there.granted_frames, || {
+            format!("nothing was sent again unasked: {here:?}, {there:?}")
+        });
+        let (net, asking, _) = run(seed, 0);
+        net.check(asking.asks > 2 * here.asks, || {
+            format!(
+                "K = 0 asks {}, K = {FRAMES} asks {}",
+                asking.asks, here.asks
+            )
+        });
     }
 }
 
@@ -176,8 +224,8 @@ fn mixed_cluster_is_refused() {
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.deliveries(nodes[1]).len(), 10);
     for (node, peer, theirs) in [
-        (nodes[0], other, Congestion::Credit),
-        (other, nodes[0], Congestion::Suci),
+        (nodes[0], other, CongestionKind::Credit),
+        (other, nodes[0], CongestionKind::Suci),
     ] {
         let told = Event::OtherCongestion { peer, theirs };
         let times = net.events(node).iter().filter(|(_, event)| *event == told);

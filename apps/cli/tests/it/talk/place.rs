@@ -99,7 +99,7 @@ impl Place {
         command
             .args(["--exact", self.entry, "--nocapture", "--test-threads=1"])
             .env(NODE_ENV, node.to_string())
-            .env(ENV_CONGESTION, self.congestion.name())
+            .env(ENV_CONGESTION, self.congestion.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         match &self.key {

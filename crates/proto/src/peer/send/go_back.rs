@@ -1,5 +1,5 @@
-//! Sending half of `suci`: a frame keeps its number until it is acknowledged; after a loss, all frames from there on wait for permission to be sent
-//! again (S1 to S3 of the paper; ).
+//! Sending half of `suci`: a frame keeps its number until it is acknowledged; after a loss, all frames from there on are sent again, at once if they
+//! are few, else with permission (S1 to S3 of the paper and its congestion control; ).
 //!
 //! Called by `send` through `Sending`, and by `engine::transmit` for the ask that leaves.
 //!
@@ -30,6 +30,8 @@ struct Sent {
 
 #[derive(Debug)]
 pub(crate) struct GoBack {
+    /// K: a NACK has this many frames at most sent again without permission.
+    pub(super) unasked_frames: u16,
     sent: VecDeque<Sent>,
     /// Lowest number that is not acknowledged.
     base: u64,
@@ -44,10 +46,12 @@ pub(crate) struct GoBack {
     /// How often frames were found lost.
     round: u32,
     ask_due: bool,
+    /// A NACK of a number below this has the sender ask: that one was sent again without permission before.
+    unasked_from: u64,
     /// Numbers below this were sent twice or asked about, so that their acknowledgements give no round-trip sample.
     timed_from: u64,
     silence: Silence,
-    /// How often the lowest unacknowledged frame was sent again, with permission and without a refusal by memory.
+    /// How often the lowest unacknowledged frame was sent again without a refusal by memory.
     repeats: u32,
     repeating_since: Instant,
 }
@@ -63,8 +67,9 @@ pub(crate) struct Ask {
 }
 
 impl GoBack {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(unasked_frames: u16) -> Self {
         Self {
+            unasked_frames,
             sent: VecDeque::new(),
             base: FIRST_NUMBER,
             cursor: FIRST_NUMBER,
@@ -73,6 +78,7 @@ impl GoBack {
             granted: FIRST_NUMBER,
             round: 0,
             ask_due: false,
+            unasked_from: FIRST_NUMBER,
             timed_from: FIRST_NUMBER,
             silence: Silence::new(),
             repeats: 0,
@@ -99,11 +105,19 @@ impl GoBack {
         self.ask_due = true;
     }
 
-    /// Takes a NACK: the receiver misses the number, and dropped what came after it (S3).
-    fn on_nack(&mut self, number_low: u32) {
+    /// Takes a NACK: the receiver misses the number, and dropped what came after it (S3). A queue of up to K frames is sent again at once. A longer
+    /// one means congestion; so does a second NACK of the same number. What memory refused waits for room, of which the receiver knows.
+    fn on_nack(&mut self, number_low: u32, refused: bool) {
         // The number of an earlier NACK has been acknowledged; a NACK while permission is awaited is nothing new.
-        if expand(number_low, self.base) == self.base && self.cursor > self.base {
-            self.go_back();
+        if expand(number_low, self.base) != self.base || self.cursor == self.base {
+            return;
+        }
+        self.go_back();
+        let few = self.sent.len() <= usize::from(self.unasked_frames);
+        if few && !refused && self.base >= self.unasked_from {
+            self.granted = self.next();
+            self.ask_due = false;
+            self.unasked_from = self.base + 1;
         }
     }
 
@@ -234,11 +248,12 @@ impl Sending for GoBack {
 
     fn on_terms(&mut self, _: Instant, ack: &Ack<'_>, _: &Rtt, _: &mut Queue) {
         self.on_window(ack.ack, ack.credit);
-        if ack.flags & flags::REFUSED != 0 {
+        let refused = ack.flags & flags::REFUSED != 0;
+        if refused {
             self.repeats = 0; // the receiver's memory is full, and nothing is stuck
         }
         if ack.flags & flags::NACK != 0 {
-            self.on_nack(ack.ack);
+            self.on_nack(ack.ack, refused);
         }
     }
 
@@ -250,19 +265,17 @@ impl Sending for GoBack {
         self.silence.probe_at(!self.sent.is_empty())
     }
 
-    fn on_timeout(
+    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool {
+        self.silence.may_hurry(now, rtt, !self.sent.is_empty())
+    }
+
+    fn on_silence(
         &mut self,
         now: Instant,
         _last_heard: Instant,
         _lossless: bool,
         ledger: Ledger<'_>,
     ) -> bool {
-        if !ledger.queue.has_backlog() {
-            self.silence.on_credit(); // what was blocked was dropped
-        }
-        if self.deadline().is_none_or(|at| now < at) {
-            return false;
-        }
         ledger.counters.probes += 1;
         self.silence.on_probe(now, ledger.rtt);
         if self.cursor > self.base {
@@ -271,6 +284,22 @@ impl Sending for GoBack {
         self.timed_from = self.next();
         self.ask_due = true;
         false
+    }
+
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        ledger: Ledger<'_>,
+    ) -> bool {
+        if !ledger.queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked was dropped
+        }
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.on_silence(now, last_heard, lossless, ledger)
     }
 
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {

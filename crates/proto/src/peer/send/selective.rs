@@ -215,7 +215,11 @@ impl Sending for Selective {
         ahead.cast_signed() > CREDIT_FRAMES_MAX
     }
 
-    fn on_timeout(
+    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool {
+        (self.silence).may_hurry(now, rtt, self.flight.in_flight() > 0)
+    }
+
+    fn on_silence(
         &mut self,
         now: Instant,
         last_heard: Instant,
@@ -228,18 +232,6 @@ impl Sending for Selective {
             counters,
             ..
         } = ledger;
-        if !queue.has_backlog() {
-            self.silence.on_credit(); // what was blocked was dropped
-        }
-        self.advance(now, rtt);
-        self.overtaken
-            .on_timeout(now, &mut self.flight, rtt, |part| {
-                queue.push_repair(part, false);
-            });
-        self.advance(now, rtt);
-        if self.deadline().is_none_or(|at| now < at) {
-            return false;
-        }
         counters.probes += 1;
         let evaded = self.silence.is_evaded(last_heard);
         self.silence.on_probe(now, rtt);
@@ -254,6 +246,29 @@ impl Sending for Selective {
             self.advance(now, rtt);
         }
         ask
+    }
+
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        mut ledger: Ledger<'_>,
+    ) -> bool {
+        let Ledger { rtt, queue, .. } = &mut ledger;
+        if !queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked was dropped
+        }
+        self.advance(now, rtt);
+        self.overtaken
+            .on_timeout(now, &mut self.flight, rtt, |part| {
+                queue.push_repair(part, false);
+            });
+        self.advance(now, rtt);
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.on_silence(now, last_heard, lossless, ledger)
     }
 
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {

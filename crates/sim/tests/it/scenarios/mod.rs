@@ -33,7 +33,7 @@ pub(crate) fn config() -> Config {
 fn figure<E: Process>(net: &Net<E>, reached: bool, what: impl FnOnce() -> String) {
     match CONGESTION {
         Congestion::Credit => net.check(reached, what),
-        Congestion::Suci if reached => {}
-        Congestion::Suci => println!("suci: {}", what()),
+        Congestion::Suci { .. } if reached => {}
+        Congestion::Suci { .. } => println!("suci: {}", what()),
     }
 }

@@ -1,0 +1,200 @@
+//! `tsumuji paper suci-dv`: digital video beside bulk traffic on one cable, by four ways. The paper says only that flow control in the program's hands was
+//! of use to such a program.
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::video::{self, BULK_STREAMS, Found, Plan, Way};
+use tsumuji_bench::{stop, table};
+
+use super::figure::Figure;
+use super::{Args, MTU_BYTES, ROUNDS};
+use crate::bench::compare::testbed;
+use crate::interrupt::Interrupted;
+use crate::talk::Talk;
+use crate::{DONE, Outcome, output};
+
+const PAPER: &str =
+    "DVTS, about 30 Mbit/s: with the flow-control API it used the network better; no figures";
+/// Length of the video of one measurement.
+const SECONDS: u32 = 10;
+const SECONDS_QUICK: u32 = 2;
+
+/// One way's rounds.
+struct Measured {
+    way: Way,
+    rounds: Vec<Result<Found, String>>,
+}
+
+/// Runs the command.
+pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
+    for (flag, is_given) in [
+        ("--nodes", !args.nodes.is_empty()),
+        ("--link", args.link.is_some()),
+        ("--rows", args.rows.is_some()),
+        ("--largest", args.largest.is_some()),
+        ("--iterations", args.iterations.is_some()),
+        ("--csv", args.csv.is_some()),
+        ("--plot", args.plot.is_some()),
+    ] {
+        ensure!(
+            !is_given,
+            "{flag}: {} takes --rate, --rounds, --quick and --json only: it is UDP between two hosts",
+            figure.name()
+        );
+    }
+    let seconds = if args.quick { SECONDS_QUICK } else { SECONDS };
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
+    let plan = Plan::of_seconds(seconds);
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say(&format!("the paper: {PAPER}"));
+    let cables = args.limit().map_or_else(
+        || "cables as fast as the machine".to_owned(),
+        |rate| format!("cables of {rate}"),
+    );
+    talk.say(&format!(
+        "{}: {}; 2 hosts, {cables}; {rounds} x {seconds} s of each way in turn; {} frames of {} bytes a second, in time within {:.0} ms of their capture; bulk by TCP: {BULK_STREAMS} connections",
+        figure.name(),
+        figure.title(),
+        plan.frames_per_second,
+        plan.frame_bytes,
+        plan.shown_after().as_secs_f64() * 1e3
+    ));
+    let testbed = testbed(2, args.limit(), MTU_BYTES)?;
+    let mut all = Way::ALL.map(|way| Measured {
+        way,
+        rounds: Vec::new(),
+    });
+    for _ in 0..rounds {
+        for measured in &mut all {
+            ensure!(!stop::is_wanted(), Interrupted);
+            let found = video::measure(measured.way, &testbed, plan);
+            measured.rounds.push(found);
+        }
+    }
+    testbed.down()?;
+    talk.say(&shown(&all));
+    drop(talk);
+    if args.json {
+        let ways: Vec<Value> = all.iter().map(Measured::object).collect();
+        output::print_json(&json!({
+            "figure": figure.name(), "title": figure.title(), "machine": machine, "paper": PAPER,
+            "seconds": seconds, "frame_bytes": plan.frame_bytes, "frames_per_second": plan.frames_per_second,
+            "in_time_ms": plan.shown_after().as_secs_f64() * 1e3, "ways": ways
+        }));
+    }
+    Ok(DONE)
+}
+
+impl Measured {
+    fn found(&self) -> impl Iterator<Item = &Found> {
+        self.rounds.iter().flatten()
+    }
+
+    /// Median over the rounds.
+    fn median(&self, of: impl Fn(&Found) -> Option<f64>) -> Option<f64> {
+        let mut values: Vec<f64> = self.found().filter_map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    }
+
+    fn share(&self, of: impl Fn(&Found) -> u32) -> Option<f64> {
+        self.median(|found| Some(f64::from(of(found)) / f64::from(found.frames)))
+    }
+
+    fn failure(&self) -> Option<&String> {
+        self.rounds.iter().find_map(|round| round.as_ref().err())
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "way": self.way.name(),
+            "in_time": self.share(|found| found.in_time),
+            "late": self.share(|found| found.late),
+            "lost": self.share(|found| found.lost),
+            "delay_ms_p50": self.median(|found| found.delay_ms_p50),
+            "delay_ms_p99": self.median(|found| found.delay_ms_p99),
+            "bulk_bytes_per_second": self.median(|found| Some(found.bulk_bytes_per_second)),
+            "failure": self.failure(),
+            "rounds": self.found().collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn shown(all: &[Measured]) -> String {
+    let head = [
+        "way",
+        "in time",
+        "late",
+        "lost",
+        "p50 ms",
+        "p99 ms",
+        "bulk MB/s",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    let mut failures = String::new();
+    for measured in all {
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let percent = |share: Option<f64>| match share {
+            Some(share) => format!("{:.1} %", share * 100.0),
+            None => "-".to_owned(),
+        };
+        rows.push([
+            measured.way.name().to_owned(),
+            percent(measured.share(|found| found.in_time)),
+            percent(measured.share(|found| found.late)),
+            percent(measured.share(|found| found.lost)),
+            number(measured.median(|found| found.delay_ms_p50), 1),
+            number(measured.median(|found| found.delay_ms_p99), 1),
+            number(
+                measured.median(|found| Some(found.bulk_bytes_per_second / 1e6)),
+                2,
+            ),
+        ]);
+        if let Some(reason) = measured.failure() {
+            failures += &format!("a round failed: {reason}\n");
+        }
+    }
+    format!("{}{failures}", table::aligned(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Medians of the rounds are shown; a way that failed has none, and says why.
+    #[test]
+    fn rounds_become_lines() {
+        let found = |in_time| Found {
+            frames: 100,
+            in_time,
+            late: 100 - in_time,
+            lost: 0,
+            delay_ms_p50: Some(20.0),
+            delay_ms_p99: Some(40.0),
+            bulk_bytes_per_second: 7e6,
+        };
+        let all = [
+            Measured {
+                way: Way::Tcp,
+                rounds: vec![Ok(found(50)), Ok(found(90)), Ok(found(80))],
+            },
+            Measured {
+                way: Way::Udp,
+                rounds: vec![Err("no such cable".to_owned())],
+            },
+        ];
+        let text = shown(&all);
+        assert!(text.contains("80.0 %") && text.contains("7.00"), "{text}");
+        assert!(text.contains("no such cable"), "{text}");
+        assert_eq!(all[0].object()["in_time"], 0.8);
+        assert_eq!(all[1].object()["in_time"], Value::Null);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+}
