@@ -25,6 +25,7 @@ use libc::{c_int, c_void, epoll_event};
 use crate::explain::{self, Count};
 use crate::idle::Spin;
 use crate::lock::Locked;
+use crate::ring::BELL;
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
@@ -284,7 +285,7 @@ impl Epoll {
         }
         for using in state.scanned.iter().filter_map(|one| one.using()) {
             if is_asleep {
-                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+                using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
             }
         }
     }

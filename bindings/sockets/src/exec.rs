@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use crate::ring::{SLOTS, WAITERS};
+use crate::ring::{BELL, SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
 use crate::{close, demotion, explain, handshake, lock, segment, start, sys};
 
@@ -246,7 +246,7 @@ fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Opt
             end.inn.waiter.store(0, Ordering::Release);
         }
     }
-    end.inn.is_asleep.store(1, Ordering::Release);
+    end.inn.is_asleep.fetch_or(BELL, Ordering::Release);
     Some(())
 }
 

@@ -27,10 +27,11 @@ pub(crate) enum Count {
     Datagram,
     Demoted,
     Bell,
+    Wake,
     Sleep,
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "offered",
     "claimed",
     "carried",
@@ -44,6 +45,7 @@ const NAMES: [&str; 14] = [
     "datagram_sockets",
     "demoted",
     "bells",
+    "wakes",
     "sleeps",
 ];
 

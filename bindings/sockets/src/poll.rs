@@ -11,7 +11,7 @@ use libc::{c_int, c_void, pollfd};
 
 use crate::epoll::{Armed, Epoll};
 use crate::idle::Spin;
-use crate::ring::ENDED;
+use crate::ring::{BELL, ENDED};
 use crate::sys::{self, Result};
 use crate::table::{self, Kind, Use};
 use crate::{ready, stream};
@@ -188,7 +188,7 @@ impl<'a> Asleep<'a> {
                         using.has_pollers.store(1, Ordering::SeqCst);
                     }
                     take_bells(using, fds[*at].fd, ours);
-                    using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+                    using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
                 }
                 Ours::Epoll(epoll) => epolls.push(epoll.arm()),
             }
@@ -208,7 +208,7 @@ impl Drop for Asleep<'_> {
                 && using.pollers.fetch_sub(1, Ordering::SeqCst) > 1
             {
                 // The next news shall wake the others.
-                using.mine().inn.is_asleep.store(1, Ordering::SeqCst);
+                using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
             }
         }
         fence(Ordering::SeqCst);

@@ -23,7 +23,7 @@ use tsumuji_streams::news;
 use crate::explain::{self, Count};
 use crate::handshake;
 use crate::lock::hold;
-use crate::ring::{Broken, ENDED, OWED, RESET, RING_BYTES, Reading};
+use crate::ring::{Broken, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
@@ -117,7 +117,12 @@ const NO_BUFFERS: [iovec; VECTORS] = [iovec {
 
 /// Tells the other end that there is something new for it. Caller: holder of `sending` if `is_sender`.
 pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
-    if news::mark(using.memory(), using.number(), 1 - using.side()) {
+    let ways = news::mark(using.memory(), using.number(), 1 - using.side());
+    if ways & FUTEX != 0 {
+        explain::count(Count::Wake);
+        sys::futex_wake(&using.theirs().inn.is_asleep, u32::MAX);
+    }
+    if ways & !FUTEX != 0 {
         let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
         ring_bell(using, fd);
     }
@@ -129,6 +134,12 @@ pub(crate) fn mark(using: &Use) {
     if using.theirs().inn.waiter.load(Ordering::SeqCst) != 0 {
         let ready = &using.memory().header().ready[other].0;
         ready.fetch_or(1 << using.number(), Ordering::SeqCst);
+    }
+    // Who does not sleep in the kernel learns nothing from it.
+    let is_asleep = &using.theirs().inn.is_asleep;
+    if is_asleep.load(Ordering::SeqCst) & FUTEX != 0 {
+        is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
+        sys::futex_wake(is_asleep, u32::MAX);
     }
 }
 

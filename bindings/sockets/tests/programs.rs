@@ -429,7 +429,14 @@ fn netcat() {
         std::fs::write(&input, bytes(400_000)).expect("a file");
         let mut server = program(way, "nc");
         server.args(["-N", "-l", "127.0.0.1", &port.to_string()]);
-        server.stdin(std::fs::File::open(&input).expect("a file"));
+        // A server that has shut down before the client is sure of the connection stays with TCP.
+        let mut later = std::process::Command::new("sh")
+            .args(["-c", "sleep 0.5; exec cat \"$0\""])
+            .arg(&input)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh");
+        server.stdin(later.stdout.take().expect("a pipe"));
         let server = Server::start(server, folder.path()).wait_for(port);
         let mut client = program(way, "nc");
         let answer = succeed(
@@ -444,6 +451,7 @@ fn netcat() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let explained = String::from_utf8_lossy(&answer.stderr).into_owned();
         server.end();
+        later.wait().expect("its end");
         let got = std::fs::read(folder.path().join("server.log")).expect("the server's output");
         let pattern = bytes(3_000_000);
         // What the library explains stands between.

@@ -5,14 +5,15 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::ring::{Memory, WAITERS};
+use crate::ring::{BELL, Memory, WAITERS};
 
-/// Marks news for the end `side` of a slot. True: it sleeps, has been marked as woken, and must be woken by the caller.
+/// Marks news for the end `side` of a slot. Not 0: it sleeps, has been marked as woken, and must be woken by the caller, by [`BELL`],
+/// [`FUTEX`](crate::ring::FUTEX), or both.
 #[inline]
-pub fn mark(memory: Memory, slot: usize, side: usize) -> bool {
+pub fn mark(memory: Memory, slot: usize, side: usize) -> u32 {
     let header = memory.header();
     let inn = &memory.slot(slot).ends[side % 2].inn;
-    let mut is_asleep = false;
+    let mut ways = 0;
     fence(Ordering::SeqCst);
     let waiter = inn.waiter.load(Ordering::Relaxed) as usize;
     if (1..=WAITERS).contains(&waiter) {
@@ -22,10 +23,12 @@ pub fn mark(memory: Memory, slot: usize, side: usize) -> bool {
             ready.fetch_or(bit, Ordering::SeqCst);
         }
         let word = &header.asleep[side % 2][waiter - 1].0;
-        is_asleep = word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0;
+        if word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0 {
+            ways = BELL;
+        }
     }
     if inn.is_asleep.load(Ordering::Relaxed) != 0 {
-        is_asleep |= inn.is_asleep.swap(0, Ordering::SeqCst) != 0;
+        ways |= inn.is_asleep.swap(0, Ordering::SeqCst);
     }
-    is_asleep
+    ways
 }

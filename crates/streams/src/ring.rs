@@ -105,13 +105,18 @@ pub struct Out {
     pub ends_by_reset: AtomicU32,
 }
 
+/// Somebody sleeps in the kernel for the connection, or for others beside it.
+pub const BELL: u32 = 1;
+/// Somebody sleeps on the word [`In::is_asleep`] itself.
+pub const FUTEX: u32 = 2;
+
 /// Written by an end's receiving half, read by the other end.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct In {
     /// Position after the last byte taken.
     pub head: AtomicU64,
-    /// A bell is wanted for the next news.
+    /// How the next news shall be told: by [`BELL`], [`FUTEX`], or both; 0: it will be seen.
     pub is_asleep: AtomicU32,
     /// 1 + number of the waiter that is told of news by `Header::ready`; 0: none.
     pub waiter: AtomicU32,
@@ -573,7 +578,7 @@ pub fn reset(slot: &Slot) {
             word.store(0, Ordering::Relaxed);
         }
         // The first news are told by a bell: whoever waits then waits in the kernel.
-        inn.is_asleep.store(1, Ordering::Relaxed);
+        inn.is_asleep.store(BELL, Ordering::Relaxed);
         for word in [&inn.waiter, &inn.wants_tcp, &inn.is_frozen, &inn.sees_end] {
             word.store(0, Ordering::Relaxed);
         }

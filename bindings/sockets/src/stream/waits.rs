@@ -1,7 +1,8 @@
 //! How a call waits for data or for room: looks again for a moment, says that it sleeps, looks once more, sleeps in the kernel.
 //!
-//! Who waits for data sleeps in the real `recv`, so time-outs, interruptions, ends and resets are the kernel's. One thread of an end waits there at a time,
-//! the leader: bells are taken by whoever waits, and wake everybody. The others wait for the leader.
+//! Who waits for data sleeps for some milliseconds on a word that the other end changes, which costs less than a byte over TCP; then in the real `recv`, so
+//! time-outs, interruptions, ends and resets are the kernel's. One thread of an end waits there at a time, the leader: bells are taken by whoever waits, and
+//! wake everybody. The others wait for the leader.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -11,11 +12,16 @@ use super::{ask, far, has_news, is_before_ring, ring_bell, take_bells, take_old_
 use crate::demotion;
 use crate::explain::{self, Count};
 use crate::lock::{hold, may_hold, thread};
+use crate::ring::{BELL, FUTEX};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::{self, Use};
 
 /// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
 const SLICE_NS: u64 = 1_000_000;
+
+/// How long a call sleeps on the word first. Ends that nobody tells, as those of killed processes, are seen so much later; it is a tick of many kernels, so
+/// that time-outs are no coarser.
+const WORD_NS: u64 = 4_000_000;
 
 /// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
 const FOLLOW_NS: u64 = 100_000_000;
@@ -41,6 +47,11 @@ impl Left {
     fn ns(&self) -> Option<u64> {
         self.rest
             .unwrap_or_else(|| timeout_ns(self.fd, self.option))
+    }
+
+    /// It is the call's first sleep.
+    fn is_whole(&self) -> bool {
+        self.rest.is_none()
     }
 
     /// What the kernel's own call would not count, because part of it has gone.
@@ -97,8 +108,10 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
         }
     }
     let left = until.left(fd)?;
+    let by_futex = has_ring && !is_behind && using.gateway().is_none() && left.is_whole();
     if !is_behind {
-        inn.is_asleep.store(1, Ordering::SeqCst);
+        let way = if by_futex { FUTEX } else { BELL };
+        inn.is_asleep.fetch_or(way, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let has_changed = if has_ring {
             has_news(using)
@@ -109,7 +122,10 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
             return Ok(());
         }
     }
-    if has_ring && !is_behind {
+    if by_futex {
+        explain::count(Count::Sleep);
+        in_turn(using, left, || wait_on_word(&inn.is_asleep, left))?;
+    } else if has_ring && !is_behind {
         explain::count(Count::Sleep);
         in_turn(using, left, || wait_for_bell(using, fd, left))?;
     } else {
@@ -119,6 +135,24 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
         })?;
     }
     is_still(using, fd)
+}
+
+/// Sleeps for a while until the other end writes: what the kernel has to say is asked afterwards.
+fn wait_on_word(is_asleep: &AtomicU32, left: Left) -> Result<()> {
+    let value = is_asleep.load(Ordering::SeqCst);
+    if value & FUTEX == 0 {
+        return Ok(());
+    }
+    let Err(error) = sys::futex_wait(is_asleep, value, Some(WORD_NS)) else {
+        return Ok(());
+    };
+    // Nobody sleeps here any more.
+    is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
+    match error {
+        Errno(libc::EINTR) => or_restart(left.ns(), Err(error)),
+        // Changed before, or over.
+        _ => Ok(()),
+    }
 }
 
 /// Sleeps until the kernel has bytes or an end, and leaves them there.
@@ -157,15 +191,28 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
         return Ok(());
     }
     let left = until.left(fd)?;
+    let by_futex = left.is_whole() && using.gateway().is_none() && !is_unheard(using);
     end.out.wants_room.store(1, Ordering::SeqCst);
-    end.inn.is_asleep.store(1, Ordering::SeqCst);
+    let way = if by_futex { FUTEX } else { BELL };
+    end.inn.is_asleep.fetch_or(way, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     if has_room() || is_gone() {
         return Ok(());
     }
     explain::count(Count::Sleep);
-    sleep_for_room(using, fd, left)?;
+    if by_futex {
+        in_turn(using, left, || wait_on_word(&end.inn.is_asleep, left))?;
+    } else {
+        sleep_for_room(using, fd, left)?;
+    }
     is_still(using, fd)
+}
+
+/// Whether a bell would be taken for data, or for nothing.
+fn is_unheard(using: &Use) -> bool {
+    is_before_ring(using)
+        || using.mine().own.is_deaf.load(Ordering::Relaxed) != 0
+        || using.theirs().out.back_at.load(Ordering::Relaxed) != 0
 }
 
 fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
@@ -174,9 +221,7 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
         return in_turn(using, left, || far::wait(using, fd, gateway, 0, left.ns()));
     }
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
-    let is_unheard =
-        is_before_ring(using) || is_deaf || using.theirs().out.back_at.load(Ordering::Relaxed) != 0;
-    if is_unheard {
+    if is_unheard(using) {
         // What the kernel holds is data, and would be found at once: look again after a while.
         let slice_ns = left.ns().unwrap_or(SLICE_NS).min(SLICE_NS);
         or_restart(left.ns(), sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
