@@ -431,7 +431,7 @@ fn netcat() {
         server.args(["-N", "-l", "127.0.0.1", &port.to_string()]);
         // A server that has shut down before the client is sure of the connection stays with TCP.
         let mut later = std::process::Command::new("sh")
-            .args(["-c", "sleep 0.5; exec cat \"$0\""])
+            .args(["-c", "cat \"$0\"; sleep 0.5"])
             .arg(&input)
             .stdout(std::process::Stdio::piped())
             .spawn()
