@@ -2,7 +2,7 @@
 //! and what is left for the bulk?
 //!
 //! [`measure`] runs sender and receiver as threads of this process, in the hosts of a testbed or on this host. Both know the [`Schedule`], so nothing but
-//! numbers of frames needs to travel. [`kernel`] has the ways over sockets, [`ours`] those over endpoints.
+//! numbers of frames needs to travel. `kernel` has the ways over sockets, `ours` those over endpoints.
 
 mod kernel;
 mod ours;
