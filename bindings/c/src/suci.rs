@@ -345,8 +345,8 @@ pub unsafe extern "C" fn datagram_ready(
 }
 
 /// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting, and until the window that `id` stated last takes it
-/// besides the blocks that are not acknowledged. A block larger than that window can be written when all are. 1: it can; 0: not yet; -1: an error
-/// (errno).
+/// besides the blocks that are not acknowledged. A block larger than that window can be written when all are, as long as the window is not 0.
+/// 1: it can; 0: not yet; -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_wait(
     sock: *mut DatagramSocket,

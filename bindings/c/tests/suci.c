@@ -38,7 +38,7 @@ static void restart(void)
     CHECK(datagram_close(one) == 0 && datagram_close(two) == 0);
 }
 
-/* A reader that stops lets a writer write what its window takes, and two blocks more; a block larger than the window goes when nothing else is under
+/* A reader that stops lets a writer write what its window takes, and one block more; a block larger than the window goes when nothing else is under
  * way. What datagram_retransmission brings forward is the library's affair (see the tests of the endpoint): here it must do no harm. */
 static void stopped_reader(const char *congestion)
 {
@@ -52,12 +52,16 @@ static void stopped_reader(const char *congestion)
     CHECK(datagram_addrdb_add(addrdb, 1, at(7021)) == 0 && datagram_addrdb_add(addrdb, 2, at(7022)) == 0);
     datagram_socket *one = datagram(addrdb, NULL, 0, 1), *two = datagram(addrdb, NULL, 0, 2);
     CHECK(one && two && datagram_destination(one, 2) == 0 && datagram_set_window(two, WINDOW) == 0);
+    do { /* until the first has heard of that window */
+        CHECK(datagram_write(one, block, BLOCK) == BLOCK && datagram_read(two, block, sizeof block) == BLOCK);
+        CHECK(datagram_ready(one, 0, 1000) == 0 && datagram_get_flow(one, 2, &flow, sizeof flow) == 0);
+    } while (flow.window == 0 || flow.window > WINDOW || flow.queue_length > 0);
     while ((may = datagram_wait(one, 0, 50000, BLOCK, 2)) == 1) {
         CHECK(datagram_write0(one, block, BLOCK) == BLOCK && datagram_ready(two, 0, 0) >= 0);
         written++;
-        CHECK(written * BLOCK <= WINDOW + 2 * BLOCK);
+        CHECK(written * BLOCK <= WINDOW + BLOCK);
     }
-    CHECK(may == 0 && datagram_queue_length(one, 2) <= 2);
+    CHECK(may == 0);
     CHECK(datagram_retransmission(one, 2) >= 0);
     for (int i = 0; i < written; i++)
         CHECK(datagram_read(two, block, sizeof block) == BLOCK);

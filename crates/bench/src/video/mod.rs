@@ -1,8 +1,8 @@
 //! Digital video beside bulk traffic on one cable, as the paper Suci names it (a stream of about 30 Mbit/s): by four ways, how many frames come in time,
 //! and what is left for the bulk?
 //!
-//! [`measure`] runs sender and receiver as threads of this process, in the hosts of a testbed or on this host. Both know the [`Schedule`], so nothing but
-//! numbers of frames needs to travel. [`kernel`] has the ways over sockets, [`ours`] those over endpoints.
+//! [`measure`] runs sender and receiver as threads of this process, in the hosts of a testbed or on this host. Both know the `Schedule`, so nothing but
+//! numbers of frames needs to travel. `kernel` has the ways over sockets, `ours` those over endpoints.
 
 mod kernel;
 mod ours;

@@ -217,7 +217,8 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// As `wait_writable`, and until the window that the peer stated last ([`Flow::window_bytes`](crate::Flow::window_bytes), in bytes) takes the message
-    /// besides what is queued to it. A message larger than that window is accepted when nothing is queued. The peer is asked for its window meanwhile.
+    /// besides what is queued to it. When nothing is queued, a message larger than that window is accepted as long as the window is not 0. The peer is asked
+    /// for its window meanwhile.
     pub fn wait_window(
         &mut self,
         to: NodeId,

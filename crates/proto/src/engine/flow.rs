@@ -87,13 +87,19 @@ impl Engine {
         self.feed_hungry();
     }
 
-    /// Whether a message of `bytes` fits the window that `peer` stated last, less what is queued to it. A message larger than that window fits when
-    /// nothing is queued.
+    /// Whether a message of `bytes` fits the window that `peer` stated last, less what is queued to it. When nothing is queued, a message larger than that
+    /// window fits as long as it is not 0, and any fits before a window was stated.
     pub fn window_takes(&self, peer: NodeId, bytes: usize) -> bool {
-        self.peer(peer).is_some_and(|peer| {
-            peer.send.queued_messages() == 0
-                || peer.send.queued_bytes().saturating_add(bytes) <= peer.window_bytes
-        })
+        let Some(peer) = self.peer(peer) else {
+            return false;
+        };
+        match (peer.window_bytes, peer.send.queued_messages()) {
+            (window_bytes, 0) => window_bytes != Some(0),
+            (None, _) => false,
+            (Some(window_bytes), _) => {
+                peer.send.queued_bytes().saturating_add(bytes) <= window_bytes
+            }
+        }
     }
 
     /// Asks `peer` for its window, which its acknowledgement states, unless it was asked a moment ago.

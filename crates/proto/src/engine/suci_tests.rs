@@ -424,10 +424,19 @@ fn windows_are_asked_for() {
     let queued = engine.flow(NodeId(0)).unwrap().queued_bytes;
     assert!(engine.window_takes(NodeId(0), 1024 - queued));
     assert!(!engine.window_takes(NodeId(0), 1025 - queued));
-    answer(&mut wire, 0, 1, 256);
+    let acknowledged = Ack {
+        window_kib: 1,
+        ..ack(&wire, 0, 1, 256)
+    };
+    forge(&mut wire, |slot| acknowledged.write(slot));
     assert!(
         wire.nodes[1].engine.window_takes(NodeId(0), 5000),
         "nothing is queued"
+    );
+    state_window(&mut wire, 0);
+    assert!(
+        !wire.nodes[1].engine.window_takes(NodeId(0), 1),
+        "it is full"
     );
 }
 

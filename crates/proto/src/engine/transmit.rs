@@ -108,7 +108,7 @@ fn write_ack(
         session: peer.session.outgoing,
         ack: peer.receive.arrivals.base() as u32,
         credit: credit as u32,
-        window_kib: u32::try_from(shared.memory.free_bytes() / 1024).unwrap_or(u32::MAX),
+        window_kib: window_kib(shared.memory.free_bytes()),
         ack_delay_us: if closes {
             taken_from(shared, peer.id).0
         } else {
@@ -124,6 +124,11 @@ fn write_ack(
     let bytes = written.unwrap_or(0);
     peer.receive.on_ack_sent();
     bytes
+}
+
+/// Free memory as acks state it: in KiB, and 1 if less is free, so that 0 means that nothing is admitted.
+fn window_kib(free_bytes: usize) -> u32 {
+    u32::try_from((free_bytes / 1024).max(free_bytes.min(1))).unwrap_or(u32::MAX)
 }
 
 fn write_control(now: Instant, peer: &mut Peer, shared: &mut Shared, slot: &mut [u8]) -> usize {

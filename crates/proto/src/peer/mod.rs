@@ -54,7 +54,7 @@ pub(crate) struct Peer {
     /// Largest message that the peer accepts.
     pub(crate) message_limit_bytes: usize,
     /// Free part of the peer's budget, as it stated last.
-    pub(crate) window_bytes: usize,
+    pub(crate) window_bytes: Option<usize>,
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
     /// An acknowledgement is to be requested from the peer.
@@ -84,7 +84,7 @@ impl Peer {
             wants_writable: false,
             frame_bytes: 0,
             message_limit_bytes: u32::MAX as usize,
-            window_bytes: 0,
+            window_bytes: None,
             last_heard: now,
             last_ping: now,
             ping_due: false,
