@@ -93,7 +93,7 @@ impl Engine {
         let Some(peer) = self.peer(peer) else {
             return false;
         };
-        match (peer.window_bytes, peer.send.queued_messages()) {
+        match (peer.window_bytes(), peer.send.queued_messages()) {
             (window_bytes, 0) => window_bytes != Some(0),
             (None, _) => false,
             (Some(window_bytes), _) => {

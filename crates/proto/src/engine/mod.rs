@@ -287,7 +287,7 @@ impl Engine {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
             in_flight_frames: peer.send.in_flight(),
-            window_bytes: peer.window_bytes.unwrap_or(0),
+            window_bytes: peer.window_bytes().unwrap_or(0),
             queued_messages: peer.send.queued_messages(),
             queued_bytes: peer.send.queued_bytes(),
             retransmitted_frames: peer.send.retransmitted(),

@@ -126,7 +126,7 @@ impl Engine {
         }
         let permits = ack.flags & flags::TAKES_DIRECT != 0 && peer.link.has_ring;
         peer.direct.set(Talk::PERMITTED, permits);
-        peer.window_bytes = Some((ack.window_kib as usize).saturating_mul(1024));
+        peer.window_kib = Some(ack.window_kib);
         peer.send.on_terms(now, ack);
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
@@ -517,7 +517,7 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;
-    peer.window_bytes = None;
+    peer.window_kib = None;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.ended_sessions += 1;
     if failed.lost > 0 {

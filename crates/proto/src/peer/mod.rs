@@ -53,8 +53,8 @@ pub(crate) struct Peer {
     pub(crate) frame_bytes: usize,
     /// Largest message that the peer accepts.
     pub(crate) message_limit_bytes: usize,
-    /// Free part of the peer's budget, as it stated last.
-    pub(crate) window_bytes: Option<usize>,
+    /// Free part of the peer's budget in KiB, as it stated last; `None`: not in this session.
+    pub(crate) window_kib: Option<u32>,
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
     /// An acknowledgement is to be requested from the peer.
@@ -84,11 +84,17 @@ impl Peer {
             wants_writable: false,
             frame_bytes: 0,
             message_limit_bytes: u32::MAX as usize,
-            window_bytes: None,
+            window_kib: None,
             last_heard: now,
             last_ping: now,
             ping_due: false,
         }
+    }
+
+    /// Free part of the peer's budget in bytes, as it stated last.
+    pub(crate) fn window_bytes(&self) -> Option<usize> {
+        let bytes = |kib| (kib as usize).saturating_mul(1024);
+        self.window_kib.map(bytes)
     }
 
     pub(crate) fn is_up(&self) -> bool {
