@@ -71,8 +71,15 @@ fn compare(
 ) {
     let plan = |tuning| {
         let usual = Plan::new(kind, size);
+        let iterations = if setting.is_tried() {
+            usual.iterations.min(setting.round_trips)
+        } else {
+            usual.iterations
+        };
         Plan {
-            iterations: usual.iterations.min(setting.round_trips),
+            iterations,
+            // As programs wait: else the time of spinning would make no difference.
+            spin: false,
             tuning: Some(tuning),
             ..usual
         }
