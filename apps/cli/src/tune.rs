@@ -24,7 +24,11 @@ use crate::{DONE, Outcome, hosts};
 
 /// Measure what is fastest over a link of this machine, and write it into the profile that programs read.
 ///
-/// Thresholds: which messages go by reference, are lent or copied; sizes of frames and batches; what may be sent without permission; how long waits spin. Collectives: the algorithms of broadcast, reduce, all-reduce and all-gather. Elements: with how many in a frame relaxation begins. What is not clearly faster than the default stays as it is. Other links in the profile are kept. `tsumuji doctor` says which profile is in force; TSUMUJI_TUNE names another, or none.
+/// Thresholds: which messages go by reference, are lent or copied; sizes of frames and batches; what may be sent without permission; how long
+/// waits spin. Collectives: the algorithms of broadcast, reduce, all-reduce and all-gather. Elements: with how many in a frame relaxation begins.
+///
+/// What is not clearly faster than the default stays as it is. Other links in the profile are kept. `tsumuji doctor` says which profile is in
+/// force; TSUMUJI_TUNE names another, or none.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tsumuji tune\n  tsumuji tune --link udp\n  tsumuji tune -n 4 --link shm --output tune.toml\n  tsumuji tune --hosts lab.toml --link packet --output tune.toml\n  TSUMUJI_TUNE=$PWD/tune.toml tsumuji launch -n 4 -- ./program"
@@ -70,7 +74,7 @@ pub(crate) struct Args {
     /// The profile to write; - prints it [default: the user's own, ~/.config/tsumuji/tune.toml]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print the profile and all measurements as one JSON object
+    /// Print all measurements as one JSON object; a profile is written only where --output names it
     #[arg(long)]
     json: bool,
     #[command(flatten)]

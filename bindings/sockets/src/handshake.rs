@@ -165,7 +165,8 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             break;
         }
     }
-    let is_brief = crate::start::has_gateway() && brief::is_expected(&target);
+    let is_brief =
+        matches!(tried, Tried::No) && crate::start::has_gateway() && brief::is_expected(&target);
     if let Tried::No = tried
         && !is_brief
         && let Some(result) = through_gateway(fd, &target, bound, &real)

@@ -119,8 +119,7 @@ const NO_BUFFERS: [iovec; VECTORS] = [iovec {
 pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
     let ways = news::mark(using.memory(), using.number(), 1 - using.side());
     if ways & FUTEX != 0 {
-        explain::count(Count::Wake);
-        sys::futex_wake(&using.theirs().inn.is_asleep, u32::MAX);
+        wake_word(using);
     }
     if ways & !FUTEX != 0 {
         let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
@@ -135,12 +134,21 @@ pub(crate) fn mark(using: &Use) {
         let ready = &using.memory().header().ready[other].0;
         ready.fetch_or(1 << using.number(), Ordering::SeqCst);
     }
-    // Who does not sleep in the kernel learns nothing from it.
-    let is_asleep = &using.theirs().inn.is_asleep;
-    if is_asleep.load(Ordering::SeqCst) & FUTEX != 0 {
-        is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
-        sys::futex_wake(is_asleep, u32::MAX);
+    // Who sleeps on the word learns nothing from the kernel.
+    if using.theirs().inn.is_asleep.load(Ordering::SeqCst) & FUTEX != 0 {
+        using
+            .theirs()
+            .inn
+            .is_asleep
+            .fetch_and(!FUTEX, Ordering::SeqCst);
+        wake_word(using);
     }
+}
+
+/// Wakes those who sleep on the other end's word.
+fn wake_word(using: &Use) {
+    explain::count(Count::Wake);
+    sys::futex_wake(&using.theirs().inn.is_asleep, u32::MAX);
 }
 
 /// Caller: holder of `sending`.

@@ -131,7 +131,7 @@ impl<L: Link> Endpoint<L> {
             });
         }
         let tuning = match options.tuning {
-            Some(given) => given,
+            Some(given) => given.bounded(),
             None => Found::look()?.tuning(caps.name),
         };
         let incarnation = match options.incarnation {

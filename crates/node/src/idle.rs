@@ -144,6 +144,7 @@ impl Idle {
     }
 
     pub(crate) fn set_spin(&mut self, most_us: usize) {
+        // The decision clamps by it.
         self.spin_most_ns = (most_us as u64 * 1000).max(SPIN_LEAST_NS);
     }
 

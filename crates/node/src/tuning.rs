@@ -23,31 +23,42 @@ pub const PROFILE_BYTES_MAX: u64 = 1 << 20;
 /// The profile of all users of a machine.
 const OF_ALL_USERS: &str = "/etc/tsumuji/tune.toml";
 
-/// Thresholds of an endpoint over one link.
+// Least and most that each threshold may be.
+const REFERENCE_BYTES: [usize; 2] = [4096, 1_048_576];
+const LEND_BYTES: [usize; 2] = [1024, 32_768];
+const FRAME_BYTES: [usize; 2] = [1024, 65_535];
+const TURN_FRAMES: [usize; 2] = [4, 64];
+const UNSCHEDULED_FRAMES: [usize; 2] = [1, 65_536];
+const SPIN_US: [usize; 2] = [2, 1_000];
+const ELEMENTS: [usize; 2] = [1, 8_192];
+
+/// Thresholds of an endpoint over one link. What a program states beyond its bounds (docs/tuning.md) counts as the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
     /// Over shared memory, a shared message of this many bytes or more leaves by reference: its receiver's system call costs less than two copies.
-    #[serde(deserialize_with = "within::<_, 4096, 1_048_576>")]
+    #[serde(deserialize_with = "within::<_, { REFERENCE_BYTES[0] }, { REFERENCE_BYTES[1] }>")]
     pub reference_bytes: usize,
     /// Over links that gather, `send` leaves a message of this many bytes or more where the program has it, instead of copying it into the queue. From
     /// 32 KiB on it does so over every link, and in batches.
-    #[serde(deserialize_with = "within::<_, 1024, 32_768>")]
+    #[serde(deserialize_with = "within::<_, { LEND_BYTES[0] }, { LEND_BYTES[1] }>")]
     pub lend_bytes: usize,
     /// Largest frame between hosts, in bytes; the link's own size if that is less.
-    #[serde(deserialize_with = "within::<_, 1024, 65_535>")]
+    #[serde(deserialize_with = "within::<_, { FRAME_BYTES[0] }, { FRAME_BYTES[1] }>")]
     pub frame_bytes: usize,
     /// Most frames taken from the link before answers are sent.
-    #[serde(deserialize_with = "within::<_, 4, 64>")]
+    #[serde(deserialize_with = "within::<_, { TURN_FRAMES[0] }, { TURN_FRAMES[1] }>")]
     pub turn_frames: usize,
     /// Most frames that an idle peer may send at once without further permission.
-    #[serde(deserialize_with = "within::<_, 1, 65_536>")]
+    #[serde(
+        deserialize_with = "within::<_, { UNSCHEDULED_FRAMES[0] }, { UNSCHEDULED_FRAMES[1] }>"
+    )]
     pub unscheduled_frames: usize,
     /// Longest time, in microseconds, for which a wait spins before it yields, if a core is free.
-    #[serde(deserialize_with = "within::<_, 2, 1_000>")]
+    #[serde(deserialize_with = "within::<_, { SPIN_US[0] }, { SPIN_US[1] }>")]
     pub spin_us: usize,
     /// Elements of a board in one frame, with which the automatic setting begins.
-    #[serde(deserialize_with = "within::<_, 1, 8_192>")]
+    #[serde(deserialize_with = "within::<_, { ELEMENTS[0] }, { ELEMENTS[1] }>")]
     pub elements: usize,
 }
 
@@ -61,6 +72,22 @@ impl Default for Tuning {
             unscheduled_frames: 256,
             spin_us: 50,
             elements: 8,
+        }
+    }
+}
+
+impl Tuning {
+    /// Each within its bounds.
+    pub(crate) fn bounded(self) -> Self {
+        let within = |value: usize, [least, most]: [usize; 2]| value.clamp(least, most);
+        Self {
+            reference_bytes: within(self.reference_bytes, REFERENCE_BYTES),
+            lend_bytes: within(self.lend_bytes, LEND_BYTES),
+            frame_bytes: within(self.frame_bytes, FRAME_BYTES),
+            turn_frames: within(self.turn_frames, TURN_FRAMES),
+            unscheduled_frames: within(self.unscheduled_frames, UNSCHEDULED_FRAMES),
+            spin_us: within(self.spin_us, SPIN_US),
+            elements: within(self.elements, ELEMENTS),
         }
     }
 }

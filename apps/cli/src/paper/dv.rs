@@ -4,6 +4,7 @@
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::video::{self, BULK_STREAMS, Found, Plan, Way};
 use tsumuji_bench::{stop, table};
 
@@ -94,9 +95,8 @@ impl Measured {
 
     /// Median over the rounds.
     fn median(&self, of: impl Fn(&Found) -> Option<f64>) -> Option<f64> {
-        let mut values: Vec<f64> = self.found().filter_map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        let values: Vec<f64> = self.found().filter_map(of).collect();
+        (!values.is_empty()).then(|| Rounds::of(&values).median)
     }
 
     /// A share of the frames, in the middle round by frames in time, so that the shares of a way add up.

@@ -10,7 +10,7 @@ use tsumuji_collective::profile::Contents;
 use tsumuji_node::Tuning;
 use tsumuji_node::tuning::TUNE_VARIABLE;
 
-use super::Nodes;
+use super::{Nodes, link_name};
 
 /// Beside the default.
 const VALUES: [usize; 3] = [1, 64, 512];
@@ -38,7 +38,7 @@ pub(super) fn run(
                 elements: *elements,
                 ..*tuning
             };
-            contents.learn(&nodes.link.to_string(), Some(tried), None);
+            contents.learn(&link_name(nodes), Some(tried), None);
             let path = folder.path().join("tune.toml");
             std::fs::write(&path, contents.to_toml()).context("a temporary profile")?;
             let link = nodes.link.to_string();

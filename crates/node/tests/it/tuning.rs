@@ -82,6 +82,51 @@ fn profiles_are_read() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
+/// What a program states beyond the bounds counts as the bound: endpoints work with anything.
+#[test]
+fn thresholds_have_bounds() {
+    for (value, wanted) in [
+        (0, [4096, 1024, 1024, 4, 1, 2, 1]),
+        (usize::MAX, [1 << 20, 32768, 65535, 64, 65536, 1000, 8192]),
+    ] {
+        let options = Options {
+            tuning: Some(Tuning {
+                reference_bytes: value,
+                lend_bytes: value,
+                frame_bytes: value,
+                turn_frames: value,
+                unscheduled_frames: value,
+                spin_us: value,
+                elements: value,
+            }),
+            ..Options::default()
+        };
+        let (mut a, mut b) = pair(Over::Udp, &options);
+        let Tuning {
+            reference_bytes,
+            lend_bytes,
+            frame_bytes,
+            turn_frames,
+            unscheduled_frames,
+            spin_us,
+            elements,
+        } = a.tuning();
+        let found = [
+            reference_bytes,
+            lend_bytes,
+            frame_bytes,
+            turn_frames,
+            unscheduled_frames,
+            spin_us,
+            elements,
+        ];
+        assert_eq!(found, wanted);
+        a.send(NodeId(1), CHANNEL, &[7; 20_000]).expect("sent");
+        let got = b.recv(LONG).expect("recv").expect("message");
+        assert_eq!(got.body, [7; 20_000]);
+    }
+}
+
 /// Frames are as small as either side states; messages of all lengths arrive by any thresholds, over both kinds of links.
 #[test]
 fn thresholds_change_no_message() {
