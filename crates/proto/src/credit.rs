@@ -553,17 +553,23 @@ impl Credit {
                 grant.granted = target;
                 return;
             }
-            let wanted = target - grant.granted;
-            let spare = grant.promised.saturating_sub(grant.awaited());
-            let window = self.rules.window() - self.kept();
-            let room = spare + window.saturating_sub(self.claimed);
-            let given = wanted.min(room);
-            if given < wanted {
-                self.hungry = true;
-            }
-            grant.granted += given;
-            self.claimed += given.saturating_sub(spare);
+            self.give_beyond(grant, target);
         }
+    }
+
+    /// As `give`, of more than was promised.
+    #[inline(never)]
+    fn give_beyond(&mut self, grant: &mut Grant, target: u64) {
+        let wanted = target - grant.granted;
+        let spare = grant.promised.saturating_sub(grant.awaited());
+        let window = self.rules.window() - self.kept();
+        let room = spare + window.saturating_sub(self.claimed);
+        let given = wanted.min(room);
+        if given < wanted {
+            self.hungry = true;
+        }
+        grant.granted += given;
+        self.claimed += given.saturating_sub(spare);
     }
 
     /// Frames for a peer where memory is scarce: an active peer may complete its messages, and begins new ones by turns (`give_turn`); another peer

@@ -14,6 +14,8 @@ pub(crate) struct Memory {
     limit_bytes: usize,
     /// Part of the budget for direct messages only; 0 if it would be more than half of the budget.
     headroom_bytes: usize,
+    /// The budget without headroom.
+    usable_bytes: usize,
     reserved_bytes: usize,
     held_bytes: usize,
     /// Charge of the one message admitted beyond the budget; 0 if there is none.
@@ -45,6 +47,7 @@ impl Memory {
             budget_bytes,
             limit_bytes,
             headroom_bytes: 0,
+            usable_bytes: budget_bytes,
             reserved_bytes: 0,
             held_bytes: 0,
             exceeding_bytes: 0,
@@ -55,6 +58,7 @@ impl Memory {
     /// Sets the budget. Memory that is taken stays taken until it is released.
     pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.budget_bytes = bytes;
+        self.usable_bytes = bytes.saturating_sub(self.headroom_bytes);
     }
 
     /// The present budget.
@@ -74,6 +78,7 @@ impl Memory {
         } else {
             0
         };
+        self.usable_bytes = self.budget_bytes - self.headroom_bytes;
     }
 
     /// The present headroom.
@@ -84,7 +89,7 @@ impl Memory {
     /// Half of the budget without headroom: when more is used, peers that send directly are told to stop.
     #[inline]
     pub(crate) fn half_bytes(&self) -> usize {
-        (self.budget_bytes - self.headroom_bytes.min(self.budget_bytes)) / 2
+        self.usable_bytes / 2
     }
 
     /// So little is used that peers that were told to stop may send directly again.
@@ -94,10 +99,8 @@ impl Memory {
 
     /// Bytes that are free, without headroom.
     pub(crate) fn free_bytes(&self) -> usize {
-        self.budget_bytes
-            .saturating_sub(self.headroom_bytes)
-            .saturating_sub(self.reserved_bytes)
-            .saturating_sub(self.held_bytes)
+        self.usable_bytes
+            .saturating_sub(self.reserved_bytes + self.held_bytes)
     }
 
     /// The program holds nothing.

@@ -11,11 +11,12 @@ pub(crate) const FIRST_NUMBER: u64 = (1 << 32) - 1000;
 
 const WORDS: usize = (NUMBER_WINDOW / 64) as usize;
 
-/// The number with these low 32 bits that is nearest to `near`, which is far below 2⁶³, because no run has that many frames.
+/// The number with these low 32 bits that is nearest to `near`, which is `FIRST_NUMBER` or more: so the result is never below 0.
 #[inline]
 pub(crate) fn expand(low: u32, near: u64) -> u64 {
+    debug_assert!(near >= FIRST_NUMBER);
     let delta = low.wrapping_sub(near as u32) as i32;
-    near.cast_signed().wrapping_add(i64::from(delta)).max(0) as u64
+    near.wrapping_add_signed(delta.into())
 }
 
 /// Classification of a number by the receiver.
@@ -164,7 +165,8 @@ mod tests {
         assert_eq!(expand(5, near), (7 << 32) + 5);
         assert_eq!(expand(u32::MAX, near), (7 << 32) - 1);
         assert_eq!(expand(2, (7 << 32) - 1), (7 << 32) + 2);
-        assert_eq!(expand(u32::MAX, 0), 0, "never below zero");
+        let farthest = FIRST_NUMBER - (1 << 31);
+        assert_eq!(expand(farthest as u32, FIRST_NUMBER), farthest);
     }
 
     proptest! {

@@ -228,7 +228,9 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
             let payload = rest
                 .get(..usize::from(raw.payload_bytes.get()))
                 .ok_or(DropReason::Truncated)?;
-            data_of(raw, raw.payload_bytes.get().into(), payload).map(Frame::Data)
+            data_of(raw, raw.payload_bytes.get().into(), payload)
+                .map(Frame::Data)
+                .ok_or(DropReason::Malformed)
         }
         kind::DATAGRAM => parse_datagram(bytes),
         kind::ACK => parse_ack(bytes).map(Frame::Ack),
@@ -264,7 +266,7 @@ pub fn parse_data(bytes: &[u8]) -> Option<Data<'_>> {
         return None;
     }
     let payload = rest.get(..usize::from(raw.payload_bytes.get()))?;
-    data_of(raw, raw.payload_bytes.get().into(), payload).ok()
+    data_of(raw, raw.payload_bytes.get().into(), payload)
 }
 
 /// Parses the header of a data frame whose payload of `payload_bytes` is elsewhere; the result has an empty payload. The header must state that
@@ -285,22 +287,22 @@ pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, Dr
     if stated as usize != payload_bytes {
         return Err(DropReason::Truncated);
     }
-    data_of(raw, stated, &[])
+    data_of(raw, stated, &[]).ok_or(DropReason::Malformed)
 }
 
-/// Checks a data frame with that payload, or, if that is empty, with `stated` bytes elsewhere.
+/// A data frame with that payload, or, if that is empty, with `stated` bytes elsewhere. `None`: it is malformed.
 #[inline(always)] // on the path of every frame
-fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Result<Data<'a>, DropReason> {
+fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Option<Data<'a>> {
     let (offset, length) = (raw.offset.get(), raw.length.get());
     let end = u64::from(offset) + u64::from(stated);
     // An empty payload is legal only as the whole of an empty message.
     if end > u64::from(length) || (stated == 0 && length != 0) {
-        return Err(DropReason::Malformed);
+        return None;
     }
     let number = u32::from(raw.class_priority) << 16 | u32::from(raw.channel_id.get());
-    let channel = Channel::from_number(number).ok_or(DropReason::Malformed)?;
+    let channel = Channel::from_number(number)?;
     let ack = raw.ack.get();
-    Ok(Data {
+    Some(Data {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
         flags: raw.flags,

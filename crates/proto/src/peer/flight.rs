@@ -143,10 +143,8 @@ impl Flight {
     #[inline]
     pub(super) fn depart(&mut self, now: Instant, part: Part) -> u64 {
         let number = self.next;
+        debug_assert_eq!(self.base + self.sent.len() as u64, number);
         self.next += 1;
-        if self.sent.is_empty() {
-            self.base = number;
-        }
         self.sent.push_back(Sent {
             part,
             at: now,
@@ -162,17 +160,19 @@ impl Flight {
     pub(super) fn acknowledge(&mut self, ack_low: u32, mut arrived: impl FnMut(&Sent)) -> Answer {
         let ack = expand(ack_low, self.base);
         let mut answer = Answer::Old;
-        while self.base < ack {
-            let Some(sent) = self.sent.pop_front() else {
-                break;
-            };
+        while self.base < ack
+            && let Some(sent) = self.sent.pop_front()
+        {
+            let number = self.base;
+            self.base += 1;
             if sent.state != State::Resolved {
                 self.in_flight -= usize::from(sent.state == State::InFlight);
+                answer = Answer::New {
+                    number,
+                    at: sent.at,
+                };
                 arrived(&sent);
-                let (number, at) = (self.base, sent.at);
-                answer = Answer::New { number, at };
             }
-            self.base += 1;
         }
         answer
     }

@@ -454,28 +454,28 @@ impl Queue {
 
     #[inline(always)] // as `acknowledge`
     fn pop_new(&mut self, priority: usize, pool: &mut Pool) -> Option<Part> {
-        let slot = *self.pending[priority].front()?;
+        let pending = &mut self.pending[priority];
+        let slot = *pending.front()?;
         let outgoing = &mut self.messages[slot as usize];
-        let fragment = outgoing.next_fragment;
-        outgoing.next_fragment += 1;
-        if fragment == 0 {
+        let part = Part::new(slot, outgoing.next_fragment, outgoing.id);
+        if outgoing.next_fragment == 0 {
             outgoing.number = self.channels[usize::from(outgoing.channel_index)].assign();
-        }
-        if fragment == 0 && outgoing.fragments > 1 {
-            outgoing.bitmap = pool.take_bitmap(outgoing.fragments as usize);
-        }
-        if outgoing.next_fragment == outgoing.fragments {
-            self.pending[priority].pop_front();
-            self.backlog -= 1;
-            if self.pending[priority].is_empty() {
-                self.pending_mask &= !(1 << priority);
+            if outgoing.fragments > 1 {
+                outgoing.bitmap = pool.take_bitmap(outgoing.fragments as usize);
             }
         }
-        let (id, whole) = (outgoing.id, outgoing.next_fragment == outgoing.fragments);
-        if whole && !self.waiting.is_empty() {
-            self.on_datagram_left(slot);
+        outgoing.next_fragment += 1;
+        if outgoing.next_fragment == outgoing.fragments {
+            pending.pop_front();
+            if pending.is_empty() {
+                self.pending_mask &= !(1 << priority);
+            }
+            self.backlog -= 1;
+            if !self.waiting.is_empty() {
+                self.on_datagram_left(slot);
+            }
         }
-        Some(Part::new(slot, fragment, id))
+        Some(part)
     }
 
     /// The fragment of a part that `pop` returned. Of a borrowed message other than `borrowed` it has no payload, and the peer drops it.
