@@ -16,6 +16,9 @@
 
 /* Hosts are not started at the same moment. */
 #define PATIENCE_US (60 * INT64_C(1000000))
+/* So often it says for whom it waits. */
+#define LOOKS 6
+#define LOOK_US (PATIENCE_US / LOOKS)
 /* Longer names are cut. */
 #define NAME_BYTES 256
 
@@ -31,13 +34,15 @@ static int64_t check(int64_t code, const char *what)
 
 int main(void)
 {
-    char own[NAME_BYTES], name[NAME_BYTES];
+    char own[NAME_BYTES], name[NAME_BYTES], missing[1024];
     tsumuji *node = NULL;
 
     check(tsumuji_open_env(NULL, &node), "open");
-    if (check(tsumuji_wait_up(node, PATIENCE_US), "meet") > 0) {
-        fprintf(stderr, "hosts: somebody is not there: was it started, and is its address right?\n");
-        return 1;
+    for (int looks = 0; check(tsumuji_wait_up(node, LOOK_US), "meet") > 0; looks++) {
+        check(tsumuji_absence(node, missing, sizeof missing), "meet");
+        fprintf(stderr, "hosts: waiting for %s\n", missing);
+        if (looks == LOOKS)
+            return 1;
     }
 
     int me = tsumuji_me(node), nodes = tsumuji_nodes(node);

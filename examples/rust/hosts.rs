@@ -12,7 +12,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{Channel, Options, endpoint_from_env, report_error};
+use tsumuji_node::{Channel, MeetError, Options, endpoint_from_env, report_error};
 
 /// Hosts are not started at the same moment.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,13 +29,12 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut endpoint = endpoint_from_env(Options::default())?;
-    let missing = endpoint.wait_up(PATIENCE)?;
-    if let Some(peer) = missing.first() {
-        let name = endpoint.name_of(*peer);
-        return Err(
-            format!("{name} is not there: was it started, and is its address right?").into(),
-        );
-    }
+    endpoint.meet(PATIENCE, |missing| -> Result<(), MeetError> {
+        if let Some(missing) = missing {
+            eprintln!("hosts: waiting for {missing}");
+        }
+        Ok(())
+    })?;
 
     let me = endpoint.me();
     let own_name = endpoint.name_of(me).to_owned();

@@ -767,6 +767,12 @@ int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 int tsumuji_wait_up(struct tsumuji *handle,
                     int64_t timeout_us);
 
+// Returns how many members are not met now, and writes who they are and what is known of the causes into text, for people: at most size bytes with
+// the final 0, "" if all are met. Asks the kernel about them, which takes up to a tenth of a second for each of the first eight.
+int tsumuji_absence(struct tsumuji *handle,
+                    char *text,
+                    size_t size);
+
 // Tries a dead peer again: its process may have been restarted.
 int tsumuji_reconnect(struct tsumuji *handle, int peer);
 

@@ -141,6 +141,31 @@ pub(crate) unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
     }
 }
 
+/// Writes a text and its final 0, cut between two characters so that it takes at most `room` bytes.
+///
+/// # Safety
+/// `to` is NULL, or `room` bytes can be written there.
+pub(crate) unsafe fn put_text(
+    to: *mut c_char,
+    room: usize,
+    what: &'static str,
+    text: &str,
+) -> Result<(), Failure> {
+    if to.is_null() || room == 0 {
+        return Err(Failure::invalid(format!("{what} is NULL or has no room")));
+    }
+    let mut end = text.len().min(room - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    // SAFETY: `end` bytes can be read, and with the final 0 they are at most `room`, which the caller promises. C's bytes are its own: no overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast::<u8>(), end);
+        to.cast::<u8>().add(end).write(0);
+    }
+    Ok(())
+}
+
 /// Copies numbers or structures of the program, which need no alignment.
 ///
 /// # Safety

@@ -44,9 +44,14 @@ static void open_both(void)
     close(fd);
     tsumuji_options_free(options);
     tsumuji_options_free(NULL);
+    char missing[64] = "";
+    CHECK(tsumuji_absence(a, missing, sizeof missing) == 1 && missing[0] != 0 && strlen(missing) < sizeof missing);
+    CHECK(tsumuji_absence(a, missing, 4) == 1 && strlen(missing) == 3);
     while (tsumuji_is_up(a, 1) == 0 || tsumuji_is_up(b, 0) == 0)
         CHECK(tsumuji_progress(a) >= 0 && tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_up(a, WAIT_US) == 0);
+    CHECK(tsumuji_absence(a, missing, sizeof missing) == 0 && missing[0] == 0);
+    CHECK(tsumuji_absence(a, missing, 0) == TSUMUJI_EINVAL && tsumuji_absence(a, NULL, 4) == TSUMUJI_EINVAL);
 }
 
 /* Closes without waiting; what was not acknowledged is told of. */

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Absence, Body, Bytes, Channel, ChannelError, Context, Delivery, Endpoint, EndpointError,
-    Handler, IdlePolicy, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options,
+    Body, Bytes, Channel, ChannelError, Context, Delivery, Endpoint, EndpointError, Handler,
+    IdlePolicy, LaunchError, LaunchSpec, Launcher, LinkSpec, MeetError, NodeId, OpenError, Options,
     Security, SendError, Tuning, WorkerFailure, endpoint_from_env,
 };
 
@@ -36,13 +36,8 @@ const SHARED_BYTES: usize = 32 << 10;
 const BURST_ROUND_TRIPS: u64 = 500;
 /// A measurement without any progress for this long is aborted.
 const STALLED_AFTER: Duration = Duration::from_secs(20);
-/// Nodes that are up meet in milliseconds; whoever waits longer than this is told, again and again.
-const TOLD_AFTER: Duration = Duration::from_secs(3);
-const TOLD_EVERY: Duration = Duration::from_secs(6);
 /// Less than what the other side waits for, which knows less.
 const MET_WITHIN: Duration = Duration::from_secs(15);
-/// How often the other side's process is looked at meanwhile.
-const MEETING_LOOK: Duration = Duration::from_millis(100);
 /// An idling process wakes this often; the cost is too small to be measured.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// Polls between two checks of the clock and of the other process.
@@ -234,11 +229,8 @@ pub enum ExchangeError {
     #[error("no message crossed for {} s: the link loses everything, or the machine is overloaded", STALLED_AFTER.as_secs())]
     Stalled,
     /// Nodes were not met.
-    #[error("not all nodes have met within {} s: {absence}", MET_WITHIN.as_secs())]
-    Absent {
-        /// Which, and what is known of the cause.
-        absence: Absence,
-    },
+    #[error(transparent)]
+    Absent(#[from] MeetError),
     /// The cores could not be bound.
     #[error("cannot bind to core {cpu}: {source}")]
     Pin {
@@ -442,26 +434,12 @@ pub(crate) fn meet<L: Link>(
     endpoint: &mut Endpoint<L>,
     launcher: &mut Launcher,
 ) -> Result<(), ExchangeError> {
-    let begun = Instant::now();
-    let mut tell_at = begun + TOLD_AFTER;
-    loop {
-        watch(launcher)?;
-        match endpoint.wait_up(MEETING_LOOK) {
-            Err(SendError::PeerDead { peer }) => endpoint.reconnect(peer)?,
-            Ok(missing) if missing.is_empty() => return Ok(()),
-            Ok(_) => {}
-            Err(error) => return Err(error.into()),
+    endpoint.meet(MET_WITHIN, |missing| {
+        if let Some(missing) = missing {
+            eprintln!("waiting for {missing}");
         }
-        let now = Instant::now();
-        let Some(absence) = (now >= tell_at).then(|| endpoint.absence()).flatten() else {
-            continue;
-        };
-        if begun.elapsed() >= MET_WITHIN {
-            return Err(ExchangeError::Absent { absence });
-        }
-        eprintln!("waiting for {absence}");
-        tell_at = now + TOLD_EVERY;
-    }
+        watch(launcher)
+    })
 }
 
 /// Starts the other side with its plan.

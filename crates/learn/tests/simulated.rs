@@ -1,6 +1,6 @@
 //! Learning by many simulated workers: the production engine and decisions, virtual time, losses.
 
-#[path = "../examples/simulated.rs"]
+#[path = "../examples/simulated_gossip.rs"]
 mod simulated;
 
 use simulated::{Case, learn};

@@ -1,10 +1,12 @@
 //! Errors, one enum per operation, and how texts of other processes are shown. Their texts name peers by number; `Endpoint::name_of` gives names.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tsumuji_link::{LinkAddr, LinkError};
 use tsumuji_proto::{CongestionKind, NodeId};
 
+use crate::absence::{Absence, Absent};
 use crate::any_link::InterfaceName;
 use crate::bootstrap::WorkerFailure;
 use crate::cluster::ClusterFileError;
@@ -266,6 +268,32 @@ pub enum ChannelError {
 
 /// Why nothing can be received.
 pub type RecvError = EndpointError;
+
+/// Why members were not met.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeetError {
+    /// They did not come.
+    #[error(
+        "not all nodes have met within {} s: {absence}; are they started there, with the same cluster file?",
+        within.as_secs()
+    )]
+    Absent {
+        /// How long they were waited for.
+        within: Duration,
+        /// Who is missing, and what is known of the cause.
+        absence: Absence,
+    },
+    /// The two will never meet.
+    #[error("{}: {}", member.name, member.cause)]
+    Differs {
+        /// It uses another congestion control.
+        member: Absent,
+    },
+    /// The endpoint failed.
+    #[error(transparent)]
+    Endpoint(#[from] SendError),
+}
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]

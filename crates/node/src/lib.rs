@@ -73,7 +73,9 @@ pub use channel::{
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint, JoinRequest, NOW_OR_NEVER, Post, Unposted};
-pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
+pub use error::{
+    ChannelError, CloseError, EndpointError, MeetError, OpenError, RecvError, SendError,
+};
 pub use executor::{
     Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, Trial,
     UnknownExecutor,

@@ -216,6 +216,26 @@ pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) 
     })
 }
 
+/// Returns how many members are not met now, and writes who they are and what is known of the causes into text, for people: at most size bytes with
+/// the final 0, "" if all are met. Asks the kernel about them, which takes up to a tenth of a second for each of the first eight.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_absence(
+    handle: *mut Tsumuji,
+    text: *mut c_char,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_text` need.
+    number(unsafe {
+        on(handle, |node| {
+            let absence = node.endpoint.absence();
+            let missing = absence.as_ref().map_or(0, |absence| absence.members.len());
+            let told = absence.map_or_else(String::new, |absence| absence.to_string());
+            ffi::put_text(text, size, "text", &told)?;
+            Ok(c_int::try_from(missing).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
 /// Tries a dead peer again: its process may have been restarted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reconnect(handle: *mut Tsumuji, peer: c_int) -> c_int {

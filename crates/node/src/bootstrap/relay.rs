@@ -171,6 +171,8 @@ pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
     let no_relay = |reason: String| OpenError::NoRelay { name, reason };
     let is_there = || match ask::<Device>(&name_of(name)) {
         Ok(found) => Ok(found.is_some()),
+        // It has its name before it has its device, which may take it as long.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
         Err(error) => Err(no_relay(format!("asking for one: {error}"))),
     };
     let begun = Instant::now();
@@ -199,7 +201,7 @@ pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
     }
     let seconds = START_MAX.as_secs();
     Err(no_relay(format!(
-        "it does not begin to serve within {seconds} s"
+        "it does not begin to serve within {seconds} s (is it stopped?)"
     )))
 }
 

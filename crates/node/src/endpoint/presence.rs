@@ -1,14 +1,21 @@
 //! Which peers are up or dead, how often their sessions ended, and reconnecting to a dead one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_link::Link;
 use tsumuji_proto::{CongestionKind, NodeId};
 
 use super::{Core, Endpoint};
 use crate::absence::{Absence, AbsenceCause, Absent};
-use crate::error::SendError;
+use crate::error::{MeetError, SendError};
 use crate::peers::Peers;
+
+/// Nodes that are up meet in milliseconds; whoever waits longer than this is told for whom.
+const QUIET: Duration = Duration::from_secs(3);
+/// Time from one such word to the next.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// How often the caller of `meet` may end it.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl<L: Link> Endpoint<L> {
     /// Whether hello was exchanged with the peer's present incarnation.
@@ -38,6 +45,63 @@ impl<L: Link> Endpoint<L> {
             .into_iter()
             .filter(|peer| !core.peers.is_up(*peer))
             .collect())
+    }
+
+    /// Waits until all members are met, for `within` at most. Members that died or left, and those that were never there, are waited for, too: they may
+    /// be started yet.
+    ///
+    /// `meanwhile` is called every tenth of a second, and gets what is to be told to the user: who is missing, and why, after three seconds and then
+    /// every ten. Its error ends the wait.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tsumuji_node::{MeetError, Options, endpoint_from_env};
+    /// let mut endpoint = endpoint_from_env(Options::default())?;
+    /// endpoint.meet(Duration::from_secs(120), |missing| -> Result<(), MeetError> {
+    ///     if let Some(missing) = missing {
+    ///         eprintln!("waiting for {missing}");
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn meet<E: From<MeetError>>(
+        &mut self,
+        within: Duration,
+        mut meanwhile: impl FnMut(Option<&Absence>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let begun = Instant::now();
+        let mut tell_at = begun + QUIET;
+        loop {
+            let left = within.saturating_sub(begun.elapsed());
+            match self.wait_up(LOOK.min(left)) {
+                Err(SendError::PeerDead { peer }) => {
+                    self.reconnect(peer).map_err(MeetError::from)?;
+                }
+                Ok(missing) if missing.is_empty() => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(MeetError::from(error).into()),
+            }
+            let (now, is_over) = (Instant::now(), begun.elapsed() >= within);
+            let Some(absence) = (is_over || now >= tell_at)
+                .then(|| self.absence())
+                .flatten()
+            else {
+                meanwhile(None)?;
+                continue;
+            };
+            let differs =
+                |member: &&Absent| matches!(member.cause, AbsenceCause::OtherCongestion(_));
+            if let Some(member) = absence.members.iter().find(differs) {
+                let member = member.clone();
+                return Err(MeetError::Differs { member }.into());
+            }
+            if is_over {
+                return Err(MeetError::Absent { within, absence }.into());
+            }
+            meanwhile(Some(&absence))?;
+            tell_at = now + TOLD_EVERY;
+        }
     }
 
     /// Which members are not met now, and what is known of the causes; `None`: all are. Asks the kernel about them, which takes up to a tenth of a

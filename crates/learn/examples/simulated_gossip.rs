@@ -2,7 +2,7 @@
 //! simulated switch, virtual time. Only computing is not simulated by the clock: each value of a row takes [`VALUE_NS`].
 //!
 //! ```text
-//! cargo run --release -p tsumuji-learn --example simulated -- --workers 300 --loss 10 --method sgd
+//! cargo run --release -p tsumuji-learn --example simulated_gossip -- --workers 300 --loss 10 --method sgd
 //! ```
 
 use std::collections::HashMap;
