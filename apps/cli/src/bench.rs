@@ -110,7 +110,7 @@ enum What {
     Cpu(cpu::Args),
     /// `tsumuji solve` beside PETSc's GMRES and CG, on the same files, reading and distributing included.
     #[command(
-        after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5"
+        after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5\n  tsumuji bench solve poisson2d:100 --testbed --loss 0,1% --slow 50% --rate 1gbit"
     )]
     Solve(solve::Args),
     /// A message each way, one after the other, over a stream of an unmodified program: kernel TCP, UNIX sockets, and through `tsumuji run`.

@@ -8,6 +8,7 @@
 
 mod alone;
 pub mod away;
+pub mod brake;
 pub mod compare;
 pub mod contest;
 pub mod cpu;

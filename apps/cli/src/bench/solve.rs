@@ -1,17 +1,24 @@
-//! `tsumuji bench solve`: `tsumuji solve` beside PETSc's Krylov methods, on the same files, reading and distributing included.
+//! `tsumuji bench solve`: `tsumuji solve` beside PETSc's Krylov methods, on the same files, reading and distributing included: with processes of this host,
+//! or between hosts of a testbed, whose cables may lose frames and of which one may be slow.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
+use tsumuji_bench::brake::Brake;
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::peers::petsc::Petsc;
+use tsumuji_bench::limits::place::of_testbed;
+use tsumuji_bench::peers::petsc::{Petsc, Solved};
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::{stop, table};
+use tsumuji_node::LinkSpec;
 use tsumuji_solve::system::formats::{read_system, write_petsc};
 use tsumuji_solve::system::{Generate, Solution};
+use tsumuji_testbed::{Fraction, Impairment, Rate, Testbed};
 
+use super::compare::testbed;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -33,10 +40,33 @@ pub(super) struct Args {
     /// Rounds in which all are measured in turn
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
+    /// One process on each host of a testbed (root): ours over --link, with the judge on a host of its own, MPI over TCP
+    #[arg(long)]
+    testbed: bool,
+    /// Between hosts: our link
+    #[arg(
+        long,
+        value_name = "LINK",
+        default_value = "udp",
+        requires = "testbed"
+    )]
+    link: LinkSpec,
+    /// Between hosts: the part of the frames that each cable loses; several by commas
+    #[arg(long, value_name = "P", value_delimiter = ',', default_value = "0", requires = "testbed")]
+    loss: Vec<Fraction>,
+    /// Between hosts: bits a second of each cable, as in 1gbit
+    #[arg(long, value_name = "RATE", requires = "testbed")]
+    rate: Option<Rate>,
+    /// Between hosts: the last host is slow; its processes have this part of their time (they are stopped meanwhile)
+    #[arg(long, value_name = "PART", requires = "testbed")]
+    slow: Option<Fraction>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
+
+/// Longest time of one run between hosts, of ours or of all of PETSc's methods.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// One way of solving, and what it took in each round.
 struct Way {
@@ -49,39 +79,26 @@ struct Way {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
+    check(args)?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say("seconds from the opening of the files to the verified solution; b belongs to a random solution where a system brings none");
-    let petsc = Petsc::new()?;
-    let folder = tempfile::tempdir()?;
-    let files = [folder.path().join("A.petsc"), folder.path().join("b.petsc")];
-    let (mut results, mut version) = (Vec::new(), String::new());
-    for name in &args.systems {
-        prepare(name, &files)?;
-        let mut ways: Vec<Way> = Vec::new();
-        let mut missing = Vec::new();
-        for _ in 0..args.rounds {
-            for processes in counts(args.processes) {
-                ours(args, &files, processes, &mut ways)?;
-                match petsc.solve_sparse(&files[0], &files[1], args.tol, processes.into()) {
-                    Ok(solved) => {
-                        for one in solved {
-                            if version.is_empty() {
-                                version = one.version;
-                            }
-                            let name = format!("PETSc {}, {}", one.method, of(processes));
-                            let seconds = one.read_seconds + one.seconds;
-                            note(&mut ways, name, seconds, (one.laps, one.residual), false);
-                        }
-                    }
-                    Err(error) if missing.is_empty() => missing.push(error.to_string()),
-                    Err(_) => {}
-                }
-                ensure!(!stop::is_wanted(), Interrupted);
-            }
-        }
-        results.push(tell(&mut talk, (name, args.tol), ways, &missing));
+    let mut contest = Contest {
+        args,
+        petsc: Petsc::new()?,
+        folder: tempfile::tempdir()?,
+        version: String::new(),
+    };
+    let mut results = Vec::new();
+    if args.testbed {
+        let testbed = testbed(usize::from(args.processes) + 1, args.rate, 1500)?;
+        let measured = between(&mut contest, &testbed, &mut talk, &mut results);
+        testbed.down()?;
+        measured?;
+    } else {
+        here(&mut contest, &mut talk, &mut results)?;
     }
+    let version = contest.version;
     if !version.is_empty() {
         talk.say(&format!(
             "\nPETSc {version}, by mpiexec; its preconditioners' making included"
@@ -94,6 +111,153 @@ pub(super) fn run(args: &Args) -> Outcome {
         }));
     }
     Ok(DONE)
+}
+
+fn check(args: &Args) -> anyhow::Result<()> {
+    let joins_hosts = !matches!(args.link, LinkSpec::Shm);
+    ensure!(joins_hosts, "--link shm: it does not join hosts; use udp, packet or xdp");
+    for loss in &args.loss {
+        ensure!(
+            loss.0 <= 0.5,
+            "--loss {}: at most 50 % are measured",
+            loss.0
+        );
+    }
+    if let Some(slow) = args.slow {
+        ensure!(
+            (0.01..=1.0).contains(&slow.0),
+            "--slow {}: accepted are 1 % to 100 % of its time",
+            slow.0
+        );
+    }
+    Ok(())
+}
+
+/// Ours and PETSc's, on the same files.
+struct Contest<'a> {
+    args: &'a Args,
+    petsc: Petsc,
+    folder: tempfile::TempDir,
+    version: String,
+}
+
+impl Contest<'_> {
+    fn files(&self) -> [PathBuf; 2] {
+        ["A.petsc", "b.petsc"].map(|name| self.folder.path().join(name))
+    }
+
+    fn note_theirs(&mut self, ways: &mut Vec<Way>, solved: Vec<Solved>, by: &str) {
+        for one in solved {
+            if self.version.is_empty() {
+                self.version = one.version;
+            }
+            let name = format!("PETSc {}, {by}", one.method);
+            let seconds = one.read_seconds + one.seconds;
+            note(ways, name, seconds, (one.laps, one.residual), false);
+        }
+    }
+}
+
+/// With processes of this host.
+fn here(
+    contest: &mut Contest<'_>,
+    talk: &mut Talk,
+    results: &mut Vec<Value>,
+) -> anyhow::Result<()> {
+    let (args, files) = (contest.args, contest.files());
+    for name in &args.systems {
+        prepare(name, &files)?;
+        let (mut ways, mut missing) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            for processes in counts(args.processes) {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("solve");
+                if processes > 1 {
+                    command.args(["--workers", &processes.to_string()]);
+                }
+                let by = |run: &Value| match (processes, run["workers"].as_u64()) {
+                    (1, Some(threads)) if threads > 1 => format!("1 process, {threads} threads"),
+                    _ => of(processes),
+                };
+                ours(args, command, &files, by, &mut ways)?;
+                let solved = (contest.petsc).solve_sparse(
+                    &files[0],
+                    &files[1],
+                    args.tol,
+                    processes.into(),
+                );
+                match solved {
+                    Ok(solved) => contest.note_theirs(&mut ways, solved, &of(processes)),
+                    Err(error) if missing.is_empty() => missing.push(error.to_string()),
+                    Err(_) => {}
+                }
+                ensure!(!stop::is_wanted(), Interrupted);
+            }
+        }
+        results.push(tell(talk, (name, args.tol), ways, &missing));
+    }
+    Ok(())
+}
+
+/// Between the hosts of a testbed, under each loss.
+fn between(
+    contest: &mut Contest<'_>,
+    testbed: &Testbed,
+    talk: &mut Talk,
+    results: &mut Vec<Value>,
+) -> anyhow::Result<()> {
+    let (args, files) = (contest.args, contest.files());
+    let all = of_testbed(testbed);
+    // The first is our judge's.
+    let places = &all[1..];
+    let slowed = |share: Fraction| -> anyhow::Result<Option<Brake>> {
+        let last = places.last().and_then(|place| place.netns.clone());
+        Ok(match last {
+            Some(netns) => Some(Brake::start(netns, share.0)?),
+            None => None,
+        })
+    };
+    let ids: Vec<u16> = testbed.hosts().iter().map(tsumuji_testbed::Host::id).collect();
+    for name in &args.systems {
+        prepare(name, &files)?;
+        for loss in &args.loss {
+            let impairment = Impairment {
+                loss: loss.0,
+                ..Impairment::NONE
+            };
+            testbed.impair(&ids, impairment)?;
+            let (mut ways, mut missing) = (Vec::new(), Vec::new());
+            let _brake = args.slow.map(slowed).transpose()?.flatten();
+            for _ in 0..args.rounds {
+                for method in ["auto", "relax+gcr"] {
+                    // It ends itself when the time is over, and tells how far it came.
+                    let mut command = Command::new("timeout");
+                    command.arg(PATIENCE.as_secs().to_string());
+                    command.arg(std::env::current_exe()?);
+                    command.args(["solve", "--open", "--link", &args.link.to_string()]);
+                    command.args(["--method", method]);
+                    command.arg("--hosts").arg(testbed.hosts_file());
+                    let by = |_: &Value| of(args.processes);
+                    ours(args, command, &files, by, &mut ways)?;
+                    ensure!(!stop::is_wanted(), Interrupted);
+                }
+                let both = (&*files[0], &*files[1]);
+                let solved = contest.petsc.solve_between(places, both, args.tol, PATIENCE);
+                match solved {
+                    Ok(solved) => contest.note_theirs(&mut ways, solved, &of(args.processes)),
+                    Err(error) if missing.is_empty() => missing.push(error.to_string()),
+                    Err(_) => {}
+                }
+                ensure!(!stop::is_wanted(), Interrupted);
+            }
+            let mut title = format!("{name}, each cable loses {} %", 100.0 * loss.0);
+            if let Some(slow) = args.slow {
+                title += &format!(", the last host has {:.0} % of its time", 100.0 * slow.0);
+            }
+            results.push(tell(talk, (&title, args.tol), ways, &missing));
+        }
+    }
+    Ok(())
 }
 
 /// 1, 2, 4 … and the last.
@@ -129,24 +293,16 @@ fn prepare(name: &str, files: &[PathBuf; 2]) -> anyhow::Result<()> {
         .with_context(|| format!("{name}: dense systems are compared by `tsumuji bench`"))??)
 }
 
-/// `tsumuji solve` as it comes, in one process (with threads) and with workers.
+/// `tsumuji solve` by that command; `by` says by how many processes.
 fn ours(
     args: &Args,
+    mut command: Command,
     files: &[PathBuf; 2],
-    processes: u16,
+    by: impl FnOnce(&Value) -> String,
     ways: &mut Vec<Way>,
 ) -> anyhow::Result<()> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .arg("solve")
-        .arg(&files[0])
-        .arg("--rhs")
-        .arg(&files[1]);
+    command.arg(&files[0]).arg("--rhs").arg(&files[1]);
     command.args(["--json", "--tol", &args.tol.to_string()]);
-    let count = processes.to_string();
-    if processes > 1 {
-        command.args(["--workers", &count]);
-    }
     let output = command.stdin(Stdio::null()).output()?;
     let run: Value = serde_json::from_slice(&output.stdout).with_context(|| {
         String::from_utf8_lossy(&output.stderr)
@@ -161,10 +317,7 @@ fn ours(
     let method = method
         .replace("conjugate gradients", "cg")
         .replace(" with ", "+");
-    let by = match (processes, run["workers"].as_u64()) {
-        (1, Some(threads)) if threads > 1 => format!("1 process, {threads} threads"),
-        _ => of(processes),
-    };
+    let by = by(&run);
     let steps = run["laps"]
         .as_array()
         .into_iter()

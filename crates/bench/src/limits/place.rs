@@ -52,7 +52,7 @@ impl Place {
 }
 
 /// The hosts of a testbed.
-pub(crate) fn of_testbed(testbed: &tsumuji_testbed::Testbed) -> Vec<Place> {
+pub fn of_testbed(testbed: &tsumuji_testbed::Testbed) -> Vec<Place> {
     let place = |host: &tsumuji_testbed::Host| Place {
         netns: Some(PathBuf::from("/run/netns").join(host.netns())),
         ip: host.ip(),

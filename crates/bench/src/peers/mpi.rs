@@ -102,7 +102,8 @@ impl Mpi {
     pub fn measure(&self, transport: Transport<'_>, job: &Job) -> Result<Sample, PeerError> {
         let cores = machine::cpus();
         let crowded = job.nodes > cores.len();
-        let mut words = self.launch(transport, job.nodes, crowded)?;
+        let folder = self.folder.path();
+        let mut words = launch(self.library, folder, transport, job.nodes, crowded)?;
         words.push(if crowded {
             self.yielding.clone().into()
         } else {
@@ -145,125 +146,126 @@ impl Mpi {
             source,
         })
     }
+}
 
-    /// The launcher and its options, up to the program.
-    fn launch(
-        &self,
-        transport: Transport<'_>,
-        ranks: usize,
-        crowded: bool,
-    ) -> Result<Vec<OsString>, PeerError> {
-        let mut words: Vec<OsString> = Vec::new();
-        let mut add = |more: &[&str]| words.extend(more.iter().map(OsString::from));
-        let ranks_text = ranks.to_string();
-        let agent = match transport {
-            Transport::Hosts(places) => {
-                let (agent, first) = self.agent(&places[..ranks.min(places.len())])?;
-                add(&[&agent, &first]);
-                Some((agent, places))
-            }
-            _ => None,
-        };
-        match self.library {
-            Library::OpenMpi => {
-                // Benchmarks in containers often run as root, which their ranks may.
-                add(&[
-                    "mpiexec.openmpi",
-                    "--allow-run-as-root",
-                    "--oversubscribe",
-                    "--bind-to",
-                    "none",
-                    "-n",
-                    &ranks_text,
+/// The launcher and its options, up to the program. In `folder` it writes what it needs for that.
+pub(super) fn launch(
+    library: Library,
+    folder: &Path,
+    transport: Transport<'_>,
+    ranks: usize,
+    crowded: bool,
+) -> Result<Vec<OsString>, PeerError> {
+    let mut words: Vec<OsString> = Vec::new();
+    let mut add = |more: &[&str]| words.extend(more.iter().map(OsString::from));
+    let ranks_text = ranks.to_string();
+    let agent = match transport {
+        Transport::Hosts(places) => {
+            let (agent, first) = agent(folder, &places[..ranks.min(places.len())])?;
+            add(&[&agent, &first]);
+            Some((agent, places))
+        }
+        _ => None,
+    };
+    match library {
+        Library::OpenMpi => {
+            // Benchmarks in containers often run as root, which their ranks may.
+            add(&[
+                "mpiexec.openmpi",
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--bind-to",
+                "none",
+                "-n",
+                &ranks_text,
+                "--mca",
+                "pml",
+                "ob1",
+            ]);
+            let device = match transport {
+                Transport::SharedMemory => None,
+                Transport::Tcp => Some("lo"),
+                Transport::Hosts(places) => places.first().map(|place| &*place.interface),
+            };
+            match device {
+                Some(device) => add(&[
                     "--mca",
-                    "pml",
-                    "ob1",
+                    "btl",
+                    "tcp,self",
+                    "--mca",
+                    "btl_tcp_if_include",
+                    device,
+                ]),
+                None => add(&["--mca", "btl", "vader,self"]),
+            }
+            if crowded {
+                add(&["--mca", "mpi_yield_when_idle", "1"]);
+            }
+            if let Some((agent, places)) = &agent {
+                let hosts = names(&places[..ranks.min(places.len())], ":1");
+                let device = device.unwrap_or("lo");
+                add(&[
+                    "--mca",
+                    "plm_rsh_agent",
+                    agent,
+                    "--mca",
+                    "oob_tcp_if_include",
+                    device,
+                    "-H",
+                    &hosts,
                 ]);
-                let device = match transport {
-                    Transport::SharedMemory => None,
-                    Transport::Tcp => Some("lo"),
-                    Transport::Hosts(places) => places.first().map(|place| &*place.interface),
-                };
-                match device {
-                    Some(device) => add(&[
-                        "--mca",
-                        "btl",
-                        "tcp,self",
-                        "--mca",
-                        "btl_tcp_if_include",
-                        device,
-                    ]),
-                    None => add(&["--mca", "btl", "vader,self"]),
-                }
-                if crowded {
-                    add(&["--mca", "mpi_yield_when_idle", "1"]);
-                }
-                if let Some((agent, places)) = &agent {
-                    let hosts = names(&places[..ranks.min(places.len())], ":1");
-                    let device = device.unwrap_or("lo");
-                    add(&[
-                        "--mca",
-                        "plm_rsh_agent",
-                        agent,
-                        "--mca",
-                        "oob_tcp_if_include",
-                        device,
-                        "-H",
-                        &hosts,
-                    ]);
-                }
-            }
-            Library::Mpich => {
-                add(&["mpiexec.mpich", "-bind-to", "none", "-n", &ranks_text]);
-                if let Some((agent, places)) = &agent {
-                    let hosts = names(&places[..ranks.min(places.len())], "");
-                    let first = places[0].ip.to_string();
-                    add(&[
-                        "-launcher",
-                        "ssh",
-                        "-launcher-exec",
-                        agent,
-                        "-localhost",
-                        &first,
-                        "-hosts",
-                        &hosts,
-                    ]);
-                }
             }
         }
-        Ok(words)
+        Library::Mpich => {
+            add(&["mpiexec.mpich", "-bind-to", "none", "-n", &ranks_text]);
+            if let Some((agent, places)) = &agent {
+                let hosts = names(&places[..ranks.min(places.len())], "");
+                let first = places[0].ip.to_string();
+                add(&[
+                    "-launcher",
+                    "ssh",
+                    "-launcher-exec",
+                    agent,
+                    "-localhost",
+                    &first,
+                    "-hosts",
+                    &hosts,
+                ]);
+            }
+        }
     }
+    Ok(words)
+}
 
-    /// Writes a script that enters a host as `ssh` would, and returns it with the first host's name. Hosts are named by address, which needs no
-    /// resolver; each has a host name of its own, or the libraries would take all of them for one host.
-    fn agent(&self, places: &[Place]) -> Result<(String, String), PeerError> {
-        let mut script = String::from(
-            "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n",
-        );
-        for place in places {
-            let netns = place
-                .netns
-                .as_deref()
-                .unwrap_or(Path::new("/proc/1/ns/net"));
-            let _ = writeln!(script, "{}) netns=\'{}\' ;;", place.ip, netns.display());
-        }
-        // Launchers pass one line for a shell; we pass words.
-        script.push_str(
-            "*) echo \"unknown host $host\" >&2; exit 2 ;;\nesac\n\
-             [ $# -gt 1 ] && [ \"${1#mpiexec}\" != \"$1\" ] || set -- sh -c \"$*\"\n\
-             exec nsenter --net=\"$netns\" unshare --uts sh -c \
-             'hostname \"$(echo \"$0\" | tr . -)\"; exec \"$@\"' \"$host\" \"$@\"\n",
-        );
-        let path = self.folder.path().join("agent.sh");
-        let io = failed("agent.sh");
-        std::fs::write(&path, script).map_err(&io)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).map_err(&io)?;
-        let first = places.first().map(|place| place.ip.to_string());
-        Ok((
-            path.to_string_lossy().into_owned(),
-            first.unwrap_or_default(),
-        ))
+/// Writes a script that enters a host as `ssh` would, and returns it with the first host's name. Hosts are named by address, which needs no
+/// resolver; each has a host name of its own, or the libraries would take all of them for one host.
+fn agent(folder: &Path, places: &[Place]) -> Result<(String, String), PeerError> {
+    let mut script = String::from(
+        "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n",
+    );
+    for place in places {
+        let netns = place
+            .netns
+            .as_deref()
+            .unwrap_or(Path::new("/proc/1/ns/net"));
+        let _ = writeln!(script, "{}) netns=\'{}\' ;;", place.ip, netns.display());
     }
+    // Launchers pass one line for a shell; we pass words.
+    script.push_str(
+        "*) echo \"unknown host $host\" >&2; exit 2 ;;\nesac\n\
+         [ $# -gt 1 ] && [ \"${1#mpiexec}\" != \"$1\" ] || set -- sh -c \"$*\"\n\
+         exec nsenter --net=\"$netns\" unshare --uts sh -c \
+         'hostname \"$(echo \"$0\" | tr . -)\"; exec \"$@\"' \"$host\" \"$@\"\n",
+    );
+    let path = folder.join("agent.sh");
+    let io = failed("agent.sh");
+    std::fs::write(&path, script).map_err(&io)?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).map_err(&io)?;
+    let first = places.first().map(|place| place.ip.to_string());
+    Ok((
+        path.to_string_lossy().into_owned(),
+        first.unwrap_or_default(),
+    ))
 }
 
 fn names(places: &[Place], suffix: &str) -> String {

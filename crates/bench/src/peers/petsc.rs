@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PeerError, run};
+use super::mpi::{Library, Transport, launch};
+use super::{PeerError, run, run_within};
+use crate::limits::place::Place;
 
 const SOURCE: &str = include_str!("../../../../bench/petsc_solve.py");
 /// Debian's own interpreter, for which its packages are installed.
@@ -37,7 +40,7 @@ pub struct Solved {
 #[derive(Debug)]
 pub struct Petsc {
     script: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Petsc {
@@ -52,7 +55,7 @@ impl Petsc {
         std::fs::write(&script, SOURCE).map_err(failed)?;
         Ok(Self {
             script,
-            _folder: folder,
+            folder,
         })
     }
 
@@ -81,7 +84,7 @@ impl Petsc {
         self.run("solve", (matrix, rhs), tolerance, ranks)
     }
 
-    /// Solves a sparse system in two of PETSc's binary files.
+    /// Solves a sparse system in two of PETSc's binary files with `ranks` processes of this host.
     pub fn solve_sparse(
         &self,
         matrix: &Path,
@@ -90,6 +93,33 @@ impl Petsc {
         ranks: usize,
     ) -> Result<Vec<Solved>, PeerError> {
         self.run("sparse", (matrix, rhs), tolerance, ranks)
+    }
+
+    /// As `solve_sparse`, with a process in each of these places, over TCP. Methods that do not end within `patience` are left out.
+    pub fn solve_between(
+        &self,
+        places: &[Place],
+        (matrix, rhs): (&Path, &Path),
+        tolerance: f64,
+        patience: Duration,
+    ) -> Result<Vec<Solved>, PeerError> {
+        let (folder, ranks) = (self.folder.path(), places.len());
+        let words = launch(
+            Library::OpenMpi,
+            folder,
+            Transport::Hosts(places),
+            ranks,
+            false,
+        )?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        self.finish(&mut command, "sparse", (matrix, rhs), tolerance);
+        // Of methods that were solved before the time is over the lines are there.
+        let output = run_within(&mut command, patience, "mpiexec.openmpi")?;
+        match parsed(&output.stdout)? {
+            solved if solved.is_empty() => Err(output.failure("mpiexec.openmpi")),
+            solved => Ok(solved),
+        }
     }
 
     fn run(
@@ -109,8 +139,20 @@ impl Petsc {
             "-n",
             &ranks.to_string(),
         ]);
+        self.finish(&mut command, what, (matrix, rhs), tolerance);
+        parsed(&run(&mut command, "openmpi-bin python3-petsc4py")?)
+    }
+
+    /// Adds the script and its words to a launcher's.
+    fn finish(
+        &self,
+        command: &mut Command,
+        what: &str,
+        (matrix, rhs): (&Path, &Path),
+        tolerance: f64,
+    ) {
         // One thread for each rank: the ranks are the parallelism that is compared.
-        command.envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
+        command.args(["env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"]);
         command
             .arg(PYTHON)
             .arg(&self.script)
@@ -118,15 +160,19 @@ impl Petsc {
             .arg(matrix)
             .arg(rhs)
             .arg(tolerance.to_string());
-        let text = run(&mut command, "openmpi-bin python3-petsc4py")?;
-        let parse = |line| {
-            serde_json::from_str(line).map_err(|source| PeerError::Output {
-                program: "petsc_solve.py".to_owned(),
-                source,
-            })
-        };
-        text.lines().map(parse).collect()
     }
+}
+
+/// What the script printed.
+fn parsed(text: &str) -> Result<Vec<Solved>, PeerError> {
+    let parse = |line| {
+        serde_json::from_str(line).map_err(|source| PeerError::Output {
+            program: "petsc_solve.py".to_owned(),
+            source,
+        })
+    };
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    lines.map(parse).collect()
 }
 
 #[cfg(test)]
