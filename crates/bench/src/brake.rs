@@ -1,62 +1,76 @@
-//! A slow host: the processes of a testbed's host are stopped part of the time.
+//! A slow host: the processes of a testbed's host are stopped part of each millisecond, which a slower processor would need for the same work.
 //!
-//! What is left is what a slower processor would give to computing; its messages are late by up to a stop, as on a machine that others use, too. It works
-//! on any program in the same way.
+//! It works on any program in the same way. Longer stops would be another thing: a machine that others use by turns, on which whoever waits for it in every
+//! step gains nothing by giving it less to do.
 
 use std::io;
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Time of a run and the stop after it. Shorter ones would cost more than they take.
-const PERIOD: Duration = Duration::from_millis(10);
+const PERIOD: Duration = Duration::from_millis(1);
 /// How often new processes are looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Slows the processes of a host until it is dropped.
 #[derive(Debug)]
 pub struct Brake {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Brake {
     /// Leaves the processes in the network namespace of that file `share` (0 to 1) of their time.
     pub fn start(netns: PathBuf, share: f64) -> io::Result<Self> {
         let inode = std::fs::metadata(&netns)?.st_ino();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("tsumuji-brake".to_owned())
-            .spawn(move || hold(inode, share.clamp(0.0, 1.0), &stopped))?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        let (stop, held) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let mut brake = Self {
+            stop: Arc::clone(&stop),
+            threads: Vec::new(),
+        };
+        // Each ends by `stop`, also if the other one cannot be started.
+        let (stopped, found) = (Arc::clone(&stop), Arc::clone(&held));
+        brake.start_thread(move || look(inode, &found, &stopped))?;
+        brake.start_thread(move || hold(&held, share.clamp(0.0, 1.0), &stop))?;
+        Ok(brake)
+    }
+
+    fn start_thread(&mut self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let builder = std::thread::Builder::new().name("tsumuji-brake".to_owned());
+        self.threads.push(builder.spawn(run)?);
+        Ok(())
     }
 }
 
 impl Drop for Brake {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join(); // it does not panic
         }
     }
 }
 
-fn hold(netns: u64, share: f64, stop: &AtomicBool) {
-    let (mut held, mut looked) = (Vec::new(), None);
+/// Processes that are held.
+type Held = Mutex<Vec<Pid>>;
+
+fn look(netns: u64, held: &Held, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        if looked.is_none_or(|at: Instant| at.elapsed() >= LOOK) {
-            held = inside(netns);
-            looked = Some(Instant::now());
-        }
+        let found = inside(netns);
+        *held.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn hold(held: &Held, share: f64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let held = held.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (signal, part) in [(Signal::STOP, 1.0 - share), (Signal::CONT, share)] {
             for pid in &held {
                 let _ = kill_process(*pid, signal); // it may have ended
@@ -88,6 +102,7 @@ fn lies_in(process: &Path, netns: u64) -> bool {
 mod tests {
     use super::*;
     use std::process::Stdio;
+    use std::time::Instant;
 
     /// A process that counts gets half of its time, and goes on when the brake is gone.
     #[test]
@@ -103,7 +118,9 @@ mod tests {
         };
         let netns = Path::new("/run/netns").join(testbed.hosts()[1].netns());
         let mut busy = testbed.hosts()[1].command("sh");
-        let mut busy = busy.args(["-c", "while :; do :; done"]).stdout(Stdio::null());
+        let busy = busy
+            .args(["-c", "while :; do :; done"])
+            .stdout(Stdio::null());
         let mut busy = busy.spawn().unwrap();
         let inode = std::fs::metadata(&netns).unwrap().st_ino();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -130,16 +147,23 @@ mod tests {
         busy.wait().unwrap();
         testbed.down().unwrap();
         // A busy machine leaves less to either.
-        assert!(free > 0 && slowed <= 120, "{slowed} of 200 ticks, then {free}");
+        assert!(
+            free > 0 && slowed <= 120,
+            "{slowed} of 200 ticks, then {free}"
+        );
     }
 
     /// Processor time of a process, in hundredths of a second.
     fn spent(pid: Pid) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         let stat = stat.unwrap_or_default();
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split(' ').skip(12);
+        let mut fields = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split(' ')
+            .skip(12);
         let mut field = || fields.next().and_then(|field| field.parse::<u64>().ok());
         field().unwrap_or(0) + field().unwrap_or(0)
     }
-
 }

@@ -44,15 +44,16 @@ pub(super) struct Args {
     #[arg(long)]
     testbed: bool,
     /// Between hosts: our link
-    #[arg(
-        long,
-        value_name = "LINK",
-        default_value = "udp",
-        requires = "testbed"
-    )]
+    #[arg(long, value_name = "LINK", default_value = "udp", requires = "testbed")]
     link: LinkSpec,
     /// Between hosts: the part of the frames that each cable loses; several by commas
-    #[arg(long, value_name = "P", value_delimiter = ',', default_value = "0", requires = "testbed")]
+    #[arg(
+        long,
+        value_name = "P",
+        value_delimiter = ',',
+        default_value = "0",
+        requires = "testbed"
+    )]
     loss: Vec<Fraction>,
     /// Between hosts: bits a second of each cable, as in 1gbit
     #[arg(long, value_name = "RATE", requires = "testbed")]
@@ -115,7 +116,10 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 fn check(args: &Args) -> anyhow::Result<()> {
     let joins_hosts = !matches!(args.link, LinkSpec::Shm);
-    ensure!(joins_hosts, "--link shm: it does not join hosts; use udp, packet or xdp");
+    ensure!(
+        joins_hosts,
+        "--link shm: it does not join hosts; use udp, packet or xdp"
+    );
     for loss in &args.loss {
         ensure!(
             loss.0 <= 0.5,
@@ -180,12 +184,8 @@ fn here(
                     _ => of(processes),
                 };
                 ours(args, command, &files, by, &mut ways)?;
-                let solved = (contest.petsc).solve_sparse(
-                    &files[0],
-                    &files[1],
-                    args.tol,
-                    processes.into(),
-                );
+                let solved =
+                    (contest.petsc).solve_sparse(&files[0], &files[1], args.tol, processes.into());
                 match solved {
                     Ok(solved) => contest.note_theirs(&mut ways, solved, &of(processes)),
                     Err(error) if missing.is_empty() => missing.push(error.to_string()),
@@ -217,7 +217,11 @@ fn between(
             None => None,
         })
     };
-    let ids: Vec<u16> = testbed.hosts().iter().map(tsumuji_testbed::Host::id).collect();
+    let ids: Vec<u16> = testbed
+        .hosts()
+        .iter()
+        .map(tsumuji_testbed::Host::id)
+        .collect();
     for name in &args.systems {
         prepare(name, &files)?;
         for loss in &args.loss {
@@ -242,7 +246,9 @@ fn between(
                     ensure!(!stop::is_wanted(), Interrupted);
                 }
                 let both = (&*files[0], &*files[1]);
-                let solved = contest.petsc.solve_between(places, both, args.tol, PATIENCE);
+                let solved = contest
+                    .petsc
+                    .solve_between(places, both, args.tol, PATIENCE);
                 match solved {
                     Ok(solved) => contest.note_theirs(&mut ways, solved, &of(args.processes)),
                     Err(error) if missing.is_empty() => missing.push(error.to_string()),

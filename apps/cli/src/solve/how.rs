@@ -5,7 +5,7 @@
 
 use anyhow::ensure;
 use tsumuji_board::Elements;
-use tsumuji_solve::distributed::{Krylov, Shares};
+use tsumuji_solve::distributed::Krylov;
 use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Precision};
 use tsumuji_solve::method::Method;
@@ -128,7 +128,6 @@ fn laps(args: &Args) -> impl Iterator<Item = (&'static str, bool)> {
     [
         ("--executor", args.executor.is_some()),
         ("--elements", args.elements != Elements::Auto),
-        ("--weights auto", args.weights == Some(Shares::Measured)),
         ("--inner", args.inner != Inner::Auto),
         ("--omega", args.omega != 1.0),
         ("--precision", args.precision != Precision::Double),

@@ -343,6 +343,87 @@ fn ethernet_and_sealing_can_be_tried() {
     }
 }
 
+/// Ours and PETSc's methods solve between hosts that lose frames and of which one is slow; what makes no sense is refused.
+#[test]
+fn solvers_between_hosts() {
+    for (more, problem) in [
+        (&["--loss", "1%"][..], "--testbed"),
+        (&["--testbed", "--link", "shm"], "it does not join hosts"),
+        (&["--testbed", "--loss", "60%"], "at most 50 %"),
+        (&["--testbed", "--slow", "0"], "accepted are 1 % to 100 %"),
+    ] {
+        let output = tsumuji(&[&["bench", "solve"], more].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {told}");
+        assert!(told.contains(problem), "{more:?}: {told}");
+    }
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("solvers_between_hosts", &error.to_string());
+    }
+    let words = [
+        "bench",
+        "solve",
+        "poisson2d:30",
+        "--testbed",
+        "--rounds",
+        "1",
+    ];
+    let (code, report) = json(&[&words[..], &["--loss", "0,1%", "--slow", "50%"]].concat());
+    assert_eq!(code, 0, "{report}");
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    for result in results {
+        let ways = result["ways"].as_array().unwrap();
+        let of = |start: &str| {
+            let by = |way: &&serde_json::Value| way["way"].as_str().unwrap().starts_with(start);
+            ways.iter().filter(by).collect::<Vec<_>>()
+        };
+        assert_eq!(of("ours").len(), 2, "{result}");
+        assert!(
+            of("ours").iter().all(|way| way["reached"] == true),
+            "{result}"
+        );
+        // PETSc is not everywhere; where it is, all its methods are there.
+        let missing = result["missing"].as_array().unwrap();
+        let theirs = of("PETSc");
+        assert!(theirs.len() == 3 || !missing.is_empty(), "{result}");
+    }
+}
+
+/// A host that is slow gives rows away, also while a Krylov method iterates, whose result is as good.
+#[test]
+fn slow_hosts_get_fewer_rows() {
+    let test = "slow_hosts_get_fewer_rows";
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped(test, &error.to_string());
+    }
+    let name: tsumuji_testbed::Name = "tsumuji-slow".parse().unwrap();
+    let testbed = match Testbed::up(&Spec::new(3).named(name)) {
+        Ok(testbed) => testbed,
+        Err(error) => return skipped(test, &format!("no testbed: {error}")),
+    };
+    let netns = std::path::Path::new("/run/netns").join(testbed.hosts()[2].netns());
+    let brake = tsumuji_bench::brake::Brake::start(netns, 0.25).unwrap();
+    let hosts = testbed.hosts_file();
+    let hosts = hosts.to_str().unwrap();
+    // It takes several of the two seconds after which slowness is certain.
+    let words = ["solve", "--generate", "poisson3d:120", "--method", "cg"];
+    let (code, run) = json(&[&words[..], &["--hosts", hosts, "--open"]].concat());
+    drop(brake);
+    assert_eq!((code, &run["converged"]), (0, &true.into()), "{run}");
+    let notes = run["notes"].as_array().unwrap();
+    let shared = notes.iter().find_map(|note| {
+        let (_, rows) = note
+            .as_str()?
+            .split_once("rows were shared anew by measured speed: ")?;
+        let rows = rows.split(", ").map(|rows| rows.parse::<u64>().unwrap());
+        Some(rows.collect::<Vec<_>>())
+    });
+    let shared = shared.unwrap_or_else(|| panic!("equal shares: {run}"));
+    assert!(shared[0] > shared[1], "{run}");
+    testbed.down().unwrap();
+}
+
 /// Sums are served by every executor and by TCP, beside the limit; options that make no sense are refused.
 #[test]
 fn sums_are_served() {

@@ -53,10 +53,7 @@ impl Petsc {
         let folder = tempfile::tempdir().map_err(failed)?;
         let script = folder.path().join("petsc_solve.py");
         std::fs::write(&script, SOURCE).map_err(failed)?;
-        Ok(Self {
-            script,
-            folder,
-        })
+        Ok(Self { script, folder })
     }
 
     /// Writes the dense test system of `n` rows to `matrix` and `rhs` (`.npy`). Needs NumPy only.

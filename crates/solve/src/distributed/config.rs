@@ -51,8 +51,10 @@ impl std::str::FromStr for Shares {
     type Err = SharesError;
 
     fn from_str(text: &str) -> Result<Self, SharesError> {
-        if text == "auto" {
-            return Ok(Self::Measured);
+        match text {
+            "auto" => return Ok(Self::Measured),
+            "equal" => return Ok(Self::Equal),
+            _ => {}
         }
         let weights: Option<Vec<f64>> = text
             .split(',')
@@ -71,7 +73,9 @@ impl std::str::FromStr for Shares {
 
 /// The text names no shares.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("weights must be `auto` or a positive number for each worker, as 1,1,2; not `{0}`")]
+#[error(
+    "weights must be `auto`, `equal` or a positive number for each worker, as 1,1,2; not `{0}`"
+)]
 pub struct SharesError(String);
 
 /// How to solve. The code that reads it from the user checks it.

@@ -102,6 +102,8 @@ struct WorkerSlot {
     rhs_sq: Option<f64>,
     /// Laps when it was last heard of; what a lost worker has done.
     laps: f64,
+    /// Laps that it would have done without waiting, when it was last heard of.
+    alone: f64,
     /// The newest report of this epoch.
     report: Option<LapReport>,
     /// Reports since the sum became and stayed low enough.
@@ -312,11 +314,11 @@ impl Judge {
         Ok(())
     }
 
-    /// Rows and laps of each worker.
+    /// Rows of each worker, and laps that it would have done alone.
     pub(super) fn paces(&self) -> Vec<(usize, f64)> {
         self.slots
             .iter()
-            .map(|slot| (slot.rows.len(), slot.laps))
+            .map(|slot| (slot.rows.len(), slot.alone))
             .collect()
     }
 
@@ -464,7 +466,7 @@ impl Judge {
             return;
         }
         slot.report = Some(report);
-        slot.laps = report.laps;
+        (slot.laps, slot.alone) = (report.laps, report.alone);
         if self.config.mode != Mode::Async {
             return; // the workers decide, all alike, after the same lap
         }

@@ -323,6 +323,8 @@ pub(super) struct LapReport {
     pub(super) number: u32,
     /// Laps done since the beginning, with the fraction of the current one.
     pub(super) laps: f64,
+    /// Laps that it would have done if it had never waited for others.
+    pub(super) alone: f64,
     pub(super) estimate: Estimate,
 }
 
@@ -332,6 +334,7 @@ impl LapReport {
         epoch: 0,
         number: 0,
         laps: 0.0,
+        alone: 0.0,
         estimate: Estimate {
             measured_sq: f64::INFINITY,
             expected_sq: f64::INFINITY,
@@ -340,7 +343,7 @@ impl LapReport {
 
     /// Payload of the datagram; epoch and number travel in its header.
     pub(super) fn payload(&self) -> Vec<u8> {
-        codec::to_bytes(&(self.laps, self.estimate), &[])
+        codec::to_bytes(&(self.laps, self.alone, self.estimate), &[])
     }
 
     /// As a datagram to the judge, with [`payload`](Self::payload).
@@ -356,14 +359,16 @@ impl LapReport {
 
     /// `None`: not a report.
     pub(super) fn parse(epoch: u32, number: u32, payload: &[u8]) -> Option<Self> {
-        let (laps, estimate) = codec::from_bytes(payload)?;
+        let (laps, alone, estimate) = codec::from_bytes(payload)?;
         let report = Self {
             epoch,
             number,
             laps,
+            alone,
             estimate,
         };
-        (report.laps.is_finite() && report.laps >= 0.0).then_some(report)
+        let is_count = |laps: f64| laps.is_finite() && laps >= 0.0;
+        (is_count(laps) && is_count(alone)).then_some(report)
     }
 }
 

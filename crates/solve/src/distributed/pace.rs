@@ -5,12 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Laps are counted over this time, so that a process that was preempted once is not taken for slow.
+/// Laps are counted over this time, twice: a process that was preempted for once is not taken for slow.
 const WINDOW: Duration = Duration::from_secs(2);
 /// ... and over so many laps of the slowest worker.
 const LAPS: f64 = 3.0;
 /// Longest lap over the one with fair shares at which rows are shared anew.
-const UNFAIR: f64 = 1.4;
+const UNFAIR: f64 = 1.3;
 /// Time between two divisions: what they cost must be small against it.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -19,7 +19,10 @@ pub(super) struct Pace {
     since: Instant,
     /// Laps of each worker then.
     laps: Vec<f64>,
-    rested: Instant,
+    /// The slowest worker of the window before, if shares were unfair then.
+    suspect: Option<usize>,
+    /// When rows were shared anew last.
+    rested: Option<Instant>,
 }
 
 impl Pace {
@@ -27,7 +30,8 @@ impl Pace {
         Self {
             since: now,
             laps: Vec::new(),
-            rested: now,
+            suspect: None,
+            rested: None,
         }
     }
 
@@ -45,9 +49,8 @@ impl Pace {
             .map(|(now, then)| now - then)
             .collect();
         let team = || (0..workers.len()).filter(|worker| workers[*worker].0 > 0);
-        let fewest = team()
-            .map(|worker| done[worker])
-            .fold(f64::INFINITY, f64::min);
+        let slowest = team().min_by(|one, other| done[*one].total_cmp(&done[*other]))?;
+        let fewest = done[slowest];
         if now - self.since < WINDOW || fewest < LAPS {
             return None;
         }
@@ -58,10 +61,16 @@ impl Pace {
         let rows: usize = team().map(|worker| workers[worker].0).sum();
         let speed: f64 = team().map(|worker| speeds[worker]).sum();
         let (longest, fair) = (seconds / fewest, rows as f64 / speed);
-        if longest < UNFAIR * fair || now - self.rested < PAUSE {
+        let is_soon = self.rested.is_some_and(|rested| now - rested < PAUSE);
+        if longest < UNFAIR * fair || is_soon {
+            self.suspect = None;
             return None;
         }
-        self.rested = now;
+        if self.suspect.replace(slowest) != Some(slowest) {
+            return None;
+        }
+        self.suspect = None;
+        self.rested = Some(now);
         self.laps.clear();
         Some(speeds)
     }
@@ -97,16 +106,37 @@ mod tests {
             None,
             "too few laps"
         );
-        let speeds = at(&mut pace, begin, 10.0, &[(100, 200.0), (100, 50.0)]).unwrap();
+        let slow = [(100, 200.0), (100, 50.0)];
+        assert_eq!(at(&mut pace, begin, 10.0, &slow), None, "not yet certain");
+        let speeds = at(&mut pace, begin, 12.0, &[(100, 240.0), (100, 60.0)]).unwrap();
         assert_eq!(speeds, [2000.0, 500.0]);
         assert_eq!(
-            at(&mut pace, begin, 11.0, &[(160, 212.0), (40, 62.0)]),
+            at(&mut pace, begin, 13.0, &[(160, 252.0), (40, 72.0)]),
             None
         );
         assert_eq!(
-            at(&mut pace, begin, 13.5, &[(160, 242.0), (40, 92.0)]),
+            at(&mut pace, begin, 15.5, &[(160, 282.0), (40, 102.0)]),
             None,
             "fair now"
         );
+    }
+
+    /// One that was slow for one window only keeps its rows, also if another one is slow in the next.
+    #[test]
+    fn disturbances_are_no_slowness() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(begin);
+        let mut laps = [0.0; 2];
+        assert_eq!(
+            at(&mut pace, begin, 0.0, &laps.map(|laps| (100, laps))),
+            None
+        );
+        for turn in 1..20 {
+            for (worker, laps) in laps.iter_mut().enumerate() {
+                *laps += if turn % 2 == worker { 10.0 } else { 50.0 };
+            }
+            let told = laps.map(|laps| (100, laps));
+            assert_eq!(at(&mut pace, begin, 2.0 * turn as f64, &told), None);
+        }
     }
 }

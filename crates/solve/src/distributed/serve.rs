@@ -271,14 +271,18 @@ impl Driver {
         };
         let broken = match Between::form(endpoint, collectives, &mut self.inbox, parts) {
             Err(broken) => Some(broken),
-            Ok(mut between) => match self.worker.iterate(&mut between) {
-                Ok(frozen) => {
-                    between.part();
-                    frozen?;
-                    None
+            Ok(mut between) => {
+                let ended = self.worker.iterate(&mut between);
+                self.worker.note_alone(between.alone());
+                match ended {
+                    Ok(frozen) => {
+                        between.part();
+                        frozen?;
+                        None
+                    }
+                    Err(broken) => Some(broken),
                 }
-                Err(broken) => Some(broken),
-            },
+            }
         };
         match broken {
             None | Some(Broken::Ordered) => {}

@@ -128,6 +128,8 @@ pub(super) struct Parts {
     pub(super) snapshots: bool,
     /// Whether to go on without a judge.
     pub(super) outlives: bool,
+    /// Iterations of earlier epochs, as if this worker had never waited.
+    pub(super) alone: f64,
 }
 
 /// Elements that `reads` names, of a worker with these rows.
@@ -153,6 +155,11 @@ pub(super) struct Between<'a, L: Link> {
     reports: u32,
     reported: Instant,
     told: Instant,
+    formed: Instant,
+    /// Time spent waiting for others since then.
+    waited: Duration,
+    /// Iterations that would have been done without waiting, those before this epoch included.
+    alone: f64,
 }
 
 impl<'a, L: Link> Between<'a, L> {
@@ -172,6 +179,7 @@ impl<'a, L: Link> Between<'a, L> {
             .map_err(Broken::Group)?;
         let bytes = |lists: &[Vec<u32>]| lists.iter().map(|list| 8 * list.len()).collect();
         let now = Instant::now();
+        let alone = parts.alone;
         Ok(Self {
             goes_bytes: bytes(&parts.goes),
             comes_bytes: bytes(&parts.comes),
@@ -185,7 +193,15 @@ impl<'a, L: Link> Between<'a, L> {
             reports: 0,
             reported: now,
             told: now,
+            formed: now,
+            waited: Duration::ZERO,
+            alone,
         })
+    }
+
+    /// Iterations that this worker would have done without waiting, in all epochs.
+    pub(super) fn alone(&self) -> f64 {
+        self.alone
     }
 
     /// Ends the use of the group.
@@ -195,7 +211,8 @@ impl<'a, L: Link> Between<'a, L> {
     }
 
     fn wait<M: Memory>(&mut self, request: Request<M>) -> Result<M, Broken> {
-        let mut beat = Instant::now();
+        let began = Instant::now();
+        let mut beat = began;
         while !self.collectives.test_for(self.endpoint, &request, LOOK)? {
             self.look()?;
             if beat.elapsed() >= HEARTBEAT_EVERY {
@@ -203,6 +220,7 @@ impl<'a, L: Link> Between<'a, L> {
                 self.report(LapReport::HEARTBEAT);
             }
         }
+        self.waited += began.elapsed();
         Ok(self.collectives.wait(self.endpoint, request)?)
     }
 
@@ -213,6 +231,14 @@ impl<'a, L: Link> Between<'a, L> {
             return Err(Broken::Lost(JUDGE));
         }
         self.inbox.look(&self.members)
+    }
+
+    fn count_alone(&mut self, iterations: f64, now: Instant) {
+        let all = (now - self.formed).as_secs_f64();
+        let busy = all - self.waited.as_secs_f64();
+        // One that only waits is not infinitely fast.
+        let times = (all / busy.max(all / 100.0)).max(1.0);
+        self.alone = self.parts.alone + iterations * times;
     }
 
     /// May be lost.
@@ -275,6 +301,7 @@ impl<L: Link> Space for Between<'_, L> {
     fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Broken> {
         self.look()?;
         let moment = Instant::now();
+        self.count_alone(now.iterations as f64, moment);
         if moment - self.reported >= REPORT_EVERY {
             self.reported = moment;
             self.reports += 1;
@@ -285,6 +312,7 @@ impl<L: Link> Space for Between<'_, L> {
                 epoch: self.parts.epoch,
                 number: self.reports,
                 laps: now.iterations as f64,
+                alone: self.alone,
                 estimate: Estimate {
                     measured_sq: share_sq,
                     expected_sq: share_sq,

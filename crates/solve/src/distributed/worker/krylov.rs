@@ -37,8 +37,14 @@ impl Worker {
             start: own.start,
             snapshots: setup.config.checkpoints || team.len() > 1,
             outlives: setup.config.outlive_ms > 0,
+            alone: self.alone,
             team,
         })
+    }
+
+    /// Notes how many iterations this worker would have done without waiting, in all epochs.
+    pub(in crate::distributed) fn note_alone(&mut self, alone: f64) {
+        self.alone = alone;
     }
 
     /// Iterates to the method's end, and freezes; if `space` fails, waits for the judge with the x of that moment.
