@@ -11,8 +11,9 @@ const WINDOW: Duration = Duration::from_secs(2);
 const LAPS: f64 = 3.0;
 /// Longest lap over the one with fair shares at which rows are shared anew.
 const UNFAIR: f64 = 1.3;
-/// Time between two divisions: what they cost must be small against it.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Time before the first new division, and between two: what one costs must be small against it. Of a run nothing is known but that it may take as long
+/// again as it has taken.
+const PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -21,8 +22,8 @@ pub(super) struct Pace {
     laps: Vec<f64>,
     /// The slowest worker of the window before, if shares were unfair then.
     suspect: Option<usize>,
-    /// When rows were shared anew last.
-    rested: Option<Instant>,
+    /// When rows were shared last.
+    rested: Instant,
 }
 
 impl Pace {
@@ -31,7 +32,7 @@ impl Pace {
             since: now,
             laps: Vec::new(),
             suspect: None,
-            rested: None,
+            rested: now,
         }
     }
 
@@ -61,8 +62,7 @@ impl Pace {
         let rows: usize = team().map(|worker| workers[worker].0).sum();
         let speed: f64 = team().map(|worker| speeds[worker]).sum();
         let (longest, fair) = (seconds / fewest, rows as f64 / speed);
-        let is_soon = self.rested.is_some_and(|rested| now - rested < PAUSE);
-        if longest < UNFAIR * fair || is_soon {
+        if longest < UNFAIR * fair || now - self.rested < PAUSE {
             self.suspect = None;
             return None;
         }
@@ -70,7 +70,7 @@ impl Pace {
             return None;
         }
         self.suspect = None;
-        self.rested = Some(now);
+        self.rested = now;
         self.laps.clear();
         Some(speeds)
     }
@@ -106,6 +106,8 @@ mod tests {
             None,
             "too few laps"
         );
+        let slow = [(100, 160.0), (100, 40.0)];
+        assert_eq!(at(&mut pace, begin, 8.0, &slow), None, "too soon");
         let slow = [(100, 200.0), (100, 50.0)];
         assert_eq!(at(&mut pace, begin, 10.0, &slow), None, "not yet certain");
         let speeds = at(&mut pace, begin, 12.0, &[(100, 240.0), (100, 60.0)]).unwrap();
