@@ -558,7 +558,7 @@ impl Credit {
     }
 
     /// As `give`, of more than was promised.
-    #[inline(never)]
+    #[inline(never)] // small messages need no more than that
     fn give_beyond(&mut self, grant: &mut Grant, target: u64) {
         let wanted = target - grant.granted;
         let spare = grant.promised.saturating_sub(grant.awaited());

@@ -103,6 +103,12 @@ impl Memory {
             .saturating_sub(self.reserved_bytes + self.held_bytes)
     }
 
+    /// At least `bytes` are free.
+    #[inline]
+    pub(crate) fn has_as_much(&self, bytes: usize) -> bool {
+        self.reserved_bytes + self.held_bytes + bytes <= self.usable_bytes
+    }
+
     /// The program holds nothing.
     pub(crate) fn is_idle(&self) -> bool {
         self.held_bytes == 0

@@ -50,7 +50,7 @@ impl Engine {
             tell_again(peer);
         }
         let used_bytes = peer.receive.used_bytes();
-        let fair = used_bytes <= shared.memory.free_bytes() || shared.receiving.is_fair(used_bytes);
+        let fair = shared.memory.has_as_much(used_bytes) || shared.receiving.is_fair(used_bytes);
         let memory = &mut shared.memory;
         let in_turn = if PLACED {
             None
@@ -72,9 +72,9 @@ impl Engine {
         } = shared;
         let from = data.source;
         let done = |id| events.push_back(Event::Sent { peer: from, id });
-        peer.send.on_ack(now, &news, pool, counters, done);
         peer.last_heard = now;
         peer.send.on_credit(data.credit);
+        peer.send.on_ack(now, &news, pool, counters, done);
         let result = if let Some(number) = in_turn {
             settle(now, data, number, Taken::Frame, peer, shared, sink)
         } else {

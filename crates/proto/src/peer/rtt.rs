@@ -50,11 +50,12 @@ impl Rtt {
         self.smoothed = Duration::from_nanos((7 * smoothed + rtt) / 8);
     }
 
-    #[inline]
     /// Silence after which the oldest frame is probed: smoothed + 4 × variance + the peer's delay, doubled for each attempt.
+    #[inline]
     pub(crate) fn probe_after(&self, ack_delay: Duration, backoff: u32) -> Duration {
-        let base = self.smoothed + self.variance.times(4) + ack_delay;
-        let base = base.max(PROBE_MIN);
+        // Times that were measured are far from an overflow.
+        let estimate = self.smoothed.as_nanos() + 4 * self.variance.as_nanos();
+        let base = Duration::from_nanos(estimate + ack_delay.as_nanos()).max(PROBE_MIN);
         if backoff == 0 {
             return base;
         }
