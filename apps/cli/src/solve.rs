@@ -158,7 +158,7 @@ pub(crate) struct Args {
     /// Let further workers join while it runs, by the command that it tells
     #[arg(long)]
     admit: bool,
-    /// Work of each worker: equal, auto (equal at first, and anew by measured speed while one is much slower), or a weight for each; default: auto with --hosts, else equal
+    /// Work of each worker: equal, auto (equal at first, and anew by measured speed while one is much slower), or a weight for each; default: equal
     #[arg(long, value_name = "auto|equal|W1,W2,…")]
     weights: Option<Shares>,
     /// Write the last known x to this file (.npy or .mtx) while the run goes on
@@ -480,12 +480,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 combines,
                 precision: args.precision,
                 tol: args.tol,
-                // Machines may be unequal; processes of one are not.
-                shares: match &args.weights {
-                    Some(shares) => shares.clone(),
-                    None if args.hosts.is_some() => Shares::Measured,
-                    None => Shares::Equal,
-                },
+                shares: args.weights.clone().unwrap_or_default(),
                 checkpoints: args.checkpoint.is_some(),
                 lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
                 outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX))

@@ -68,6 +68,8 @@ pub(super) struct Args {
 
 /// Longest time of one run between hosts, of ours or of all of PETSc's methods.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// One of ours that was asked to end is killed after so long.
+const FAREWELL_SECONDS: &str = "20";
 
 /// One way of solving, and what it took in each round.
 struct Way {
@@ -234,8 +236,9 @@ fn between(
             let _brake = args.slow.map(slowed).transpose()?.flatten();
             for _ in 0..args.rounds {
                 for method in ["auto", "relax+gcr"] {
-                    // It ends itself when the time is over, and tells how far it came.
+                    // It ends itself when the time is over, and tells how far it came. One signal only: a second one would end it at once.
                     let mut command = Command::new("timeout");
+                    command.args(["--foreground", "--kill-after", FAREWELL_SECONDS]);
                     command.arg(PATIENCE.as_secs().to_string());
                     command.arg(std::env::current_exe()?);
                     command.args(["solve", "--open", "--link", &args.link.to_string()]);
@@ -249,14 +252,22 @@ fn between(
                 let solved = contest
                     .petsc
                     .solve_between(places, both, args.tol, PATIENCE);
-                match solved {
-                    Ok(solved) => contest.note_theirs(&mut ways, solved, &of(args.processes)),
-                    Err(error) if missing.is_empty() => missing.push(error.to_string()),
-                    Err(_) => {}
+                let unsolved = match solved {
+                    Ok((solved, unsolved)) => {
+                        contest.note_theirs(&mut ways, solved, &of(args.processes));
+                        unsolved
+                    }
+                    Err(error) => Some(error),
+                };
+                if missing.is_empty() {
+                    missing.extend(unsolved.map(|error| error.to_string()));
                 }
                 ensure!(!stop::is_wanted(), Interrupted);
             }
-            let mut title = format!("{name}, each cable loses {} %", 100.0 * loss.0);
+            let mut title = format!(
+                "{name}, each cable loses {} %",
+                (1e6 * loss.0).round() / 1e4
+            );
             if let Some(slow) = args.slow {
                 title += &format!(", the last host has {:.0} % of its time", 100.0 * slow.0);
             }
@@ -343,7 +354,13 @@ fn note(
     is_ours: bool,
 ) {
     match ways.iter_mut().find(|way| way.name == name) {
-        Some(way) => way.seconds.push(seconds),
+        Some(way) => {
+            way.seconds.push(seconds);
+            // The worst: one that once stopped short does not count.
+            if residual.is_nan() || residual > way.residual {
+                way.residual = residual;
+            }
+        }
         None => ways.push(Way {
             name,
             seconds: vec![seconds],

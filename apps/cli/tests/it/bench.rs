@@ -406,18 +406,14 @@ fn slow_hosts_get_fewer_rows() {
     let brake = tsumuji_bench::brake::Brake::start(netns, 0.25).unwrap();
     let hosts = testbed.hosts_file();
     let hosts = hosts.to_str().unwrap();
-    // It takes longer than the 12 s or so after which slowness is certain, and worth a division.
-    let words = [
-        "solve",
-        "--generate",
-        "poisson3d:150",
-        "--method",
-        "cg",
-        "--json",
-    ];
+    // It takes minutes; slowness is certain, and worth a division, some 14 s after it begins to iterate.
+    let words = ["solve", "--generate", "poisson2d:1400", "--method", "cg"];
+    let more = ["--preconditioner", "jacobi", "--weights", "auto", "--json"];
     let program = env!("CARGO_BIN_EXE_tsumuji");
     let mut command = std::process::Command::new("timeout");
-    command.args(["--signal=INT", "22", program]).args(words);
+    command.args(["--foreground", "--kill-after", "20"]);
+    command.args(["--signal=INT", "45", program]).args(words);
+    command.args(more);
     let output = command.args(["--hosts", hosts, "--open"]).output().unwrap();
     let run: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", text(&output.stderr)));

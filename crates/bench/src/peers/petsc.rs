@@ -92,14 +92,15 @@ impl Petsc {
         self.run("sparse", (matrix, rhs), tolerance, ranks)
     }
 
-    /// As `solve_sparse`, with a process in each of these places, over TCP. Methods that do not end within `patience` are left out.
+    /// As `solve_sparse`, with a process in each of these places, over TCP. Also says why methods are missing, if some did not end within `patience`, or
+    /// failed after others.
     pub fn solve_between(
         &self,
         places: &[Place],
         (matrix, rhs): (&Path, &Path),
         tolerance: f64,
         patience: Duration,
-    ) -> Result<Vec<Solved>, PeerError> {
+    ) -> Result<(Vec<Solved>, Option<PeerError>), PeerError> {
         let (folder, ranks) = (self.folder.path(), places.len());
         let words = launch(
             Library::OpenMpi,
@@ -111,11 +112,19 @@ impl Petsc {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         self.finish(&mut command, "sparse", (matrix, rhs), tolerance);
-        // Of methods that were solved before the time is over the lines are there.
         let output = run_within(&mut command, patience, "mpiexec.openmpi")?;
-        match parsed(&output.stdout)? {
-            solved if solved.is_empty() => Err(output.failure("mpiexec.openmpi")),
-            solved => Ok(solved),
+        if output.status.is_some_and(|status| status.success()) {
+            return Ok((parsed(&output.stdout)?, None));
+        }
+        // Of methods that ended before the lines are whole.
+        let whole = output
+            .stdout
+            .rsplit_once('\n')
+            .map_or("", |(whole, _)| whole);
+        let unsolved = output.failure("mpiexec.openmpi");
+        match parsed(whole)? {
+            solved if solved.is_empty() => Err(unsolved),
+            solved => Ok((solved, Some(unsolved))),
         }
     }
 

@@ -491,7 +491,7 @@ impl Field {
             epoch: self.board.epoch(),
             number: self.reports,
             laps: self.laps(),
-            alone: self.laps(),
+            busy: None,
             estimate,
         })
     }

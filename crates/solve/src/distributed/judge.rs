@@ -14,6 +14,7 @@ use super::config::{Mode, SolveConfig};
 use super::message::{
     Answer, Frozen, LapReport, Order, RowSource, Setup, Standing, WorkerStats, is_older,
 };
+use super::pace::Worked;
 use super::ranges::{hand_over, in_proportion, without};
 use super::succession;
 use super::watch::{Cause, Policy, Watch};
@@ -102,8 +103,8 @@ struct WorkerSlot {
     rhs_sq: Option<f64>,
     /// Laps when it was last heard of; what a lost worker has done.
     laps: f64,
-    /// Laps that it would have done without waiting, when it was last heard of.
-    alone: f64,
+    /// Seconds in which it had computed then, if it waits for others.
+    busy: Option<f64>,
     /// The newest report of this epoch.
     report: Option<LapReport>,
     /// Reports since the sum became and stayed low enough.
@@ -237,6 +238,7 @@ impl Judge {
             *slot = WorkerSlot {
                 rows: rows.clone(),
                 laps: slot.laps,
+                busy: slot.busy,
                 is_known: slot.is_known,
                 is_gone: slot.is_gone,
                 ..WorkerSlot::default()
@@ -314,12 +316,14 @@ impl Judge {
         Ok(())
     }
 
-    /// Rows of each worker, and laps that it would have done alone.
-    pub(super) fn paces(&self) -> Vec<(usize, f64)> {
-        self.slots
-            .iter()
-            .map(|slot| (slot.rows.len(), slot.alone))
-            .collect()
+    /// What each worker has done.
+    pub(super) fn paces(&self) -> Vec<Worked> {
+        let worked = |slot: &WorkerSlot| Worked {
+            rows: slot.rows.len(),
+            laps: slot.laps,
+            busy: slot.busy,
+        };
+        self.slots.iter().map(worked).collect()
     }
 
     /// Shares the rows anew in proportion to `speeds`, in rows a second, of each worker; only while workers iterate.
@@ -466,7 +470,7 @@ impl Judge {
             return;
         }
         slot.report = Some(report);
-        (slot.laps, slot.alone) = (report.laps, report.alone);
+        (slot.laps, slot.busy) = (report.laps, report.busy);
         if self.config.mode != Mode::Async {
             return; // the workers decide, all alike, after the same lap
         }

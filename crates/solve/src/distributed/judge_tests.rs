@@ -387,7 +387,7 @@ fn report(number: u32, expected_sq: f64) -> LapReport {
         epoch: 2,
         number,
         laps: 3.0 + f64::from(number),
-        alone: 3.0 + f64::from(number),
+        busy: None,
         estimate,
     }
 }

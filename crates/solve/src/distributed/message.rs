@@ -323,8 +323,8 @@ pub(super) struct LapReport {
     pub(super) number: u32,
     /// Laps done since the beginning, with the fraction of the current one.
     pub(super) laps: f64,
-    /// Laps that it would have done if it had never waited for others.
-    pub(super) alone: f64,
+    /// Seconds since the beginning in which it computed; `None`: it never waits for others.
+    pub(super) busy: Option<f64>,
     pub(super) estimate: Estimate,
 }
 
@@ -334,7 +334,7 @@ impl LapReport {
         epoch: 0,
         number: 0,
         laps: 0.0,
-        alone: 0.0,
+        busy: None,
         estimate: Estimate {
             measured_sq: f64::INFINITY,
             expected_sq: f64::INFINITY,
@@ -343,7 +343,7 @@ impl LapReport {
 
     /// Payload of the datagram; epoch and number travel in its header.
     pub(super) fn payload(&self) -> Vec<u8> {
-        codec::to_bytes(&(self.laps, self.alone, self.estimate), &[])
+        codec::to_bytes(&(self.laps, self.busy, self.estimate), &[])
     }
 
     /// As a datagram to the judge, with [`payload`](Self::payload).
@@ -359,16 +359,16 @@ impl LapReport {
 
     /// `None`: not a report.
     pub(super) fn parse(epoch: u32, number: u32, payload: &[u8]) -> Option<Self> {
-        let (laps, alone, estimate) = codec::from_bytes(payload)?;
+        let (laps, busy, estimate): (f64, Option<f64>, _) = codec::from_bytes(payload)?;
         let report = Self {
             epoch,
             number,
             laps,
-            alone,
+            busy,
             estimate,
         };
-        let is_count = |laps: f64| laps.is_finite() && laps >= 0.0;
-        (is_count(laps) && is_count(alone)).then_some(report)
+        let is_count = |number: f64| number.is_finite() && number >= 0.0;
+        (is_count(laps) && busy.is_none_or(is_count)).then_some(report)
     }
 }
 

@@ -153,13 +153,14 @@ fn messages_round_trip() {
         epoch: 1,
         number: 2,
         laps: 3.25,
-        alone: 6.5,
+        busy: Some(6.5),
         estimate: piece.estimate,
     };
     assert_eq!(LapReport::parse(1, 2, &report.payload()), Some(report));
-    for alone in [f64::NAN, f64::INFINITY, -1.0] {
-        let wrong = LapReport { alone, ..report };
-        assert_eq!(LapReport::parse(1, 2, &wrong.payload()), None, "{alone}");
+    for wrong in [f64::NAN, f64::INFINITY, -1.0] {
+        let busy = Some(wrong);
+        let report = LapReport { busy, ..report };
+        assert_eq!(LapReport::parse(1, 2, &report.payload()), None, "{wrong}");
     }
     let mut used = Watch::new(1e-20, 50, 1e9, 1000);
     let fresh = used;

@@ -374,12 +374,15 @@ impl Bench<'_> {
                     }
                 }
                 self.check_leases(endpoint, lease);
-                let is_iterating = self.judge.stage() == Stage::Iterating;
-                if config.shares == Shares::Measured
-                    && is_iterating
-                    && let Some(speeds) = pace.observe(now, &self.judge.paces())
-                {
-                    self.judge.reshare(&speeds);
+                match self.judge.stage() {
+                    _ if config.shares != Shares::Measured => {}
+                    Stage::Distributing => pace.rest(now),
+                    Stage::Iterating => {
+                        if let Some(speeds) = pace.observe(now, &self.judge.paces()) {
+                            self.judge.reshare(&speeds);
+                        }
+                    }
+                    _ => {}
                 }
                 if let (Some((every, save)), Some(x)) = (&mut checkpoint, self.judge.known_x())
                     && now - saved >= *every

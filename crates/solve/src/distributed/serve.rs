@@ -273,7 +273,9 @@ impl Driver {
             Err(broken) => Some(broken),
             Ok(mut between) => {
                 let ended = self.worker.iterate(&mut between);
-                self.worker.note_alone(between.alone());
+                let (iterations, busy) = between.worked();
+                self.worker
+                    .note_work(busy, ended.is_err().then_some(iterations));
                 match ended {
                     Ok(frozen) => {
                         between.part();

@@ -128,8 +128,9 @@ pub(super) struct Parts {
     pub(super) snapshots: bool,
     /// Whether to go on without a judge.
     pub(super) outlives: bool,
-    /// Iterations of earlier epochs, as if this worker had never waited.
-    pub(super) alone: f64,
+    /// Laps of earlier epochs, and the seconds in which this worker computed then.
+    pub(super) laps: f64,
+    pub(super) busy: f64,
 }
 
 /// Elements that `reads` names, of a worker with these rows.
@@ -158,8 +159,8 @@ pub(super) struct Between<'a, L: Link> {
     formed: Instant,
     /// Time spent waiting for others since then.
     waited: Duration,
-    /// Iterations that would have been done without waiting, those before this epoch included.
-    alone: f64,
+    /// Iterations since then.
+    iterations: u64,
 }
 
 impl<'a, L: Link> Between<'a, L> {
@@ -179,7 +180,6 @@ impl<'a, L: Link> Between<'a, L> {
             .map_err(Broken::Group)?;
         let bytes = |lists: &[Vec<u32>]| lists.iter().map(|list| 8 * list.len()).collect();
         let now = Instant::now();
-        let alone = parts.alone;
         Ok(Self {
             goes_bytes: bytes(&parts.goes),
             comes_bytes: bytes(&parts.comes),
@@ -195,13 +195,14 @@ impl<'a, L: Link> Between<'a, L> {
             told: now,
             formed: now,
             waited: Duration::ZERO,
-            alone,
+            iterations: 0,
         })
     }
 
-    /// Iterations that this worker would have done without waiting, in all epochs.
-    pub(super) fn alone(&self) -> f64 {
-        self.alone
+    /// Iterations of this epoch, and the seconds of all epochs in which this worker did not wait for others.
+    pub(super) fn worked(&self) -> (u64, f64) {
+        let busy = self.formed.elapsed().saturating_sub(self.waited);
+        (self.iterations, self.parts.busy + busy.as_secs_f64())
     }
 
     /// Ends the use of the group.
@@ -231,14 +232,6 @@ impl<'a, L: Link> Between<'a, L> {
             return Err(Broken::Lost(JUDGE));
         }
         self.inbox.look(&self.members)
-    }
-
-    fn count_alone(&mut self, iterations: f64, now: Instant) {
-        let all = (now - self.formed).as_secs_f64();
-        let busy = all - self.waited.as_secs_f64();
-        // One that only waits is not infinitely fast.
-        let times = (all / busy.max(all / 100.0)).max(1.0);
-        self.alone = self.parts.alone + iterations * times;
     }
 
     /// May be lost.
@@ -301,7 +294,7 @@ impl<L: Link> Space for Between<'_, L> {
     fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Broken> {
         self.look()?;
         let moment = Instant::now();
-        self.count_alone(now.iterations as f64, moment);
+        self.iterations = now.iterations;
         if moment - self.reported >= REPORT_EVERY {
             self.reported = moment;
             self.reports += 1;
@@ -311,8 +304,8 @@ impl<L: Link> Space for Between<'_, L> {
             self.report(LapReport {
                 epoch: self.parts.epoch,
                 number: self.reports,
-                laps: now.iterations as f64,
-                alone: self.alone,
+                laps: self.parts.laps + now.iterations as f64,
+                busy: Some(self.worked().1),
                 estimate: Estimate {
                     measured_sq: share_sq,
                     expected_sq: share_sq,

@@ -90,8 +90,8 @@ pub(super) struct Worker {
     /// Answer to give once this worker is ready.
     ready: Option<Answer>,
     snapshot_ns: u64,
-    /// Iterations of Krylov methods, as if this worker had never waited for others.
-    alone: f64,
+    /// Seconds in which this worker computed while Krylov methods iterated.
+    busy: f64,
     out: VecDeque<Out>,
 }
 
@@ -117,7 +117,7 @@ impl Worker {
             preconditioners: Vec::new(),
             cause: None,
             epoch: 0,
-            alone: 0.0,
+            busy: 0.0,
             rhs_sq: 0.0,
             watch: Watch::new(0.0, 0, 0.0, 0),
             blocks: Blocks::default(),

@@ -37,14 +37,18 @@ impl Worker {
             start: own.start,
             snapshots: setup.config.checkpoints || team.len() > 1,
             outlives: setup.config.outlive_ms > 0,
-            alone: self.alone,
+            laps: field.laps(),
+            busy: self.busy,
             team,
         })
     }
 
-    /// Notes how many iterations this worker would have done without waiting, in all epochs.
-    pub(in crate::distributed) fn note_alone(&mut self, alone: f64) {
-        self.alone = alone;
+    /// Notes for how many seconds this worker has computed in all epochs, and the iterations of one that was broken off.
+    pub(in crate::distributed) fn note_work(&mut self, busy: f64, broken_off: Option<u64>) {
+        self.busy = busy;
+        if let (Some(iterations), Some(field)) = (broken_off, &mut self.field) {
+            field.count_laps(iterations);
+        }
     }
 
     /// Iterates to the method's end, and freezes; if `space` fails, waits for the judge with the x of that moment.
