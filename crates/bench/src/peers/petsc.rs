@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::mpi::{Library, Transport, launch};
 use super::{PeerError, run, run_within};
 use crate::limits::place::Place;
+use crate::machine;
 
 const SOURCE: &str = include_str!("../../../../bench/petsc_solve.py");
 /// Debian's own interpreter, for which its packages are installed.
@@ -107,7 +108,7 @@ impl Petsc {
             folder,
             Transport::Hosts(places),
             ranks,
-            false,
+            ranks > machine::cpus().len(),
         )?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);

@@ -85,42 +85,33 @@ fn profiles_are_read() {
 /// What a program states beyond the bounds counts as the bound: endpoints work with anything.
 #[test]
 fn thresholds_have_bounds() {
+    let of = |[
+        reference_bytes,
+        lend_bytes,
+        frame_bytes,
+        turn_frames,
+        unscheduled_frames,
+        spin_us,
+        elements,
+    ]: [usize; 7]| Tuning {
+        reference_bytes,
+        lend_bytes,
+        frame_bytes,
+        turn_frames,
+        unscheduled_frames,
+        spin_us,
+        elements,
+    };
     for (value, wanted) in [
         (0, [4096, 1024, 1024, 4, 1, 2, 1]),
         (usize::MAX, [1 << 20, 32768, 65535, 64, 65536, 1000, 8192]),
     ] {
         let options = Options {
-            tuning: Some(Tuning {
-                reference_bytes: value,
-                lend_bytes: value,
-                frame_bytes: value,
-                turn_frames: value,
-                unscheduled_frames: value,
-                spin_us: value,
-                elements: value,
-            }),
+            tuning: Some(of([value; 7])),
             ..Options::default()
         };
         let (mut a, mut b) = pair(Over::Udp, &options);
-        let Tuning {
-            reference_bytes,
-            lend_bytes,
-            frame_bytes,
-            turn_frames,
-            unscheduled_frames,
-            spin_us,
-            elements,
-        } = a.tuning();
-        let found = [
-            reference_bytes,
-            lend_bytes,
-            frame_bytes,
-            turn_frames,
-            unscheduled_frames,
-            spin_us,
-            elements,
-        ];
-        assert_eq!(found, wanted);
+        assert_eq!(a.tuning(), of(wanted));
         a.send(NodeId(1), CHANNEL, &[7; 20_000]).expect("sent");
         let got = b.recv(LONG).expect("recv").expect("message");
         assert_eq!(got.body, [7; 20_000]);
