@@ -25,7 +25,7 @@ pub(crate) const WITH_HOSTS: &str = "with-hosts";
 pub(crate) struct Slots {
     /// Nodes on each host of the hosts file [default: its `slots`, or 1] or testbed; those of one host reach each other over shared memory
     #[arg(long, value_name = "N", requires = WITH_HOSTS)]
-    slots: Option<u16>,
+    pub(crate) slots: Option<u16>,
 }
 
 impl Slots {

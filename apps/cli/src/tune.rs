@@ -3,6 +3,7 @@
 mod collectives;
 mod elements;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,6 +99,8 @@ struct Nodes {
     hosts: Option<ClusterFile>,
     /// Path of this program.
     program: String,
+    /// Where another command finds the same nodes.
+    words: Vec<OsString>,
 }
 
 fn longest(text: &str) -> Result<u64, String> {
@@ -109,38 +112,64 @@ fn longest(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The file of a profile, before it is written.
+enum Place {
+    Ready(PendingFile),
+    /// Its folder is made with it, so that who interrupts the first measurement finds no empty one.
+    FolderMissing,
+}
+
+impl Place {
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+                let above = folder.ancestors().find(|above| above.exists());
+                let above = above.unwrap_or(Path::new("."));
+                rustix::fs::access(above, rustix::fs::Access::WRITE_OK)
+                    .map_err(std::io::Error::from)
+                    .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+                Ok(Self::FolderMissing)
+            }
+            _ => Ok(Self::Ready(PendingFile::create(path)?)),
+        }
+    }
+
+    fn pending(self, path: &Path) -> anyhow::Result<PendingFile> {
+        match (self, path.parent()) {
+            (Self::Ready(pending), _) => Ok(pending),
+            (Self::FolderMissing, folder) => {
+                let folder = folder.unwrap_or(Path::new("."));
+                std::fs::create_dir_all(folder)
+                    .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+                PendingFile::create(path)
+            }
+        }
+    }
+}
+
 /// Where the profile goes, and what it holds already.
+#[derive(Default)]
 struct Target {
     /// `None`: standard output.
-    file: Option<(PathBuf, PendingFile)>,
+    file: Option<(PathBuf, Place)>,
     contents: Contents,
 }
 
 impl Target {
     fn of(output: Option<&Path>, is_json: bool) -> anyhow::Result<Self> {
-        let path = match output {
-            Some(path) if path == Path::new("-") => None,
-            Some(path) => Some(path.to_owned()),
+        let (path, place) = match output {
+            Some(path) if path == Path::new("-") => return Ok(Self::default()),
+            Some(path) => (path.to_owned(), Place::Ready(PendingFile::create(path)?)),
             // The object is the result; who wants a file names it.
-            None if is_json => None,
+            None if is_json => return Ok(Self::default()),
             None => {
                 let path = Found::own_path().context(
                     "neither HOME nor XDG_CONFIG_HOME tells where the profile goes; give --output",
                 )?;
-                if let Some(folder) = path.parent() {
-                    std::fs::create_dir_all(folder)
-                        .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
-                }
-                Some(path)
+                let place = Place::of(&path)?;
+                (path, place)
             }
         };
-        let Some(path) = path else {
-            return Ok(Self {
-                file: None,
-                contents: Contents::default(),
-            });
-        };
-        let pending = PendingFile::create(&path)?;
         let mut contents = Contents::default();
         if path.exists() {
             let profile = Profile::read(&path)?;
@@ -152,7 +181,7 @@ impl Target {
             }
         }
         Ok(Self {
-            file: Some((path, pending)),
+            file: Some((path, place)),
             contents,
         })
     }
@@ -226,7 +255,7 @@ fn tuned(
     }
     if args.only.contains(&Part::Elements) {
         let own = tuning.get_or_insert_with(|| present.profile.tuning(&link_name(nodes)));
-        if let Some((choice, tried)) = elements::run(nodes, rounds, own, progress)? {
+        if let Some((choice, tried)) = elements::run(nodes, security, rounds, own, progress)? {
             trials.extend(tried);
             choices.push(choice);
         }
@@ -250,7 +279,8 @@ fn finish(
 ) -> Outcome {
     contents.learn(link, tuning, table);
     let text = contents.to_toml();
-    if let Some((path, pending)) = file {
+    if let Some((path, place)) = file {
+        let pending = place.pending(&path)?;
         pending.finish(|file| file.write_all(text.as_bytes()))?;
         eprintln!("written: {}", path.display());
         said.set("path", path)?;
@@ -273,6 +303,7 @@ fn nodes_of(args: &Args) -> anyhow::Result<Nodes> {
             count: args.nodes.map_or(usual, usize::from),
             hosts: None,
             program,
+            words: Vec::new(),
         });
     };
     let file = hosts::read(path, args.link.as_ref(), args.slots)?;
@@ -284,11 +315,23 @@ fn nodes_of(args: &Args) -> anyhow::Result<Nodes> {
     if !args.inside {
         hosts::enter_node_0(&file, path)?;
     }
+    // This process is on node 0 already.
+    let mut words: Vec<OsString> = vec!["--inside".into(), "--hosts".into(), path.into()];
+    if let Some(link) = &args.link {
+        words.extend(["--link".into(), link.to_string().into()]);
+    }
+    if let Some(slots) = args.slots.slots {
+        words.extend(["--slots".into(), slots.to_string().into()]);
+    }
+    if args.program_path.is_some() {
+        words.extend(["--program".into(), program.clone().into()]);
+    }
     Ok(Nodes {
         link: file.hosts()[0].link,
         count: file.hosts().len(),
         hosts: Some(file),
         program,
+        words,
     })
 }
 

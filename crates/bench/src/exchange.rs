@@ -76,6 +76,9 @@ pub struct Plan {
     /// Thresholds of both endpoints; `None`: those of the profile in force, or the defaults.
     #[serde(default)]
     pub tuning: Option<Tuning>,
+    /// Microseconds that the receiver computes before each answer.
+    #[serde(default)]
+    pub pause_us: u64,
 }
 
 fn usual_receiver() -> u16 {
@@ -100,6 +103,7 @@ impl Plan {
             spin: cpus.is_some(),
             receiver: RECEIVER,
             tuning: None,
+            pause_us: 0,
         }
     }
 
@@ -300,6 +304,7 @@ struct Runner<L: Link> {
     arrivals: Arrivals,
     spin: bool,
     receiver: NodeId,
+    pause: Duration,
 }
 
 impl<L: Link> Runner<L> {
@@ -309,6 +314,7 @@ impl<L: Link> Runner<L> {
             arrivals: Arrivals::default(),
             spin: plan.spin,
             receiver: NodeId(plan.receiver),
+            pause: Duration::from_micros(plan.pause_us),
         }
     }
 
@@ -398,6 +404,12 @@ impl<L: Link> Runner<L> {
         for _ in 0..count {
             let awaited = self.arrivals.messages + 1;
             self.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
+            if !self.pause.is_zero() {
+                let begin = Instant::now();
+                while begin.elapsed() < self.pause {
+                    std::hint::spin_loop();
+                }
+            }
             self.endpoint.send(SENDER, DATA, message)?;
         }
         Ok(())
@@ -643,6 +655,7 @@ mod tests {
             spin: true,
             receiver: 3,
             tuning: None,
+            pause_us: 7,
         };
         let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!(
@@ -652,9 +665,10 @@ mod tests {
                 read.iterations,
                 read.cpus,
                 read.spin,
-                read.receiver
+                read.receiver,
+                read.pause_us
             ),
-            (Kind::Burst, 77, 5, Some([0, 1]), true, 3)
+            (Kind::Burst, 77, 5, Some([0, 1]), true, 3, 7)
         );
     }
 }

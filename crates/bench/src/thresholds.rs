@@ -9,7 +9,7 @@ use std::time::Duration;
 use tsumuji_node::Tuning;
 
 use crate::exchange::{ExchangeError, Kind, Measured, Plan};
-use crate::limits;
+use crate::machine;
 use crate::stats::{Rounds, size_name};
 use crate::versus::median_ratio;
 
@@ -33,13 +33,10 @@ const FRAMES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
 const TURNS: [usize; 2] = [16, 32];
 /// Frames sent without permission.
 const UNSCHEDULED: [usize; 3] = [16, 64, 1024];
-
-/// Wake-ups that are measured.
-const WAKES: usize = 1000;
-/// Spinning for two wake-ups costs at most twice what the best decision would have cost. This is a bound of sense.
-const SPIN_US_MOST: usize = 200;
-/// The time of spinning is lengthened only if it is too short by this factor. It is never shortened: that saves processor time, and makes nothing faster.
-const SPIN_OFF: f64 = 1.5;
+/// Longest times of spinning, in microseconds.
+const SPINS: [usize; 3] = [20, 100, 200];
+/// Answers that take so long, in microseconds, are waited for with each: what is short, what the default sleeps through, and what all do.
+const PAUSES_US: [u64; 3] = [15, 70, 140];
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +111,7 @@ pub fn find(
         choices: Vec::new(),
         tuning: Tuning::default(),
     };
-    let first = search.once(Kind::Pingpong, 8, TRIED, Tuning::default())?;
+    let first = search.once((Kind::Pingpong, 8, 0), TRIED, Tuning::default())?;
     if first.link == "shm" {
         search.boundary("reference_bytes", Kind::Burst, &SHARED, |tuning| {
             &mut tuning.reference_bytes
@@ -127,21 +124,23 @@ pub fn find(
             .into_iter()
             .filter(|bytes| *bytes < first.frame_bytes)
             .collect();
-        let long = [(Kind::Burst, 1 << 20), (Kind::Pingpong, 64 << 10)];
+        let long = [(Kind::Burst, 1 << 20, 0), (Kind::Pingpong, 64 << 10, 0)];
         search.values("frame_bytes", &long, &frames, |tuning| {
             &mut tuning.frame_bytes
         })?;
-        let calls = [(Kind::Pingpong, 256 << 10), (Kind::Pingpong, 2 << 20)];
+        let calls = [(Kind::Pingpong, 256 << 10, 0), (Kind::Pingpong, 2 << 20, 0)];
         search.values("unscheduled_frames", &calls, &UNSCHEDULED, |tuning| {
             &mut tuning.unscheduled_frames
         })?;
     }
-    let short = [(Kind::Burst, 64), (Kind::Burst, 1 << 10)];
+    let short = [(Kind::Burst, 64, 0), (Kind::Burst, 1 << 10, 0)];
     search.values("turn_frames", &short, &TURNS, |tuning| {
         &mut tuning.turn_frames
     })?;
-    if let Ok(wake_us) = limits::wake::wake_us(WAKES) {
-        search.spin(wake_us);
+    // With one core nobody spins.
+    if machine::two_cpus().is_some() {
+        let pauses = PAUSES_US.map(|pause_us| (Kind::Pingpong, 64, pause_us));
+        search.values("spin_us", &pauses, &SPINS, |tuning| &mut tuning.spin_us)?;
     }
     Ok(Found {
         tuning: search.tuning,
@@ -191,38 +190,43 @@ impl Choice {
     }
 }
 
+/// What is measured: kind of exchange, bytes of a message, and microseconds that the receiver computes before each answer. With a pause the endpoints
+/// wait as programs do; without, they spin.
+type Exchange = (Kind, usize, u64);
+
 /// A threshold in a [`Tuning`].
 type Field = fn(&mut Tuning) -> &mut usize;
 
 impl Search<'_> {
     fn once(
         &mut self,
-        kind: Kind,
-        size: usize,
+        (kind, size, pause_us): Exchange,
         iterations: u64,
         tuning: Tuning,
     ) -> Result<Measured, ExchangeError> {
+        let usual = Plan::new(kind, size);
         (self.measure)(&Plan {
             iterations,
             tuning: Some(tuning),
-            ..Plan::new(kind, size)
+            spin: usual.spin && pause_us == 0,
+            pause_us,
+            ..usual
         })
     }
 
     /// Seconds of an exchange with each of these thresholds, by round.
     fn in_turn(
         &mut self,
-        kind: Kind,
-        size: usize,
+        exchange: Exchange,
         tunings: &[Tuning],
     ) -> Result<Vec<Vec<f64>>, ExchangeError> {
-        let tried = self.once(kind, size, TRIED, tunings[0])?;
+        let tried = self.once(exchange, TRIED, tunings[0])?;
         let exchanges = self.wishes.time.as_secs_f64() / seconds(&tried).max(1e-9);
         let exchanges = (exchanges as u64).clamp(TRIED, EXCHANGES_MAX);
         let mut all = vec![Vec::new(); tunings.len()];
         for _ in 0..self.wishes.rounds {
             for (tuning, times) in tunings.iter().zip(&mut all) {
-                let measured = self.once(kind, size, exchanges, *tuning)?;
+                let measured = self.once(exchange, exchanges, *tuning)?;
                 times.push(seconds(&measured));
             }
         }
@@ -256,10 +260,11 @@ impl Search<'_> {
             } else {
                 (size, size + 1)
             };
-            let times = self.in_turn(kind, size, &[with(way), with(other)])?;
+            let exchange = (kind, size, 0);
+            let times = self.in_turn(exchange, &[with(way), with(other)])?;
             let trial = Trial::new(
                 (threshold, other),
-                name_of(kind, size),
+                name_of(exchange),
                 [&times[0], &times[1]],
             );
             lengths.push((size, trial.sure_gain));
@@ -282,7 +287,7 @@ impl Search<'_> {
     fn values(
         &mut self,
         threshold: &'static str,
-        exchanges: &[(Kind, usize)],
+        exchanges: &[Exchange],
         values: &[usize],
         field: Field,
     ) -> Result<(), ExchangeError> {
@@ -298,10 +303,10 @@ impl Search<'_> {
         }
         let mut candidates: Vec<(usize, Vec<f64>)> =
             values.iter().map(|value| (*value, Vec::new())).collect();
-        for &(kind, size) in exchanges {
-            let times = self.in_turn(kind, size, &tunings)?;
+        for &exchange in exchanges {
+            let times = self.in_turn(exchange, &tunings)?;
             for ((value, gains), own) in candidates.iter_mut().zip(&times[1..]) {
-                let trial = Trial::new((threshold, *value), name_of(kind, size), [&times[0], own]);
+                let trial = Trial::new((threshold, *value), name_of(exchange), [&times[0], own]);
                 gains.push(trial.sure_gain);
                 self.tried(trial);
             }
@@ -321,27 +326,13 @@ impl Search<'_> {
         *field(&mut self.tuning) = choice.value;
         self.choices.push(choice);
     }
-
-    fn spin(&mut self, wake_us: f64) {
-        let default = Tuning::default().spin_us;
-        let wanted = ((2.0 * wake_us).round() as usize).min(SPIN_US_MOST);
-        let value = if wanted as f64 > SPIN_OFF * default as f64 {
-            wanted
-        } else {
-            default
-        };
-        self.tuning.spin_us = value;
-        self.choices.push(Choice {
-            threshold: "spin_us",
-            value,
-            default,
-            sure_gain: 1.0,
-        });
-    }
 }
 
-fn name_of(kind: Kind, size: usize) -> String {
-    format!("{} {}", format!("{kind:?}").to_lowercase(), size_name(size))
+fn name_of((kind, size, pause_us): Exchange) -> String {
+    match pause_us {
+        0 => format!("{} {}", format!("{kind:?}").to_lowercase(), size_name(size)),
+        _ => format!("answer in {pause_us} us"),
+    }
 }
 
 /// Seconds of one exchange: of a ping-pong the half round trip.
@@ -412,7 +403,7 @@ mod tests {
         find(Wishes::default(), &mut measure, &mut |_| {}).expect("found")
     }
 
-    /// Where nothing makes a difference, or only a small one, all defaults stay; the time of spinning may be the machine's, and longer.
+    /// Where nothing makes a difference, or only a small one, all defaults stay.
     #[test]
     fn defaults_stay() {
         for link in ["shm", "udp"] {
@@ -420,12 +411,7 @@ mod tests {
                 |plan, tuning| 10.0 + plan.size as f64 / 1e3 - tuning.turn_frames as f64 / 1e3,
                 link,
             );
-            let usual = Tuning {
-                spin_us: found.tuning.spin_us,
-                ..Tuning::default()
-            };
-            assert_eq!(found.tuning, usual);
-            assert!(found.tuning.spin_us >= Tuning::default().spin_us);
+            assert_eq!(found.tuning, Tuning::default());
             assert!(found.choices.iter().all(|choice| choice.sure_gain == 1.0));
         }
     }
@@ -452,6 +438,23 @@ mod tests {
             );
             assert_eq!(found.tuning.reference_bytes, wanted, "{found:?}");
         }
+    }
+
+    /// The time of spinning that catches most answers is chosen, where a core is free to spin.
+    #[test]
+    fn spinning_is_tried() {
+        let found = simulated(
+            |plan, tuning| {
+                let is_slept_through = plan.pause_us > tuning.spin_us as u64;
+                plan.pause_us as f64 + 10.0 + 30.0 * is_slept_through as u8 as f64
+            },
+            "shm",
+        );
+        let wanted = match machine::two_cpus() {
+            Some(_) => 200,
+            None => Tuning::default().spin_us,
+        };
+        assert_eq!(found.tuning.spin_us, wanted, "{found:?}");
     }
 
     /// What is faster in one exchange and slower in another is not chosen; what is faster in all is.

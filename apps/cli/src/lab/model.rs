@@ -10,7 +10,7 @@ use tsumuji_bench::stats::size_name;
 use tsumuji_bench::table;
 use tsumuji_lab::beside::{Beside, median_deviation_percent};
 use tsumuji_lab::description::Variant;
-use tsumuji_lab::measure::{BYTES_MAX, Plan};
+use tsumuji_lab::measure::{BYTES_MAX, Plan, Way};
 use tsumuji_lab::{Description, Outcome as Send, Setting, fit, shipped};
 
 use crate::bench::size;
@@ -131,9 +131,10 @@ fn this(args: &Args) -> anyhow::Result<String> {
     let mut talk = Talk::new(args.json || args.toml);
     let machine = talk.machine();
     talk.say("\nmeasured, MB/s until the sender knows that the message has left");
-    talk.say(&super::run::heads());
+    talk.say(&super::run::heads(&Way::PAPER));
     let doubled = std::iter::successors(Some(4_usize), |bytes| Some(bytes * 2));
     let plan = Plan {
+        ways: Way::PAPER.to_vec(),
         sizes: doubled.take_while(|bytes| *bytes <= BYTES_MAX).collect(),
         rounds: THIS_ROUNDS,
         each: THIS_EACH,

@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     );
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
-    for way in Way::ALL {
+    for way in Way::all() {
         talk.say(&format!("{}: {}", way.name(), way.by()));
     }
     if machine.cores < 2 {
@@ -95,8 +95,9 @@ pub(super) fn run(args: &Args) -> Outcome {
         );
     }
     talk.say("\nMB/s until the sender knows that the message has left; every message is verified");
-    talk.say(&heads());
+    talk.say(&heads(&Way::PAPER));
     let plan = Plan {
+        ways: Way::all().collect(),
         sizes,
         rounds: usize::from(args.rounds),
         each: args.seconds,
@@ -114,23 +115,23 @@ pub(super) fn run(args: &Args) -> Outcome {
         file.finish(|out| out.write_all(drawn.as_bytes()))?;
     }
     if args.json {
-        let ways: Vec<_> = Way::ALL
-            .iter()
+        let ways: Vec<_> = Way::all()
             .map(|way| json!({ "way": way.name(), "by": way.by() }))
             .collect();
         output::print_json(&json!({
             "machine": machine, "ways": ways, "rounds": args.rounds, "seconds": args.seconds.as_secs_f64(),
             "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers, "refused": measured.refused,
+            "zero_copies": measured.zero_copies,
         }));
     }
     Ok(DONE)
 }
 
-/// Measures, and says the table of bandwidth as it comes.
+/// Measures, and says the table of bandwidth of the paper's ways as it comes.
 pub(crate) fn measured(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Measured> {
     let program = std::env::current_exe().context("this program's own file")?;
     let start = |memory, pipe| start(program.into(), memory, pipe);
-    let mut told = |cells: &[Cell]| talk.say(&line(cells, |cell| cell.bandwidth));
+    let mut told = |cells: &[Cell]| talk.say(&line(cells, &Way::PAPER, |cell| cell.bandwidth));
     match measure::run(plan, start, &stop::is_wanted, &mut told) {
         Err(MeasureError::Stopped) if stop::is_wanted() => Err(Interrupted.into()),
         other => Ok(other?),
@@ -161,25 +162,28 @@ pub(crate) fn serve() -> Outcome {
     Ok(DONE)
 }
 
-pub(crate) fn heads() -> String {
+pub(crate) fn heads(ways: &[Way]) -> String {
     let mut text = format!("  {:<8}", "");
-    Way::ALL
-        .iter()
-        .for_each(|way| text.push_str(&format!("{:>10}", short(way.name()))));
+    for way in ways {
+        text.push_str(&format!("{:>10}", short(way.name())));
+    }
     text
 }
 
 /// Names that fit a column.
 fn short(name: &str) -> String {
-    name.replace("Syscall", "Call").replace("ST,DT", "DT")
+    name.replace("Syscall", "Call")
+        .replace("ST,DT", "DT")
+        .replace("TCP zero-copy", "zero-copy")
 }
 
-/// A line for one size.
-fn line(cells: &[Cell], of: fn(&Cell) -> f64) -> String {
+/// A line for one size: those ways of it.
+fn line(cells: &[Cell], ways: &[Way], of: fn(&Cell) -> f64) -> String {
     let bytes = cells.first().map_or(0, |cell| cell.bytes);
     let mut text = format!("  {:<8}", size_name(bytes));
-    for cell in cells {
-        text.push_str(&match of(cell) {
+    for way in ways {
+        let cell = cells.iter().find(|cell| cell.way == way.name());
+        text.push_str(&match cell.map_or(f64::NAN, of) {
             rate if rate.is_nan() => format!("{:>10}", "-"),
             rate => format!("{rate:>10.1}"),
         });
@@ -187,20 +191,39 @@ fn line(cells: &[Cell], of: fn(&Cell) -> f64) -> String {
     text
 }
 
-/// Everything but the table of bandwidth.
+/// Everything but the table of bandwidth of the paper's ways.
 fn shown(found: &Measured) -> String {
-    let by_size = || found.cells.chunks(Way::ALL.len());
-    let mut text = format!(
-        "\nMB/s until it knows that the message was received\n{}\n",
-        heads()
+    let sizes = found.cells.chunk_by(|one, next| one.bytes == next.bytes);
+    let sizes: Vec<&[Cell]> = sizes.collect();
+    let table = |title: &str, ways: &[Way], of: fn(&Cell) -> f64| {
+        let lines = sizes.iter().map(|cells| line(cells, ways, of) + "\n");
+        format!("\n{title}\n{}\n{}", heads(ways), lines.collect::<String>())
+    };
+    let mut text = table(
+        "MB/s until it knows that the message was received",
+        &Way::PAPER,
+        |cell| cell.received_bandwidth,
     );
-    for cells in by_size() {
+    let others = found
+        .cells
+        .iter()
+        .any(|cell| Way::OTHER_CALLS.iter().any(|way| cell.way == way.name()));
+    if others {
+        text.push_str(&table(
+            "other calls, MB/s until the sender knows that the message has left",
+            &Way::OTHER_CALLS,
+            |cell| cell.bandwidth,
+        ));
+        let zero_copies = found.zero_copies;
         text.push_str(&format!(
-            "{}\n",
-            line(cells, |cell| cell.received_bandwidth)
+            "  MSG_ZEROCOPY: {} of {} calls were copied by the kernel after all\n",
+            zero_copies.copied, zero_copies.calls
         ));
     }
-    for cells in by_size().filter(|cells| SPLIT_BYTES.contains(&cells[0].bytes)) {
+    for cells in sizes
+        .iter()
+        .filter(|cells| SPLIT_BYTES.contains(&cells[0].bytes))
+    {
         text.push_str(&split(cells));
     }
     text.push_str("\npinning, us, once for the memory of ways without calls\n");
@@ -276,7 +299,7 @@ fn crossover(one: &Crossover) -> String {
 }
 
 fn lines(cells: &[Cell]) -> Vec<Line> {
-    let line = |way: &Way| Line {
+    let line = |way: Way| Line {
         name: way.name().to_owned(),
         points: cells
             .iter()
@@ -284,7 +307,7 @@ fn lines(cells: &[Cell]) -> Vec<Line> {
             .map(|cell| (cell.bytes as f64, cell.bandwidth))
             .collect(),
     };
-    Way::ALL.iter().map(line).collect()
+    Way::all().map(line).collect()
 }
 
 /// One way and size a line.
@@ -325,10 +348,10 @@ fn comma_separated(cells: &[Cell]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tsumuji_lab::measure::Registration;
+    use tsumuji_lab::measure::{Registration, ZeroCopies};
 
     fn found() -> Measured {
-        let cell = |way: &Way, bytes: usize| Cell {
+        let cell = |way: Way, bytes: usize| Cell {
             way: way.name(),
             bytes,
             sent_us: vec![1.0, 2.0, 3.0],
@@ -345,7 +368,7 @@ mod tests {
         let sizes = SPLIT_BYTES.iter();
         Measured {
             cells: sizes
-                .flat_map(|bytes| Way::ALL.iter().map(|way| cell(way, *bytes)))
+                .flat_map(|bytes| Way::all().map(|way| cell(way, *bytes)))
                 .collect(),
             registration: vec![
                 Registration {
@@ -370,6 +393,10 @@ mod tests {
                 },
             ],
             refused: vec![("Syscall", "not permitted".to_owned())],
+            zero_copies: ZeroCopies {
+                calls: 5,
+                copied: 3,
+            },
         }
     }
 
@@ -377,7 +404,7 @@ mod tests {
     #[test]
     fn results_are_shown() {
         let found = found();
-        let text = heads() + &shown(&found);
+        let text = heads(&Way::PAPER) + &shown(&found);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
@@ -387,9 +414,12 @@ mod tests {
             text.contains("20 B (10 to 30, 2 of 3 rounds)") && text.contains("never"),
             "{text}"
         );
-        assert!(text.contains("refused"), "{text}");
+        assert!(
+            text.contains("refused") && text.contains("3 of 5 calls were copied"),
+            "{text}"
+        );
         let csv = comma_separated(&found.cells);
-        assert_eq!(csv.lines().count(), 1 + 3 * Way::ALL.len());
-        assert_eq!(lines(&found.cells).len(), Way::ALL.len());
+        assert_eq!(csv.lines().count(), 1 + 3 * Way::all().count());
+        assert_eq!(lines(&found.cells).len(), Way::all().count());
     }
 }

@@ -7,10 +7,11 @@ use serde_json::Value;
 use tsumuji_bench::thresholds::{Choice, Trial};
 use tsumuji_bench::{machine, stop};
 use tsumuji_collective::profile::Contents;
-use tsumuji_node::Tuning;
 use tsumuji_node::tuning::TUNE_VARIABLE;
+use tsumuji_node::{Security, Tuning};
 
 use super::{Nodes, link_name};
+use crate::security;
 
 /// Beside the default.
 const VALUES: [usize; 3] = [1, 64, 512];
@@ -20,16 +21,20 @@ const THRESHOLD: &str = "elements";
 /// Chooses the number; `None`: one core, where workers only wait for each other.
 pub(super) fn run(
     nodes: &Nodes,
+    security: &Security,
     rounds: usize,
     tuning: &mut Tuning,
     progress: &mut dyn FnMut(&Trial),
 ) -> anyhow::Result<Option<(Choice, Vec<Trial>)>> {
-    if nodes.hosts.is_some() || machine::two_cpus().is_none() {
+    if nodes.hosts.is_none() && machine::two_cpus().is_none() {
         return Ok(None);
     }
     let default = Tuning::default().elements;
     let values: Vec<usize> = std::iter::once(default).chain(VALUES).collect();
+    let program = std::env::current_exe().context("this program's own file")?;
     let folder = tempfile::tempdir().context("a temporary folder")?;
+    let own = folder.path().join("tsumuji");
+    std::fs::create_dir(&own).context("a temporary folder")?;
     let mut all = vec![Vec::new(); values.len()];
     for _ in 0..rounds {
         for (elements, times) in values.iter().zip(&mut all) {
@@ -39,14 +44,23 @@ pub(super) fn run(
                 ..*tuning
             };
             contents.learn(&link_name(nodes), Some(tried), None);
-            let path = folder.path().join("tune.toml");
-            std::fs::write(&path, contents.to_toml()).context("a temporary profile")?;
-            let link = nodes.link.to_string();
-            let output = Command::new(&nodes.program)
-                .args(["solve", "--generate", SYSTEM, "--workers", "2"])
-                .args(["--mode", "async", "--rhs", "random", "--json"])
-                .args(["--link", &link])
-                .env(TUNE_VARIABLE, &path)
+            // The machine's own profile: one that the variable names would have to be there on the other hosts, too.
+            std::fs::write(own.join("tune.toml"), contents.to_toml())
+                .context("a temporary profile")?;
+            let mut command = Command::new(&program);
+            command
+                .arg("solve")
+                .args(["--generate", SYSTEM, "--mode", "async"])
+                .args(["--rhs", "random", "--json"])
+                .args(&nodes.words)
+                .args(security::as_words(security));
+            if nodes.hosts.is_none() {
+                let link = nodes.link.to_string();
+                command.args(["--workers", "2", "--link", &link]);
+            }
+            let output = command
+                .env("XDG_CONFIG_HOME", folder.path())
+                .env_remove(TUNE_VARIABLE)
                 .stdin(Stdio::null())
                 .output()
                 .context("tsumuji solve")?;

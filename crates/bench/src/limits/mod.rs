@@ -12,7 +12,6 @@ pub mod place;
 mod ring;
 pub mod tcp;
 pub mod udp;
-pub mod wake;
 
 /// Binds the calling thread of a limit, if there are two cores to choose from.
 pub(crate) fn pin_to(cpus: Option<[usize; 2]>, side: usize) {

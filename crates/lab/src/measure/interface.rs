@@ -4,7 +4,8 @@
 //! sender waits for is [`Line::Done`], which is set before that.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::OFlags;
 
@@ -21,6 +22,8 @@ const LOOKS: u32 = 1 << 10;
 struct Interface {
     memory: Memory,
     pipe: OwnedFd,
+    /// Made when it is first wanted.
+    stream: Option<TcpStream>,
     packet: Vec<u8>,
     /// Number of the last message that came by the doorbell.
     last: u64,
@@ -33,6 +36,7 @@ pub fn serve(memory: OwnedFd, pipe: OwnedFd) -> io::Result<()> {
     let mut interface = Interface {
         memory: Memory::map(memory.as_fd())?,
         pipe,
+        stream: None,
         packet: vec![1; BYTES_MAX],
         last: 0,
     };
@@ -58,14 +62,53 @@ impl Interface {
 
     fn way(&self) -> Option<Way> {
         let index = self.memory.load(Line::Mode, 0).checked_sub(1)?;
-        Way::ALL.get(usize::try_from(index).ok()?).copied()
+        Way::all().nth(usize::try_from(index).ok()?)
+    }
+
+    /// Connects to the sender, once, and tells of it.
+    fn connect_if_wanted(&mut self) {
+        let port = self.memory.load(Line::Mode, 4);
+        if self.stream.is_some() || port == 0 || self.memory.load(Line::Stream, 1) != 0 {
+            return;
+        }
+        let connected = || {
+            let port = u16::try_from(port).map_err(io::Error::other)?;
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            stream.set_nonblocking(true)?;
+            let port = stream.local_addr()?.port();
+            Ok((stream, port))
+        };
+        match connected() {
+            Ok((stream, port)) => {
+                self.stream = Some(stream);
+                self.memory.store(Line::Stream, 0, u64::from(port));
+            }
+            Err(error) => self.memory.store(Line::Stream, 1, code_of(&error)),
+        }
+    }
+
+    /// Where calls of that way arrive.
+    fn incoming(&self, way: Way) -> Option<BorrowedFd<'_>> {
+        if way.is_tcp() {
+            self.stream.as_ref().map(AsFd::as_fd)
+        } else {
+            Some(self.pipe.as_fd())
+        }
     }
 
     /// Sends one message, if there is one.
     fn poll(&mut self) -> io::Result<bool> {
         let mut head = [0; DESCRIPTOR_BYTES];
         let is_there = match self.way() {
-            Some(way) if way.is_call() => self.read_pipe_if_any(&mut head)?,
+            Some(way) if way.is_call() => {
+                if way.is_tcp() {
+                    self.connect_if_wanted();
+                }
+                match self.incoming(way) {
+                    Some(incoming) => read_if_any(incoming, &mut head)?,
+                    None => false,
+                }
+            }
             Some(_) => self.memory.load(Line::Doorbell, 0) != self.last,
             None => false,
         };
@@ -108,7 +151,13 @@ impl Interface {
             Way::UserStDt | Way::Host => {
                 self.memory.0.take(RING_DATA, &mut self.packet[..bytes]);
             }
-            Way::Syscall | Way::SyscallStDt => self.read_pipe(bytes)?,
+            Way::Syscall | Way::SyscallStDt | Way::Uring => {
+                read_whole(self.pipe.as_fd(), &mut self.packet[..bytes])?;
+            }
+            Way::Tcp | Way::TcpZeroCopy => {
+                let stream = self.stream.as_ref().expect("its descriptor came by it");
+                read_whole(stream.as_fd(), &mut self.packet[..bytes])?;
+            }
             Way::SyscallSt => {
                 let pid = u32::try_from(self.memory.load(Line::Mode, 2)).unwrap_or(0);
                 let packet = &mut self.packet[..bytes];
@@ -140,9 +189,7 @@ impl Interface {
 
     /// Says that the kernel does not let this way of sending be, and why.
     fn refuse(&self, number: u64, error: &io::Error) {
-        let code = error.raw_os_error().unwrap_or(libc::EPERM);
-        self.memory
-            .store(Line::Received, 1, u64::from(code.unsigned_abs()));
+        self.memory.store(Line::Received, 1, code_of(error));
         self.memory.store(Line::Done, 0, number);
         self.memory.store(Line::Received, 0, number);
     }
@@ -161,31 +208,35 @@ impl Interface {
             .filter(is_registered)
             .ok_or_else(|| io::Error::other("an address that is not registered"))
     }
+}
 
-    fn read_pipe_if_any(&self, head: &mut [u8; DESCRIPTOR_BYTES]) -> io::Result<bool> {
-        let mut filled = 0;
-        while filled < head.len() {
-            match rustix::io::read(&self.pipe, &mut head[filled..]) {
-                Ok(0) => return Ok(false), // the sender is gone
-                Ok(read) => filled += read,
-                Err(rustix::io::Errno::AGAIN) if filled == 0 => return Ok(false),
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
-    }
+fn code_of(error: &io::Error) -> u64 {
+    u64::from(error.raw_os_error().unwrap_or(libc::EPERM).unsigned_abs())
+}
 
-    fn read_pipe(&mut self, bytes: usize) -> io::Result<()> {
-        let mut filled = 0;
-        while filled < bytes {
-            match rustix::io::read(&self.pipe, &mut self.packet[filled..bytes]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => filled += read,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+fn read_if_any(from: BorrowedFd<'_>, head: &mut [u8; DESCRIPTOR_BYTES]) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < head.len() {
+        match rustix::io::read(from, &mut head[filled..]) {
+            Ok(0) => return Ok(false), // the sender is gone
+            Ok(read) => filled += read,
+            Err(rustix::io::Errno::AGAIN) if filled == 0 => return Ok(false),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(())
     }
+    Ok(true)
+}
+
+fn read_whole(from: BorrowedFd<'_>, data: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < data.len() {
+        match rustix::io::read(from, &mut data[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }

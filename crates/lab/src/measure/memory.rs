@@ -28,7 +28,8 @@ const SPINS: u32 = 2000;
 /// Lines of the control block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Line {
-    /// Sender: 0 while nothing is measured, the way and one, or [`STOP`]; whether to stamp; process; address of the memory.
+    /// Sender: 0 while nothing is measured, the way and one, or [`STOP`]; whether to stamp; process; address of the memory; port of its
+    /// TCP listener.
     Mode,
     /// Sender: number of the message; address of its descriptor.
     Doorbell,
@@ -38,6 +39,8 @@ pub(super) enum Line {
     Received,
     /// Interface: when it saw the doorbell, had the descriptor, had the address, had the data.
     Stamps,
+    /// Interface: port of its end of the TCP connection; why there is none, or 0: an error of the kernel.
+    Stream,
 }
 
 /// In place of an error of the kernel: the data was not what was sent.

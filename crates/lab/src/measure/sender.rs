@@ -1,14 +1,18 @@
 //! The sender: each way to send, with times of its parts.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use super::memory::{
-    BYTES_MAX, DAMAGED, Descriptor, Line, Memory, REGISTERED, REGISTERED_DATA, RING, RING_DATA,
-    STOP, checksum, now_ns, spin,
+    BYTES_MAX, DAMAGED, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, REGISTERED_DATA,
+    RING, RING_DATA, STOP, checksum, now_ns, spin,
 };
-use super::{MeasureError, Way, sys};
+use super::{MeasureError, Way, ZeroCopies, sys};
+
+/// Where the data lies in what a ring has registered.
+const DATA_IN_RING: usize = REGISTERED_DATA - REGISTERED;
 
 /// Times of one message, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,6 +43,10 @@ pub(super) struct Split {
 pub(super) struct Sender<'a> {
     memory: Memory,
     pipe: OwnedFd,
+    /// Made when they are first wanted.
+    ring: Option<sys::Ring>,
+    stream: Option<TcpStream>,
+    zero_copies: ZeroCopies,
     data: Vec<u8>,
     number: u64,
     is_stopped: &'a dyn Fn() -> bool,
@@ -57,6 +65,9 @@ impl<'a> Sender<'a> {
         Ok(Self {
             memory,
             pipe,
+            ring: None,
+            stream: None,
+            zero_copies: ZeroCopies::default(),
             data: (0..BYTES_MAX)
                 .map(|place| (place * 31 + place / 251) as u8)
                 .collect(),
@@ -66,9 +77,64 @@ impl<'a> Sender<'a> {
     }
 
     /// What follows goes this way. Nothing may be under way.
-    pub(super) fn choose(&self, way: Way, stamps: bool) {
+    pub(super) fn choose(&mut self, way: Way, stamps: bool) -> Result<(), MeasureError> {
         self.memory.store(Line::Mode, 1, u64::from(stamps));
         self.memory.store(Line::Mode, 0, way as u64 + 1);
+        let refused = |source: io::Error| {
+            let way = way.name();
+            MeasureError::Refused { way, source }
+        };
+        if way == Way::Uring && self.ring.is_none() {
+            let ring = sys::Ring::over(&self.memory.0, REGISTERED, RING - REGISTERED);
+            self.ring = Some(ring.map_err(refused)?);
+        }
+        if way.is_tcp() && self.stream.is_none() {
+            self.stream = self.accept().map_err(refused)?;
+            if self.stream.is_none() {
+                return Err(MeasureError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn zero_copies(&self) -> ZeroCopies {
+        self.zero_copies
+    }
+
+    /// Has the interface connect; `None`: it is gone.
+    fn accept(&self) -> io::Result<Option<TcpStream>> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        self.memory.store(Line::Mode, 4, u64::from(port));
+        let mut turns = 0;
+        let mut accepted = Vec::new();
+        loop {
+            match listener.accept() {
+                Ok((stream, from)) => accepted.push((stream, u64::from(from.port()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            // Whoever else connected is not listened to.
+            let port = self.memory.load(Line::Stream, 0);
+            if let Some(place) = accepted.iter().position(|(_, from)| *from == port) {
+                let (stream, _) = accepted.swap_remove(place);
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                sys::allow_zero_copy(stream.as_fd())?;
+                return Ok(Some(stream));
+            }
+            match self.memory.load(Line::Stream, 1) {
+                0 => {}
+                code => {
+                    let code = i32::try_from(code).unwrap_or(libc::EPERM);
+                    return Err(io::Error::from_raw_os_error(code));
+                }
+            }
+            if spin(&mut turns) && (self.is_stopped)() {
+                return Ok(None);
+            }
+        }
     }
 
     /// Sends a message of `bytes` the chosen way, and waits until it was received and verified.
@@ -83,9 +149,10 @@ impl<'a> Sender<'a> {
         let changing = bytes.min(4);
         self.data[..changing].copy_from_slice(&(number as u32).to_ne_bytes()[..changing]);
         let data = &self.data[..bytes];
-        let address = match way {
-            Way::User | Way::UserSt => self.memory.0.address() + REGISTERED_DATA as u64,
-            _ => data.as_ptr().expose_provenance() as u64,
+        let address = if way.is_registered() {
+            self.memory.0.address() + REGISTERED_DATA as u64
+        } else {
+            data.as_ptr().expose_provenance() as u64
         };
         let descriptor = Descriptor {
             number,
@@ -95,14 +162,15 @@ impl<'a> Sender<'a> {
         };
         let head = descriptor.to_bytes();
         // Data and descriptor are where the program made them: not part of the time.
-        if matches!(way, Way::User | Way::UserSt) {
+        if way.is_registered() {
             self.memory.0.put(REGISTERED_DATA, data);
         }
-        if way == Way::User {
+        if matches!(way, Way::User | Way::Uring) {
             self.memory.0.put(REGISTERED, &head);
         }
         fence(Ordering::SeqCst);
         let mut split = Split::default();
+        let mut zero_copy_calls = 0;
         let begin = now_ns();
         let mut last = begin;
         let mut lap = |part: &mut u64| {
@@ -133,12 +201,23 @@ impl<'a> Sender<'a> {
                 self.memory.store(Line::Doorbell, 0, number);
             }
             Way::Syscall => self.call(way, (&head, data), &sys::splice)?,
-            Way::SyscallSt => self.call(way, (&head, &[]), &|pipe, pieces| {
-                Ok(rustix::io::writev(pipe, pieces)?)
-            })?,
-            Way::SyscallStDt => self.call(way, (&head, data), &|pipe, pieces| {
-                Ok(rustix::io::writev(pipe, pieces)?)
-            })?,
+            Way::SyscallSt => self.call(way, (&head, &[]), &write)?,
+            Way::SyscallStDt => self.call(way, (&head, data), &write)?,
+            Way::Uring => self.call_ring(bytes)?,
+            Way::Tcp => {
+                self.call(way, (&head, data), &|stream, pieces| {
+                    sys::send(stream, pieces, false)
+                })?;
+            }
+            Way::TcpZeroCopy => {
+                let calls = std::cell::Cell::new(0);
+                self.call(way, (&head, data), &|stream, pieces| {
+                    let sent = sys::send(stream, pieces, true)?;
+                    calls.set(calls.get() + 1);
+                    Ok(sent)
+                })?;
+                zero_copy_calls = calls.get();
+            }
             Way::Host => {
                 let words = self.memory.0.words(RING, 4);
                 for (place, word) in words.iter().zip(descriptor.words()) {
@@ -163,6 +242,7 @@ impl<'a> Sender<'a> {
         if way != Way::Host {
             self.wait(Line::Done)?;
         }
+        self.take_back(zero_copy_calls)?;
         let sent = now_ns();
         lap(&mut split.wait);
         self.wait(Line::Received)?;
@@ -202,8 +282,12 @@ impl<'a> Sender<'a> {
         &self,
         way: Way,
         (head, data): (&[u8], &[u8]),
-        give: &dyn Fn(std::os::fd::BorrowedFd<'_>, &[IoSlice<'_>]) -> io::Result<usize>,
+        give: &dyn Fn(BorrowedFd<'_>, &[IoSlice<'_>]) -> io::Result<usize>,
     ) -> Result<(), MeasureError> {
+        let to = match &self.stream {
+            Some(stream) if way.is_tcp() => stream.as_fd(),
+            _ => self.pipe.as_fd(),
+        };
         let mut given = 0;
         let all = head.len() + data.len();
         while given < all {
@@ -212,8 +296,8 @@ impl<'a> Sender<'a> {
                 IoSlice::new(&data[given.saturating_sub(head.len())..]),
             ];
             let from = usize::from(pieces[0].is_empty());
-            let to = if pieces[1].is_empty() { 1 } else { 2 };
-            match give(self.pipe.as_fd(), &pieces[from..to]) {
+            let end = if pieces[1].is_empty() { 1 } else { 2 };
+            match give(to, &pieces[from..end]) {
                 Ok(more) => given += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Nothing is under way, so that other ways can go on.
@@ -222,6 +306,49 @@ impl<'a> Sender<'a> {
                     return Err(MeasureError::Refused { way, source });
                 }
                 Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the ring write the registered descriptor and data, whole.
+    fn call_ring(&mut self, bytes: usize) -> Result<(), MeasureError> {
+        let ring = self.ring.as_mut().expect("made when the way was chosen");
+        let mut given = ring.write(
+            self.pipe.as_fd(),
+            [0..DESCRIPTOR_BYTES, DATA_IN_RING..DATA_IN_RING + bytes],
+        );
+        if let Err(source) = given {
+            let way = Way::Uring.name();
+            return Err(MeasureError::Refused { way, source });
+        }
+        let mut all = 0;
+        loop {
+            all += given?;
+            let Some(left) = (bytes + DESCRIPTOR_BYTES)
+                .checked_sub(all)
+                .filter(|left| *left > 0)
+            else {
+                return Ok(());
+            };
+            let end = DATA_IN_RING + bytes;
+            given = ring.write(self.pipe.as_fd(), [0..0, end - left..end]);
+        }
+    }
+
+    /// Waits until the kernel has given the memory of so many calls back.
+    fn take_back(&mut self, mut calls: u64) -> Result<(), MeasureError> {
+        let Some(stream) = &self.stream else {
+            return Ok(());
+        };
+        let mut turns = 0;
+        while calls > 0 {
+            if let Some(ended) = sys::ended_zero_copies(stream.as_fd())? {
+                calls = calls.saturating_sub(ended.calls);
+                self.zero_copies.calls += ended.calls;
+                self.zero_copies.copied += ended.copied;
+            } else if spin(&mut turns) && (self.is_stopped)() {
+                return Err(MeasureError::Stopped);
             }
         }
         Ok(())
@@ -236,6 +363,10 @@ impl<'a> Sender<'a> {
         }
         Ok(())
     }
+}
+
+fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    Ok(rustix::io::writev(pipe, pieces)?)
 }
 
 impl Drop for Sender<'_> {

@@ -5,11 +5,15 @@
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags};
+
+use super::ZeroCopies;
 
 /// A mapping of a file, shared with the other process.
 #[derive(Debug)]
@@ -122,13 +126,154 @@ pub(super) fn read_process(pid: u32, address: u64, target: &mut [u8]) -> io::Res
 pub(super) fn splice(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     // SAFETY: an `IoSlice` has the layout of an iovec; the kernel holds the pages themselves, so that memory which is given back meanwhile is not reused below it;
     // the bytes are only read.
-    let sent = unsafe {
-        libc::vmsplice(
-            std::os::fd::AsRawFd::as_raw_fd(&pipe),
-            pieces.as_ptr().cast(),
-            pieces.len(),
-            0,
-        )
-    };
+    let sent = unsafe { libc::vmsplice(pipe.as_raw_fd(), pieces.as_ptr().cast(), pieces.len(), 0) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
+
+/// An io_uring with a part of the shared memory as its only registered buffer.
+pub(super) struct Ring {
+    ring: IoUring,
+    base: *const u8,
+    bytes: usize,
+}
+
+impl Ring {
+    pub(super) fn over(memory: &Shared, offset: usize, bytes: usize) -> io::Result<Self> {
+        assert!(memory.holds(offset, bytes));
+        let ring = IoUring::new(4)?;
+        // SAFETY: within the mapping (asserted).
+        let base = unsafe { memory.base.add(offset) };
+        let buffer = libc::iovec {
+            iov_base: base.cast(),
+            iov_len: bytes,
+        };
+        // SAFETY: the range is mapped now. The kernel holds its pages from here on until the ring is dropped, so that no write of the ring reads memory that was
+        // given back and used again.
+        unsafe { ring.submitter().register_buffers(&[buffer]) }?;
+        Ok(Self { ring, base, bytes })
+    }
+
+    /// Writes parts of the buffer one after the other, by one call; how much was written. Empty parts are left out.
+    pub(super) fn write(
+        &mut self,
+        to: BorrowedFd<'_>,
+        parts: [Range<usize>; 2],
+    ) -> io::Result<usize> {
+        let mut parts: Vec<Range<usize>> =
+            parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let last = parts.pop();
+        let linked = parts.iter().map(|part| (part, squeue::Flags::IO_LINK));
+        let mut count = 0;
+        for (part, flags) in linked.chain(last.iter().map(|part| (part, squeue::Flags::empty()))) {
+            assert!(part.start <= part.end && part.end <= self.bytes);
+            let length = u32::try_from(part.len()).map_err(io::Error::other)?;
+            let from = self.base.wrapping_add(part.start);
+            let entry = opcode::WriteFixed::new(types::Fd(to.as_raw_fd()), from, length, 0)
+                .build()
+                .flags(flags);
+            // SAFETY: the file is open until all have ended, which is waited for below; the bytes are within the registered buffer (asserted), whose pages the
+            // kernel holds.
+            unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
+            count += 1;
+        }
+        while let Err(error) = self.ring.submit_and_wait(count) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        let mut written = 0;
+        let mut refused = None;
+        for end in self.ring.completion() {
+            match usize::try_from(end.result()) {
+                Ok(more) => written += more,
+                // What follows a short write is cancelled.
+                Err(_) if end.result() == -libc::ECANCELED => {}
+                Err(_) => refused = Some(io::Error::from_raw_os_error(-end.result())),
+            }
+        }
+        refused.map_or(Ok(written), Err)
+    }
+}
+
+/// Has a TCP connection take calls with `MSG_ZEROCOPY`.
+pub(super) fn allow_zero_copy(stream: BorrowedFd<'_>) -> io::Result<()> {
+    let one: libc::c_int = 1;
+    // SAFETY: the value is an int that lives through the call, of the length told.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY,
+            (&raw const one).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t, // 4
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// Sends pieces into a connection. Without a copy their bytes must not change before the kernel has told the call's end, or the peer reads the changed ones.
+pub(super) fn send(
+    stream: BorrowedFd<'_>,
+    pieces: &[IoSlice<'_>],
+    no_copy: bool,
+) -> io::Result<usize> {
+    // SAFETY: all zeros is a valid header: no address, no pieces, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
+    message.msg_iovlen = pieces.len() as _; // its type differs between C libraries; there are two
+    let flags = libc::MSG_NOSIGNAL | if no_copy { libc::MSG_ZEROCOPY } else { 0 };
+    // SAFETY: an `IoSlice` has the layout of an iovec; the header and what it points to live through the call and are only read. Without a copy the kernel holds
+    // the pages themselves, so that memory which is given back meanwhile is not reused below it.
+    let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Calls with `MSG_ZEROCOPY` that have ended since, if the kernel tells of any.
+pub(super) fn ended_zero_copies(stream: BorrowedFd<'_>) -> io::Result<Option<ZeroCopies>> {
+    let mut control = [0_u64; 16];
+    // SAFETY: all zeros is a valid header: no address, no pieces, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _; // its type differs between C libraries
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: the header and the control buffer, which is aligned for control messages and has the length told, are exclusively ours and live through the call.
+    if unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) } < 0 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        };
+    }
+    let mut ended = ZeroCopies::default();
+    // SAFETY: the header was filled by the kernel, and its control data lies in `control`, which lives.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !next.is_null() {
+        // SAFETY: not null, so it points to a whole control message within `control`.
+        let head = unsafe { next.read_unaligned() };
+        if head.cmsg_level == libc::SOL_IP && head.cmsg_type == libc::IP_RECVERR {
+            // SAFETY: the kernel writes a `sock_extended_err` as the data of such a message.
+            let error: libc::sock_extended_err = unsafe {
+                libc::CMSG_DATA(next)
+                    .cast::<libc::sock_extended_err>()
+                    .read_unaligned()
+            };
+            if error.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
+                let calls = u64::from(error.ee_data.wrapping_sub(error.ee_info)) + 1;
+                ended.calls += calls;
+                if u32::from(error.ee_code) & SO_EE_CODE_ZEROCOPY_COPIED != 0 {
+                    ended.copied += calls;
+                }
+            }
+        }
+        // SAFETY: as above; the header has not changed.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
+    }
+    Ok(Some(ended))
+}
+
+// Linux, `linux/errqueue.h`.
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+const SO_EE_CODE_ZEROCOPY_COPIED: u32 = 1;

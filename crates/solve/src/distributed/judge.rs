@@ -81,13 +81,15 @@ pub(super) struct Ended {
     pub(super) notes: Vec<String>,
 }
 
-/// What tells a run from others.
+/// What tells a run from others, and how it begins.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Origin {
     /// Of the system (`succession::fingerprint`).
     pub(super) system: u64,
     /// Divisions and epochs count from here: above all that an earlier judge can have reached.
     pub(super) first: u32,
+    /// Elements in one frame with which the automatic setting of all workers begins, if not with the board's own.
+    pub(super) first_elements: Option<usize>,
 }
 
 /// State of one worker as the judge knows it.
@@ -257,6 +259,7 @@ impl Judge {
                 anew: !std::mem::replace(&mut slot.is_known, true),
                 exchanges: self.moved,
                 system: self.origin.system,
+                first_elements: self.origin.first_elements,
             };
             self.out.push_back((worker, Order::Setup(Box::new(setup))));
         }

@@ -97,6 +97,8 @@ pub(super) struct Setup {
     pub(super) exchanges: bool,
     /// Tells the system from others (`succession::fingerprint`).
     pub(super) system: u64,
+    /// Elements in one frame with which the automatic setting begins, if not with the board's own.
+    pub(super) first_elements: Option<usize>,
 }
 
 /// Source of a worker's rows.

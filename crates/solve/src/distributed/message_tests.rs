@@ -22,6 +22,7 @@ fn orders() -> Vec<Order> {
         anew: false,
         exchanges: true,
         system: 0x1234,
+        first_elements: Some(64),
     };
     let watch = Watch::new(1e-20, 50, f64::INFINITY, 1000);
     vec![

@@ -249,6 +249,7 @@ fn origin(judge: u32) -> Origin {
     Origin {
         system: 1,
         first: (judge * 1_000_000).wrapping_sub(500_000),
+        first_elements: None,
     }
 }
 

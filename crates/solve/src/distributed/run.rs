@@ -163,6 +163,7 @@ pub fn run<L: Link>(
     let origin = Origin {
         system: succession::fingerprint(input, config.solution, config.seed),
         first: now_ms(),
+        first_elements: Some(endpoint.tuning().elements),
     };
     let judge = if start.succeeds {
         let lease = Duration::from_millis(config.lease_ms);

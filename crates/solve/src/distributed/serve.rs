@@ -87,8 +87,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         tsumuji_collective::channel_options(),
     )?;
     let mut driver = Driver {
-        worker: Worker::new(me, endpoint.datagram_capacity_bytes())
-            .begin_with(endpoint.tuning().elements),
+        worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
         division: None,
         beside: None,
         meter: Meter::default(),

@@ -24,7 +24,7 @@ use crate::system::{Generate, RowBlock};
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::Elements;
-use tsumuji_node::{Executor, Tuning};
+use tsumuji_node::Executor;
 use tsumuji_wire::Datagram;
 
 /// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
@@ -68,8 +68,6 @@ enum Phase {
 pub(super) struct Worker {
     me: usize,
     capacity_bytes: usize,
-    /// Elements in one frame with which the automatic setting begins.
-    first_elements: usize,
     phase: Phase,
     setup: Option<Box<Setup>>,
     loading: Loading,
@@ -96,18 +94,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// The automatic setting of elements in one frame begins with so many.
-    pub(super) fn begin_with(mut self, elements: usize) -> Self {
-        self.first_elements = elements;
-        self
-    }
-
     /// `me` counts workers from 0. `capacity_bytes`: values that one datagram holds.
     pub(super) fn new(me: usize, capacity_bytes: usize) -> Self {
         Self {
             me,
             capacity_bytes,
-            first_elements: Tuning::default().elements,
             phase: Phase::Loading,
             setup: None,
             loading: Loading::default(),
@@ -491,7 +482,9 @@ impl Worker {
         }
         let carried = std::mem::take(&mut self.carried);
         let mut field = Field::new(sweeper, setup, (self.me, self.capacity_bytes), carried);
-        field.start_elements_from(self.first_elements);
+        if let Some(elements) = setup.first_elements {
+            field.start_elements_from(elements);
+        }
         let division = setup.division;
         for worker in setup.team().filter(|worker| *worker != self.me) {
             let notes = Note::of_reads(division, field.reads(worker));

@@ -59,7 +59,7 @@ pub(super) enum Part {
 impl Here {
     /// The same of a measured value of a description.
     pub(super) fn of(one: &Beside) -> Self {
-        let way = Way::ALL
+        let way = Way::PAPER
             .iter()
             .find(|way| Some(way.name()) == one.variant.as_deref());
         let (Some(way), Some(bytes)) = (way, one.bytes) else {
@@ -160,12 +160,13 @@ pub(super) fn measured(
         (ROUNDS, EACH)
     };
     let plan = Plan {
+        ways: Way::PAPER.to_vec(),
         sizes: sizes.map(|bytes| bytes as usize).collect(),
         rounds: args.rounds.unwrap_or(rounds) as usize,
         each,
     };
     talk.say("here, MB/s until the sender knows that the message has left (tsumuji lab run)");
-    talk.say(&run::heads());
+    talk.say(&run::heads(&Way::PAPER));
     let measured = run::measured(&plan, talk)?;
     talk.say("");
     Ok(Some(measured))
