@@ -18,7 +18,7 @@ use tsumuji_learn::{
     Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score, SgdConfig,
     single,
 };
-use tsumuji_node::{Congestion, LinkSpec, MetricsAt, NodeId, quantity};
+use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::team::Cluster;
@@ -91,6 +91,9 @@ pub(crate) struct Args {
     /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
     #[arg(long, value_name = "CONTROL")]
     congestion: Option<Congestion>,
+    /// Which thread of a worker steps (sgd): rtc, the one that receives and transmits; pipeline, one beside it; adaptive (default), whichever is faster
+    #[arg(long, value_name = "EXECUTOR")]
+    executor: Option<Executor>,
     #[command(flatten)]
     security: crate::security::Flags,
     /// This process is already where node 0 runs
@@ -423,6 +426,7 @@ fn config(args: &Args) -> LearnConfig {
             epochs: args.epochs.unwrap_or(defaults.epochs),
             period: args.period.unwrap_or(defaults.period),
             average: !args.no_average,
+            executor: args.executor.unwrap_or_default(),
         },
         l2: if kind == Kind::Linear {
             0.0
@@ -467,6 +471,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
             ("--schedule", args.schedule.is_some()),
             ("--no-average", args.no_average),
             ("--period", args.period.is_some()),
+            ("--executor", args.executor.is_some()),
         ] {
             ensure!(
                 !is_given,
@@ -500,6 +505,7 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
             ("--admit", args.admit),
             ("--congestion", args.congestion.is_some()),
             ("--metrics", args.metrics.is_some()),
+            ("--executor", args.executor.is_some()),
         ] {
             ensure!(
                 !is_given,
@@ -507,6 +513,10 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
+    ensure!(
+        args.executor.is_none() || args.mode != ModeName::Allreduce,
+        "--executor: no effect with --mode allreduce, whose workers wait for each other at each step; leave it out, or use --mode gossip"
+    );
     ensure!(
         !args.admit || args.mode == ModeName::Gossip,
         "--admit: only with --mode gossip may workers join"

@@ -190,8 +190,7 @@ impl Choice {
     }
 }
 
-/// What is measured: kind of exchange, bytes of a message, and microseconds that the receiver computes before each answer. With a pause the endpoints
-/// wait as programs do; without, they spin.
+/// What is measured: kind of exchange, bytes of a message, and microseconds that the receiver computes before each answer.
 type Exchange = (Kind, usize, u64);
 
 /// A threshold in a [`Tuning`].
@@ -204,13 +203,12 @@ impl Search<'_> {
         iterations: u64,
         tuning: Tuning,
     ) -> Result<Measured, ExchangeError> {
-        let usual = Plan::new(kind, size);
         (self.measure)(&Plan {
             iterations,
             tuning: Some(tuning),
-            spin: usual.spin && pause_us == 0,
+            spin: false, // as programs wait
             pause_us,
-            ..usual
+            ..Plan::new(kind, size)
         })
     }
 

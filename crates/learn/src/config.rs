@@ -1,6 +1,7 @@
 //! What to learn, and how.
 
 use serde::{Deserialize, Serialize};
+use tsumuji_node::Executor;
 
 use crate::data::Want;
 
@@ -83,6 +84,8 @@ pub struct SgdConfig {
     pub period: u64,
     /// Whether the result is a mean of the parameters after the first epoch, recent ones weighing more, instead of the last ones.
     pub average: bool,
+    /// Which thread of a worker steps.
+    pub executor: Executor,
 }
 
 impl Default for SgdConfig {
@@ -94,6 +97,7 @@ impl Default for SgdConfig {
             epochs: 64,
             period: 32,
             average: true,
+            executor: Executor::default(),
         }
     }
 }

@@ -10,7 +10,9 @@ use tsumuji_learn::{Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdCo
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::{
+    AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Over {
@@ -225,6 +227,32 @@ fn sgd_converges_on_shuffled_shares() {
     }
 }
 
+/// Whichever thread steps, over links that lose frames and over TCP: the result is as good, and a corrupt peer is refused all the same.
+#[test]
+fn executors_come_to_the_same() {
+    for executor in [
+        Executor::RunToCompletion,
+        Executor::Pipeline,
+        Executor::Adaptive,
+    ] {
+        for (mode, loss) in [(Mode::Gossip, 0.0), (Mode::Gossip, 0.1), (Mode::Tcp, 0.0)] {
+            let mut config = config(Kind::Logistic, Method::Sgd);
+            (config.sgd.executor, config.tol) = (executor, 5e-3);
+            let problem = problem(data(Kind::Logistic, 20_000, 6, 2), &config, true);
+            let outcome = learn(Over::Udp, 2, loss, &problem, &config, mode);
+            assert_eq!(
+                outcome.reason,
+                Reason::Converged,
+                "{executor} {mode:?} {loss}"
+            );
+            assert!(
+                outcome.exchanges > 0 && outcome.rejected == 0,
+                "{outcome:?}"
+            );
+        }
+    }
+}
+
 /// Kernel TCP and all-reduce come to the same as gossip.
 #[test]
 fn other_modes_agree() {
@@ -251,11 +279,16 @@ fn other_modes_agree() {
 /// A peer whose numbers cannot be is refused, counted and dropped; the others reach the optimum of their rows.
 #[test]
 fn corrupt_peer_is_refused() {
-    for (method, rows) in [(Method::Newton, 1_200), (Method::Sgd, 24_000)] {
-        let config = LearnConfig {
+    for (method, rows, executor) in [
+        (Method::Newton, 1_200, Executor::Adaptive),
+        (Method::Sgd, 24_000, Executor::Adaptive),
+        (Method::Sgd, 24_000, Executor::Pipeline),
+    ] {
+        let mut config = LearnConfig {
             tol: if method == Method::Sgd { 1e-2 } else { 1e-9 },
             ..config(Kind::Logistic, method)
         };
+        config.sgd.executor = executor;
         let problem = problem(data(Kind::Logistic, rows, 6, 2), &config, true);
         let mut nodes = cluster(Over::Udp, 4, 0.0).into_iter();
         let mut judge = nodes.next().unwrap();

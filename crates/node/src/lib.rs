@@ -77,7 +77,7 @@ pub use error::{
     ChannelError, CloseError, EndpointError, MeetError, OpenError, RecvError, SendError,
 };
 pub use executor::{
-    Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, Trial,
+    Answers, Division, Done, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service,
     UnknownExecutor,
 };
 pub use handler::{Context, Handler};

@@ -552,6 +552,18 @@ fn impossible_clusters_are_refused() {
             &["--mode", "single", "--metrics", "off"],
             "--metrics: no effect",
         ),
+        (&["--executor", "rtc"], "--method sgd"),
+        (
+            &[
+                "--method",
+                "sgd",
+                "--mode",
+                "allreduce",
+                "--executor",
+                "rtc",
+            ],
+            "--executor: no effect",
+        ),
         (&["--id", "1"], "--hosts"),
         (&["--hosts", &hosts, "--id", "2", "--open"], "2"),
         (&["--hosts", &hosts, "--admit", "--mode", "tcp"], "--admit"),

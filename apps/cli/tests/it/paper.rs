@@ -210,7 +210,11 @@ fn experiments_of_l2rtc_run() {
     }
     let learning = quick("l2rtc-fig14", &[]);
     let ways = learning["results"].as_array().unwrap();
-    assert_eq!(ways.len(), 7);
+    assert_eq!(
+        ways.len(),
+        1 + 6 * 3,
+        "one process, and six links by three executors"
+    );
     ways.iter().for_each(|way| is_found(way, "way"));
 }
 

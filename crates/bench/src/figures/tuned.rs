@@ -13,6 +13,8 @@ use crate::versus::{Contender, alternate};
 
 /// A profile makes nothing slower than by this factor.
 const SLOWEST: f64 = 1.03;
+/// So many times the usual number of exchanges: short disturbances count less.
+const LONGER: u64 = 4;
 /// What is compared: more than what the thresholds were chosen by.
 const EXCHANGES: [(Kind, usize); 7] = [
     (Kind::Pingpong, 8),
@@ -74,12 +76,11 @@ fn compare(
         let iterations = if setting.is_tried() {
             usual.iterations.min(setting.round_trips)
         } else {
-            usual.iterations
+            LONGER * usual.iterations
         };
         Plan {
             iterations,
-            // As programs wait: else the time of spinning would make no difference.
-            spin: false,
+            spin: false, // as programs wait, and as the thresholds were measured
             tuning: Some(tuning),
             ..usual
         }

@@ -2,7 +2,7 @@
 //!
 //! The judge hands out the rows, and certifies: it never takes part in a mean. Workers exchange with each other. By `newton`, each publishes the
 //! statistic of its rows at the common parameters with a version (`table`); whoever holds the newest of all takes the same step. By `sgd`, each steps
-//! by its own rows and averages its parameters with those of random peers (`exchange`). `message` has what is sent; `worker` and `judge` decide, `serve`
+//! by its own rows and averages its parameters with those of random peers (`exchange`). `message` has what is sent; `beside` is a thread that may step; `worker` and `judge` decide, `serve`
 //! and `run` give them an endpoint and a clock.
 //!
 //! Invariants: parameters are accepted only if the gradient of all rows that take part, made for these parameters and sent reliably, is below the
@@ -10,6 +10,7 @@
 //! and the result says so.
 
 mod allreduce;
+mod beside;
 mod exchange;
 mod judge;
 mod message;

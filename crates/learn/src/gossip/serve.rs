@@ -1,17 +1,19 @@
 //! A worker with an endpoint and a clock.
 //!
-//! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others.
+//! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others. Steps
+//! of SGD may be done by a thread beside this one (`beside`), as `Division` decides.
 
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
-    NodeId, SendError,
+    Context, Datagram, Delivery, Destination, Division, Done, Endpoint, EndpointError, Handler,
+    Link, NOW_OR_NEVER, NodeId, SendError,
 };
 
 use crate::config::Mode;
 
 use super::allreduce;
+use super::beside::Beside;
 use super::message::{CONTROL, PEERS, PEERS_ID};
 use super::tcp::{Tcp, TcpError};
 use super::worker::{Step, To, Worker, WorkerFault};
@@ -27,6 +29,8 @@ const REPEAT: Duration = Duration::from_millis(2);
 const REPEAT_MAX: Duration = Duration::from_millis(64);
 /// The same while messages of our own wait for room.
 const CONTENDED: Duration = Duration::from_micros(200);
+/// Messages that wait for room; more stay with the thread that makes them.
+const WAITING_MOST: usize = 64;
 /// How long to wait for the acknowledgement of the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -52,6 +56,9 @@ pub enum WorkerError {
     /// A TCP socket failed.
     #[error(transparent)]
     Tcp(#[from] TcpError),
+    /// The kernel gives no thread for the steps.
+    #[error("no thread for the steps: {0}")]
+    Thread(std::io::Error),
 }
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
@@ -71,6 +78,9 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         .ok_or(WorkerError::NotAWorker)?;
     let mut driver = Driver {
         worker: Worker::new(me, is_corrupt),
+        division: None,
+        beside: None,
+        computed: Duration::ZERO,
         fault: None,
         judge_lost: false,
         began_at: None,
@@ -86,6 +96,7 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
             WorkerError::Fault(WorkerFault::Aborted { .. }) | WorkerError::JudgeLost
         )
     {
+        driver.recall();
         driver.worker.failed(error.to_string());
         // The judge is told if possible; it also notices by itself that this node leaves.
         let _ = driver
@@ -97,7 +108,14 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
 
 /// The worker and the findings of polling.
 struct Driver {
+    /// One without a run, while the worker itself is lent; then it only keeps what waits to be sent.
     worker: Worker,
+    /// Since steps are done.
+    division: Option<Division>,
+    /// Started when it is first needed.
+    beside: Option<Beside>,
+    /// Time spent on steps on this thread.
+    computed: Duration,
     fault: Option<WorkerFault>,
     judge_lost: bool,
     /// Bytes that the link had sent when the first step began.
@@ -112,12 +130,27 @@ struct Driver {
 
 impl Driver {
     fn run<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        let is_contended = endpoint.is_oversubscribed(&endpoint.members()[1..]);
+        let team = &endpoint.members()[1..];
+        let is_contended = endpoint.is_oversubscribed(team);
+        let is_crowded = endpoint.is_oversubscribed(&[team, team].concat());
+        let gains = !is_crowded && team.len() > 1;
+        let began = Instant::now();
         loop {
-            self.poll(endpoint)?;
+            let is_idle = self.poll(endpoint)? == 0;
             let sent = self.send(endpoint)?;
+            if self.divide((gains, is_crowded), began)? {
+                match (is_idle, is_crowded) {
+                    (true, true) => std::thread::yield_now(),
+                    (true, false) => std::hint::spin_loop(),
+                    (false, _) => {}
+                }
+                continue;
+            }
             let wait = if sent { WAIT } else { CONTENDED };
-            match self.worker.step() {
+            let before = Instant::now();
+            let step = self.worker.step();
+            self.computed += before.elapsed();
+            match step {
                 // A core is shared: the peers' next messages come from whoever waits for it.
                 Step::Again => {
                     (self.repeat, self.ask_at) = (REPEAT, None);
@@ -170,18 +203,100 @@ impl Driver {
         if self.has_tcp() { CONTENDED } else { wait }
     }
 
-    fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    /// Has the thread step that is to do it; returns whether that is the other one.
+    fn divide(
+        &mut self,
+        (gains, is_crowded): (bool, bool),
+        began: Instant,
+    ) -> Result<bool, WorkerError> {
+        let is_lent = self.beside.as_ref().is_some_and(Beside::is_lent);
+        if is_lent {
+            self.take_back(Beside::returned);
+        }
+        let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
+        if lent.is_none() && !self.worker.steps_by_itself() {
+            if let Some(division) = &mut self.division {
+                division.pause();
+            }
+            return Ok(false);
+        }
+        let executor = self.worker.executor();
+        let division = self
+            .division
+            .get_or_insert_with(|| Division::new(executor, gains));
+        let rows = lent.map_or_else(|| self.worker.rows_done(), Beside::rows_done);
+        let is_beside = division.is_beside(Done {
+            now_ns: began.elapsed().as_nanos() as u64,
+            work: rows as f64,
+            computed_ns: self.computed.as_nanos() as u64,
+        });
+        match (is_beside, lent.is_some()) {
+            (true, false) => {
+                let beside = match &mut self.beside {
+                    Some(beside) => beside,
+                    none => none.insert(Beside::start(is_crowded).map_err(WorkerError::Thread)?),
+                };
+                let mut worker = self.worker.replaced();
+                std::mem::swap(self.worker.out(), worker.out()); // what waits to be sent stays
+                beside.lend(worker);
+            }
+            (false, true) => self.recall(),
+            _ => {}
+        }
+        Ok(is_beside)
+    }
+
+    /// Takes the worker back, if it is lent.
+    fn recall(&mut self) {
+        self.take_back(Beside::recall);
+    }
+
+    fn take_back(&mut self, how: impl FnOnce(&mut Beside) -> Option<Worker>) {
+        let Some(beside) = &mut self.beside else {
+            return;
+        };
+        let Some(mut worker) = how(beside) else {
+            return;
+        };
+        // In the order in which they were made.
+        let mut out = std::mem::take(self.worker.out());
+        out.extend(beside.leaving());
+        out.append(worker.out());
+        *worker.out() = out;
+        self.worker = worker;
+    }
+
+    /// Takes what a peer has sent, where the worker is. `is_kept`: it is not lost.
+    fn take_of_peer(&mut self, from: usize, bytes: &[u8], is_kept: bool) {
+        match &mut self.beside {
+            Some(beside) if beside.is_lent() => {
+                if !beside.give(from, bytes) && is_kept {
+                    self.recall();
+                    self.worker.peer(from, bytes);
+                }
+            }
+            _ => self.worker.peer(from, bytes),
+        }
+    }
+
+    /// Returns how many frames came.
+    fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<usize, WorkerError> {
+        let mut frames = 0;
         for _ in 0..POLLS_PER_STEP_MAX {
-            if endpoint.poll(self)? == 0 {
-                break;
+            match endpoint.poll(self)? {
+                0 => break,
+                more => frames += more,
             }
         }
-        if let Some(tcp) = &mut self.tcp {
+        if let Some(mut tcp) = self.tcp.take() {
             if let Some(ports) = self.worker.take_ports() {
                 tcp.connect(&ports)?;
             }
-            let worker = &mut self.worker;
-            tcp.poll(&mut |from, bytes| worker.peer(from, bytes))?;
+            tcp.poll(&mut |from, bytes| {
+                frames += 1;
+                self.take_of_peer(from, bytes, true);
+            })?;
+            self.tcp = Some(tcp);
         }
         if let Some(fault) = self.fault.take() {
             return Err(fault.into());
@@ -201,7 +316,7 @@ impl Driver {
         if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
             self.listen()?;
         }
-        Ok(())
+        Ok(frames)
     }
 
     /// Opens the sockets, and tells the judge where.
@@ -218,6 +333,10 @@ impl Driver {
 
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+        if let Some(beside) = self.beside.as_ref().filter(|beside| beside.is_lent()) {
+            let room = WAITING_MOST.saturating_sub(self.worker.out().len());
+            self.worker.out().extend(beside.leaving().take(room));
+        }
         if self.worker.out().is_empty() {
             return Ok(true);
         }
@@ -279,32 +398,36 @@ impl Driver {
         Ok(())
     }
 
-    fn take(&mut self, from: NodeId, bytes: &[u8]) {
-        if from == JUDGE {
-            if self.fault.is_none() {
+    fn take(&mut self, from: NodeId, bytes: &[u8], is_kept: bool) {
+        match from {
+            JUDGE if self.fault.is_none() => {
+                self.recall();
                 self.fault = self.worker.order(bytes).err();
             }
-        } else {
-            self.worker.peer(usize::from(from.0) - 1, bytes);
+            JUDGE => {}
+            NodeId(worker) => self.take_of_peer(usize::from(worker) - 1, bytes, is_kept),
         }
     }
 }
 
 impl Handler for Driver {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        self.take(delivery.from, delivery.body.bytes());
+        self.take(delivery.from, delivery.body.bytes(), true);
     }
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
         if datagram.source != JUDGE && datagram.channel_id == PEERS_ID {
-            self.take(datagram.source, datagram.payload);
+            self.take(datagram.source, datagram.payload, false);
         }
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         match peer {
             JUDGE => self.judge_lost = true,
-            NodeId(worker) => self.worker.peer_lost(usize::from(worker) - 1),
+            NodeId(worker) => {
+                self.recall();
+                self.worker.peer_lost(usize::from(worker) - 1);
+            }
         }
     }
 }

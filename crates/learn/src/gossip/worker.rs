@@ -11,6 +11,8 @@ mod sgd;
 
 use std::collections::VecDeque;
 
+use tsumuji_node::Executor;
+
 use crate::config::{Method, Mode};
 use crate::data::Features;
 use crate::newton::Newton;
@@ -165,6 +167,26 @@ impl Worker {
     /// Whether steps are being done.
     pub(super) fn is_running(&self) -> bool {
         self.phase == Phase::Running
+    }
+
+    /// Whether steps follow one another without waiting for anybody, so that another thread may do them.
+    pub(super) fn steps_by_itself(&self) -> bool {
+        self.is_running()
+            && matches!(self.state, State::Sgd(_))
+            && self.mode() != Some(Mode::AllReduce)
+    }
+
+    /// Which thread is to step.
+    pub(super) fn executor(&self) -> Executor {
+        self.setup
+            .as_ref()
+            .map_or_else(Executor::default, |setup| setup.config.sgd.executor)
+    }
+
+    /// The worker, which is to go elsewhere; one without a run stays.
+    pub(super) fn replaced(&mut self) -> Self {
+        let stays = Self::new(self.me, self.is_corrupt);
+        std::mem::replace(self, stays)
     }
 
     /// Whether [`finish`](Self::finish) is to be called.

@@ -51,7 +51,7 @@ impl<L: Link> Endpoint<L> {
     /// be started yet.
     ///
     /// `meanwhile` is called every tenth of a second, and gets what is to be told to the user: who is missing, and why, after three seconds and then
-    /// every ten. Its error ends the wait.
+    /// every ten. Its error ends the wait. A member of another congestion control ends it at once.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -74,16 +74,21 @@ impl<L: Link> Endpoint<L> {
         let mut tell_at = begun + QUIET;
         loop {
             let left = within.saturating_sub(begun.elapsed());
+            let mut differ = false;
             match self.wait_up(LOOK.min(left)) {
                 Err(SendError::PeerDead { peer }) => {
                     self.reconnect(peer).map_err(MeetError::from)?;
                 }
                 Ok(missing) if missing.is_empty() => return Ok(()),
-                Ok(_) => {}
+                // That will not change: it is told at once.
+                Ok(missing) => {
+                    let mut missing = missing.iter();
+                    differ = missing.any(|peer| self.other_congestion(*peer).is_some());
+                }
                 Err(error) => return Err(MeetError::from(error).into()),
             }
             let (now, is_over) = (Instant::now(), begun.elapsed() >= within);
-            let Some(absence) = (is_over || now >= tell_at)
+            let Some(absence) = (is_over || differ || now >= tell_at)
                 .then(|| self.absence())
                 .flatten()
             else {

@@ -13,6 +13,7 @@
 //! workers give it their answers.
 
 mod dispatch;
+mod division;
 mod policy;
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,11 @@ mod workers;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use tsumuji_proto::{Channel, NodeId};
 
 pub(crate) use self::dispatch::{Dispatch, Shared};
-pub use self::policy::Trial;
+pub use self::division::{Division, Done};
 use crate::channel::{MessageSender, Outgoing};
 use crate::error::SendError;
 use crate::handler::Context;
@@ -130,7 +132,7 @@ fn post(
 }
 
 /// Who runs a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Executor {
     /// The driving thread: receive, serve and transmit on one core.
     RunToCompletion,

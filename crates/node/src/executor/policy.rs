@@ -29,7 +29,7 @@ const PAUSE_MOST_NS: u64 = 32_000_000_000;
 ///
 /// Work is counted as the caller likes: calls, rows, bytes.
 #[derive(Debug, Default)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Work in 2³⁰ ns before the move; `None`: nothing is on trial.
     before: Option<u64>,
     periods: u32,
@@ -45,18 +45,18 @@ impl Trial {
     }
 
     /// The move is about to be made; before it `work` was done in `span_ns`.
-    pub fn begin(&mut self, work: u64, span_ns: u64) {
+    pub(crate) fn begin(&mut self, work: u64, span_ns: u64) {
         self.before = Some(Self::rate(work, span_ns));
         (self.periods, self.work, self.span_ns) = (0, 0, 0);
     }
 
     /// Whether a move may be tried at this time.
-    pub fn is_allowed(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_allowed(&self, now_ns: u64) -> bool {
         now_ns >= self.paused_until_ns
     }
 
     /// Takes a period after the move; `true`: it did harm, and is to be taken back. Leave out periods in which there was not enough work.
-    pub fn has_failed(&mut self, work: u64, span_ns: u64, now_ns: u64) -> bool {
+    pub(crate) fn has_failed(&mut self, work: u64, span_ns: u64, now_ns: u64) -> bool {
         let Some(before) = self.before else {
             return false;
         };

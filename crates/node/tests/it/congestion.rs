@@ -1,12 +1,13 @@
 //! Endpoints under the congestion control `suci` over real links, and those that differ in it.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::{ALL, LONG, Over, inet, pair, pattern, udp};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Channel, Congestion, CongestionKind, Endpoint, Membership, NodeId, Options, SealMode,
-    Security, SendError,
+    AnyLink, Channel, Congestion, CongestionKind, Endpoint, MeetError, Membership, NodeId, Options,
+    SealMode, Security, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -78,6 +79,12 @@ fn different_controls_are_refused_by_name() {
     assert_eq!(a.wait_up(LONG).expect("wait"), [B], "and returns at once");
     assert_eq!(a.other_congestion(B), Some(CongestionKind::Suci));
     assert_eq!(b.other_congestion(A), Some(CongestionKind::Credit));
+    let began = Instant::now();
+    let never = a.meet(LONG, |_| -> Result<(), MeetError> {
+        unreachable!("nothing is waited for")
+    });
+    assert!(matches!(never, Err(MeetError::Differs { .. })), "{never:?}");
+    assert!(began.elapsed() < Duration::from_secs(2), "told at once");
     let refused = a.wait_writable(B, 0, 100 << 20, LONG);
     assert!(matches!(
         refused,

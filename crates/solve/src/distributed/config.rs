@@ -84,7 +84,6 @@ pub struct SolveConfig {
     /// Whether workers wait for one another.
     pub mode: Mode,
     /// Which thread of a worker computes.
-    #[serde(with = "ExecutorAsSent")]
     pub executor: Executor,
     /// Elements per frame.
     #[serde(with = "ElementsAsSent")]
@@ -125,15 +124,6 @@ pub struct SolveConfig {
 enum ElementsAsSent {
     Auto,
     Fixed(usize),
-}
-
-/// As `Executor`, which does not implement serde's traits.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Executor")]
-enum ExecutorAsSent {
-    RunToCompletion,
-    Pipeline,
-    Adaptive,
 }
 
 impl SolveConfig {

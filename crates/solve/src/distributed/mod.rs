@@ -14,7 +14,6 @@ mod beside;
 mod blocks;
 mod codec;
 mod config;
-mod division;
 mod error;
 mod feed;
 mod field;

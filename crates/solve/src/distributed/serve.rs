@@ -7,7 +7,6 @@
 
 use super::beside::{Beside, Returned};
 use super::config::SolveConfig;
-use super::division::{Division, Done};
 use super::field::{JUDGE, Outlet, node};
 use super::message::{LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
@@ -21,8 +20,8 @@ use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_collective::{CollectiveError, Collectives, GroupError, TableError};
 use tsumuji_node::{
-    ChannelError, Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId,
-    SendError,
+    ChannelError, Context, Datagram, Delivery, Division, Done, Endpoint, EndpointError, Handler,
+    Link, NodeId, SendError,
 };
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
@@ -316,12 +315,12 @@ impl Driver {
         let done = match (lent, self.worker.relaxing()) {
             (Some(beside), _) => Done {
                 now_ns,
-                laps: beside.progress(),
+                work: beside.progress(),
                 computed_ns: 0,
             },
             (None, Some(field)) => Done {
                 now_ns,
-                laps: field.walk().progress(),
+                work: field.walk().progress(),
                 computed_ns: field.computed_ns,
             },
             (None, None) => {

@@ -1,4 +1,4 @@
-//! L2RTC's figure 14: the time to learn a line by gossip, over each link, beside TCP and one process.
+//! L2RTC's figure 14: the time to learn a line by gossip, over each link by each executor, beside TCP and one process.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -40,6 +40,19 @@ const WAYS: [(&str, &[&str], bool); 7] = [
     ),
 ];
 
+/// Who steps: the thread that polls, one beside it, or whichever is faster.
+const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
+
+/// A line of the table: a place in [`WAYS`], and who steps.
+type Line = (usize, Option<&'static str>);
+
+/// One process has one thread only.
+fn lines_of_all() -> Vec<Line> {
+    let with = |way| EXECUTORS.iter().map(move |executor| (way, Some(*executor)));
+    let others = (1..WAYS.len()).flat_map(with);
+    std::iter::once((0, None)).chain(others).collect()
+}
+
 /// y = 3 x − 1 and noise, with x in −1 to 1, as CSV.
 fn write_data(path: &Path, rows: usize) -> std::io::Result<()> {
     let mut random: u64 = 1;
@@ -67,7 +80,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
     talk.say("the paper's: simple linear regression by SGD and gossip; two machines over L2RTC are 2 times as fast as one, and 1.2 times as fast as over TCP");
     talk.say(&format!(
-        "{rows} rows, {EPOCHS} epochs, two workers that exchange every {PERIOD} steps; {rounds} rounds in turn; executors do not apply: workers learn on the thread that polls"
+        "{rows} rows, {EPOCHS} epochs, two workers that exchange every {PERIOD} steps; {rounds} rounds in turn; executors: rtc steps on the thread that polls, pipeline beside it, adaptive where it is faster and there is a core for it"
     ));
     let folder = tempfile::tempdir().context("a folder for the data")?;
     let data = folder.path().join("line.csv");
@@ -83,9 +96,11 @@ pub(super) fn run(args: &Args) -> Outcome {
             None
         }
     };
-    let mut found: Vec<Result<Vec<Value>, String>> = vec![Ok(Vec::new()); WAYS.len()];
+    let all = lines_of_all();
+    let mut found: Vec<Result<Vec<Value>, String>> = vec![Ok(Vec::new()); all.len()];
     for _ in 0..rounds {
-        for ((_, words, between), found) in WAYS.iter().zip(&mut found) {
+        for ((way, executor), found) in all.iter().zip(&mut found) {
+            let (_, words, between) = WAYS[*way];
             let Ok(list) = found else { continue };
             let testbed = match (between, &beds) {
                 (false, _) => None,
@@ -95,11 +110,11 @@ pub(super) fn run(args: &Args) -> Outcome {
                     continue;
                 }
             };
-            let period: &[&str] = match words {
-                ["--mode", "single"] => &[],
-                _ => &["--period", PERIOD],
+            let gossip: &[&str] = match executor {
+                None => &[],
+                Some(executor) => &["--period", PERIOD, "--executor", executor],
             };
-            match child(&[&common[..], words, period].concat(), testbed) {
+            match child(&[&common[..], words, gossip].concat(), testbed) {
                 Ok(one) => list.push(one),
                 Err(reason) => *found = Err(reason),
             }
@@ -118,8 +133,10 @@ pub(super) fn run(args: &Args) -> Outcome {
         })
         .collect();
     let middle = |place: usize| seconds[place].map(|rounds| rounds.median);
+    let by_tcp = all.iter().position(|(way, _)| *way == 1).unwrap_or(0);
     let heads = [
         "learned by",
+        "executor",
         "seconds",
         "+-%",
         "over one",
@@ -128,29 +145,35 @@ pub(super) fn run(args: &Args) -> Outcome {
     ];
     let mut lines = vec![heads.map(str::to_owned)];
     let mut results = Vec::new();
-    for (place, ((name, ..), list)) in WAYS.iter().zip(&found).enumerate() {
+    for (place, ((way, executor), list)) in all.iter().zip(&found).enumerate() {
+        let (name, executor) = (WAYS[*way].0, executor.unwrap_or("-"));
         match (list, seconds[place]) {
             (Ok(list), Some(rounds)) => {
                 let loss = list.last().and_then(|one| one["loss"].as_f64());
                 lines.push([
-                    (*name).to_owned(),
+                    name.to_owned(),
+                    executor.to_owned(),
                     format!("{:.4}", rounds.median),
                     format!("{:.0}", rounds.spread_percent() / 2.0),
                     times(middle(0), middle(place)),
-                    times(middle(1), middle(place)),
+                    times(middle(by_tcp), middle(place)),
                     loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.6e}")),
                 ]);
-                results.push(json!({ "way": name, "seconds": rounds, "loss": loss }));
+                results.push(
+                    json!({ "way": name, "executor": executor, "seconds": rounds, "loss": loss }),
+                );
             }
             (Err(reason), _) => {
-                talk.say(&format!("{name}: not measured: {reason}"));
-                results.push(json!({ "way": name, "missing": reason }));
+                talk.say(&format!("{name}, {executor}: not measured: {reason}"));
+                results.push(json!({ "way": name, "executor": executor, "missing": reason }));
             }
-            (Ok(_), None) => results.push(json!({ "way": name, "missing": "no time" })),
+            (Ok(_), None) => {
+                results.push(json!({ "way": name, "executor": executor, "missing": "no time" }))
+            }
         }
     }
     talk.say(&table::aligned(&lines));
-    talk.say("over one, over TCP: how many times as fast; the paper: 2x and 1.2x");
+    talk.say("over one, over TCP (rtc): how many times as fast; the paper: 2x and 1.2x");
     drop(talk);
     if args.json {
         output::print_json(&json!({

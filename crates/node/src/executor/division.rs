@@ -1,30 +1,33 @@
-//! Which thread of a worker computes: the one that polls, or one beside it.
+//! Which thread of a program that computes all the time does so: the one that polls, or one beside it.
 //!
-//! A pure decision on measurements, asked for by `serve` after each step. Adaptive begins on the polling thread. If that spends more than
-//! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if laps
-//! become faster, and comes back if not.
+//! A pure decision on measurements, asked for by the program between its steps. Adaptive begins on the polling thread. If that spends more than
+//! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if it is
+//! done faster, and comes back if not.
 
-use tsumuji_node::{Executor, Trial};
+use super::Executor;
+use super::policy::Trial;
 
 /// Between two decisions: some hundred steps, and long against the move itself.
 const PERIOD_NS: u64 = 5_000_000;
 /// With a smaller share there is less to gain than the copies between the threads cost.
 const EXCHANGE_PERCENT: u64 = 20;
-/// Laps are counted in so many parts.
+/// Work is counted in so many parts of the program's unit.
 const PARTS: f64 = 1e6;
 
-/// What a worker has done so far.
+/// What a program has done so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Done {
-    pub(super) now_ns: u64,
-    /// Laps, with the part of the current one.
-    pub(super) laps: f64,
+pub struct Done {
+    /// Time, from the program's own beginning on.
+    pub now_ns: u64,
+    /// Work, in a unit of the program's choice: laps, rows.
+    pub work: f64,
     /// Time spent on computing; only told while the polling thread computes.
-    pub(super) computed_ns: u64,
+    pub computed_ns: u64,
 }
 
+/// Decides which thread computes.
 #[derive(Debug)]
-pub(super) struct Division {
+pub struct Division {
     executor: Executor,
     may_gain: bool,
     beside: bool,
@@ -35,7 +38,7 @@ pub(super) struct Division {
 
 impl Division {
     /// `may_gain`: there are others to hear from, and a core for a second thread.
-    pub(super) fn new(executor: Executor, may_gain: bool) -> Self {
+    pub fn new(executor: Executor, may_gain: bool) -> Self {
         Self {
             executor,
             may_gain,
@@ -45,8 +48,8 @@ impl Division {
         }
     }
 
-    /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the worker relaxes.
-    pub(super) fn is_beside(&mut self, done: Done) -> bool {
+    /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the program computes.
+    pub fn is_beside(&mut self, done: Done) -> bool {
         if self.executor != Executor::Adaptive || !self.may_gain {
             return self.beside;
         }
@@ -57,7 +60,7 @@ impl Division {
         if span_ns < PERIOD_NS {
             return self.beside;
         }
-        let work = ((done.laps - self.since.laps).max(0.0) * PARTS) as u64;
+        let work = ((done.work - self.since.work).max(0.0) * PARTS) as u64;
         if self.beside {
             self.beside = !self.trial.has_failed(work, span_ns, done.now_ns);
         } else if work > 0 {
@@ -74,8 +77,8 @@ impl Division {
         self.beside
     }
 
-    /// The worker does not relax: the time until it does again counts for nothing.
-    pub(super) fn pause(&mut self) {
+    /// The program does not compute: the time until it does again counts for nothing.
+    pub fn pause(&mut self) {
         self.since = Done::default();
     }
 }
@@ -84,11 +87,11 @@ impl Division {
 mod tests {
     use super::*;
 
-    /// A worker: so many laps in a period on either thread, so much of the time computing.
+    /// A program: so much work in a period on either thread, so much of the time computing.
     fn run(
         division: &mut Division,
         periods: u32,
-        laps: [f64; 2],
+        work: [f64; 2],
         computed_percent: u64,
     ) -> Vec<bool> {
         let mut done = Done {
@@ -99,7 +102,7 @@ mod tests {
         (0..periods)
             .map(|_| {
                 done.now_ns += PERIOD_NS;
-                done.laps += laps[usize::from(beside)];
+                done.work += work[usize::from(beside)];
                 done.computed_ns += PERIOD_NS * computed_percent / 100;
                 beside = division.is_beside(done);
                 beside
@@ -119,9 +122,9 @@ mod tests {
         }
     }
 
-    /// Work moves only if there is a core and messages take time; it stays there if laps become faster, and comes back if they become slower.
+    /// Work moves only if there is a core and messages take time; it stays there if it is done faster, and comes back if it is done more slowly.
     #[test]
-    fn work_moves_where_that_makes_laps_faster() {
+    fn work_moves_where_it_is_done_faster() {
         let adaptive = |may_gain| Division::new(Executor::Adaptive, may_gain);
         assert_eq!(run(&mut adaptive(false), 50, [1.0, 2.0], 10), [false; 50]);
         assert_eq!(run(&mut adaptive(true), 50, [1.0, 2.0], 90), [false; 50]);
