@@ -125,7 +125,14 @@ impl Place {
             Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
                 let above = folder.ancestors().find(|above| above.exists());
                 let above = above.unwrap_or(Path::new("."));
-                rustix::fs::access(above, rustix::fs::Access::WRITE_OK)
+                ensure!(
+                    above.is_dir(),
+                    "{}: cannot make the folder: {} is none",
+                    folder.display(),
+                    above.display()
+                );
+                let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+                rustix::fs::access(above, access)
                     .map_err(std::io::Error::from)
                     .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
                 Ok(Self::FolderMissing)
@@ -280,8 +287,15 @@ fn finish(
     contents.learn(link, tuning, table);
     let text = contents.to_toml();
     if let Some((path, place)) = file {
-        let pending = place.pending(&path)?;
-        pending.finish(|file| file.write_all(text.as_bytes()))?;
+        let pending = place.pending(&path);
+        let written = pending.and_then(|pending| {
+            pending.finish(|file| file.write_all(text.as_bytes()))?;
+            Ok(())
+        });
+        if written.is_err() && !is_json {
+            output::print_text(&text); // it is worth more than its file
+        }
+        written?;
         eprintln!("written: {}", path.display());
         said.set("path", path)?;
     } else if !is_json {

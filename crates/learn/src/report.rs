@@ -72,6 +72,8 @@ pub struct Outcome {
     pub rejected: u64,
     /// Bytes that all nodes have given to their links or sockets while they learned, without the rows.
     pub bytes_sent: u64,
+    /// Rows that a second thread of a node has computed with: each as often as a step had it.
+    pub rows_beside: u64,
     /// Largest Euclidean distance between the parameters of two nodes in the end.
     pub disagreement: f64,
     /// Seconds from the first step to the certified result, without distributing rows.

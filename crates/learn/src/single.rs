@@ -114,6 +114,7 @@ fn finish(
         exchanges: 0,
         rejected: 0,
         bytes_sent: 0,
+        rows_beside: 0,
         disagreement: 0.0,
         seconds: began.elapsed().as_secs_f64(),
         rows: share.rows(),

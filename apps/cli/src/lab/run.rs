@@ -215,10 +215,12 @@ fn shown(found: &Measured) -> String {
             |cell| cell.bandwidth,
         ));
         let zero_copies = found.zero_copies;
-        text.push_str(&format!(
-            "  MSG_ZEROCOPY: {} of {} calls were copied by the kernel after all\n",
-            zero_copies.copied, zero_copies.calls
-        ));
+        if zero_copies.calls > 0 {
+            text.push_str(&format!(
+                "  MSG_ZEROCOPY: {} of {} calls were copied by the kernel after all\n",
+                zero_copies.copied, zero_copies.calls
+            ));
+        }
     }
     for cells in sizes
         .iter()
@@ -236,11 +238,18 @@ fn shown(found: &Measured) -> String {
     for (way, why) in &found.refused {
         text.push_str(&format!("\n{way} was refused: {why}\n"));
     }
+    let is_other = |one: &&Crossover| {
+        let others = Way::OTHER_CALLS.map(Way::name);
+        others.contains(&one.copied) || others.contains(&one.fetched)
+    };
     text.push_str("\ncopying takes longer from this size on (the paper: about 64 B)\n");
-    found
-        .crossovers
-        .iter()
-        .for_each(|one| text.push_str(&crossover(one)));
+    let (others, paper): (Vec<&Crossover>, _) = found.crossovers.iter().partition(is_other);
+    let paper: Vec<&Crossover> = paper;
+    paper.iter().for_each(|one| text.push_str(&crossover(one)));
+    if !others.is_empty() {
+        text.push_str("the call by address is faster from this size on\n");
+        others.iter().for_each(|one| text.push_str(&crossover(one)));
+    }
     text
 }
 

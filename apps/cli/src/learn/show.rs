@@ -56,6 +56,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Va
         "exchanges": outcome.exchanges,
         "rejected": outcome.rejected,
         "bytes_sent": outcome.bytes_sent,
+        "rows_beside": outcome.rows_beside,
         "disagreement": outcome.disagreement,
         "rows_used": outcome.rows,
         "dropped": outcome.dropped,

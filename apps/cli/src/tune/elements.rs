@@ -17,8 +17,10 @@ use crate::security;
 const VALUES: [usize; 3] = [1, 64, 512];
 const SYSTEM: &str = "dense:2000";
 const THRESHOLD: &str = "elements";
+/// So many exchange elements.
+const WORKERS: usize = 2;
 
-/// Chooses the number; `None`: one core, where workers only wait for each other.
+/// Chooses the number; `None`: there are not two workers that run at the same time.
 pub(super) fn run(
     nodes: &Nodes,
     security: &Security,
@@ -26,7 +28,12 @@ pub(super) fn run(
     tuning: &mut Tuning,
     progress: &mut dyn FnMut(&Trial),
 ) -> anyhow::Result<Option<(Choice, Vec<Trial>)>> {
-    if nodes.hosts.is_none() && machine::two_cpus().is_none() {
+    let exchange = match nodes.hosts {
+        Some(_) => nodes.count > WORKERS, // beside node 0
+        None => machine::two_cpus().is_some(),
+    };
+    if !exchange {
+        eprintln!("{THRESHOLD}: not measured: it takes two workers that run at the same time");
         return Ok(None);
     }
     let default = Tuning::default().elements;

@@ -247,12 +247,12 @@ pub struct Registration {
     pub us: Option<f64>,
 }
 
-/// From which size on the second way is faster than the first, over rounds.
+/// From which size on the second way is faster than the first, over rounds. Of the paper's ways the first copies what the second has fetched.
 #[derive(Debug, Clone, Serialize)]
 pub struct Crossover {
-    /// Copies.
+    /// Copies; of other calls, the usual one.
     pub copied: &'static str,
-    /// Has it fetched.
+    /// Has it fetched; of other calls, the one by address.
     pub fetched: &'static str,
     /// Bytes, one a round; `None`: never up to the largest size.
     pub bytes: Vec<Option<f64>>,
@@ -433,7 +433,7 @@ fn registration(bytes: usize) -> Result<Registration, MeasureError> {
     })
 }
 
-/// Pairs of which the first copies what the second has fetched.
+/// Pairs of which the first copies what the second has fetched, or is handed the address of.
 const PAIRS: [[Way; 2]; 7] = [
     [Way::UserStDt, Way::User],
     [Way::UserStDt, Way::UserSt],
@@ -449,9 +449,10 @@ fn crossovers(cells: &[Cell], rounds: usize) -> Vec<Crossover> {
         |way: Way| -> Vec<&Cell> { cells.iter().filter(|cell| cell.way == way.name()).collect() };
     let pair = |[copied, fetched]: [Way; 2]| {
         let both: Vec<(&Cell, &Cell)> = of(copied).into_iter().zip(of(fetched)).collect();
-        let is_whole = both
-            .iter()
-            .all(|(one, other)| one.sent_us.len() == rounds && other.sent_us.len() == rounds);
+        let is_whole = !both.is_empty()
+            && both
+                .iter()
+                .all(|(one, other)| one.sent_us.len() == rounds && other.sent_us.len() == rounds);
         let rounds = if is_whole { 0..rounds } else { 0..0 };
         let bytes = rounds.map(|round| {
             let points = both.iter().map(|(copied, fetched)| {

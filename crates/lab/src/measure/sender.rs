@@ -46,6 +46,8 @@ pub(super) struct Sender<'a> {
     /// Made when they are first wanted.
     ring: Option<sys::Ring>,
     stream: Option<TcpStream>,
+    /// Why there is no stream: an error of the kernel.
+    no_stream: Option<i32>,
     zero_copies: ZeroCopies,
     data: Vec<u8>,
     number: u64,
@@ -67,6 +69,7 @@ impl<'a> Sender<'a> {
             pipe,
             ring: None,
             stream: None,
+            no_stream: None,
             zero_copies: ZeroCopies::default(),
             data: (0..BYTES_MAX)
                 .map(|place| (place * 31 + place / 251) as u8)
@@ -89,10 +92,19 @@ impl<'a> Sender<'a> {
             self.ring = Some(ring.map_err(refused)?);
         }
         if way.is_tcp() && self.stream.is_none() {
-            self.stream = self.accept().map_err(refused)?;
-            if self.stream.is_none() {
-                return Err(MeasureError::Stopped);
-            }
+            // The interface connects once.
+            let stream = match self.no_stream {
+                Some(code) => Err(io::Error::from_raw_os_error(code)),
+                None => self.accept(),
+            };
+            let stream = stream.map_err(|source| {
+                self.no_stream = Some(source.raw_os_error().unwrap_or(libc::EPERM));
+                refused(source)
+            })?;
+            self.stream = Some(stream.ok_or(MeasureError::Stopped)?);
+        }
+        if let (Way::TcpZeroCopy, Some(stream)) = (way, &self.stream) {
+            sys::allow_zero_copy(stream.as_fd()).map_err(refused)?;
         }
         Ok(())
     }
@@ -112,7 +124,11 @@ impl<'a> Sender<'a> {
         loop {
             match listener.accept() {
                 Ok((stream, from)) => accepted.push((stream, u64::from(from.port()))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
                 Err(error) => return Err(error),
             }
             // Whoever else connected is not listened to.
@@ -121,7 +137,6 @@ impl<'a> Sender<'a> {
                 let (stream, _) = accepted.swap_remove(place);
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
-                sys::allow_zero_copy(stream.as_fd())?;
                 return Ok(Some(stream));
             }
             match self.memory.load(Line::Stream, 1) {
@@ -313,27 +328,29 @@ impl<'a> Sender<'a> {
 
     /// Has the ring write the registered descriptor and data, whole.
     fn call_ring(&mut self, bytes: usize) -> Result<(), MeasureError> {
-        let ring = self.ring.as_mut().expect("made when the way was chosen");
-        let mut given = ring.write(
-            self.pipe.as_fd(),
-            [0..DESCRIPTOR_BYTES, DATA_IN_RING..DATA_IN_RING + bytes],
-        );
-        if let Err(source) = given {
-            let way = Way::Uring.name();
-            return Err(MeasureError::Refused { way, source });
-        }
+        let mut ring = self.ring.take().expect("made when the way was chosen");
+        let end = DATA_IN_RING + bytes;
+        let mut parts = [0..DESCRIPTOR_BYTES, DATA_IN_RING..end];
         let mut all = 0;
-        loop {
-            all += given?;
-            let Some(left) = (bytes + DESCRIPTOR_BYTES)
-                .checked_sub(all)
-                .filter(|left| *left > 0)
-            else {
-                return Ok(());
-            };
-            let end = DATA_IN_RING + bytes;
-            given = ring.write(self.pipe.as_fd(), [0..0, end - left..end]);
+        while all < DESCRIPTOR_BYTES + bytes {
+            let (written, refused) = ring.write(self.pipe.as_fd(), parts)?;
+            match refused {
+                // Nothing is under way, so that other ways can go on.
+                Some(source) if all + written == 0 => {
+                    let way = Way::Uring.name();
+                    return Err(MeasureError::Refused { way, source });
+                }
+                Some(error) => return Err(error.into()),
+                None => {}
+            }
+            all += written;
+            if all < DESCRIPTOR_BYTES {
+                return Err(io::Error::other("a pipe that takes no whole descriptor").into());
+            }
+            parts = [0..0, DATA_IN_RING + all - DESCRIPTOR_BYTES..end];
         }
+        self.ring = Some(ring);
+        Ok(())
     }
 
     /// Waits until the kernel has given the memory of so many calls back.

@@ -153,45 +153,50 @@ impl Ring {
         Ok(Self { ring, base, bytes })
     }
 
-    /// Writes parts of the buffer one after the other, by one call; how much was written. Empty parts are left out.
+    /// Writes parts of the buffer one after the other, by one call. How much was written, and why no more was, if the kernel says so. Empty parts are left
+    /// out. After an error of the ring itself it must not be used again.
     pub(super) fn write(
         &mut self,
         to: BorrowedFd<'_>,
         parts: [Range<usize>; 2],
-    ) -> io::Result<usize> {
-        let mut parts: Vec<Range<usize>> =
-            parts.into_iter().filter(|part| !part.is_empty()).collect();
-        let last = parts.pop();
-        let linked = parts.iter().map(|part| (part, squeue::Flags::IO_LINK));
-        let mut count = 0;
-        for (part, flags) in linked.chain(last.iter().map(|part| (part, squeue::Flags::empty()))) {
+    ) -> io::Result<(usize, Option<io::Error>)> {
+        let parts = parts.map(|part| {
             assert!(part.start <= part.end && part.end <= self.bytes);
+            part
+        });
+        let count = parts.iter().filter(|part| !part.is_empty()).count();
+        let full = parts.into_iter().filter(|part| !part.is_empty());
+        for (place, part) in full.enumerate() {
             let length = u32::try_from(part.len()).map_err(io::Error::other)?;
             let from = self.base.wrapping_add(part.start);
+            let flags = match place + 1 < count {
+                true => squeue::Flags::IO_LINK,
+                false => squeue::Flags::empty(),
+            };
             let entry = opcode::WriteFixed::new(types::Fd(to.as_raw_fd()), from, length, 0)
                 .build()
                 .flags(flags);
-            // SAFETY: the file is open until all have ended, which is waited for below; the bytes are within the registered buffer (asserted), whose pages the
-            // kernel holds.
+            // SAFETY: the kernel holds the file from submission on, and the pages of the registered buffer, within which the bytes are (asserted).
             unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
-            count += 1;
         }
-        while let Err(error) = self.ring.submit_and_wait(count) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        let (mut ended, mut written, mut refused) = (0, 0, None);
+        while ended < count {
+            // An interrupted wait may end early, with some of them or none.
+            match self.ring.submit_and_wait(count - ended) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            for end in self.ring.completion() {
+                ended += 1;
+                match usize::try_from(end.result()) {
+                    Ok(more) => written += more,
+                    // What follows a short write is cancelled.
+                    Err(_) if end.result() == -libc::ECANCELED => {}
+                    Err(_) => refused = Some(io::Error::from_raw_os_error(-end.result())),
+                }
             }
         }
-        let mut written = 0;
-        let mut refused = None;
-        for end in self.ring.completion() {
-            match usize::try_from(end.result()) {
-                Ok(more) => written += more,
-                // What follows a short write is cancelled.
-                Err(_) if end.result() == -libc::ECANCELED => {}
-                Err(_) => refused = Some(io::Error::from_raw_os_error(-end.result())),
-            }
-        }
-        refused.map_or(Ok(written), Err)
+        Ok((written, refused))
     }
 }
 

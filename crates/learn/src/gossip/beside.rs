@@ -1,28 +1,34 @@
 //! A thread that steps beside the one that polls: receiving, stepping and transmitting on two cores.
 //!
-//! Owned by `serve`. The whole worker moves to this thread and back, so that one thread at a time has the parameters. It comes back when it is recalled,
-//! or when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two queues.
+//! Owned by `serve`. The whole worker moves to this thread and back, so that one thread at a time has the parameters. It comes back when it is recalled, and
+//! is recalled when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two queues.
 //!
-//! Invariant: the worker comes back with all that was given to the queue in it.
+//! Invariant: the worker comes back with all that was given to the queue in it. So it never comes back by itself.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use super::worker::{Out, Step, Worker};
 
 /// Messages that wait in one direction. A datagram that finds no place is lost, as by a full link.
 const QUEUE: usize = 256;
+/// Bytes of arrived messages that wait, beside one message of any length.
+const QUEUE_BYTES: usize = 4 << 20;
 
 /// What both threads see.
 #[derive(Debug, Default)]
 struct Shared {
     /// The worker is wanted back.
     recalled: AtomicBool,
+    /// The worker has no step to do.
+    idles: AtomicBool,
     /// Rows that the worker has done.
     rows: AtomicU64,
+    /// Bytes of arrived messages that wait.
+    waiting_bytes: AtomicUsize,
 }
 
 /// A message of a peer.
@@ -39,6 +45,10 @@ pub(super) struct Beside {
     leaving: Receiver<Out>,
     thread: Option<JoinHandle<()>>,
     is_lent: bool,
+    /// Rows done when the worker was lent.
+    lent_at: u64,
+    /// Rows done by this thread.
+    rows: u64,
 }
 
 impl Beside {
@@ -66,13 +76,17 @@ impl Beside {
             leaving,
             thread: Some(thread),
             is_lent: false,
+            lent_at: 0,
+            rows: 0,
         })
     }
 
     /// Lends the worker: from now on the other thread steps.
     pub(super) fn lend(&mut self, worker: Worker) {
         self.shared.recalled.store(false, Ordering::Relaxed);
-        (self.shared.rows).store(worker.rows_done(), Ordering::Relaxed);
+        self.shared.idles.store(false, Ordering::Relaxed);
+        self.lent_at = worker.rows_done();
+        (self.shared.rows).store(self.lent_at, Ordering::Relaxed);
         let lends = self.lends.as_ref();
         if !lends.is_some_and(|lends| lends.send(worker).is_ok()) {
             self.repeat_panic();
@@ -89,29 +103,34 @@ impl Beside {
         self.shared.rows.load(Ordering::Relaxed)
     }
 
+    /// Rows that workers have done here, before the one that is lent.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether the worker that is lent has no step to do, and should be recalled.
+    pub(super) fn idles(&self) -> bool {
+        self.is_lent && self.shared.idles.load(Ordering::Acquire)
+    }
+
     /// Gives a peer's message to the stepping thread; false: there is no place.
     pub(super) fn give(&mut self, from: usize, bytes: &[u8]) -> bool {
-        self.arrived.try_send((from, bytes.to_vec())).is_ok()
+        let waiting = self.shared.waiting_bytes.load(Ordering::Relaxed);
+        if waiting > 0 && waiting.saturating_add(bytes.len()) > QUEUE_BYTES {
+            return false;
+        }
+        // Before: the other thread takes it off.
+        (self.shared.waiting_bytes).fetch_add(bytes.len(), Ordering::Relaxed);
+        let is_given = self.arrived.try_send((from, bytes.to_vec())).is_ok();
+        if !is_given {
+            (self.shared.waiting_bytes).fetch_sub(bytes.len(), Ordering::Relaxed);
+        }
+        is_given
     }
 
     /// What is to leave by now.
     pub(super) fn leaving(&self) -> impl Iterator<Item = Out> {
         self.leaving.try_iter()
-    }
-
-    /// The worker, if the other thread gave it back by itself.
-    pub(super) fn returned(&mut self) -> Option<Worker> {
-        if !self.is_lent {
-            return None;
-        }
-        match self.returns.try_recv() {
-            Ok(worker) => {
-                self.is_lent = false;
-                Some(worker)
-            }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => self.repeat_panic(),
-        }
     }
 
     /// Asks for the worker, and waits for it: for one step at most.
@@ -123,6 +142,7 @@ impl Beside {
         match self.returns.recv() {
             Ok(worker) => {
                 self.is_lent = false;
+                self.rows += worker.rows_done().saturating_sub(self.lent_at);
                 Some(worker)
             }
             Err(_) => self.repeat_panic(),
@@ -167,27 +187,33 @@ impl Stepping {
         }
     }
 
-    /// Steps until the worker is recalled, or has no step to do.
+    /// Steps until the worker is recalled.
     fn step(&self, worker: &mut Worker) {
         loop {
             let recalled = self.shared.recalled.load(Ordering::Acquire);
             for (from, bytes) in self.arriving.try_iter() {
+                (self.shared.waiting_bytes).fetch_sub(bytes.len(), Ordering::Relaxed);
                 worker.peer(from, &bytes);
             }
-            if recalled || worker.step() != Step::Again {
+            if recalled {
                 return;
             }
-            // What finds no place waits: in order, until the worker is taken back.
+            let steps = worker.step() == Step::Again;
+            // What finds no place waits, in order.
             while let Some(out) = worker.out().pop_front() {
-                if let Err(full) = self.leaves.try_send(out) {
-                    let (std::sync::mpsc::TrySendError::Full(out)
-                    | std::sync::mpsc::TrySendError::Disconnected(out)) = full;
-                    worker.out().push_front(out);
-                    break;
+                match self.leaves.try_send(out) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(out) | TrySendError::Disconnected(out)) => {
+                        worker.out().push_front(out);
+                        break;
+                    }
                 }
             }
             (self.shared.rows).store(worker.rows_done(), Ordering::Relaxed);
-            if self.yields {
+            if !steps {
+                self.shared.idles.store(true, Ordering::Release);
+            }
+            if self.yields || !steps {
                 std::thread::yield_now();
             }
         }
@@ -197,34 +223,144 @@ impl Stepping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Kind, LearnConfig, Method, Mode, SgdConfig};
+    use crate::data::Features;
+    use crate::gossip::message::{Answer, Begin, Order, PeerMessage, Setup, encode};
+    use crate::gossip::worker::To;
 
-    /// A worker without anything to do comes back at once, and one that is recalled comes back with what it was; the thread ends with its owner.
-    #[test]
-    fn workers_come_back() {
-        let mut beside = Beside::start(false).expect("a thread");
-        for me in 0..3 {
-            assert!(beside.recall().is_none() && beside.returned().is_none());
-            beside.lend(Worker::new(me, false));
-            assert!(beside.is_lent());
-            let worker = beside.recall().expect("lent");
-            assert_eq!((worker.me(), beside.is_lent()), (me, false));
-        }
-        beside.lend(Worker::new(7, false));
-        let worker = loop {
-            if let Some(worker) = beside.returned() {
-                break worker;
-            }
-            std::thread::yield_now();
-        };
-        assert_eq!(worker.me(), 7);
+    const ROWS: u64 = 300;
+
+    fn features(values: Vec<f64>) -> Features {
+        Features::Dense { columns: 1, values }
     }
 
-    /// Messages beyond the queue's places are refused, not kept.
+    /// A worker that has its rows and has begun, with another one.
+    fn begun(epochs: u64) -> Worker {
+        let setup = Setup {
+            config: LearnConfig {
+                kind: Kind::Linear,
+                method: Method::Sgd,
+                sgd: SgdConfig {
+                    epochs,
+                    period: 1,
+                    batch: 1,
+                    ..SgdConfig::default()
+                },
+                l2: 0.0,
+                tol: 1e-9,
+                seed: 1,
+            },
+            mode: Mode::Gossip,
+            rows: vec![ROWS; 2],
+            width: 2,
+            outputs: 1,
+            empty: features(Vec::new()),
+            rate: 0.1,
+            x_max: 1.0,
+            y_max: 1.0,
+            token: 0,
+        };
+        let x: Vec<f64> = (0..ROWS).map(|row| row as f64 / ROWS as f64).collect();
+        let begin = Begin {
+            epoch: 1,
+            alive: vec![true; 2],
+            rows: vec![ROWS; 2],
+            theta: vec![0.0; 2],
+            epochs: 0,
+            ports: Vec::new(),
+        };
+        let mut worker = Worker::new(0, false);
+        for order in [
+            Order::Setup(Box::new(setup)),
+            Order::Rows(features(x.clone()), x),
+            Order::Begin(begin),
+        ] {
+            worker.order(&encode(&order)).expect("it fits");
+        }
+        worker.out().clear();
+        worker
+    }
+
+    /// Epochs that answers tell of, and numbers of pulls.
+    fn told(out: &[Out]) -> (Vec<u64>, Vec<u64>) {
+        let epochs = out
+            .iter()
+            .filter(|out| out.to == To::Judge)
+            .filter_map(|out| match Answer::parse(&out.bytes) {
+                Some(Answer::Epochs { done, .. }) => Some(done),
+                _ => None,
+            });
+        let pulls = out
+            .iter()
+            .filter_map(|out| match PeerMessage::parse(&out.bytes) {
+                Some(PeerMessage::Pull { number, .. }) if out.to == To::Worker(1) => Some(number),
+                _ => None,
+            });
+        (epochs.collect(), pulls.collect())
+    }
+
+    /// All steps are done beside; the answers leave in order, also those that found no place; and every message of a peer that was given is answered, whether
+    /// the worker still stepped or had ended.
+    #[test]
+    fn steps_are_done_beside() {
+        const EPOCHS: u64 = 2 * QUEUE as u64;
+        let mut beside = Beside::start(false).expect("a thread");
+        beside.lend(begun(EPOCHS));
+        let push = |number| {
+            let theta = vec![0.1, 0.2];
+            encode(&PeerMessage::Push { number, theta })
+        };
+        let mut given = Vec::new();
+        let mut is_last = false;
+        for number in 1.. {
+            if beside.give(1, &push(number)) {
+                given.push(number);
+            }
+            if is_last {
+                break;
+            }
+            is_last = beside.idles(); // one more, to a worker that has ended
+            std::thread::yield_now();
+        }
+        let mut worker = beside.recall().expect("lent");
+        let mut out: Vec<Out> = beside.leaving().collect();
+        out.extend(worker.out().drain(..));
+        let (epochs, pulls) = told(&out);
+        assert!(epochs.iter().copied().eq(1..=EPOCHS), "{epochs:?}");
+        assert_eq!(pulls, given);
+        assert_eq!(beside.rows(), ROWS * EPOCHS);
+        assert_eq!(worker.rows_done(), ROWS * EPOCHS);
+    }
+
+    /// A worker that is recalled in the middle goes on where it was.
+    #[test]
+    fn recalled_workers_go_on() {
+        let mut beside = Beside::start(true).expect("a thread");
+        let mut worker = begun(20);
+        let mut epochs = Vec::new();
+        while worker.is_running() {
+            beside.lend(worker);
+            worker = beside.recall().expect("lent");
+            assert!(beside.recall().is_none() && !beside.idles());
+            let mut out: Vec<Out> = beside.leaving().collect();
+            out.extend(worker.out().drain(..));
+            epochs.extend(told(&out).0);
+            worker.step();
+            epochs.extend(told(worker.out().make_contiguous()).0);
+            worker.out().clear();
+        }
+        assert!(epochs.iter().copied().eq(1..=20), "{epochs:?}");
+    }
+
+    /// Messages beyond the queue's places or bytes are refused, not kept; one of any length has a place.
     #[test]
     fn queues_are_bounded() {
         let mut beside = Beside::start(false).expect("a thread");
         let given = (0..QUEUE + 5).filter(|_| beside.give(1, &[0; 100])).count();
         assert_eq!(given, QUEUE);
+        let mut beside = Beside::start(false).expect("a thread");
+        assert!(beside.give(1, &vec![0; 2 * QUEUE_BYTES]));
+        assert!(!beside.give(1, &[0]));
         assert_eq!(beside.leaving().count(), 0);
     }
 }

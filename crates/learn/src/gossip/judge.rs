@@ -72,6 +72,7 @@ pub(super) struct Totals {
     pub(super) exchanges: u64,
     pub(super) rejected: u64,
     pub(super) bytes_sent: u64,
+    pub(super) rows_beside: u64,
 }
 
 #[derive(Debug, Default)]
@@ -355,11 +356,19 @@ impl Judge {
                 exchanges,
                 rejected,
                 bytes_sent,
+                rows_beside,
             } => {
                 member.is_final = true;
-                self.totals.exchanges += exchanges;
-                self.totals.rejected += rejected;
-                self.totals.bytes_sent += bytes_sent;
+                // They are what the worker says: sums may not overflow.
+                let totals = &mut self.totals;
+                for (total, more) in [
+                    (&mut totals.exchanges, exchanges),
+                    (&mut totals.rejected, rejected),
+                    (&mut totals.bytes_sent, bytes_sent),
+                    (&mut totals.rows_beside, rows_beside),
+                ] {
+                    *total = total.saturating_add(more);
+                }
             }
             Answer::Failed { why } => return self.drop_worker(worker, why),
         }

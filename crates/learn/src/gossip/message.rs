@@ -152,6 +152,8 @@ pub(super) enum Answer {
         exchanges: u64,
         rejected: u64,
         bytes_sent: u64,
+        /// Rows of steps that a second thread has done.
+        rows_beside: u64,
     },
     Failed {
         why: String,

@@ -420,6 +420,7 @@ impl Driver {
             exchanges: totals.exchanges,
             rejected: totals.rejected,
             bytes_sent: totals.bytes_sent,
+            rows_beside: totals.rows_beside,
             disagreement: certified.disagreement,
             seconds,
             rows: certified.rows,

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Division, Done, Endpoint, EndpointError, Handler,
-    Link, NOW_OR_NEVER, NodeId, SendError,
+    Context, Datagram, Delivery, Destination, Division, Done, Endpoint, EndpointError, Executor,
+    Handler, Link, NOW_OR_NEVER, NodeId, SendError,
 };
 
 use crate::config::Mode;
@@ -137,8 +137,12 @@ impl Driver {
         let began = Instant::now();
         loop {
             let is_idle = self.poll(endpoint)? == 0;
+            if self.beside.as_ref().is_some_and(Beside::idles) {
+                self.recall();
+            }
+            let is_beside = self.divide((gains, is_crowded), began)?;
             let sent = self.send(endpoint)?;
-            if self.divide((gains, is_crowded), began)? {
+            if is_beside {
                 match (is_idle, is_crowded) {
                     (true, true) => std::thread::yield_now(),
                     (true, false) => std::hint::spin_loop(),
@@ -209,10 +213,6 @@ impl Driver {
         (gains, is_crowded): (bool, bool),
         began: Instant,
     ) -> Result<bool, WorkerError> {
-        let is_lent = self.beside.as_ref().is_some_and(Beside::is_lent);
-        if is_lent {
-            self.take_back(Beside::returned);
-        }
         let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
         if lent.is_none() && !self.worker.steps_by_itself() {
             if let Some(division) = &mut self.division {
@@ -234,7 +234,15 @@ impl Driver {
             (true, false) => {
                 let beside = match &mut self.beside {
                     Some(beside) => beside,
-                    none => none.insert(Beside::start(is_crowded).map_err(WorkerError::Thread)?),
+                    none => match Beside::start(is_crowded) {
+                        Ok(started) => none.insert(started),
+                        // Nobody asked for it.
+                        Err(_) if executor == Executor::Adaptive => {
+                            *division = Division::new(Executor::RunToCompletion, false);
+                            return Ok(false);
+                        }
+                        Err(error) => return Err(WorkerError::Thread(error)),
+                    },
                 };
                 let mut worker = self.worker.replaced();
                 std::mem::swap(self.worker.out(), worker.out()); // what waits to be sent stays
@@ -248,14 +256,10 @@ impl Driver {
 
     /// Takes the worker back, if it is lent.
     fn recall(&mut self) {
-        self.take_back(Beside::recall);
-    }
-
-    fn take_back(&mut self, how: impl FnOnce(&mut Beside) -> Option<Worker>) {
         let Some(beside) = &mut self.beside else {
             return;
         };
-        let Some(mut worker) = how(beside) else {
+        let Some(mut worker) = beside.recall() else {
             return;
         };
         // In the order in which they were made.
@@ -279,24 +283,28 @@ impl Driver {
         }
     }
 
-    /// Returns how many frames came.
+    /// Returns how much happened; 0: nothing.
     fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<usize, WorkerError> {
-        let mut frames = 0;
+        let mut events = 0;
         for _ in 0..POLLS_PER_STEP_MAX {
             match endpoint.poll(self)? {
                 0 => break,
-                more => frames += more,
+                more => events += more,
             }
         }
         if let Some(mut tcp) = self.tcp.take() {
-            if let Some(ports) = self.worker.take_ports() {
-                tcp.connect(&ports)?;
-            }
-            tcp.poll(&mut |from, bytes| {
-                frames += 1;
-                self.take_of_peer(from, bytes, true);
-            })?;
+            let connected = match self.worker.take_ports() {
+                Some(ports) => tcp.connect(&ports),
+                None => Ok(()),
+            };
+            let polled = connected.and_then(|()| {
+                tcp.poll(&mut |from, bytes| {
+                    events += 1;
+                    self.take_of_peer(from, bytes, true);
+                })
+            });
             self.tcp = Some(tcp);
+            polled?;
         }
         if let Some(fault) = self.fault.take() {
             return Err(fault.into());
@@ -311,12 +319,13 @@ impl Driver {
             let link = endpoint.counters().link.sent_bytes;
             let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
             let before = self.began_at.unwrap_or(link);
-            self.worker.finish(link - before + tcp);
+            let rows = self.beside.as_ref().map_or(0, Beside::rows);
+            self.worker.finish(link - before + tcp, rows);
         }
         if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
             self.listen()?;
         }
-        Ok(frames)
+        Ok(events)
     }
 
     /// Opens the sockets, and tells the judge where.

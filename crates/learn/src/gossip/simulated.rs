@@ -154,7 +154,7 @@ impl Worker {
             Some(peer) => self.worker.peer(peer, bytes),
         }
         if self.worker.is_finishing() {
-            self.worker.finish(self.sent_bytes);
+            self.worker.finish(self.sent_bytes, 0);
         }
         Ok(())
     }

@@ -194,12 +194,14 @@ impl Worker {
         self.phase == Phase::Finishing
     }
 
-    /// Tells the judge all counters. `bytes_sent`: what this node has given to its link since it began.
-    pub(super) fn finish(&mut self, bytes_sent: u64) {
+    /// Tells the judge all counters. `bytes_sent`: what this node has given to its link since it began. `rows_beside`: what another thread did of the
+    /// steps.
+    pub(super) fn finish(&mut self, bytes_sent: u64, rows_beside: u64) {
         let answer = Answer::Final {
             exchanges: self.exchange.exchanges,
             rejected: self.exchange.rejected,
             bytes_sent,
+            rows_beside,
         };
         self.tell(&answer);
         self.phase = Phase::Finished;
