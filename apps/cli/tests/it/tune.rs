@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// With the user's profiles in that folder.
 fn program(home: &Path, arguments: &[&str]) -> Output {
@@ -131,12 +131,12 @@ fn bad_wishes_are_refused() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
 }
 
-/// A run that is interrupted leaves no file, neither under the name nor a temporary one.
+/// A run that is interrupted leaves no file, neither under the name nor a temporary one, nor a folder for the user's own profile.
 #[test]
 fn interrupted_tune_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tune.toml");
-    let words = [
+    let quiet = [
         "tune",
         "-n",
         "3",
@@ -144,11 +144,18 @@ fn interrupted_tune_leaves_no_file() {
         "collectives",
         "--time",
         "60000",
-        "--output",
-        path.to_str().unwrap(),
     ];
-    for how in ["-INT", "-KILL"] {
-        let child = crate::common::start(&words);
+    let named = ["--output", path.to_str().unwrap()];
+    for (how, target) in [("-INT", &named[..]), ("-KILL", &named), ("-INT", &[])] {
+        let child = Command::new(env!("CARGO_BIN_EXE_tsumuji"))
+            .args(quiet)
+            .args(target)
+            .env("XDG_CONFIG_HOME", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let members = crate::common::wait_for_children(child.id(), 2);
         crate::common::wait_until_at_work(&members);
         crate::common::signal(how, child.id());

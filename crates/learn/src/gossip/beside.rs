@@ -88,7 +88,7 @@ impl Beside {
         self.lent_at = worker.rows_done();
         (self.shared.rows).store(self.lent_at, Ordering::Relaxed);
         let lends = self.lends.as_ref();
-        if !lends.is_some_and(|lends| lends.send(worker).is_ok()) {
+        if lends.is_none_or(|lends| lends.send(worker).is_err()) {
             self.repeat_panic();
         }
         self.is_lent = true;
