@@ -292,10 +292,16 @@ fn finish(
             pending.finish(|file| file.write_all(text.as_bytes()))?;
             Ok(())
         });
-        if written.is_err() && !is_json {
-            output::print_text(&text); // it is worth more than its file
+        if let Err(error) = written {
+            // What was measured is worth more than its file.
+            if !is_json {
+                output::print_text(&text);
+                return Err(error);
+            }
+            said.set("error", format!("{error:#}"))?;
+            output::print_json(&Value::Object(said.0));
+            return Ok(crate::fail(&format!("{error:#}"), crate::BAD_INPUT, false));
         }
-        written?;
         eprintln!("written: {}", path.display());
         said.set("path", path)?;
     } else if !is_json {

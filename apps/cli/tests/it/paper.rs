@@ -193,7 +193,15 @@ fn experiments_of_l2rtc_run() {
     let drops = quick("l2rtc-fig5", &[]);
     let ways = drops["measured"]["results"].as_array().unwrap();
     assert_eq!(ways.len(), 5 * ways.len().div_ceil(5), "{drops}");
-    ways.iter().for_each(|way| is_found(way, "way"));
+    for way in ways {
+        is_found(way, "way");
+        let beside = way["rows_beside"].as_u64();
+        match way["executor"].as_str().unwrap() {
+            "pipeline" => assert!(beside.is_none_or(|rows| rows > 0), "{way}"),
+            "adaptive" => {} // as there are cores
+            _ => assert!(beside.is_none_or(|rows| rows == 0), "{way}"),
+        }
+    }
     let costs = quick("l2rtc-fig6", &[]);
     let links = costs["links"].as_array().unwrap();
     assert_eq!(links.len(), 7);

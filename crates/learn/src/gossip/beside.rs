@@ -18,6 +18,9 @@ const QUEUE: usize = 256;
 /// Bytes of arrived messages that wait, beside one message of any length.
 const QUEUE_BYTES: usize = 4 << 20;
 
+/// Messages taken between two steps: so many as the polling thread takes frames.
+const MESSAGES_PER_STEP: usize = 64;
+
 /// What both threads see.
 #[derive(Debug, Default)]
 struct Shared {
@@ -108,9 +111,10 @@ impl Beside {
         self.rows
     }
 
-    /// Whether the worker that is lent has no step to do, and should be recalled.
+    /// Whether the worker that is lent has no step to do, and should be recalled; so it should if the thread has ended, by a panic.
     pub(super) fn idles(&self) -> bool {
-        self.is_lent && self.shared.idles.load(Ordering::Acquire)
+        let has_ended = || self.thread.as_ref().is_some_and(JoinHandle::is_finished);
+        self.is_lent && (self.shared.idles.load(Ordering::Acquire) || has_ended())
     }
 
     /// Gives a peer's message to the stepping thread; false: there is no place.
@@ -133,7 +137,7 @@ impl Beside {
         self.leaving.try_iter()
     }
 
-    /// Asks for the worker, and waits for it: for one step at most.
+    /// Asks for the worker, and waits for it: for one step at most, and what waits in the queue.
     pub(super) fn recall(&mut self) -> Option<Worker> {
         if !self.is_lent {
             return None;
@@ -191,7 +195,13 @@ impl Stepping {
     fn step(&self, worker: &mut Worker) {
         loop {
             let recalled = self.shared.recalled.load(Ordering::Acquire);
-            for (from, bytes) in self.arriving.try_iter() {
+            // Whoever sends faster than that holds up no steps.
+            let most = if recalled {
+                usize::MAX
+            } else {
+                MESSAGES_PER_STEP
+            };
+            for (from, bytes) in self.arriving.try_iter().take(most) {
                 (self.shared.waiting_bytes).fetch_sub(bytes.len(), Ordering::Relaxed);
                 worker.peer(from, &bytes);
             }
@@ -228,7 +238,7 @@ mod tests {
     use crate::gossip::message::{Answer, Begin, Order, PeerMessage, Setup, encode};
     use crate::gossip::worker::To;
 
-    const ROWS: u64 = 300;
+    const ROWS: u64 = 30;
 
     fn features(values: Vec<f64>) -> Features {
         Features::Dense { columns: 1, values }
@@ -341,7 +351,6 @@ mod tests {
         while worker.is_running() {
             beside.lend(worker);
             worker = beside.recall().expect("lent");
-            assert!(beside.recall().is_none() && !beside.idles());
             let mut out: Vec<Out> = beside.leaving().collect();
             out.extend(worker.out().drain(..));
             epochs.extend(told(&out).0);
@@ -350,6 +359,20 @@ mod tests {
             worker.out().clear();
         }
         assert!(epochs.iter().copied().eq(1..=20), "{epochs:?}");
+    }
+
+    /// A panic of the stepping thread is not waited for: it goes on in the polling one.
+    #[test]
+    #[should_panic(expected = "has begun")]
+    fn panics_go_on() {
+        let mut beside = Beside::start(false).expect("a thread");
+        let mut worker = begun(1);
+        worker.panics_at_a_step();
+        beside.lend(worker);
+        while !beside.idles() {
+            std::thread::yield_now();
+        }
+        beside.recall();
     }
 
     /// Messages beyond the queue's places or bytes are refused, not kept; one of any length has a place.

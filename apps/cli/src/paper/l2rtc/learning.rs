@@ -150,6 +150,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         match (list, seconds[place]) {
             (Ok(list), Some(rounds)) => {
                 let loss = list.last().and_then(|one| one["loss"].as_f64());
+                let beside = list.last().map(|one| &one["rows_beside"]);
                 lines.push([
                     name.to_owned(),
                     executor.to_owned(),
@@ -160,7 +161,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                     loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.6e}")),
                 ]);
                 results.push(
-                    json!({ "way": name, "executor": executor, "seconds": rounds, "loss": loss }),
+                    json!({ "way": name, "executor": executor, "seconds": rounds, "loss": loss, "rows_beside": beside }),
                 );
             }
             (Err(reason), _) => {
