@@ -181,11 +181,15 @@ mod tests {
     /// A port that nobody has is told apart from one of a process that does not speak.
     #[test]
     fn ports_without_process_are_found() {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        let addr = socket.local_addr().expect("its address");
-        assert_eq!(ask(addr), AbsenceCause::NoAnswer);
-        drop(socket);
-        assert_eq!(ask(addr), AbsenceCause::NoProcess);
+        let is_found = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let addr = socket.local_addr().expect("its address");
+            assert_eq!(ask(addr), AbsenceCause::NoAnswer);
+            drop(socket);
+            ask(addr) == AbsenceCause::NoProcess
+        };
+        // Another test may get a port that has just become free, or hold its socket in a process that it is about to start.
+        assert!((0..10).any(|_| is_found()));
     }
 
     /// The text names some members, counts the rest, and says what came instead.

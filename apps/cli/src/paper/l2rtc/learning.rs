@@ -33,11 +33,7 @@ const WAYS: [(&str, &[&str], bool); 7] = [
     ("udp", &["--link", "udp", "--workers", "2"], false),
     ("packet, hosts", &["--link", "packet"], true),
     ("xdp, hosts", &["--link", "xdp"], true),
-    (
-        "dpdk:net_af_packet, hosts",
-        &["--link", "dpdk:net_af_packet"],
-        true,
-    ),
+    ("dpdk, hosts", &["--link", "dpdk:net_af_packet"], true),
 ];
 
 /// Who steps: the thread that polls, one beside it, or whichever is faster.
@@ -158,7 +154,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                     format!("{:.0}", rounds.spread_percent() / 2.0),
                     times(middle(0), middle(place)),
                     times(middle(by_tcp), middle(place)),
-                    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.6e}")),
+                    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4e}")),
                 ]);
                 results.push(
                     json!({ "way": name, "executor": executor, "seconds": rounds, "loss": loss, "rows_beside": beside }),
