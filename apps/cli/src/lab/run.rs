@@ -243,8 +243,7 @@ fn shown(found: &Measured) -> String {
         others.contains(&one.copied) || others.contains(&one.fetched)
     };
     text.push_str("\ncopying takes longer from this size on (the paper: about 64 B)\n");
-    let (others, paper): (Vec<&Crossover>, _) = found.crossovers.iter().partition(is_other);
-    let paper: Vec<&Crossover> = paper;
+    let (others, paper): (Vec<_>, Vec<_>) = found.crossovers.iter().partition(is_other);
     paper.iter().for_each(|one| text.push_str(&crossover(one)));
     if !others.is_empty() {
         text.push_str("the call by address is faster from this size on\n");

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use super::Way;
 use super::memory::{
     BYTES_MAX, DAMAGED, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, RING, RING_DATA,
-    STOP, checksum, now_ns, spin,
+    STOP, checksum, code_of, now_ns, spin,
 };
 use super::sys;
 
@@ -208,10 +208,6 @@ impl Interface {
             .filter(is_registered)
             .ok_or_else(|| io::Error::other("an address that is not registered"))
     }
-}
-
-fn code_of(error: &io::Error) -> u64 {
-    u64::from(error.raw_os_error().unwrap_or(libc::EPERM).unsigned_abs())
 }
 
 fn read_if_any(from: BorrowedFd<'_>, head: &mut [u8; DESCRIPTOR_BYTES]) -> io::Result<bool> {

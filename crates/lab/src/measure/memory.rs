@@ -122,6 +122,16 @@ pub(super) fn checksum(data: &[u8]) -> u64 {
     weighed.fold(data.len() as u64, u64::wrapping_add)
 }
 
+/// How an error of the kernel is told in a word; never 0.
+pub(super) fn code_of(error: &io::Error) -> u64 {
+    u64::from(error.raw_os_error().unwrap_or(libc::EPERM).unsigned_abs())
+}
+
+/// The error that a word tells.
+pub(super) fn error_of(code: u64) -> io::Error {
+    io::Error::from_raw_os_error(i32::try_from(code).unwrap_or(libc::EPERM))
+}
+
 /// Nanoseconds of a clock that all processes share.
 pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::memory::{
     BYTES_MAX, DAMAGED, DESCRIPTOR_BYTES, Descriptor, Line, Memory, REGISTERED, REGISTERED_DATA,
-    RING, RING_DATA, STOP, checksum, now_ns, spin,
+    RING, RING_DATA, STOP, checksum, code_of, error_of, now_ns, spin,
 };
 use super::{MeasureError, Way, ZeroCopies, sys};
 
@@ -47,7 +47,7 @@ pub(super) struct Sender<'a> {
     ring: Option<sys::Ring>,
     stream: Option<TcpStream>,
     /// Why there is no stream: an error of the kernel.
-    no_stream: Option<i32>,
+    no_stream: Option<u64>,
     zero_copies: ZeroCopies,
     data: Vec<u8>,
     number: u64,
@@ -94,11 +94,11 @@ impl<'a> Sender<'a> {
         if way.is_tcp() && self.stream.is_none() {
             // The interface connects once.
             let stream = match self.no_stream {
-                Some(code) => Err(io::Error::from_raw_os_error(code)),
+                Some(code) => Err(error_of(code)),
                 None => self.accept(),
             };
             let stream = stream.map_err(|source| {
-                self.no_stream = Some(source.raw_os_error().unwrap_or(libc::EPERM));
+                self.no_stream = Some(code_of(&source));
                 refused(source)
             })?;
             self.stream = Some(stream.ok_or(MeasureError::Stopped)?);
@@ -141,10 +141,7 @@ impl<'a> Sender<'a> {
             }
             match self.memory.load(Line::Stream, 1) {
                 0 => {}
-                code => {
-                    let code = i32::try_from(code).unwrap_or(libc::EPERM);
-                    return Err(io::Error::from_raw_os_error(code));
-                }
+                code => return Err(error_of(code)),
             }
             if spin(&mut turns) && (self.is_stopped)() {
                 return Ok(None);
@@ -271,10 +268,9 @@ impl<'a> Sender<'a> {
             }
             code => {
                 self.memory.store(Line::Received, 1, 0);
-                let code = i32::try_from(code).unwrap_or(libc::EPERM);
                 return Err(MeasureError::Refused {
                     way: way_name,
-                    source: io::Error::from_raw_os_error(code),
+                    source: error_of(code),
                 });
             }
         }

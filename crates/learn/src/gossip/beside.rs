@@ -57,6 +57,10 @@ pub(super) struct Beside {
 impl Beside {
     /// Starts the thread. `yields`: threads outnumber cores.
     pub(super) fn start(yields: bool) -> std::io::Result<Self> {
+        Self::start_with(yields, Worker::step)
+    }
+
+    fn start_with(yields: bool, one: fn(&mut Worker) -> Step) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (lends, lent) = channel();
         let (give_back, returns) = channel();
@@ -67,6 +71,7 @@ impl Beside {
             arriving,
             leaves,
             yields,
+            one,
         };
         let thread = std::thread::Builder::new()
             .name("tsumuji-compute".to_owned())
@@ -179,6 +184,8 @@ struct Stepping {
     arriving: Receiver<Arrived>,
     leaves: SyncSender<Out>,
     yields: bool,
+    /// One step.
+    one: fn(&mut Worker) -> Step,
 }
 
 impl Stepping {
@@ -208,7 +215,7 @@ impl Stepping {
             if recalled {
                 return;
             }
-            let steps = worker.step() == Step::Again;
+            let steps = (self.one)(worker) == Step::Again;
             // What finds no place waits, in order.
             while let Some(out) = worker.out().pop_front() {
                 match self.leaves.try_send(out) {
@@ -363,12 +370,10 @@ mod tests {
 
     /// A panic of the stepping thread is not waited for: it goes on in the polling one.
     #[test]
-    #[should_panic(expected = "has begun")]
+    #[should_panic(expected = "in a step")]
     fn panics_go_on() {
-        let mut beside = Beside::start(false).expect("a thread");
-        let mut worker = begun(1);
-        worker.panics_at_a_step();
-        beside.lend(worker);
+        let mut beside = Beside::start_with(false, |_| panic!("in a step")).expect("a thread");
+        beside.lend(begun(1));
         while !beside.idles() {
             std::thread::yield_now();
         }

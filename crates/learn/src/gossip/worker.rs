@@ -125,8 +125,6 @@ pub(super) struct Worker {
     /// Statistics of an epoch that has not begun here.
     early: Vec<(usize, Vec<u8>)>,
     out: VecDeque<Out>,
-    #[cfg(test)]
-    panics: bool,
 }
 
 impl Worker {
@@ -148,8 +146,6 @@ impl Worker {
             steps_per_poll: 1,
             early: Vec::new(),
             out: VecDeque::new(),
-            #[cfg(test)]
-            panics: false,
         }
     }
 
@@ -487,16 +483,8 @@ impl Worker {
         self.peers.retain(|peer| *peer != worker);
     }
 
-    /// For tests of what a panic leads to.
-    #[cfg(test)]
-    pub(super) fn panics_at_a_step(&mut self) {
-        self.panics = true;
-    }
-
     /// Does one step of work.
     pub(super) fn step(&mut self) -> Step {
-        #[cfg(test)]
-        assert!(!self.panics, "a step of a worker that has begun");
         match self.phase {
             Phase::Left => Step::Leave,
             Phase::Running if self.mode() == Some(Mode::AllReduce) => Step::Reduce,
