@@ -49,8 +49,8 @@ deb: build lib sockets ## Build a Debian package with all that: target/tsumuji_V
 demo: build ## Solve a real circuit, a real power grid and a dense system over shared memory and UDP
 	@bash scripts/demo.sh $(PROGRAM)
 
-test: ## Lint, all tests, the checks against SciPy, a short fuzz run
-	@bash scripts/setup.sh build test sockets fuzz deb dpdk
+test: ## Lint, all tests, the checks against SciPy
+	@bash scripts/setup.sh build test sockets deb dpdk
 	@bash scripts/test.sh
 
 quick: ## Unit tests only, no lint
@@ -69,11 +69,12 @@ doc: ## Build the API documentation: target/doc/tsumuji_node/index.html
 	$(CARGO) doc --workspace --no-deps
 
 bench: ## Print every figure beside its limit or peer (leave the machine alone meanwhile)
-	@bash scripts/setup.sh build test bench
+	@bash scripts/setup.sh build test sockets bench
 	$(CARGO) build --release --package tsumuji $(DPDK)
+	$(CARGO) build --release --package tsumuji-sockets
 	$(PROGRAM) bench figures --output $(BENCH_JSON)
 
-fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs a nightly toolchain)
+fuzz: ## Fuzz every parser of outside bytes, guided by coverage, FUZZ_SECONDS each (needs a nightly toolchain)
 	@bash scripts/setup.sh build fuzz
 	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
 

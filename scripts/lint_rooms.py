@@ -31,14 +31,16 @@ MAY_USE = {
     "node": BELOW_NODE,
     "collective": BELOW_NODE | {"node"},
     "board": BELOW_NODE | {"node"},
-    "solve": BELOW_NODE | {"node", "board", "collective"},
-    "circuit": {"solve"},
-    "learn": BELOW_NODE | {"node", "collective"},
+    "numbers": set(),
+    "solve": BELOW_NODE | {"node", "board", "collective", "numbers"},
+    "circuit": BELOW_NODE | {"node", "solve", "numbers"},
+    "learn": BELOW_NODE | {"node", "collective", "numbers"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
     "lab": set(),
     "testbed": {"bpf"},
     "streams": set(),
     "gateway": BELOW_NODE | {"node", "streams"},
+    "fuzz-targets": BELOW_NODE | {"node", "collective", "solve", "circuit", "learn", "gateway"},
 }
 # Tests that need a whole endpoint on top of the room.
 TESTS_MAY_USE = {"seal": {"node"}}
@@ -54,7 +56,6 @@ MAY_BE_UNSAFE = [
     "crates/node/src/sys.rs",
     "crates/node/src/lock.rs",
     "crates/node/src/bootstrap/foreign/pmix_sys.rs",
-    "crates/bench/src/limits/ring.rs",
     # The laboratory: memory shared with its interface, vmsplice, memory of another process.
     "crates/lab/src/measure/sys.rs",
     "crates/link/tests/*ring*.rs",

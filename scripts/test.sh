@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is accepted: lint, all tests, the checks against SciPy, a short fuzz run.
+# Everything that must hold before a change is accepted: lint, all tests, the checks against SciPy.
 # Says what was skipped and why, and how long each step took. The last line counts the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-target}
 log=$(mktemp)
 before=$(mktemp)
 unsteady=$(mktemp)
-trap 'rm -f "$log" "$before" "$unsteady"' EXIT
+trap 'rm -f "$log" "$log".* "$before" "$unsteady"' EXIT
 bash scripts/leftovers.sh record "$before"
 
 failed_steps=()
@@ -55,13 +55,32 @@ only_skips() {
 }
 
 tests() {
-    # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other.
     local dpdk=()
     if pkg-config --exists libdpdk; then dpdk=(--features tsumuji-link/dpdk); fi
     # No test links it, so none would build it.
     cargo build --quiet --package tsumuji-sockets || return 1
-    cargo test --workspace "${dpdk[@]}" --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" --show-output 2>&1 |
-        only_skips | tee "$log" || alone
+    cargo test --workspace "${dpdk[@]}" --no-run --quiet || return 1
+    # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other. Two series at once, for the
+    # tests of whole programs, which are named `it`, wait as often as they compute.
+    local threads=${TEST_THREADS:-2} whole=0 others=0
+    if compgen -G '*/*/tests/it?*' >/dev/null || compgen -G '*/*/tests/i.rs' >/dev/null; then
+        echo "neither series has tests of such a name: $(compgen -G '*/*/tests/it?*' || compgen -G '*/*/tests/i.rs')" >&2
+        return 1
+    fi
+    series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!i]*' --test 'i[!t]*' &
+    series "$log.whole" "$threads" --test it || whole=1
+    wait $! || others=1
+    series "$log.doc" "$threads" --doc || others=1
+    cat "$log.whole" "$log.others" "$log.doc" >"$log"
+    [ $((whole + others)) -eq 0 ] || alone
+}
+
+# Runs the tests of these targets; what they say is kept in a file. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
+series() {
+    local file=$1 threads=$2
+    shift 2
+    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" --no-fail-fast "$@" -- --test-threads="$threads" --show-output 2>&1 |
+        only_skips | tee "$file"
 }
 
 # Failed tests, one a line: the target's option (--test it, --lib …), a tab, the name. `incomplete`: something else failed, too, such as a build, a
@@ -109,16 +128,12 @@ instructions() {
         /usr/bin/python3 scripts/instructions.py "$target/release/examples/small_messages" --limit "$INSTRUCTIONS_LIMIT"
 }
 
-# A few seconds for each target; `make fuzz` gives more.
-fuzz() { bash scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
-
 # Namespaces, interfaces, shared memory, files, huge pages, XDP programs and processes that the run began with are all there is.
 leftovers() { bash scripts/leftovers.sh compare "$before"; }
 
 step lint
 step tests
 step instructions
-step fuzz
 step leftovers
 
 # Tests that skipped count as skipped, not as passed.

@@ -275,7 +275,11 @@ fn other_launchers_between_hosts() {
         "-n",
         "4",
     ];
-    for (link, named) in [("udp", "shm+udp"), ("packet:eth0", "shm+packet")] {
+    for (link, named) in [
+        ("udp", "shm+udp"),
+        ("udp:eth0", "shm+udp"),
+        ("packet:eth0", "shm+packet"),
+    ] {
         for launcher in [&hydra[..], &open_mpi[..]] {
             if !has(launcher[0]) {
                 skip_without("mpi", TEST, &format!("{} is not installed", launcher[0]));

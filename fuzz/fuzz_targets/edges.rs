@@ -1,13 +1,2 @@
-//! Any bytes read as an edge list: a graph whose edges join its nodes, or an error of one line.
 #![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use tsumuji_solve::fixed_point::Edges;
-
-fuzz_target!(|bytes: &[u8]| match Edges::parse("edges", bytes) {
-    Ok(edges) => {
-        let is_joined = |node: u32| (node as usize) < edges.nodes;
-        assert!((edges.list.iter()).all(|edge| is_joined(edge.from) && is_joined(edge.to)));
-    }
-    Err(error) => assert!(!error.to_string().contains('\n')),
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tsumuji_fuzz_targets::edges(bytes));

@@ -1,22 +1,2 @@
-//! Any bytes as `/etc/ethers`: hosts with addresses of single stations, or an error of one line that names the bad one.
 #![no_main]
-
-use std::path::Path;
-
-use libfuzzer_sys::fuzz_target;
-use tsumuji_link::ether::Ethers;
-
-fuzz_target!(|bytes: &[u8]| {
-    let text = String::from_utf8_lossy(bytes);
-    match Ethers::parse(bytes, Path::new("ethers")) {
-        Ok(ethers) => {
-            for word in text.split_whitespace().take(100) {
-                match ethers.resolve(word) {
-                    Ok(mac) => assert!(mac.is_station()),
-                    Err(error) => assert!(!error.to_string().contains('\n')),
-                }
-            }
-        }
-        Err(error) => assert!(!error.to_string().contains('\n')),
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tsumuji_fuzz_targets::ethers(bytes));

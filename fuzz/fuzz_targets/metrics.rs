@@ -1,15 +1,2 @@
-//! Any text as the metrics that another process shows: every sample has a name, and as many as there are lines at most.
 #![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use tsumuji_node::metrics::parse;
-
-fuzz_target!(|bytes: &[u8]| {
-    let text = String::from_utf8_lossy(bytes);
-    let samples = parse(&text);
-    assert!(samples.len() <= text.lines().count());
-    for sample in &samples {
-        assert!(!sample.name.contains(['{', ' ']));
-        let _ = sample.label("node");
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tsumuji_fuzz_targets::metrics(bytes));

@@ -1,10 +1,2 @@
-//! Any bytes read as NumPy files.
 #![no_main]
-
-#[path = "shared/files.rs"]
-mod files;
-
-use libfuzzer_sys::fuzz_target;
-use tsumuji_solve::system::formats::Format;
-
-fuzz_target!(|bytes: &[u8]| files::read(Format::Npy, bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tsumuji_fuzz_targets::npy(bytes));

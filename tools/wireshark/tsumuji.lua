@@ -58,6 +58,7 @@ field("version", ProtoField.uint8, "Version", base.DEC, nil, 0xf0)
 field("kind", ProtoField.uint8, "Kind", base.DEC, KIND_NAMES, 0x0f)
 field("flags", ProtoField.uint8, "Flags", base.HEX)
 f.flag_ack_now = ProtoField.bool("tsumuji.flags.ack_now", "ACK_NOW: an acknowledgement is asked for", 8, nil, 0x01)
+f.flag_final = ProtoField.bool("tsumuji.flags.final", "FINAL: to ask again is of no use (R-101)", 8, nil, 0x01)
 f.flag_more = ProtoField.bool("tsumuji.flags.more", "MORE: more frames for this peer wait", 8, nil, 0x02)
 f.flag_busy = ProtoField.bool("tsumuji.flags.busy", "BUSY: the sender serves other peers too", 8, nil, 0x04)
 f.flag_refused = ProtoField.bool("tsumuji.flags.refused", "REFUSED: memory refused frames", 8, nil, 0x08)
@@ -179,6 +180,7 @@ local FLAGS = {
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
     [HANDSHAKE] = { { "flag_readable", 1 } },
     [CHECKED] = {},
+    [ADMISSION] = { { "flag_final", 1 }, { "flag_sealed", 128 } },
 }
 local ONLY_SEALED = { { "flag_sealed", 128 } }
 
@@ -186,7 +188,7 @@ local ONLY_SEALED = { { "flag_sealed", 128 } }
 local FLAG_WORDS = {
     flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_nack = "NACK",
     flag_suci = "SUCI", flag_direct = "DIRECT", flag_takes_direct = "TAKES_DIRECT", flag_bundle = "BUNDLE", flag_sealed = "SEALED",
-    flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
+    flag_final = "FINAL", flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
 }
 
 -- Envelopes and handshakes: their flags are others, or none.

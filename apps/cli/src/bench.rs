@@ -95,7 +95,7 @@ enum What {
     Sum32(sum32::Args),
     /// How much time a service may take before it cannot keep pace with a line, by executors (L2RTC, figure 10).
     #[command(
-        after_help = "Examples:\n  tsumuji bench delay --link shm\n  tsumuji bench delay --link dpdk:net_memif --per frame --delay 0,200,400,600 --rate 1gbit\n  tsumuji bench delay --size 64 --executor rtc --count 100000000 --rate 10gbit"
+        after_help = "Examples:\n  tsumuji bench delay --link shm\n  tsumuji bench delay --link dpdk:net_memif --per frame --delay 0,200,400,600 --rate 1gbit\n  tsumuji bench delay --size 64 --executor rtc --count 100000000 --rounds 1 --rate 10gbit"
     )]
     Delay(delay::Args),
     /// Frames received and dropped a second over cores: the kernel's sockets, and links without engine (L2RTC, figure 5; in a testbed; root).
@@ -130,7 +130,7 @@ enum What {
     Crr(streams::Args),
     /// Many clients and one server, over the same: requests, or streams one way.
     #[command(
-        after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm\n  tsumuji bench manyclients --shape stream --clients 64"
+        after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm\n  tsumuji bench manyclients --shape stream --clients 64\n  tsumuji bench manyclients --server epoll --clients 64 --path tcp,shm"
     )]
     Manyclients(streams::ManyArgs),
     /// A solve of whose workers one is killed, beside one that began without it.
@@ -140,7 +140,7 @@ enum What {
     Takeover(takeover::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
-        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
+        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3\n  tsumuji bench figures --part streams,programs"
     )]
     Figures(figures::Args),
 }

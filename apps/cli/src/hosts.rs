@@ -17,6 +17,9 @@ pub(crate) const INSIDE: &str = "--inside";
 /// Hosts that are asked to join answer within this time, also behind a slow login.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
+/// The longest wait that can be asked for: a day.
+const JOIN_SECONDS_MAX: f64 = 86_400.0;
+
 /// Options that say which hosts there are.
 pub(crate) const WITH_HOSTS: &str = "with-hosts";
 
@@ -37,6 +40,26 @@ impl Slots {
     /// Nodes on each host, if stated.
     pub(crate) fn number(self) -> Option<u16> {
         self.slots
+    }
+}
+
+/// How long nodes of a hosts file are waited for.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Patience {
+    /// Give up after so many seconds in which not all nodes of the hosts file have come [default: 30 for hosts that are asked to start one, and 120 until their nodes have met; none for a node started by hand]
+    #[arg(long, value_name = "S", requires = WITH_HOSTS, value_parser = join_seconds)]
+    pub(crate) join_timeout: Option<Duration>,
+}
+
+/// How long nodes that were started meet each other at most, if nothing is stated.
+pub(crate) const MET_WITHIN: Duration = Duration::from_secs(120);
+
+fn join_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=JOIN_SECONDS_MAX).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err(format!("accepted are 0.01 to {JOIN_SECONDS_MAX} seconds")),
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{Outcome, metrics};
 
 /// Run a program as a new member of a running cluster whose node 0 admits (`launch --admit`, or TSUMUJI_ADMIT=1).
 ///
-/// The program's `endpoint_from_env` (C: `tsumuji_open_env`) becomes a member; the others learn of it, and messages pass at once. Ends as the program does. A member that died comes back by --id, also at another address.
+/// The program's `endpoint_from_env` (C: `tsumuji_open_env`) becomes a member; the others learn of it, and messages pass at once. While node 0 does
+/// not answer, or cannot admit it yet, it says so after 3 s and then every 10 s, and gives up after 30 s. Ends as the program does. A member that died
+/// comes back by --id, also at another address.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tsumuji join --to udp:10.0.0.1:7000 --key lab.key -- ./ring\n  tsumuji join --to 02:00:00:00:00:01 --link packet:eth1 --open -- ./ring\n  tsumuji join --to shm:4711 -- ./ring"

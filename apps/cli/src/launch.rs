@@ -45,6 +45,8 @@ pub(crate) struct Args {
     hosts: Option<PathBuf>,
     #[command(flatten)]
     slots: hosts::Slots,
+    #[command(flatten)]
+    patience: hosts::Patience,
     /// Path of tsumuji on the other hosts [default: the same path as here]
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
@@ -159,7 +161,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         hosts::check_names(file, path)?;
         link_name = file.link_name();
         spec.nodes = file.hosts().len();
-        spec.join_timeout = hosts::ANSWER_WITHIN;
+        spec.join_timeout = args.patience.join_timeout.unwrap_or(hosts::ANSWER_WITHIN);
         spec.hosts = Some(hosts::of(file, hosts::program(args.program_path.as_ref())?));
     }
     let security = args

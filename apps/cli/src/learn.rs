@@ -15,14 +15,14 @@ use tsumuji_learn::data::{self, Reading};
 use tsumuji_learn::gossip::RunError;
 use tsumuji_learn::report::{Outcome as Learned, Reason};
 use tsumuji_learn::{
-    Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score, SgdConfig,
-    single,
+    Average, Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score,
+    SgdConfig, single,
 };
-use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
+use tsumuji_node::Executor;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
-use crate::team::Cluster;
-use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
+use crate::team::{Cluster, TeamArgs};
+use crate::{DONE, NOT_REACHED, Outcome, output};
 use distributed::Job;
 pub(crate) use distributed::{WorkerArgs, work};
 use show::Run;
@@ -68,43 +68,20 @@ pub(crate) struct Args {
     /// gossip: workers exchange with each other; allreduce: all at a time; tcp: as gossip, over kernel sockets of this host; single: this process alone, without messages
     #[arg(long, value_name = "MODE", default_value = "gossip")]
     mode: ModeName,
-    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
-    #[arg(long, value_name = "LINK")]
-    link: Option<LinkSpec>,
-    /// Drop this fraction of received frames on purpose: 0.2 or 20%
-    #[arg(long, value_name = "P", value_parser = quantity::loss)]
-    loss: Option<f64>,
-    /// Several hosts: the file that says which
-    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
-    hosts: Option<PathBuf>,
     #[command(flatten)]
-    slots: hosts::Slots,
-    /// Start nothing; be this node of the hosts file
-    #[arg(long, value_name = "I", requires = "hosts")]
-    id: Option<u16>,
-    /// Path of tsumuji on the other hosts [default: the same path as here]
-    #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
-    program: Option<PathBuf>,
-    /// Let workers join later; where they ask is printed to standard error (see `tsumuji join`)
-    #[arg(long)]
-    admit: bool,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
-    #[arg(long, value_name = "CONTROL")]
-    congestion: Option<Congestion>,
+    team: TeamArgs,
     /// Which thread of a worker steps (sgd): rtc, the one that receives and transmits; pipeline, one beside it; adaptive (default), whichever is faster
     #[arg(long, value_name = "EXECUTOR")]
     executor: Option<Executor>,
-    #[command(flatten)]
-    security: crate::security::Flags,
-    /// This process is already where node 0 runs
-    #[arg(long, hide = true, requires = "hosts")]
-    inside: bool,
     /// shuffled: rows are dealt out at random; file: each worker gets a stretch of the file
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderName>,
     /// newton: gradients and Hessians of all rows; sgd: steps by some rows at random
     #[arg(long, value_name = "METHOD", default_value = "newton")]
     method: MethodName,
+    /// How workers sum (newton): table, each tells all others; push-sum, random pairs mix what they hold; auto (default), table for up to 128 workers
+    #[arg(long, value_name = "HOW")]
+    average: Option<AverageName>,
     /// Passes over the data (sgd) [default: 64]
     #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: Option<u64>,
@@ -117,7 +94,7 @@ pub(crate) struct Args {
     /// constant: all steps alike; inverse: rate / sqrt(1 + epochs passed) (sgd) [default: inverse]
     #[arg(long, value_name = "RULE")]
     schedule: Option<ScheduleName>,
-    /// Steps between two exchanges of a worker (sgd) [default: 32]
+    /// Steps between two exchanges of a worker (sgd) [default: those of 65536 values, but at most an epoch and at least 32]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     period: Option<u64>,
     /// The result is the last parameters, not a mean in which recent ones weigh more (sgd)
@@ -144,9 +121,6 @@ pub(crate) struct Args {
     /// Draw them (.svg)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<MetricsAt>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -189,6 +163,11 @@ impl ModeName {
         }
     }
 
+    /// Whether each worker exchanges with others by itself.
+    fn has_peers(self) -> bool {
+        matches!(self, Self::Gossip | Self::Tcp)
+    }
+
     /// `None`: without messages.
     fn mode(self) -> Option<Mode> {
         match self {
@@ -222,6 +201,23 @@ impl MethodName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum AverageName {
+    Table,
+    PushSum,
+    Auto,
+}
+
+impl AverageName {
+    fn average(self) -> Average {
+        match self {
+            Self::Table => Average::Table,
+            Self::PushSum => Average::PushSum,
+            Self::Auto => Average::Auto,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ScheduleName {
     Constant,
     Inverse,
@@ -235,19 +231,13 @@ enum ScaleName {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
-    if let (Some(path), Some(id)) = (&args.hosts, args.id)
-        && id > 0
-    {
-        let file = hosts::read(path, args.link.as_ref(), args.slots)?;
-        file.membership(NodeId(id), path)?;
-        let security = args.security.stated(args.link.as_ref(), Some(&file))?;
-        return distributed::serve_host(&args, &Cluster { file, path }, id, &security);
+    if let Some(endpoint) = args.team.worker(args.seed)? {
+        return distributed::serve_host(endpoint);
     }
     check(&args)?;
     let config = config(&args);
-    let cluster = cluster(&args)?;
-    let file = cluster.as_ref().map(|cluster| &cluster.file);
-    let security = args.security.stated(args.link.as_ref(), file)?;
+    let cluster = args.team.cluster()?;
+    let security = args.team.stated(cluster.as_ref())?;
     let began = Instant::now();
     let reading = Reading::Learn {
         target: args.target.as_deref(),
@@ -295,6 +285,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         data: args.data.display().to_string(),
         mode: args.mode.name(),
         method: args.method.name(),
+        average: (args.method == MethodName::Newton && args.mode.has_peers())
+            .then(|| config.average.resolved(workers).name()),
         rows,
         columns,
         workers,
@@ -328,16 +320,13 @@ fn is_loss(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref();
     matches!(
         error,
-        Some(RunError::AllLost { .. } | RunError::WorkerLost { .. })
+        Some(RunError::AllLost { .. } | RunError::WorkerLost { .. } | RunError::Stuck)
     )
 }
 
 /// Name of the link; `None`: nothing is sent.
 fn link_name(args: &Args, cluster: Option<&Cluster<'_>>) -> Option<String> {
-    args.mode.mode().map(|_| match cluster {
-        Some(cluster) => cluster.file.link_name(),
-        None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
-    })
+    args.mode.mode().map(|_| args.team.link_name(cluster))
 }
 
 /// Writes and prints what came of it.
@@ -416,6 +405,7 @@ fn config(args: &Args) -> LearnConfig {
             MethodName::Newton => Method::Newton,
             MethodName::Sgd => Method::Sgd,
         },
+        average: args.average.map_or(Average::Auto, AverageName::average),
         sgd: SgdConfig {
             rate: args.rate,
             schedule: match args.schedule {
@@ -479,6 +469,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
+    ensure!(
+        args.average.is_none() || args.method == MethodName::Newton,
+        "--average: no effect with --method sgd, by which pairs of workers average their parameters; leave it out, or use --method newton"
+    );
     check_sending(args)?;
     if let Some(path) = &args.plot {
         output::check_plot(path)?;
@@ -493,19 +487,20 @@ fn check(args: &Args) -> anyhow::Result<()> {
 fn check_sending(args: &Args) -> anyhow::Result<()> {
     if args.mode == ModeName::Single {
         for (flag, is_given) in [
-            ("--link", args.link.is_some()),
-            ("--loss", args.loss.is_some()),
+            ("--link", args.team.link.is_some()),
+            ("--loss", args.team.loss.is_some()),
             ("--period", args.period.is_some()),
-            ("--hosts", args.hosts.is_some()),
+            ("--hosts", args.team.hosts.is_some()),
             (
                 "--order",
                 args.order.is_some() && args.method == MethodName::Newton,
             ),
-            ("--key, --seal and --open", args.security.is_given()),
-            ("--admit", args.admit),
-            ("--congestion", args.congestion.is_some()),
-            ("--metrics", args.metrics.is_some()),
+            ("--key, --seal and --open", args.team.security.is_given()),
+            ("--admit", args.team.admit),
+            ("--congestion", args.team.congestion.is_some()),
+            ("--metrics", args.team.metrics.is_some()),
             ("--executor", args.executor.is_some()),
+            ("--average", args.average.is_some()),
         ] {
             ensure!(
                 !is_given,
@@ -514,44 +509,28 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
         }
     }
     ensure!(
+        args.average.is_none() || args.mode.has_peers(),
+        "--average: no effect with --mode allreduce, which sums over all workers at a time; leave it out, or use --mode gossip"
+    );
+    ensure!(
         args.executor.is_none() || args.mode != ModeName::Allreduce,
         "--executor: no effect with --mode allreduce, whose workers wait for each other at each step; leave it out, or use --mode gossip"
     );
     ensure!(
-        !args.admit || args.mode == ModeName::Gossip,
+        !args.team.admit || args.mode == ModeName::Gossip,
         "--admit: only with --mode gossip may workers join"
     );
     if args.mode == ModeName::Tcp {
         ensure!(
-            args.hosts.is_none(),
+            args.team.hosts.is_none(),
             "--mode tcp runs on one host; with --hosts use gossip or allreduce"
         );
         ensure!(
-            args.loss.is_none(),
+            args.team.loss.is_none(),
             "--loss: no effect with --mode tcp, whose sockets lose nothing; leave it out, or use --mode gossip"
         );
     }
-    if args.hosts.is_none() {
-        hosts::check_one_host(args.link.as_ref())
-    } else {
-        ensure!(
-            args.workers.is_none(),
-            "--workers and --hosts exclude each other: the cluster file says who takes part"
-        );
-        Ok(())
-    }
-}
-
-/// Reads the hosts file; this process may become another one, where node 0 is to run.
-fn cluster(args: &Args) -> anyhow::Result<Option<Cluster<'_>>> {
-    let Some(path) = &args.hosts else {
-        return Ok(None);
-    };
-    let file = hosts::read(path, args.link.as_ref(), args.slots)?;
-    if args.id.is_none() && !args.inside {
-        hosts::enter_node_0(&file, path)?;
-    }
-    Ok(Some(Cluster { file, path }))
+    args.team.check(args.workers)
 }
 
 /// Number of workers: as asked for, or one for each core.

@@ -83,6 +83,8 @@ enum Command {
     #[command(hide = true)]
     Worker(worker::Args),
     #[command(hide = true)]
+    CircuitWorker(solve::circuit::WorkerArgs),
+    #[command(hide = true)]
     LearnWorker(learn::WorkerArgs),
     #[command(hide = true)]
     TuneMember(tune::MemberArgs),
@@ -156,6 +158,7 @@ fn main() -> ExitCode {
         Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::CircuitWorker(args) => solve::circuit::work(args),
         Command::LearnWorker(args) => learn::work(args),
         Command::LabServe(_) => lab::run::serve(),
         Command::BenchServe(args) => bench::serve(args),

@@ -1,22 +1,25 @@
 //! Waiting for the other nodes of a cluster, so that the user sees for whom and why.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_node::{Endpoint, Link};
 
 use crate::interrupt::Interrupted;
 
-/// Hosts of a cluster are started by hand, one after the other.
-const WITHIN: Duration = Duration::from_secs(120);
-
-/// Waits until all are met, or `stop` says so.
+/// Waits until all are met, or `stop` says so, or `within` has passed. `None`: as long as it takes, as hosts may be started by hand, one after the
+/// other.
 pub(crate) fn meet<L: Link>(
     endpoint: &mut Endpoint<L>,
+    within: Option<Duration>,
     stop: &mut dyn FnMut() -> bool,
 ) -> anyhow::Result<()> {
-    let met: anyhow::Result<()> = endpoint.meet(WITHIN, |missing| {
+    let begun = Instant::now();
+    let met: anyhow::Result<()> = endpoint.meet(within.unwrap_or(Duration::MAX), |missing| {
         if let Some(missing) = missing {
-            eprintln!("waiting for {missing}");
+            eprintln!(
+                "waiting for {missing}; {} s so far",
+                begun.elapsed().as_secs()
+            );
         }
         if stop() {
             return Err(Interrupted.into());

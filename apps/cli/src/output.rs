@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::{DONE, NOT_REACHED};
 
@@ -87,14 +87,7 @@ pub(crate) fn check_plot(path: &Path) -> anyhow::Result<()> {
 
 /// Refuses a path where no file can be made, without touching a present file. Devices and pipes are accepted.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    let is_stream = std::fs::metadata(path)
-        .is_ok_and(|found| found.file_type().is_char_device() || found.file_type().is_fifo());
-    if is_stream {
-        Ok(())
-    } else {
-        PendingFile::create(path).map(drop)
-    }
+    PendingFile::create(path).map(drop)
 }
 
 /// A file that appears under its name only when it is complete. Until then there is nothing, so that a program that is killed leaves nothing.
@@ -106,6 +99,14 @@ pub(crate) struct PendingFile {
 impl PendingFile {
     /// Makes sure that `path` can be written later, without touching a present file.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        use std::os::unix::fs::FileTypeExt;
+        let is_stream = std::fs::metadata(path)
+            .is_ok_and(|found| found.file_type().is_char_device() || found.file_type().is_fifo());
+        if is_stream {
+            return Ok(Self {
+                path: path.to_owned(),
+            });
+        }
         if path.is_dir() {
             bail!(
                 "{}: is a directory; --output takes the name of a file",
@@ -131,32 +132,13 @@ impl PendingFile {
         self,
         write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> anyhow::Result<()> {
-        let failed = |error: std::io::Error| {
+        tsumuji_numbers::replace(&self.path, write).map_err(|error| {
             anyhow::anyhow!(
                 "{}: cannot write: {}; nothing was left behind",
                 self.path.display(),
                 plain(&error)
             )
-        };
-        let mut temporary = tempfile::Builder::new()
-            .prefix(".tsumuji-")
-            .tempfile_in(folder_of(&self.path))
-            .map_err(failed)?;
-        let mut buffered = std::io::BufWriter::new(temporary.as_file_mut());
-        write(&mut buffered).map_err(failed)?;
-        buffered.flush().map_err(failed)?;
-        drop(buffered);
-        temporary.as_file().sync_all().map_err(failed)?;
-        // Temporary files are private; a result gets the permissions of any new file.
-        let mode = rustix::process::umask(rustix::fs::Mode::empty());
-        rustix::process::umask(mode);
-        let wanted = rustix::fs::Mode::from_raw_mode(0o666) - mode;
-        let _ = rustix::fs::fchmod(temporary.as_file(), wanted);
-        temporary
-            .persist(&self.path)
-            .map_err(|error| error.error)
-            .with_context(|| format!("{}: cannot rename", self.path.display()))?;
-        Ok(())
+        })
     }
 }
 

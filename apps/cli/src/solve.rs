@@ -1,9 +1,9 @@
-//! `tsumuji solve`: reads or makes a system, relaxes it by the chosen method, reports, and writes the solution.
+//! `tsumuji solve`: reads or makes a system, solves it by the chosen method, reports, and writes the solution. Netlists: `circuit`.
 //!
-//! The process itself is the judge (node 0); workers are this same program, started as `tsumuji worker`. Everything that can be refused is
-//! refused before a worker is started; the output file is opened at the start and gets its name only when it is whole.
+//! One process solves by itself (`how`). Otherwise this one is the judge (node 0), and workers are this same program, started as `tsumuji worker`.
+//! Everything that can be refused is refused before a worker is started; the output file is opened at the start and gets its name only when it is whole.
 
-mod circuit;
+pub(crate) mod circuit;
 mod distributed;
 mod history;
 mod how;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{Congestion, Executor, LinkSpec, MetricsAt, NodeId, quantity};
-use tsumuji_solve::distributed::{Input, Mode, Shares, SolveConfig, Start};
+use tsumuji_node::Executor;
+use tsumuji_solve::distributed::{Input, Shares, SolveConfig, Start};
 use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::between::Known;
@@ -32,8 +32,8 @@ use tsumuji_testbed::Rate;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::sweep::Sweep;
-use crate::team::Cluster;
-use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
+use crate::team::{Cluster, TeamArgs};
+use crate::{DONE, NOT_REACHED, Outcome, output};
 use history::History;
 use how::{How, Settled};
 use planned::{Compared, PlanName};
@@ -45,7 +45,8 @@ use show::{Bar, Run, Traffic};
 /// messages or workers (--hosts, --link, --loss, --workers …) makes processes solve, by conjugate gradients or GMRES; one that concerns laps (--inner,
 /// --omega, --elements, --executor, --mode async …) makes them relax. The residual that is reported is computed from A, b
 /// and x, never taken from the iteration. Without --rhs, b = A·1. Exit code 1 if the tolerance was not reached, for whatever reason (which is named), a
-/// lost worker included; 130 if interrupted: the best x then goes to a file beside --output, named F.unfinished.npy or .mtx.
+/// lost worker included; 130 if interrupted. An x that does not
+/// reach the tolerance goes to a file beside --output, named F.unfinished.npy (.mtx, .csv).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tsumuji solve A.mtx --rhs b.mtx --output x.npy
@@ -56,6 +57,7 @@ use show::{Bar, Run, Traffic};
   tsumuji solve --generate poisson2d:300 --history fall.csv --plot fall.svg
   tsumuji solve A.mtx --plan=only --link udp --rate 10gbit
   tsumuji solve amplifier.sp --output voltages.csv
+  tsumuji solve grid.sp --hosts lab.toml --key lab.key --output voltages.csv
   tsumuji solve --generate dense:6000 --workers 2 --sweep elements=1,4,20,120 --plot elements.svg
 
 Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
@@ -111,9 +113,8 @@ pub(crate) struct Args {
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
-    #[arg(long, value_name = "LINK")]
-    link: Option<LinkSpec>,
+    #[command(flatten)]
+    team: TeamArgs,
     /// processes: several processes, with the method that suits them; async: they relax, and no worker waits; sync: they relax, and all wait for each
     /// other each lap; threads and single: one process without messages; auto: processes if an option concerns messages or workers, async if one
     /// concerns laps, otherwise one process
@@ -155,9 +156,6 @@ pub(crate) struct Args {
         allow_hyphen_values = true
     )]
     tol: f64,
-    /// Let further workers join while it runs, by the command that it tells
-    #[arg(long)]
-    admit: bool,
     /// Work of each worker: equal, auto (equal at first, and anew by measured speed while one is much slower), or a weight for each; default: equal
     #[arg(long, value_name = "auto|equal|W1,W2,…")]
     weights: Option<Shares>,
@@ -182,34 +180,9 @@ pub(crate) struct Args {
     /// Give up after this many laps of the slowest worker
     #[arg(long, value_name = "L", default_value_t = 100_000)]
     max_laps: u64,
-    /// Drop this fraction of received frames on purpose: 0.2 or 20%
-    #[arg(long, value_name = "P", value_parser = quantity::loss)]
-    loss: Option<f64>,
     /// Of everything random: generated systems, the choice of dropped frames
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Several hosts: the file that says which
-    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
-    hosts: Option<PathBuf>,
-    #[command(flatten)]
-    slots: hosts::Slots,
-    /// Start nothing; be this node of the hosts file
-    #[arg(long, value_name = "I", requires = "hosts")]
-    id: Option<u16>,
-    /// Path of tsumuji on the other hosts [default: the same path as here]
-    #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
-    program: Option<PathBuf>,
-    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
-    #[arg(long, value_name = "CONTROL")]
-    congestion: Option<Congestion>,
-    #[command(flatten)]
-    security: crate::security::Flags,
-    /// This process is already where node 0 runs
-    #[arg(long, hide = true, requires = "hosts")]
-    inside: bool,
-    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<MetricsAt>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -267,7 +240,7 @@ impl Source {
     fn is_near(&self, workers: usize) -> bool {
         match self {
             Self::System(system) => Order::is_near(&system.matrix, workers),
-            Self::Recipe(_) => false, // made in its own order in any case
+            Self::Recipe(what) => Order::is_near_made(what, workers),
         }
     }
 
@@ -280,19 +253,28 @@ impl Source {
 
     fn outlook(&self, args: &Args) -> Outlook {
         match self {
-            Self::System(system) => Outlook::of_matrix(&system.matrix, args.omega, args.tol),
+            Self::System(system) => Outlook::of_system(system, args.omega, args.tol),
             Self::Recipe(what) => Outlook::of_generated(what, args.omega, args.tol),
         }
     }
 
-    /// The system in an order that puts strongly coupled unknowns on one worker, if there is a better one.
-    fn ordered(self, workers: usize) -> (Self, Option<Order>) {
-        let Self::System(system) = self else {
-            return (self, None);
+    /// The system in an order that puts strongly coupled unknowns on one worker, if there is a better one. A generated system is then made here.
+    fn ordered(self, workers: usize, args: &Args) -> (Self, Option<Order>) {
+        let made;
+        let system = match &self {
+            Self::System(system) => Some(system),
+            Self::Recipe(what) => {
+                made = made_to_order(what, workers, args);
+                made.as_ref()
+            }
         };
-        match Order::for_workers(&system.matrix, workers) {
-            Some(order) => (Self::System(order.apply(&system)), Some(order)),
-            None => (Self::System(system), None),
+        let order = system.and_then(|system| Order::for_workers(&system.matrix, workers));
+        let ordered = system
+            .zip(order)
+            .map(|(system, order)| (order.apply(system), order));
+        match ordered {
+            Some((system, order)) => (Self::System(system), Some(order)),
+            None => (self, None),
         }
     }
 
@@ -306,38 +288,28 @@ impl Source {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
-    if let Some(path) = circuit::netlist_of(&args) {
-        return circuit::run(&args, &path);
+    let netlist = circuit::netlist_of(&args);
+    if let Some(endpoint) = args.team.worker(args.seed)? {
+        return match netlist {
+            Some(_) => circuit::serve_host(endpoint),
+            None => crate::worker::serve_host(endpoint),
+        };
     }
-    if let (Some(hosts), Some(id)) = (&args.hosts, args.id)
-        && id > 0
-    {
-        let file = hosts::read(hosts, args.link.as_ref(), args.slots)?;
-        file.membership(NodeId(id), hosts)?;
-        let security = args.security.stated(args.link.as_ref(), Some(&file))?;
-        let cluster = Cluster { file, path: hosts };
-        let team = distributed::team(&args, (Some(&cluster), 0), &security);
-        return crate::worker::serve_host(team.open(&cluster, id, &mut || false)?);
+    if let Some(path) = netlist {
+        return circuit::run(&args, &path);
     }
     check(&args)?;
     if let Some(sweep) = &args.sweep {
         return swept::run(sweep, &args);
     }
     let how = How::of(&args)?;
-    let cluster = match &args.hosts {
-        Some(path) => {
-            let file = hosts::read(path, args.link.as_ref(), args.slots)?;
-            if args.id.is_none() && !args.inside {
-                hosts::enter_node_0(&file, path)?;
-            }
-            Some(Cluster { file, path })
-        }
-        None => None,
-    };
-    let file = cluster.as_ref().map(|cluster| &cluster.file);
-    let security = args.security.stated(args.link.as_ref(), file)?;
+    let cluster = args.team.cluster()?;
+    let security = args.team.stated(cluster.as_ref())?;
     let limits = Limits::new(args.tol, args.max_laps)?;
-    let relaxation = Relaxation::new(args.inner, args.omega)?;
+    let relaxation = (
+        Relaxation::new(args.inner, args.omega)?,
+        how.combines(args.precision),
+    );
 
     let began = Instant::now();
     let bar = Bar::new(args.tol);
@@ -352,16 +324,16 @@ pub(crate) fn run(args: Args) -> Outcome {
         system: source.name(),
         rows: source.rows(),
         mode: how.mode.name().to_owned(),
-        link: with_messages.then(|| match &cluster {
-            Some(cluster) => cluster.file.link_name(),
-            None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
-        }),
+        link: with_messages.then(|| args.team.link_name(cluster.as_ref())),
         executor: (with_messages && krylov.is_none())
             .then(|| args.executor.unwrap_or_default().to_string()),
         workers,
         threads: with_messages.then(|| args.threads.map_or(1, usize::from)),
         ..Run::default()
     };
+    if let (Method::Auto, Some(_), Some(link)) = (args.method, krylov, &run.link) {
+        notes.extend(planned::alone(&args, link, source.known(), workers));
+    }
     let by = if how.is_relaxation() {
         format!("{} by {workers}", run.mode)
     } else {
@@ -406,7 +378,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let is_near = krylov.is_some() && source.is_near(workers);
     let (source, order) = if (with_messages || how.is_relaxation()) && !is_near {
         bar.prepare("ordering the rows", 0.0);
-        source.ordered(workers)
+        source.ordered(workers, &args)
     } else {
         (source, None)
     };
@@ -422,8 +394,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     };
     let stop = || interrupt.is_set();
-    // Combined epochs have no residual of their own to refine.
-    let combines = how.method == Method::RelaxGcr && args.precision == Precision::Double;
     let (mut outcome, traffic) = match (how.mode, source) {
         (_, source) if !with_messages && !how.is_relaxation() => {
             let source = match source {
@@ -450,45 +420,15 @@ pub(crate) fn run(args: Args) -> Outcome {
             (outcome, Traffic::of_this_process())
         }
         (ModeName::Single, Source::System(system)) => (
-            single::solve_until(system, (relaxation, combines), limits, progress, stop)?,
+            single::solve_until(system, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (ModeName::Threads, Source::System(system)) => (
-            threads::solve_until(
-                system,
-                workers,
-                (relaxation, combines),
-                limits,
-                progress,
-                stop,
-            )?,
+            threads::solve_until(system, workers, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (_, source) => {
-            let config = SolveConfig {
-                mode: match krylov {
-                    Some(krylov) => Mode::Krylov(krylov),
-                    None if how.mode == ModeName::Sync => Mode::Sync,
-                    None => Mode::Async,
-                },
-                may_change: args.method == Method::Auto,
-                executor: args.executor.unwrap_or_default(),
-                elements: args.elements,
-                inner: args.inner,
-                threads: args.threads.map_or(1, usize::from),
-                omega: args.omega,
-                combines,
-                precision: args.precision,
-                tol: args.tol,
-                shares: args.weights.clone().unwrap_or_default(),
-                checkpoints: args.checkpoint.is_some(),
-                lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
-                outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX))
-                    as u64,
-                max_laps: args.max_laps,
-                solution: args.solution().unwrap_or_default(),
-                seed: args.seed,
-            };
+            let config = distributed::config(&args, how, krylov);
             ensure!(
                 config.weights(workers).is_some(),
                 "--weights: give one for each of the {workers} workers"
@@ -599,15 +539,20 @@ fn check(args: &Args) -> anyhow::Result<()> {
             args.mode.name()
         );
     }
-    if args.hosts.is_none() {
-        hosts::check_one_host(args.link.as_ref())?;
-    } else {
-        ensure!(
-            args.workers.is_none(),
-            "--workers and --hosts exclude each other: the cluster file says who takes part"
-        );
+    args.team.check(args.workers)
+}
+
+/// Most memory of a generated system that is made by the judge, to be ordered.
+const ORDERED_BYTES_MOST: u128 = 256 << 20;
+
+/// A generated system in memory, where an order may be found for it. Another judge must find what workers have made themselves, whatever its method.
+fn made_to_order(what: &Generate, workers: usize, args: &Args) -> Option<System> {
+    let pays = workers > 1 && !what.is_dense() && what.memory_bytes() <= ORDERED_BYTES_MOST;
+    if !pays || args.team.id.is_some() {
+        return None;
     }
-    Ok(())
+    let solution = args.solution().unwrap_or_default();
+    what.system_for(args.seed, solution).ok()
 }
 
 fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>)> {
@@ -618,8 +563,7 @@ fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>
             let mut seen = |part| bar.prepare("reading the matrix", part);
             let (mut system, notes) = read_system_watched(path, file, &mut seen)?;
             if solution == Some(Solution::Random) {
-                let x = Solution::Random.elements(system.n(), args.seed);
-                system.rhs = system.matrix.times(&x);
+                system.set_solution(&Solution::Random.elements(system.n(), args.seed));
             }
             Ok((Source::System(system), notes))
         }

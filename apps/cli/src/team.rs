@@ -1,4 +1,5 @@
-//! A run with a judge (node 0) and workers: what `solve` and `learn` share. Workers are processes of this host, or nodes of a hosts file.
+//! A run with a judge (node 0) and workers: what `solve`, also of netlists, and `learn` share. Workers are processes of this host, or nodes of a hosts
+//! file.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,11 @@ use anyhow::ensure;
 use tsumuji_node::{
     AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec,
     MetricsAt, NodeId, Options, Printing, Security, WorkerExit, bootstrap, endpoint_from_env,
-    open_in_cluster, report_error,
+    open_in_cluster, quantity, report_error,
 };
 
 use crate::meeting::meet;
-use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output};
+use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output, security};
 
 /// Grace time of the remaining workers when a run has failed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -21,6 +22,121 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
 const PARTING: Duration = Duration::from_secs(5);
+
+/// Options of who takes part, and of the ways between them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TeamArgs {
+    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
+    #[arg(long, value_name = "LINK")]
+    pub(crate) link: Option<LinkSpec>,
+    /// Drop this fraction of received frames on purpose: 0.2 or 20%
+    #[arg(long, value_name = "P", value_parser = quantity::loss)]
+    pub(crate) loss: Option<f64>,
+    /// Several hosts: the file that says which
+    #[arg(long, value_name = "FILE", group = hosts::WITH_HOSTS)]
+    pub(crate) hosts: Option<PathBuf>,
+    #[command(flatten)]
+    slots: hosts::Slots,
+    #[command(flatten)]
+    patience: hosts::Patience,
+    /// Start nothing; be this node of the hosts file
+    #[arg(long, value_name = "I", requires = "hosts")]
+    pub(crate) id: Option<u16>,
+    /// Path of tsumuji on the other hosts [default: the same path as here]
+    #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
+    program: Option<PathBuf>,
+    /// Let workers join later, by the command that is printed to standard error (see `tsumuji join`)
+    #[arg(long)]
+    pub(crate) admit: bool,
+    /// Congestion control: credit (default), or suci, where the receiver permits what is sent again; suci:K: up to K frames need no permission [default: 16]
+    #[arg(long, value_name = "CONTROL")]
+    pub(crate) congestion: Option<Congestion>,
+    #[command(flatten)]
+    pub(crate) security: security::Flags,
+    /// This process is already where node 0 runs
+    #[arg(long, hide = true, requires = "hosts")]
+    inside: bool,
+    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<MetricsAt>,
+}
+
+impl TeamArgs {
+    /// Refuses what does not go together; `workers`: their number, if stated.
+    pub(crate) fn check(&self, workers: Option<usize>) -> anyhow::Result<()> {
+        if self.hosts.is_none() {
+            return hosts::check_one_host(self.link.as_ref());
+        }
+        ensure!(
+            workers.is_none(),
+            "--workers and --hosts exclude each other: the cluster file says who takes part"
+        );
+        Ok(())
+    }
+
+    /// Reads the hosts file, if there is one; this process may become another one, where node 0 is to run.
+    pub(crate) fn cluster(&self) -> anyhow::Result<Option<Cluster<'_>>> {
+        let Some(path) = &self.hosts else {
+            return Ok(None);
+        };
+        let file = hosts::read(path, self.link.as_ref(), self.slots)?;
+        if self.id.is_none() && !self.inside {
+            hosts::enter_node_0(&file, path)?;
+        }
+        Ok(Some(Cluster { file, path }))
+    }
+
+    /// The security of the run.
+    pub(crate) fn stated(&self, cluster: Option<&Cluster<'_>>) -> anyhow::Result<Security> {
+        let file = cluster.map(|cluster| &cluster.file);
+        self.security.stated(self.link.as_ref(), file)
+    }
+
+    /// Name of the link.
+    pub(crate) fn link_name(&self, cluster: Option<&Cluster<'_>>) -> String {
+        match cluster {
+            Some(cluster) => cluster.file.link_name(),
+            None => self.link.unwrap_or(LinkSpec::Shm).to_string(),
+        }
+    }
+
+    /// Judge and workers; `command`: the hidden one of workers.
+    pub(crate) fn team<'a>(
+        &'a self,
+        (command, seed): (&'static str, u64),
+        (cluster, workers): (Option<&'a Cluster<'a>>, usize),
+        security: &'a Security,
+    ) -> Team<'a> {
+        Team {
+            command,
+            workers,
+            cluster,
+            security,
+            link: self.link,
+            congestion: self.congestion,
+            loss: self.loss,
+            seed,
+            metrics: self.metrics,
+            join_timeout: self.patience.join_timeout,
+            program: self.program.as_ref(),
+            admits: self.admit,
+        }
+    }
+
+    /// Opens the endpoint of a worker that the user starts; `None`: this process is the judge.
+    pub(crate) fn worker(&self, seed: u64) -> anyhow::Result<Option<Endpoint<AnyLink>>> {
+        let Some(id) = self.id.filter(|id| *id > 0) else {
+            return Ok(None);
+        };
+        let Some(cluster) = self.cluster()? else {
+            return Ok(None); // --id requires --hosts
+        };
+        cluster.file.membership(NodeId(id), cluster.path)?;
+        let security = self.stated(Some(&cluster))?;
+        let team = self.team(("", seed), (Some(&cluster), 0), &security);
+        team.open(&cluster, id, &mut || false).map(Some)
+    }
+}
 
 /// Several hosts, from their file.
 pub(crate) struct Cluster<'a> {
@@ -55,6 +171,8 @@ pub(crate) struct Team<'a> {
     pub(crate) loss: Option<f64>,
     pub(crate) seed: u64,
     pub(crate) metrics: Option<MetricsAt>,
+    /// How long nodes of other hosts are waited for, if stated.
+    pub(crate) join_timeout: Option<Duration>,
     /// Path of this program on other hosts.
     pub(crate) program: Option<&'a PathBuf>,
     /// Workers may join.
@@ -62,6 +180,11 @@ pub(crate) struct Team<'a> {
 }
 
 impl Team<'_> {
+    /// How long nodes that were started here meet each other at most.
+    pub(crate) fn met_within(&self) -> Duration {
+        self.join_timeout.unwrap_or(hosts::MET_WITHIN)
+    }
+
     /// Options of this process's endpoint.
     pub(crate) fn options(&self) -> anyhow::Result<Options> {
         Ok(Options {
@@ -98,7 +221,7 @@ impl Team<'_> {
         let impair = self.impairment(id);
         let mut endpoint =
             open_in_cluster(&cluster.file, cluster.path, NodeId(id), options, impair)?;
-        meet(&mut endpoint, stop)?;
+        meet(&mut endpoint, self.join_timeout, stop)?;
         Ok(endpoint)
     }
 
@@ -107,7 +230,7 @@ impl Team<'_> {
         if self.admits
             && let Some(address) = launcher.join_address()
         {
-            let flags = crate::security::as_flags(self.security);
+            let flags = security::as_flags(self.security);
             eprintln!(
                 "tsumuji: workers join by: tsumuji join --to {address}{flags} -- tsumuji {}",
                 self.command
@@ -122,7 +245,7 @@ impl Team<'_> {
         let mut spec = LaunchSpec::new(self.workers, command);
         if let Some(cluster) = self.cluster {
             spec.hosts = Some(hosts::of(&cluster.file, program));
-            spec.join_timeout = hosts::ANSWER_WITHIN;
+            spec.join_timeout = self.join_timeout.unwrap_or(hosts::ANSWER_WITHIN);
         }
         spec.with_self = true;
         spec.self_name = "judge".to_owned();

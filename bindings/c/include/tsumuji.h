@@ -900,7 +900,8 @@ int tsumuji_all_gather(struct tsumuji *handle,
                        const size_t *counts,
                        uint64_t *request);
 
-// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each.
+// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each. If
+// both counts are NULL on one member, they are on all: parts of one length may be combined by hosts.
 int tsumuji_all_to_all(struct tsumuji *handle,
                        int group,
                        const void *send,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::lock::hold;
+use crate::ring::FUTEX;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
 use crate::{brief, demotion, epoll, explain, handshake, stream};
@@ -35,7 +36,7 @@ fn close_stream(using: &Use, fd: c_int) {
     explain::closed(using, Some(fd));
     epoll::forget(using);
     let end = using.mine();
-    let is_last_process = end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_last_process = end.own.leave();
     let has_gone_back = end.out.back_at.load(Ordering::Acquire) != 0;
     if is_last_process && !handshake::withdraw(using) && !has_gone_back {
         end.inn.is_asleep.store(0, Ordering::SeqCst);
@@ -54,6 +55,9 @@ fn close_stream(using: &Use, fd: c_int) {
         stream::mark(using);
         stream::wake_gateway(using);
     }
+    if is_last_process {
+        end.own.left();
+    }
     table::abandon(using);
 }
 
@@ -63,7 +67,7 @@ pub(crate) fn let_go(using: &Use) {
     for fd in using.fds.with(std::mem::take) {
         table::clear(fd);
     }
-    using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+    using.mine().own.leave_at_once();
     table::abandon(using);
 }
 
@@ -137,7 +141,9 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     }
     if how != libc::SHUT_WR {
         end.own.is_deaf.store(1, Ordering::SeqCst);
-        // Wakes threads of this process that wait for data; what the kernel reports then is known to be this.
+        // Wakes threads of this process that wait for data, or are about to; what the kernel reports then is known to be this.
+        end.inn.is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
+        sys::futex_wake(&end.inn.is_asleep, u32::MAX);
         return sys::shutdown(fd, how).map(|_| ());
     }
     Ok(())

@@ -19,16 +19,25 @@ use crate::stream;
 use crate::sys::{self, Errno, Result};
 use crate::table::Use;
 
-/// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer than this and the steps below.
+/// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer.
 const REPLAY_NS: u64 = 1_000_000_000;
-/// How long a process that is about to be replaced waits for the other end to go back, in steps.
-const STEPS: usize = 5_000;
+/// How long a process that is about to be replaced sends such bytes itself, how long it then waits for other ends to go back, however many they are; and
+/// how long between two looks at one.
+const ANSWER_NS: u64 = 1_000_000_000;
 const STEP_US: u64 = 200;
 
 /// Everything in the other end's ring was taken, and it has gone back. Caller: holder of `receiving`.
 pub(crate) fn is_behind(using: &Use) -> bool {
     let back_at = using.theirs().out.back_at.load(Ordering::Acquire);
     back_at != 0 && using.reader().consumer() == back_at - 1
+}
+
+/// This end has gone back because the other one asked for it, and has sent nothing since.
+pub(crate) fn is_only_obliging(using: &Use) -> bool {
+    let end = using.mine();
+    let before = end.out.switch_at.load(Ordering::Acquire);
+    end.inn.wants_tcp.load(Ordering::Acquire) == 0
+        && end.own.tcp_sent.load(Ordering::Acquire).wrapping_add(1) == before
 }
 
 /// Takes the bells that are before the data. Caller: holder of `receiving`.
@@ -89,6 +98,11 @@ pub(crate) fn from_stash(using: &Use, buffers: &[iovec], skip: usize, how: Readi
 
 /// This end sends by TCP from now on. Caller: holder of `sending`.
 pub(crate) fn go_back(using: &Use, fd: c_int) {
+    go_back_until(using, fd, sys::now_ns() + REPLAY_NS);
+}
+
+/// As `go_back`; what the other end has not read is sent until then.
+fn go_back_until(using: &Use, fd: c_int, until_ns: u64) {
     let end = using.mine();
     let out = &end.out;
     if out.back_at.load(Ordering::Relaxed) != 0 {
@@ -114,7 +128,12 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
     }
     stream::wake_gateway(using);
     if is_frozen {
-        let replayed = ring.replay(|bytes| send_all(fd, bytes));
+        let replayed = ring.replay(|bytes| {
+            end.own
+                .tcp_sent
+                .fetch_add(bytes.len() as u64, Ordering::AcqRel);
+            send_all(fd, bytes, until_ns)
+        });
         if !matches!(replayed, Ok(Ok(()))) {
             // The other end must not take what comes next for what is missing.
             let _ = sys::shutdown(fd, libc::SHUT_RDWR);
@@ -127,8 +146,7 @@ pub(crate) fn go_back(using: &Use, fd: c_int) {
 
 /// Sends all of it, waiting for room; what is unread of a ring is at most its size. An end that does not take it in time loses it: a peer shall not hold
 /// up a program that does not wait.
-fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
-    let until = sys::now_ns() + REPLAY_NS;
+fn send_all(fd: c_int, mut bytes: &[u8], until_ns: u64) -> Result<()> {
     while !bytes.is_empty() {
         match sys::send(fd, bytes, libc::MSG_DONTWAIT) {
             Ok(sent) => bytes = &bytes[sent..],
@@ -138,7 +156,7 @@ fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
                     events: libc::POLLOUT,
                     revents: 0,
                 }];
-                let left = until.saturating_sub(sys::now_ns());
+                let left = until_ns.saturating_sub(sys::now_ns());
                 sys::poll(&mut fds, Some(left), std::ptr::null())?;
                 if fds[0].revents == 0 {
                     return Err(Errno(libc::ETIMEDOUT));
@@ -152,6 +170,10 @@ fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<()> {
 
 /// Both directions go back to TCP, or, where nothing was agreed yet, stay there. The stream goes on working, with us in between.
 pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
+    give_up_until(using, fd, why, sys::now_ns() + REPLAY_NS);
+}
+
+fn give_up_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
     if handshake::withdraw(using) {
         return;
     }
@@ -160,49 +182,87 @@ pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
     using.mine().inn.wants_tcp.store(1, Ordering::SeqCst);
     let _held = hold(&using.mine().own.sending);
     stream::ring_bell(using, fd);
-    go_back(using, fd);
+    go_back_until(using, fd, until_ns);
 }
 
-/// For a process that goes on without this library: after this the kernel's connection is an ordinary one. False: that could not be reached, and the
-/// connection was shut down, so that nobody takes a bell for data.
-pub(crate) fn surrender(using: &Use, fd: c_int, why: &str) -> bool {
-    let is_handed_over = hand_over(using, fd, why);
-    if !is_handed_over {
-        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+/// For a process that goes on without this library: after this the kernel's connections are ordinary ones. False: that could not be reached for that one,
+/// and the connection was shut down, so that nobody takes a bell for data.
+pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
+    let until_ns = sys::now_ns() + ANSWER_NS;
+    // Some may be the two ends of one connection: what either has not read must be known before the other says where its ring ends.
+    for (using, _) in streams {
+        let _receiving = hold(&using.mine().own.receiving);
+        freeze(using);
     }
-    is_handed_over
+    // All are asked before one is waited for: other ends that make no calls take their time together.
+    for (using, fd) in streams {
+        let _receiving = hold(&using.mine().own.receiving);
+        give_up_until(using, *fd, why, until_ns);
+    }
+    // What was unread here may have taken the time of those that are healthy.
+    let until_ns = sys::now_ns() + ANSWER_NS;
+    streams
+        .iter()
+        .map(|(using, fd)| {
+            let _receiving = hold(&using.mine().own.receiving);
+            let has_gone_back = has_gone_back(using, *fd, until_ns);
+            if !has_gone_back {
+                end(*fd);
+            }
+            has_gone_back
+        })
+        .collect()
 }
 
 /// As `surrender`, but if the other end makes no call in time, this process goes on between the program and the connection.
 pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
+    let until_ns = sys::now_ns() + ANSWER_NS;
+    let _receiving = hold(&using.mine().own.receiving);
+    freeze(using);
+    give_up_until(using, fd, why, until_ns);
+    has_gone_back(using, fd, until_ns)
+}
+
+/// Nothing is taken from the ring any more. Caller: holder of `receiving`.
+fn freeze(using: &Use) {
+    // A gateway has taken what it cannot give back: what is on its way must come, and be none.
+    if using.gateway().is_none() && !handshake::withdraw(using) {
+        using.mine().inn.is_frozen.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether the other end sends by TCP within that time, and all that it has sent otherwise was taken. Caller: holder of `receiving`.
+fn has_gone_back(using: &Use, fd: c_int, until_ns: u64) -> bool {
     if handshake::withdraw(using) {
         return true;
     }
-    let end = using.mine();
-    let _receiving = hold(&end.own.receiving);
-    // A gateway has taken what it cannot give back: what is on its way must come, and be none.
-    let is_far = using.gateway().is_some();
-    if !is_far {
-        end.inn.is_frozen.store(1, Ordering::SeqCst);
-    }
-    give_up(using, fd, why);
-    for _ in 0..STEPS {
+    loop {
         let out = &using.theirs().out;
         let is_unused =
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
         let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
-        if has_gone_back && is_far && !is_behind(using) {
-            // Better an end than a gap.
-            let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+        if has_gone_back && !is_behind(using) {
+            // It had gone back before it could know what is unread here, and will not send that again. Better an end than a gap.
+            end(fd);
             return false;
         }
         if has_gone_back || is_unused {
             if !stream::is_before_ring(using) {
                 let _ = after_ring(using, fd);
             }
-            return end.own.stash.load(Ordering::Acquire) == 0;
+            return using.mine().own.stash.load(Ordering::Acquire) == 0;
+        }
+        if sys::now_ns() >= until_ns {
+            return false;
         }
         sys::sleep_us(STEP_US);
     }
-    false
+}
+
+/// Ends the connection, with nothing left in the kernel that could be taken for what is missing: bells, and data behind it.
+fn end(fd: c_int) {
+    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    let mut room = [0; 4096];
+    // Nothing comes any more: the kernel answers further data by a reset.
+    while sys::recv(fd, &mut room, libc::MSG_DONTWAIT).is_ok_and(|bytes| bytes > 0) {}
 }

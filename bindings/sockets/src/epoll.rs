@@ -126,13 +126,41 @@ struct Watched {
     waiter: usize,
 }
 
+/// An instance in another, and what the program wants to know of it there.
+#[derive(Debug, Clone, Copy)]
+struct Nested {
+    epoll: &'static Epoll,
+    fd: c_int,
+    events: u32,
+    data: u64,
+    /// By whose address the kernel reports it, where it keeps edges or is a one-shot: another one each time that the program changes it.
+    key: Option<&'static Interest>,
+    /// Its edges that were reported; and it is a one-shot that was.
+    seen: u32,
+    is_spent: bool,
+}
+
+impl Nested {
+    fn has_key(&self, interest: &Interest) -> bool {
+        self.key.is_some_and(|key| std::ptr::eq(key, interest))
+    }
+
+    /// Whether it is to be reported. Caller: holds no instance's lock.
+    fn is_due(&self) -> bool {
+        let wants = self.events & ready::IN != 0 && !self.is_spent;
+        // Looking finds what has come since.
+        let is_pending = wants && self.epoll.has_pending();
+        let has_edge = || self.epoll.edges.load(Ordering::Relaxed) != self.seen;
+        is_pending && (self.events & ET == 0 || has_edge())
+    }
+}
+
 #[derive(Debug)]
 struct State {
     ready: VecDeque<&'static Interest>,
     watched: Vec<Watched>,
     scanned: Vec<&'static Interest>,
-    /// Other instances in it, the events wanted of them and the program's data.
-    nested: Vec<(&'static Epoll, u32, u64)>,
+    nested: Vec<Nested>,
 }
 
 /// An epoll instance. Never freed, but used again.
@@ -146,7 +174,11 @@ pub(crate) struct Epoll {
     is_ever_ours: AtomicU32,
     /// It is or was in another instance.
     is_nested: AtomicU32,
+    /// Counts news of its streams, for instances that it is in.
+    edges: AtomicU32,
     sleepers: AtomicU32,
+    /// Those of them that wait for it, not for an instance that it is in.
+    waiters: AtomicU32,
     calls: AtomicU32,
     /// An eventfd in it, by which threads of this process wake others; -1: not made yet.
     waker: AtomicI32,
@@ -170,7 +202,9 @@ pub(crate) fn add(fd: c_int) {
             }),
             is_ever_ours: AtomicU32::new(0),
             is_nested: AtomicU32::new(0),
+            edges: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             waker: AtomicI32::new(-1),
             spin: Spin::new(),
@@ -185,12 +219,13 @@ pub(crate) fn add(fd: c_int) {
     table::set_epoll(fd, epoll);
 }
 
-/// A sleeper of some instances, while it lives.
+/// A sleeper of some instances, while it lives: it waits for the first one.
 #[derive(Debug)]
 pub(crate) struct Armed(Vec<&'static Epoll>);
 
 impl Drop for Armed {
     fn drop(&mut self) {
+        self.0[0].waiters.fetch_sub(1, Ordering::SeqCst);
         for one in &self.0 {
             one.disarm();
         }
@@ -215,7 +250,21 @@ impl Epoll {
             self.fd.store(left, Ordering::Relaxed);
             return;
         }
-        LIVE.with(|live| live.retain(|one| !std::ptr::eq(*one, self)));
+        let others = LIVE.with(|live| {
+            live.retain(|one| !std::ptr::eq(*one, self));
+            let is_in_others = self.is_nested.load(Ordering::Relaxed) != 0;
+            if is_in_others {
+                live.clone()
+            } else {
+                Vec::new()
+            }
+        });
+        for other in others {
+            let is_it = |one: &Nested| std::ptr::eq(one.epoll, self);
+            other
+                .state
+                .with(|state| control::forget_nested(state, is_it));
+        }
         let mut interests = Vec::new();
         if self.is_watching() {
             table::for_each_stream(|socket| {
@@ -231,7 +280,7 @@ impl Epoll {
         self.state.with(|state| {
             state.ready.clear();
             state.scanned.clear();
-            state.nested.clear();
+            control::forget_nested(state, |_| true);
             for watched in state.watched.drain(..) {
                 free_waiter(&watched);
             }
@@ -250,21 +299,26 @@ impl Epoll {
 
     /// A sleeper comes and goes while nothing is watched. Streams that are put in meanwhile find it.
     pub(crate) fn slept<R>(&self, sleep: impl FnOnce() -> R) -> R {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        for count in [&self.sleepers, &self.waiters] {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
         let result = sleep();
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        for count in [&self.sleepers, &self.waiters] {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
         result
     }
 
     /// A sleeper comes, to this and to those in it: the next news shall ring.
     pub(crate) fn arm(&'static self) -> Armed {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut armed = vec![self];
         let mut at = 0;
         while at < armed.len() {
             let one = armed[at];
             one.sleepers.fetch_add(1, Ordering::SeqCst);
             one.state.with(|state| one.say_asleep(state, true));
-            armed.extend(one.nested().into_iter().map(|nested| nested.0));
+            armed.extend(one.nested().into_iter().map(|nested| nested.epoll));
             at += 1;
         }
         fence(Ordering::SeqCst);

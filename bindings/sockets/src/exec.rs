@@ -73,12 +73,13 @@ pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> 
         files: Vec::new(),
     };
     let mut value = format!("{}=", INHERIT.to_str().unwrap_or_default());
+    let mut leaving = Vec::new();
     for socket in sockets {
         let using = table::using(socket);
         let fds = using.fds.with(|fds| fds.clone());
         let kept: Vec<c_int> = fds.into_iter().filter(|fd| is_inherited(*fd)).collect();
         if kept.is_empty() {
-            using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+            using.mine().own.leave_at_once();
             prepared.left.push(socket);
         } else if is_reached {
             if let Some(segment) = using.segment() {
@@ -96,13 +97,10 @@ pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> 
                 }
             }
         } else {
-            demotion::surrender(
-                &using,
-                kept[0],
-                "a program without this library is executed",
-            );
+            leaving.push((using, kept[0]));
         }
     }
+    demotion::surrender(&leaving, "a program without this library is executed");
     if !prepared.files.is_empty()
         && let Ok(text) = CString::new(value)
     {
@@ -237,7 +235,7 @@ fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Opt
     }
     let end = using.mine();
     // The process was counted by the program before.
-    end.own.processes.fetch_sub(1, Ordering::AcqRel);
+    end.own.leave_at_once();
     // And its waiter is gone; that of another process, which still has the stream, stays.
     let waiter = end.inn.waiter.load(Ordering::Acquire) as usize;
     if (1..=WAITERS).contains(&waiter) {
@@ -250,23 +248,29 @@ fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Opt
     Some(())
 }
 
-/// A descriptor leaves for a process that may not have this library.
-pub(crate) fn pass_on(fd: c_int, why: &str) {
-    if let Some(using) = table::stream(fd) {
-        demotion::surrender(&using, fd, why);
-    }
+/// Descriptors leave for a process that may not have this library.
+pub(crate) fn pass_on(fds: impl IntoIterator<Item = c_int>, why: &str) {
+    let found = fds.into_iter().map(|fd| Some((table::stream(fd)?, fd)));
+    let streams: Vec<(Use, c_int)> = found.flatten().collect();
+    demotion::surrender(&streams, why);
 }
 
 /// The process will not be able to make the calls that carrying needs: its connections go back to TCP, and are none of our business any more.
 pub(crate) fn let_go_of_all(why: &str) {
     explain::turn_off();
+    let mut streams = Vec::new();
     table::for_each_stream(|socket| {
         let using = table::using(socket);
-        let Some(fd) = using.any_fd() else { return };
-        if demotion::surrender(&using, fd, why) {
-            close::let_go(&using);
+        if let Some(fd) = using.any_fd() {
+            streams.push((using, fd));
         }
     });
+    let outcomes = demotion::surrender(&streams, why);
+    for ((using, _), has_gone_back) in streams.iter().zip(outcomes) {
+        if has_gone_back {
+            close::let_go(using);
+        }
+    }
     explain::fall_silent();
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::address::Address;
 use crate::ring::SERVER;
 use crate::sys;
-use crate::table::{self, Use};
+use crate::table::{self, Socket, Use};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +59,19 @@ static IS_OFF: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn count(what: Count) {
     COUNTS[what as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Puts what a stream has counted by itself to the process's counters.
+pub(crate) fn gather(socket: &Socket) {
+    let counted = [
+        (&socket.bells, Count::Bell),
+        (&socket.wakes, Count::Wake),
+        (&socket.sleeps, Count::Sleep),
+    ];
+    for (own, what) in counted {
+        let times = own.swap(0, Ordering::Relaxed);
+        COUNTS[what as usize].fetch_add(times.into(), Ordering::Relaxed);
+    }
 }
 
 /// No more lines: the process confines itself.
@@ -214,6 +227,7 @@ pub(crate) fn end() {
     table::for_each_stream(|socket| {
         let using = table::using(socket);
         closed(&using, using.any_fd());
+        gather(socket);
     });
     let mut line = String::new();
     let pid = sys::getpid();

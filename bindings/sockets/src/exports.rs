@@ -1,7 +1,7 @@
 //! What programs call, by the C library's names.
 //!
 //! Each function asks `table` whether the descriptor is ours; if not, it calls the next function of its name (`real`). `data` moves bytes, `sockets` makes
-//! and describes connections, `waiting` is `poll` and its like, `descriptors` copies and closes, `processes` forks and executes, `files` is stdio.
+//! and describes connections, `waiting` is `poll` and its like, `descriptors` copies and closes, `processes` forks and executes, `files` is stdio, `numbers` is `syscall`.
 //!
 //! Safety of all of them: as the C library's function of the same name asks. A panic ends the process: these functions cannot unwind.
 //!
@@ -11,6 +11,7 @@
 mod data;
 mod descriptors;
 mod files;
+mod numbers;
 mod processes;
 mod sockets;
 mod waiting;

@@ -479,7 +479,7 @@ fn retract(using: &Use, fd: i32) {
     using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
     let offers = &using.memory().header().offers.0;
     offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
-    using.mine().own.processes.fetch_sub(1, Ordering::AcqRel);
+    using.mine().own.leave_at_once();
     table::clear(fd);
     table::abandon(using);
 }

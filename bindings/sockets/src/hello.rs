@@ -47,10 +47,15 @@ pub(crate) fn unix_socket() -> sys::Result<Fd> {
 pub(crate) fn connect_to(name: &UnixName) -> sys::Result<Fd> {
     let fd = unix_socket()?;
     sys::with_address(libc::SYS_connect, fd.get(), name.bytes())?;
-    if sys::peer_credentials(fd.get())?.uid != sys::geteuid() {
+    if !is_ours(fd.get()) {
         return Err(Errno(libc::EPERM));
     }
     Ok(fd)
+}
+
+/// Whether the process at the other end is of our user.
+pub(crate) fn is_ours(fd: i32) -> bool {
+    sys::peer_credentials(fd).is_ok_and(|peer| peer.uid == sys::geteuid())
 }
 
 /// Leaves a hello over a connection to a mailbox.
@@ -64,13 +69,12 @@ pub(crate) fn send_hello(
     sys::send_with_fds(mailbox.get(), &hello.to_bytes(), file, gateway).map(|_| ())
 }
 
-/// What a client, or the gateway for one, has left, if it is of our user.
+/// What a client, or the gateway for one, has left. Caller: it is of our user.
 pub(crate) fn read_hello(fd: i32) -> Option<(Hello, SegmentRef, Option<Fd>)> {
-    let is_ours = sys::peer_credentials(fd).is_ok_and(|peer| peer.uid == sys::geteuid());
     let mut room = [0; HELLO_BYTES];
     let (bytes, [file, gateway]) = sys::recv_with_fds(fd, &mut room).ok()?;
     let (file, gateway) = (Fd(file?), gateway.map(Fd));
-    let Some(hello) = Hello::parse(&room[..bytes]).filter(|_| is_ours) else {
+    let Some(hello) = Hello::parse(&room[..bytes]) else {
         explain::count(Count::Refused);
         return None;
     };

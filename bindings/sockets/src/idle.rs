@@ -4,7 +4,7 @@
 //! often it did: after a row of failures it does not look at all, but for a try now and then. So spinning threads of one job give way to each other where
 //! they are more than cores: there, looking again never succeeds, because the other end waits for the core.
 //!
-//! Where strangers want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
+//! Where other processes want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
 //! its process stops looking for a while.
 
@@ -15,9 +15,10 @@ use crate::sys;
 /// Longest time of looking again: less than a sleep and a wake-up cost both sides.
 const SPIN_US: u64 = 20;
 
-/// Failures in a row after which looking again stops, and every how many-th wait tries it all the same.
+/// Failures in a row after which looking again stops, and every how many-th wait tries it all the same: twice as rarely after each try that fails.
 const FAILURES_MAX: u32 = 4;
 const TRY_EVERY: u32 = 64;
+const DOUBLINGS_MAX: u32 = 4;
 
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 16;
@@ -74,7 +75,8 @@ impl Spin {
         let failures = self.failures.load(Ordering::Relaxed);
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
         self.waits.store(waits, Ordering::Relaxed);
-        let is_try = waits.is_multiple_of(TRY_EVERY);
+        let doublings = failures.saturating_sub(FAILURES_MAX).min(DOUBLINGS_MAX);
+        let is_try = waits.is_multiple_of(TRY_EVERY << doublings);
         if limit_ns == 0 || cores() == 1 || (failures >= FAILURES_MAX && !is_try) {
             return false;
         }
@@ -109,23 +111,59 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Who fails again and again stops looking, and starts again after one success.
+    /// Longer than a rest, and tries until none falls into one.
+    const PAUSE_US: u64 = 2 * REST_NS / 1000;
+    const TRIES_MAX: u32 = 200;
+
+    /// Who fails again and again stops looking, and starts again after one success; the longer it has failed, the rarer it is tried. One test, for both
+    /// parts make the process rest, and depend on whether it does.
     #[test]
     fn failures_end_it() {
+        if cores() == 1 {
+            return;
+        }
         let spin = Spin::new();
-        for _ in 0..FAILURES_MAX {
+        let has_failed = || spin.failures.load(Ordering::Relaxed) >= FAILURES_MAX;
+        for _ in 0..TRIES_MAX {
+            if has_failed() {
+                break;
+            }
             assert!(!spin.until(|| false));
+            if REST_UNTIL_NS.load(Ordering::Relaxed) > sys::now_ns() {
+                sys::sleep_us(PAUSE_US);
+            }
         }
-        if cores() > 1 {
-            let looks = std::cell::Cell::new(0u32);
-            let count = || {
-                looks.set(looks.get() + 1);
+        assert!(has_failed());
+        // What is counted now is before the next try.
+        spin.waits.store(0, Ordering::Relaxed);
+        sys::sleep_us(PAUSE_US);
+        assert!(!spin.until(|| unreachable!("it looks")));
+        spin.reset();
+        let has_found = (0..TRIES_MAX).any(|_| {
+            let found = spin.until(|| true);
+            if !found {
+                sys::sleep_us(PAUSE_US);
+            }
+            found
+        });
+        assert!(has_found);
+        tries_become_rare();
+    }
+
+    fn tries_become_rare() {
+        let spin = Spin::new();
+        let mut tries = 0;
+        let rarest = TRY_EVERY << DOUBLINGS_MAX;
+        for _ in 0..8 * rarest {
+            let mut has_looked = false;
+            let found = spin.until(|| {
+                has_looked = true;
                 false
-            };
-            assert!(!spin.until(count));
-            assert_eq!(looks.get(), 0);
-            spin.reset();
-            assert!(spin.until(|| true));
+            });
+            assert!(!found);
+            tries += u32::from(has_looked);
         }
+        // The first ones, one for each doubling, and eight; fewer after a preemption.
+        assert!(tries <= FAILURES_MAX + DOUBLINGS_MAX + 8, "{tries}");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
-use crate::hello::{Fd, Hello, connect_to, read_hello, send_hello, unix_socket};
+use crate::hello::{Fd, Hello, connect_to, is_ours, read_hello, send_hello, unix_socket};
 use crate::lock::{Locked, hold};
 use crate::ring::{CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
 use crate::segment::SegmentRef;
@@ -35,6 +35,9 @@ const LOOKS: usize = 8;
 
 /// How long `accept` waits for a hello of a client that has come to the mailbox: it makes its memory meanwhile.
 const HELLO_NS: u64 = 2_000_000;
+
+/// Callers of other users, and such as leave no hello, that one `accept` lets in: more could come for ever. The next one finds those behind them.
+const STRANGERS_MAX: u32 = 64;
 
 /// A hello whose connection was not accepted after this time is dropped.
 const PENDING_NS: u64 = 60_000_000_000;
@@ -142,18 +145,9 @@ fn add_listener(fd: i32) {
         explain::listens(&address, "no mailbox could be made");
         return;
     };
-    let listener = FREE.with(Vec::pop).unwrap_or_else(|| {
-        Box::leak(Box::new(Listener {
-            mailbox: AtomicI32::new(-1),
-            address: Locked::new(address),
-            fds: Locked::new(Vec::new()),
-            pending: Locked::new(Vec::new()),
-            known: Locked::new(Vec::new()),
-            looks: AtomicUsize::new(0),
-            is_shared: AtomicU32::new(0),
-            word: SharedWord(sys::shared_word()),
-        }))
-    });
+    let listener = FREE
+        .with(Vec::pop)
+        .unwrap_or_else(|| Box::leak(Box::new(Listener::new())));
     listener.address.with(|known| *known = address);
     listener.fds.with(|fds| *fds = vec![fd]);
     listener.is_shared.store(0, Ordering::Relaxed);
@@ -174,6 +168,19 @@ fn make_mailbox(address: &Address) -> sys::Result<i32> {
 }
 
 impl Listener {
+    fn new() -> Self {
+        Self {
+            mailbox: AtomicI32::new(-1),
+            address: Locked::new(Address::default()),
+            fds: Locked::new(Vec::new()),
+            pending: Locked::new(Vec::new()),
+            known: Locked::new(Vec::new()),
+            looks: AtomicUsize::new(0),
+            is_shared: AtomicU32::new(0),
+            word: SharedWord(sys::shared_word()),
+        }
+    }
+
     pub(crate) fn add_fd(&'static self, fd: i32) {
         self.fds.with(|fds| fds.push(fd));
         table::set_listener(fd, self);
@@ -300,13 +307,22 @@ impl Listener {
 
     /// Moves what is in the mailbox into the list, and keeps the segments.
     fn collect(&self, mailbox: i32, pending: &mut Vec<Pending>, is_shared: bool) {
-        while pending.len() < PENDING_MAX {
+        let mut strangers = 0;
+        while pending.len() < PENDING_MAX && strangers < STRANGERS_MAX {
             let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
                 return;
             };
-            wait_for_hello(fd);
-            let Some((hello, segment, gateway)) = read_hello(fd) else {
+            // Nobody is waited for who has no say here.
+            let said = if is_ours(fd) {
+                wait_for_hello(fd);
+                read_hello(fd)
+            } else {
+                explain::count(Count::Refused);
+                None
+            };
+            let Some((hello, segment, gateway)) = said else {
                 let _ = sys::close(fd);
+                strangers += 1;
                 continue;
             };
             let one = Pending {
@@ -386,7 +402,14 @@ fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool)
 fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {
     let (slot_number, generation) = (pending.hello.slot, pending.hello.generation);
     let slot = pending.segment.get().memory().slot(slot_number);
-    if pending.gateway.is_some() && !table::may_be_far() {
+    let is_open = |state: u64| {
+        state >> GENERATION_SHIFT == generation
+            && state & (OFFERED | CLAIMED | WITHDRAWN) == OFFERED
+    };
+    // A slot that is offered again is not this connection's: nothing is counted there.
+    if !is_open(slot.state.load(Ordering::Acquire))
+        || pending.gateway.is_some() && !table::may_be_far()
+    {
         return None;
     }
     let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
@@ -399,13 +422,11 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
         .store(u32::from(is_nonblocking), Ordering::Relaxed);
     loop {
         let state = slot.state.load(Ordering::Acquire);
-        let is_open = state >> GENERATION_SHIFT == generation
-            && state & (OFFERED | CLAIMED | WITHDRAWN) == OFFERED;
         // A client that has confirmed has named the connection; one that will is checked by `is_agreed`.
         let is_same = state & CONFIRMED == 0 || pair.is_stored_in(&slot.pair);
-        if !is_open || !is_same {
+        if !is_open(state) || !is_same {
             table::clear(fd);
-            own.processes.fetch_sub(1, Ordering::AcqRel);
+            own.leave_at_once();
             table::abandon(&using);
             return None;
         }
@@ -459,4 +480,37 @@ pub(crate) fn own_moved(from: i32, to: i32) {
                     .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mailbox of the tests' own, beside which no TCP socket listens.
+    fn mailbox() -> (Fd, Address) {
+        let address = Address {
+            ip: [0xfe; 16],
+            port: sys::getpid() as u16,
+        };
+        (Fd::new(make_mailbox(&address).expect("a mailbox")), address)
+    }
+
+    /// Callers that leave no hello do not hold up `accept` for as long as there are any.
+    #[test]
+    fn silent_callers_are_bounded() {
+        let (mailbox, address) = mailbox();
+        let callers: Vec<Fd> = (0..2 * STRANGERS_MAX)
+            .map(|_| connect_to(&address::mailbox(&address)).expect("a caller"))
+            .collect();
+        let listener = Listener::new();
+        let mut pending = Vec::new();
+        listener.collect(mailbox.get(), &mut pending, false);
+        assert!(pending.is_empty());
+        let mut left = 0;
+        while let Ok(fd) = sys::accept(mailbox.get(), libc::SOCK_NONBLOCK) {
+            let _ = sys::close(fd);
+            left += 1;
+        }
+        assert_eq!(left, callers.len() as u32 - STRANGERS_MAX);
+    }
 }

@@ -17,7 +17,7 @@ const SPINS: u32 = 100;
 const YIELDS: u32 = 20;
 /// How long a waiter sleeps between two looks.
 const SLEEP_US: u64 = 50;
-/// No lock is held for so long (`demotion` waits under locks, for two seconds at most), but by a process that was stopped within, or by a number that a
+/// No lock is held for so long (`demotion` waits under locks, for a second at most), but by a process that was stopped within, or by a number that a
 /// peer has made up.
 const PATIENCE_NS: u64 = 3_000_000_000;
 

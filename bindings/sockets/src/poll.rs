@@ -155,7 +155,10 @@ fn next_of<'a>(next: &mut Peekable<Iter<'a, (usize, Ours)>>, at: usize) -> Optio
 /// A cheap look whether a longer one is worth it.
 fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
     ours.iter().any(|(at, one)| match one {
-        Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => false,
+        // Both ends may have agreed since the last look, and the bell that told of it may have been taken.
+        Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => {
+            stream::is_carried(using, fds[*at].fd)
+        }
         Ours::Stream(using) => {
             let wants_room = fds[*at].events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
             let wants_data = fds[*at].events & !(libc::POLLOUT | libc::POLLWRNORM) != 0;

@@ -104,7 +104,8 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
         Err(_) => events |= IN | ERR | HUP,
     }
     let is_mute = end.out.is_finished.load(Ordering::Relaxed) != 0;
-    if is_mute && (is_finished || is_deaf) {
+    // A reset ends both directions, whoever told of it first: the kernel, or a gateway.
+    if is_mute && (is_finished || is_deaf) || has_ended & RESET != 0 {
         events |= HUP;
     }
     if has_ended & RESET != 0 || is_mute {

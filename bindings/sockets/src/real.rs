@@ -55,6 +55,8 @@ next! {
     write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t;
     readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
     writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    preadv2(fd: c_int, vector: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vector: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t;
     recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t;
     send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t;
     recvfrom(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int, address: *mut sockaddr, length: *mut socklen_t) -> ssize_t;

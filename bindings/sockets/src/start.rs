@@ -3,10 +3,15 @@
 //! The dynamic linker calls `begin` and `finish`. A program's functions may run before: everything works without `begin`, which `ensure` makes up for.
 #![allow(unsafe_code)] // Registers functions with the dynamic linker and the C library.
 
+use std::cell::Cell;
 use std::ffi::CStr;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use libc::pid_t;
+
 use crate::explain;
+use crate::table::Use;
 use crate::{address, arena, epoll, exec, hello, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others. `far`, for tests:
@@ -39,17 +44,22 @@ extern "C" fn ensure_c() {
 #[cfg(not(test))]
 extern "C" fn finish() {
     table::for_each_stream(|socket| {
-        let using = table::using(socket);
         // The kernel closes it next; what is counted in shared memory would stay.
-        let end = using.mine();
-        if end.own.processes.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The other end asks the kernel from now on.
-            end.out.is_closed.store(1, Ordering::SeqCst);
-            crate::stream::mark(&using);
-            crate::stream::wake_gateway(&using);
-        }
+        leave(&table::using(socket));
     });
     explain::end();
+}
+
+/// A process less has the stream open.
+fn leave(using: &Use) {
+    let end = using.mine();
+    if end.own.leave() {
+        // The other end asks the kernel from now on.
+        end.out.is_closed.store(1, Ordering::SeqCst);
+        crate::stream::mark(using);
+        crate::stream::wake_gateway(using);
+        end.own.left();
+    }
 }
 
 /// A variable of the environment.
@@ -92,11 +102,40 @@ fn begin() {
     exec::inherit();
 }
 
+thread_local! {
+    /// Streams that were counted for a child, while `forking` runs. Nothing is to be done for it at a thread's end, of which the C library would have to be
+    /// told: a signal handler may fork.
+    static COUNTED: Cell<Option<ManuallyDrop<Vec<Use>>>> = const { Cell::new(None) };
+}
+
+/// Forks by `fork`, whose handlers are not told whether there is a child: if there is none, nothing is counted for it.
+pub(crate) fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
+    let parent = lock::thread_group();
+    let none = Some(ManuallyDrop::new(Vec::new()));
+    // A signal handler may fork within: what was counted outside of it is put back.
+    let outside = COUNTED.try_with(|counted| counted.replace(none)).ok();
+    let result = fork();
+    let counted = COUNTED.try_with(|counted| counted.replace(outside.flatten()));
+    let counted = counted.ok().flatten();
+    let counted = counted.map(ManuallyDrop::into_inner);
+    if result < 0 && lock::thread_group() == parent {
+        let error = sys::errno();
+        counted.iter().flatten().for_each(leave);
+        sys::set_errno(error);
+    }
+    result
+}
+
 extern "C" fn before_fork() {
+    let mut counted = COUNTED.try_with(Cell::take).ok().flatten();
     table::for_each_stream(|socket| {
         let using = table::using(socket);
         using.mine().own.processes.fetch_add(1, Ordering::AcqRel);
+        if let Some(counted) = &mut counted {
+            counted.push(using);
+        }
     });
+    let _ = COUNTED.try_with(|place| place.set(counted));
     // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
     epoll::freeze();
     arena::freeze();

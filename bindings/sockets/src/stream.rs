@@ -20,7 +20,7 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{c_int, iovec};
 use tsumuji_streams::news;
 
-use crate::explain::{self, Count};
+use crate::explain;
 use crate::handshake;
 use crate::lock::hold;
 use crate::ring::{Broken, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading};
@@ -30,7 +30,7 @@ use crate::{demotion, epoll};
 
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
-use kernel::{end_by_kernel, note_error, take_bells};
+use kernel::{end_by_kernel, end_or, note_error, take_bells};
 pub(crate) use places::{Source, receive_into, send_from};
 pub(crate) use waits::{Until, wait_for_data, wait_for_room};
 
@@ -147,7 +147,7 @@ pub(crate) fn mark(using: &Use) {
 
 /// Wakes those who sleep on the other end's word.
 fn wake_word(using: &Use) {
-    explain::count(Count::Wake);
+    using.wakes.fetch_add(1, Ordering::Relaxed);
     sys::futex_wake(&using.theirs().inn.is_asleep, u32::MAX);
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn ring_bell(using: &Use, fd: c_int) {
     }
     // Before it is sent, so that the receiver never finds more than were counted.
     out.bells.fetch_add(1, Ordering::AcqRel);
-    explain::count(Count::Bell);
+    using.bells.fetch_add(1, Ordering::Relaxed);
     if sys::send(fd, &[0], libc::MSG_DONTWAIT).is_err() {
         // Full of bells that were not taken: the other end will wake up. Or closed: it will not.
         out.bells.fetch_sub(1, Ordering::AcqRel);
@@ -265,17 +265,13 @@ fn try_send(
     let end = using.mine();
     let _held = hold(&end.own.sending);
     if !is_ring && end.out.switch_at.load(Ordering::Relaxed) == 0 {
-        stored_error(using)?;
-        let sent = send_by_tcp(fd, buffers, skip, flags)?;
-        end.own.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
-        return Ok(sent);
+        return send_by_tcp(using, fd, buffers, skip, flags);
     }
     if let Some(sent) = before_ring(using, fd, total - skip)? {
         return Ok(sent);
     }
     if end.out.back_at.load(Ordering::Relaxed) != 0 {
-        stored_error(using)?;
-        return send_by_tcp(fd, buffers, skip, flags);
+        return send_by_tcp(using, fd, buffers, skip, flags);
     }
     let ring = using.writer();
     let mut sent = 0;
@@ -302,11 +298,22 @@ fn try_send(
     }
 }
 
-fn send_by_tcp(fd: c_int, buffers: &[iovec], skip: usize, flags: c_int) -> Result<usize> {
+/// Sends before the ring, or after it. Caller: holder of `sending`.
+fn send_by_tcp(
+    using: &Use,
+    fd: c_int,
+    buffers: &[iovec],
+    skip: usize,
+    flags: c_int,
+) -> Result<usize> {
+    stored_error(using)?;
     let mut room = NO_BUFFERS;
     let kept = flags & (libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE);
     let flags = kept | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    sys::send_vector(fd, rest(buffers, skip, usize::MAX, &mut room), flags)
+    let sent = sys::send_vector(fd, rest(buffers, skip, usize::MAX, &mut room), flags)?;
+    let tcp_sent = &using.mine().own.tcp_sent;
+    tcp_sent.fetch_add(sent as u64, Ordering::AcqRel);
+    Ok(sent)
 }
 
 /// What stands against writing to the ring: an error, or an end for which `Some` bytes count as sent. Caller: holder of `sending`.
@@ -445,6 +452,8 @@ fn try_receive(
     {
         return Ok(received);
     }
+    // The bell that tells of the ring may have been taken just now: who reads from there has gone over, and is told of news by memory from now on.
+    is_carried(using, fd);
     let ring = using.reader();
     let read = || {
         ring.read(buffers, skip, how)
@@ -464,7 +473,7 @@ fn try_receive(
                 return Ok(demotion::from_stash(using, buffers, skip, how));
             }
             stored_error(using)?;
-            receive_by_tcp(fd, buffers, skip, usize::MAX, how)
+            receive_by_tcp(fd, buffers, skip, usize::MAX, how).or_else(|error| end_or(using, error))
         }
     }
 }
@@ -560,7 +569,10 @@ pub(crate) fn until_something(
             demotion::go_back(using, fd);
         }
         if demotion::is_behind(using) {
-            return demotion::after_ring(using, fd).map(|()| Found::Tcp);
+            return match demotion::after_ring(using, fd) {
+                Ok(()) => Ok(Found::Tcp),
+                Err(error) => end_or(using, error).map(|_| Found::End),
+            };
         }
         let has_ended = own.has_ended.load(Ordering::Acquire) != 0;
         if other.out.is_finished.load(Ordering::Acquire) != 0
@@ -653,7 +665,9 @@ pub(crate) fn progress(using: &Use) -> (u64, u32) {
 /// Something to be received, or an end.
 pub(crate) fn has_news(using: &Use) -> bool {
     let (own, out) = (&using.mine().own, &using.theirs().out);
-    using.reader().unread() != Ok(0)
+    // What is left in a frozen ring comes by TCP.
+    let is_frozen = using.mine().inn.is_frozen.load(Ordering::Acquire) != 0;
+    (!is_frozen && using.reader().unread() != Ok(0))
         || out.is_finished.load(Ordering::Acquire) != 0
         || out.back_at.load(Ordering::Acquire) != 0
         || own.has_ended.load(Ordering::Acquire) != 0

@@ -55,6 +55,10 @@ pub(crate) struct Socket {
     /// Bytes by ring, sent and received, for `--explain`.
     pub(crate) sent: std::sync::atomic::AtomicU64,
     pub(crate) received: std::sync::atomic::AtomicU64,
+    /// How often the other end was told by a bell or woken, and calls have slept: here, so that threads do not wait for each other's counters.
+    pub(crate) bells: AtomicU32,
+    pub(crate) wakes: AtomicU32,
+    pub(crate) sleeps: AtomicU32,
     /// As a server: both addresses of the connection.
     pub(crate) pair: Locked<Option<Pair>>,
     /// Through a gateway: our end of the socket pair by which it and we wake each other; -1: the other end is of this host.
@@ -150,6 +154,7 @@ impl Socket {
         let Some(held) = self.held.with(Option::take) else {
             return;
         };
+        crate::explain::gather(self);
         let segment = held.get();
         segment.sockets[side][slot].store(std::ptr::null_mut(), Ordering::Release);
         let gateway = self.gateway.swap(-1, Ordering::AcqRel);
@@ -415,6 +420,9 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
             spin: crate::idle::Spin::new(),
             sent: std::sync::atomic::AtomicU64::new(0),
             received: std::sync::atomic::AtomicU64::new(0),
+            bells: AtomicU32::new(0),
+            wakes: AtomicU32::new(0),
+            sleeps: AtomicU32::new(0),
             gateway: AtomicI32::new(-1),
             began_ns: std::sync::atomic::AtomicU64::new(0),
             segment: AtomicPtr::new(std::ptr::null_mut()),

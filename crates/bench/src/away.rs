@@ -13,8 +13,9 @@ use tsumuji_node::{
     SendError, endpoint_from_env,
 };
 
-use crate::exchange::{self, ExchangeError, watch};
+use crate::exchange::ExchangeError;
 use crate::machine;
+use crate::processes::{self, watch};
 
 const DATA: Channel = Channel::ordered(0);
 const REPORT: Channel = Channel::ordered(1);
@@ -123,15 +124,10 @@ impl Handler for Laps {
     }
 }
 
-/// Measures once; `spec` is made by [`exchange::spec`].
+/// Measures once; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Away, ExchangeError> {
-    let mut launcher = exchange::start(spec, plan, security)?;
-    let options = Options {
-        security: security.clone(),
-        ..plan.options()
-    };
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    exchange::meet(&mut endpoint, &mut launcher)?;
+    let mut launcher = processes::start(spec, plan, security)?;
+    let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let message = vec![0x5a; plan.message_bytes];
     let (start, mut computed) = (Instant::now(), Duration::ZERO);
     let mut sending_us = Vec::new();

@@ -152,11 +152,11 @@ impl Ours {
         }
     }
 
-    /// Processor time of the busier of two waiting processes, as a share of a core. In hosts of a file only.
-    pub fn idle_share(&self) -> Result<f64, String> {
+    /// Processor time of the busier of two processes that wait for so many seconds, as a share of a core. In hosts of a file only.
+    pub fn idle_share(&self, seconds: u64) -> Result<f64, String> {
         let file = self.hosts_file.as_deref();
         let file = file.ok_or("waiting is measured between hosts")?;
-        let report = self.run_there(file, &["idle"])?;
+        let report = self.run_there(file, &["idle", "--seconds", &seconds.to_string()])?;
         let sides = report["cpu_share"].as_array();
         let shares = sides.into_iter().flatten().filter_map(Value::as_f64);
         let most = shares.reduce(f64::max);

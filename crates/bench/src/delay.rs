@@ -2,7 +2,7 @@
 //! 32, and sends it back, or on to a third node (out of its other port); up to which time does it keep pace?
 //!
 //! [`measure`] runs in the parent (node 0, the generator) and starts the server and the third node, which call [`serve`]. A message that finds no room at the moment when
-//! the line would carry it is not sent, and counted: nothing is lost unseen.
+//! the line would carry it is not sent, and counted: nothing is lost unseen. [`Setting`] sums up several rounds, [`Knee`] several times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,14 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::{
     Answers, Channel, ChannelOptions, Context, Delivery, Endpoint, Executor, ExecutorOptions,
-    ExecutorState, Handler, IdlePolicy, LaunchSpec, Launcher, NodeId, Options, Request, Security,
-    SendError, endpoint_from_env,
+    ExecutorState, Handler, LaunchSpec, Launcher, NodeId, Options, Request, Security, SendError,
+    endpoint_from_env,
 };
 
-use crate::exchange::{self, ExchangeError, watch};
+use crate::exchange::ExchangeError;
 use crate::machine;
+use crate::processes::{self, watch};
+use crate::stats::Rounds;
 use crate::sum32::by_name;
 
 /// Messages of a burst: as many as the paper's server receives at once.
@@ -34,6 +36,8 @@ const SINK: NodeId = NodeId(2);
 const DRAIN: Duration = Duration::from_secs(20);
 /// Bursts between two looks whether the other side lives.
 const BURSTS_PER_LOOK: u64 = 1 << 12;
+/// A server that answers this part of the line's messages in time keeps pace: the last are still on their way.
+const KEPT: f64 = 0.95;
 
 /// What the time is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,11 +88,7 @@ impl Plan {
 
     fn options(&self) -> Options {
         Options {
-            idle: if self.spin {
-                IdlePolicy::Spin
-            } else {
-                IdlePolicy::Adaptive
-            },
+            idle: processes::idle(self.spin),
             ..Options::default()
         }
     }
@@ -119,16 +119,89 @@ pub struct Delayed {
     pub lost: u64,
     /// Those that came, a second, while the line carried messages.
     pub per_second: f64,
+    /// The same as a part of the line's pace.
+    pub part: f64,
     /// The service was with workers at the end.
     pub with_workers: bool,
     /// How often it was moved.
     pub moves: u64,
 }
 
-impl Delayed {
-    /// Part of the line's pace that came while it carried messages.
-    pub fn part(&self, plan: &Plan) -> f64 {
-        self.per_second * plan.frame_ns() / 1e9
+/// One time, spent by one executor, in several rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// Bytes of a message.
+    pub size: usize,
+    /// Time that the server spends, in nanoseconds.
+    pub delay_ns: u64,
+    /// Who runs the service.
+    #[serde(with = "by_name")]
+    pub executor: Executor,
+    /// Part of the line's pace that came.
+    pub part: Rounds,
+    /// Messages that came, a second.
+    pub per_second: Rounds,
+    /// Messages of a round that there was no room for.
+    pub refused: Rounds,
+    /// Messages of a round that the server could not send on.
+    pub dropped: Rounds,
+    /// Messages that were lost, in all rounds.
+    pub lost: u64,
+    /// Rounds at whose end the service was with workers.
+    pub with_workers: usize,
+    /// Each round.
+    pub rounds: Vec<Delayed>,
+}
+
+impl Setting {
+    /// Sums up what was measured by this plan.
+    pub fn of(plan: &Plan, rounds: Vec<Delayed>) -> Self {
+        let over =
+            |value: fn(&Delayed) -> f64| Rounds::of(&rounds.iter().map(value).collect::<Vec<_>>());
+        Self {
+            size: plan.size,
+            delay_ns: plan.delay_ns,
+            executor: plan.executor,
+            part: over(|one| one.part),
+            per_second: over(|one| one.per_second),
+            refused: over(|one| one.refused as f64),
+            dropped: over(|one| one.dropped as f64),
+            lost: rounds.iter().map(|one| one.lost).sum(),
+            with_workers: rounds.iter().filter(|one| one.with_workers).count(),
+            rounds,
+        }
+    }
+}
+
+/// The longest time with which an executor keeps pace; `None`: with no time at all.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Knee {
+    /// Who runs the service.
+    #[serde(with = "by_name")]
+    pub executor: Executor,
+    /// By the medians.
+    pub knee_ns: Option<u64>,
+    /// In each round.
+    pub rounds_ns: Vec<Option<u64>>,
+}
+
+impl Knee {
+    /// That of the executor's settings among these, which have equally many rounds.
+    pub fn of(executor: Executor, settings: &[Setting]) -> Self {
+        let own = move || (settings.iter()).filter(move |one| one.executor == executor);
+        let longest = |part: &dyn Fn(&Setting) -> Option<f64>| {
+            let all = own().map(|one| (one.delay_ns, part(one)));
+            let kept = all.filter(|(_, part)| part.is_some_and(|part| part >= KEPT));
+            kept.map(|(delay_ns, _)| delay_ns).max()
+        };
+        let rounds = own().map(|one| one.rounds.len()).max().unwrap_or(0);
+        Self {
+            executor,
+            knee_ns: longest(&|one| Some(one.part.median)),
+            rounds_ns: (0..rounds)
+                .map(|round| longest(&|one| one.rounds.get(round).map(|one| one.part)))
+                .collect(),
+        }
     }
 }
 
@@ -160,22 +233,20 @@ impl Handler for Returns {
     }
 }
 
-/// Measures once; `spec` is made by [`exchange::spec`].
+/// Measures once; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(
     plan: &Plan,
     spec: LaunchSpec,
     security: &Security,
 ) -> Result<Delayed, ExchangeError> {
-    let mut launcher = exchange::start(spec, plan, security)?;
-    let _pinned = exchange::pin(plan.cpu_of(GENERATOR))?;
+    let mut launcher = processes::start(spec, plan, security)?;
+    let _pinned = processes::pin(plan.cpu_of(GENERATOR))?;
     let options = Options {
-        security: security.clone(),
         // What waits here is soon refused; the server's queue takes the answers to all that this one holds.
         send_queue_bytes: 256 << 10,
         ..plan.options()
     };
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    exchange::meet(&mut endpoint, &mut launcher)?;
+    let mut endpoint = processes::meet(&mut launcher, options, security)?;
     let message = vec![0x5a; plan.size];
     let mut returns = Returns::default();
     let (mut offered, mut refused, mut bursts) = (0, 0, 0_u64);
@@ -218,13 +289,15 @@ pub fn measure(
         returned = generator.came(plan)?;
     }
     let _ = generator.endpoint.close(Duration::from_millis(100));
+    let per_second = in_time as f64 / seconds;
     Ok(Delayed {
         offered,
         refused,
         returned,
         dropped: state.dropped,
         lost: sent - returned - state.dropped,
-        per_second: in_time as f64 / seconds,
+        per_second,
+        part: per_second * plan.frame_ns() / 1e9,
         with_workers: state.with_workers,
         moves: state.moves,
     })
@@ -281,7 +354,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         serve_messages(plan, &mut endpoint, Arc::clone(&dropped))?;
     }
     // After the executor: its workers take the other cores.
-    let _pinned = exchange::pin(plan.cpu_of(endpoint.me()))?;
+    let _pinned = processes::pin(plan.cpu_of(endpoint.me()))?;
     #[derive(Default)]
     struct Asked {
         asked: bool,
@@ -355,10 +428,8 @@ fn serve_messages<L: Link>(
 mod tests {
     use super::*;
 
-    /// The paper's knees are those of bursts of 32 at 10 Gbit/s.
-    #[test]
-    fn knees_follow_the_line() {
-        let plan = |size, per| Plan {
+    fn plan(size: usize, per: Per) -> Plan {
+        Plan {
             size,
             bits_per_second: 10_000_000_000,
             count: 1,
@@ -367,7 +438,12 @@ mod tests {
             executor: Executor::RunToCompletion,
             spin: true,
             two_ports: false,
-        };
+        }
+    }
+
+    /// The paper's knees are those of bursts of 32 at 10 Gbit/s.
+    #[test]
+    fn knees_follow_the_line() {
         assert!((plan(64, Per::Frame).predicted_knee_ns() - 67.2).abs() < 0.01);
         assert!((plan(64, Per::Burst).predicted_knee_ns() - 2150.4).abs() < 0.1);
         assert!((plan(128, Per::Burst).predicted_knee_ns() - 3788.8).abs() < 0.1);
@@ -375,5 +451,45 @@ mod tests {
         let read: Plan = serde_json::from_str(&text).unwrap();
         assert_eq!(read, plan(64, Per::Burst));
         assert!(serde_json::from_str::<crate::sum32::Plan>(&text).is_err());
+    }
+
+    /// The knee is that of the medians, those of single rounds stand beside it, and another executor's times do not count.
+    #[test]
+    fn knees_are_of_medians() {
+        let round = |part: f64| Delayed {
+            offered: 100,
+            refused: 4,
+            returned: 95,
+            dropped: 0,
+            lost: 1,
+            per_second: 1e6 * part,
+            part,
+            with_workers: part < 0.5,
+            moves: 0,
+        };
+        let setting = |delay_ns, executor, parts: [f64; 3]| {
+            let plan = Plan {
+                delay_ns,
+                executor,
+                ..plan(64, Per::Burst)
+            };
+            Setting::of(&plan, parts.map(round).to_vec())
+        };
+        let (rtc, pipeline) = (Executor::RunToCompletion, Executor::Pipeline);
+        let settings = [
+            setting(0, rtc, [1.0, 0.99, 0.98]),
+            setting(100, rtc, [0.96, 0.2, 0.97]),
+            setting(200, rtc, [0.96, 0.2, 0.3]),
+            setting(400, pipeline, [1.0; 3]),
+        ];
+        let knee = Knee::of(rtc, &settings);
+        assert_eq!(knee.knee_ns, Some(100));
+        assert_eq!(knee.rounds_ns, [Some(200), Some(0), Some(100)]);
+        assert_eq!(Knee::of(Executor::Adaptive, &settings).knee_ns, None);
+        let second = &settings[1];
+        assert_eq!((second.part.median, second.part.rounds), (0.96, 3));
+        assert_eq!((second.lost, second.with_workers), (3, 1));
+        let text = serde_json::to_string(second).unwrap();
+        assert!(text.contains(r#""executor":"rtc""#), "{text}");
     }
 }

@@ -1,7 +1,6 @@
 //! Our own ping-pong and burst between two processes over any link: reliable messages through the public endpoint.
 //!
-//! [`measure`] runs in the parent (node 0, the sender) and starts the other side by a [`Launcher`]; that process calls
-//! [`serve`]. Each side measures its own processor time over the same messages; the receiver reports by message.
+//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Each side measures its own processor time over the same messages; the receiver reports by message.
 //! Every measurement starts a fresh pair, so that nothing is carried over between them.
 
 use std::ffi::OsString;
@@ -11,19 +10,15 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Bytes, Channel, ChannelError, Context, Delivery, Endpoint, EndpointError, Handler,
-    IdlePolicy, LaunchError, LaunchSpec, Launcher, LinkSpec, MeetError, NodeId, OpenError, Options,
-    Security, SendError, Tuning, WorkerFailure, endpoint_from_env,
+    Bytes, ChannelError, Endpoint, EndpointError, LaunchError, LaunchSpec, LinkSpec, MeetError,
+    NodeId, OpenError, Options, Security, SendError, Tuning, WorkerFailure, endpoint_from_env,
 };
 
 use crate::ops::Sample;
+use crate::processes::{self, Arrivals, CONTROL, DATA, STALLED_AFTER, Watch, pin};
 use crate::stats::{HalfRtt, RoundTrips};
 use crate::{away, cpu, delay, machine, stop, sum32};
 
-/// Channel of the measured messages and of their answers.
-const DATA: Channel = Channel::ordered(0);
-/// Channel of the receiver's report.
-const REPORT: Channel = Channel::ordered(1);
 /// The sender of measured messages.
 const SENDER: NodeId = NodeId(0);
 /// The receiver of measured messages, if no other is asked for.
@@ -34,14 +29,8 @@ const WARM_UP: u64 = 200;
 const SHARED_BYTES: usize = 32 << 10;
 /// Round trips measured in front of a burst.
 const BURST_ROUND_TRIPS: u64 = 500;
-/// A measurement without any progress for this long is aborted.
-const STALLED_AFTER: Duration = Duration::from_secs(20);
-/// Less than what the other side waits for, which knows less.
-const MET_WITHIN: Duration = Duration::from_secs(15);
 /// An idling process wakes this often; the cost is too small to be measured.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// Polls between two checks of the clock and of the other process.
-const TURNS_PER_LOOK: u32 = 1 << 16;
 /// Bytes that a measurement moves by default; bounds how long large sizes take.
 const DEFAULT_BYTES: u64 = 512 << 20;
 
@@ -115,11 +104,7 @@ impl Plan {
         let usual = Options::default();
         let room = 2 * self.size;
         Options {
-            idle: if self.spin {
-                IdlePolicy::Spin
-            } else {
-                IdlePolicy::Adaptive
-            },
+            idle: processes::idle(self.spin),
             budget_bytes: usual.budget_bytes.max(room),
             // Data copied further ahead would be read back from memory that is half as fast (decision 0040).
             send_queue_bytes: (256 << 10).max(room),
@@ -260,44 +245,6 @@ pub enum ExchangeError {
     Report(#[from] serde_json::Error),
 }
 
-/// Counts arriving messages and keeps those that are needed.
-///
-/// Every message ends in memory of the receiving program, as with other libraries' `recv`: copied there out of its frame, or assembled there. A
-/// handler that only reads the borrowed frame would save that copy, and the benchmark would compare messages of one frame that nobody reads with
-/// larger ones that are copied.
-#[derive(Default)]
-struct Arrivals {
-    messages: u64,
-    copy: Vec<u8>,
-    report: Option<Vec<u8>>,
-    peer_dead: bool,
-}
-
-impl Handler for Arrivals {
-    #[inline]
-    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        let Delivery { channel, body, .. } = delivery;
-        if channel == REPORT {
-            self.report = Some(body.bytes().to_vec());
-            return;
-        }
-        self.messages += 1;
-        match body {
-            Body::Frame(bytes) => {
-                self.copy.clear();
-                self.copy.extend_from_slice(bytes);
-                std::hint::black_box(&mut self.copy);
-            }
-            Body::Whole(body) => drop(std::hint::black_box(body)),
-            Body::Posted(_) => {} // none is posted
-        }
-    }
-
-    fn peer_dead(&mut self, _: NodeId, _: usize) {
-        self.peer_dead = true;
-    }
-}
-
 /// One side of a measurement: an endpoint, its arrivals, and its way of waiting.
 struct Runner<L: Link> {
     endpoint: Endpoint<L>,
@@ -322,37 +269,10 @@ impl<L: Link> Runner<L> {
     #[inline]
     fn poll_until(
         &mut self,
-        watch: &mut impl FnMut() -> Result<(), ExchangeError>,
+        watch: Watch<'_>,
         done: impl Fn(&Arrivals) -> bool,
     ) -> Result<(), ExchangeError> {
-        let mut turns = 0_u32;
-        let mut watched: Option<(Instant, u64)> = None;
-        while !done(&self.arrivals) {
-            if self.spin {
-                self.endpoint.poll(&mut self.arrivals)?;
-                turns += 1;
-            } else {
-                self.endpoint
-                    .poll_wait(&mut self.arrivals, Duration::from_millis(100))?;
-                turns += TURNS_PER_LOOK / 8;
-            }
-            if turns >= TURNS_PER_LOOK {
-                turns = 0;
-                watch()?;
-                if self.arrivals.peer_dead && !done(&self.arrivals) {
-                    return Err(ExchangeError::PeerDead);
-                }
-                match watched {
-                    Some((since, count)) if count == self.arrivals.messages => {
-                        if since.elapsed() > STALLED_AFTER {
-                            return Err(ExchangeError::Stalled);
-                        }
-                    }
-                    _ => watched = Some((Instant::now(), self.arrivals.messages)),
-                }
-            }
-        }
-        Ok(())
+        (self.arrivals).poll_until(&mut self.endpoint, self.spin, watch, done)
     }
 
     /// Sends `count` messages and waits for the answer to each. Reads the clock at the same places as the other libraries' programs.
@@ -360,7 +280,7 @@ impl<L: Link> Runner<L> {
         &mut self,
         message: &[u8],
         count: u64,
-        watch: &mut impl FnMut() -> Result<(), ExchangeError>,
+        watch: Watch<'_>,
     ) -> Result<RoundTrips, ExchangeError> {
         let mut trips = RoundTrips::default();
         for _ in 0..count {
@@ -416,56 +336,10 @@ impl<L: Link> Runner<L> {
     }
 }
 
-pub(crate) fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
-    machine::pinned(cpu).map_err(|source| ExchangeError::Pin {
-        cpu: cpu.unwrap_or(0),
-        source,
-    })
-}
-
 /// The specification for [`measure`]: starts `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, node 1 of them
 /// is the receiver, and this process must be in the host of node 0.
 pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> LaunchSpec {
-    let mut spec = LaunchSpec::new(1, command.to_vec());
-    spec.hosts = hosts.cloned();
-    spec.link = link;
-    spec
-}
-
-/// Returns an error if the other side died or the user wants to stop.
-pub(crate) fn watch(launcher: &mut Launcher) -> Result<(), ExchangeError> {
-    match launcher.check() {
-        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
-        Some(failure) => Err(failure.into()),
-        None => Ok(()),
-    }
-}
-
-/// Waits until all nodes have met. Says for whom it waits, and what is known of the cause, if that takes long.
-pub(crate) fn meet<L: Link>(
-    endpoint: &mut Endpoint<L>,
-    launcher: &mut Launcher,
-) -> Result<(), ExchangeError> {
-    endpoint.meet(MET_WITHIN, |missing| {
-        if let Some(missing) = missing {
-            eprintln!("waiting for {missing}");
-        }
-        watch(launcher)
-    })
-}
-
-/// Starts the other side with its plan.
-pub(crate) fn start(
-    mut spec: LaunchSpec,
-    plan: &impl Serialize,
-    security: &Security,
-) -> Result<Launcher, ExchangeError> {
-    spec.command.push(serde_json::to_string(plan)?.into());
-    spec.env.extend(security.env());
-    spec.with_self = true;
-    spec.name_prefix = "receiver".to_owned();
-    spec.self_name = "sender".to_owned();
-    Ok(Launcher::start(spec)?)
+    processes::spec(1, link, hosts, command, ["receiver", "sender"])
 }
 
 /// Measures once.
@@ -475,17 +349,12 @@ pub fn measure(
     security: &Security,
 ) -> Result<Measured, ExchangeError> {
     let link = spec.link;
-    let mut launcher = start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, plan, security)?;
     // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(SENDER))?;
-    let options = Options {
-        security: security.clone(),
-        ..plan.options()
-    };
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    meet(&mut endpoint, &mut launcher)?;
+    let endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let mut runner = Runner::new(endpoint, plan);
-    let mut watch = || watch(&mut launcher);
+    let mut watch = || processes::watch(&mut launcher);
     let message = vec![0x5a; plan.size];
 
     runner.ask(&message, WARM_UP.min(plan.iterations), &mut watch)?;
@@ -518,7 +387,7 @@ pub fn measure(
                 }
             }
             drop(batch);
-            runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
+            runner.poll_until(&mut watch, |arrivals| !arrivals.reports.is_empty())?;
             (
                 trips,
                 machine::process_cpu() - cpu,
@@ -533,9 +402,9 @@ pub fn measure(
             (RoundTrips::default(), cpu, span, 1)
         }
     };
-    runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
-    let receiver: Side =
-        serde_json::from_slice(runner.arrivals.report.as_deref().unwrap_or_default())?;
+    runner.poll_until(&mut watch, |arrivals| !arrivals.reports.is_empty())?;
+    let report = runner.arrivals.reports.pop().unwrap_or_default();
+    let receiver: Side = serde_json::from_slice(&report)?;
     let sender = Side::new(cpu, crossed, plan.size);
     let retransmitted_frames = runner
         .endpoint
@@ -609,7 +478,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
         }
     };
     let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;
-    runner.endpoint.send(SENDER, REPORT, &report)?;
+    runner.endpoint.send(SENDER, CONTROL, &report)?;
     match runner.endpoint.flush(Duration::from_secs(5)) {
         // The sender has its report and has left: its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}

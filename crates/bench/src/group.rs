@@ -1,6 +1,6 @@
 //! Our own operations among several processes: gather, scatter, broadcast, and the other collectives.
 //!
-//! [`measure`] runs in the parent (node 0, the root) and starts the others by a [`Launcher`]; those call [`serve`]. Every phase begins when all have
+//! [`measure`] runs in the parent (node 0, the root) and starts the others, which call [`serve`]. Every phase begins when all have
 //! sent that they are ready and the root has sent go, and ends as in the peers' programs: a gather, of plain messages, when the root has all
 //! messages; collective operations behind a barrier.
 //!
@@ -15,29 +15,17 @@ use tsumuji_collective::{Collectives, Group, Op as Fold};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
-    LinkSpec, NodeId, Options, Pace, Security, endpoint_from_env,
+    Endpoint, LaunchSpec, LinkSpec, NodeId, Options, Pace, Security, endpoint_from_env,
 };
 
-use crate::exchange::{ExchangeError, meet, watch};
+use crate::exchange::ExchangeError;
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
+use crate::processes::{self, Arrivals, CONTROL, DATA, LOOK, READY, Watch, pin};
 
-/// Channel of the measured messages.
-const DATA: Channel = Channel::ordered(0);
-/// Channel of ready and go (a byte each), and of the report.
-const CONTROL: Channel = Channel::ordered(1);
-/// To the root: ready; from the root: go.
-const READY: &[u8] = b"r";
 const ROOT: NodeId = NodeId(0);
 /// Repetitions before anything is measured.
 const WARM_UP: u64 = 3;
-/// A measurement without any progress for this long is aborted.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// Polls of a spinning loop between two checks of the clock and of the other processes.
-const TURNS_PER_LOOK: u32 = 1 << 16;
-/// Longest wait for a message between two checks of the other processes.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// One measurement, as it is passed to the other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,11 +68,7 @@ impl Plan {
         let usual = Options::default();
         let room = 2 * self.size;
         Options {
-            idle: if self.spins() {
-                IdlePolicy::Spin
-            } else {
-                IdlePolicy::Adaptive
-            },
+            idle: processes::idle(self.spins()),
             budget_bytes: usual.budget_bytes.max(room * self.nodes),
             send_queue_bytes: usual.send_queue_bytes.max(room),
             pace: if self.slow_write {
@@ -103,44 +87,6 @@ struct Report {
     cpu_seconds: f64,
     receive_drops: u64,
     retransmitted_frames: u64,
-}
-
-/// Counts arriving messages. Data end in memory of this program, as with other libraries' `recv`.
-#[derive(Default)]
-struct Arrivals {
-    messages: u64,
-    ready: u64,
-    copy: Vec<u8>,
-    reports: Vec<Vec<u8>>,
-    dead: Option<NodeId>,
-}
-
-impl Handler for Arrivals {
-    #[inline]
-    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        let Delivery { channel, body, .. } = delivery;
-        if channel == CONTROL {
-            match body.bytes() {
-                READY => self.ready += 1,
-                report => self.reports.push(report.to_vec()),
-            }
-            return;
-        }
-        self.messages += 1;
-        match body {
-            Body::Frame(bytes) => {
-                self.copy.clear();
-                self.copy.extend_from_slice(bytes);
-                std::hint::black_box(&mut self.copy);
-            }
-            Body::Whole(body) => drop(std::hint::black_box(body)),
-            Body::Posted(_) => {} // none is posted
-        }
-    }
-
-    fn peer_dead(&mut self, peer: NodeId, _: usize) {
-        self.dead = Some(peer);
-    }
 }
 
 /// One node: its endpoint, its arrivals, and its way of waiting.
@@ -223,31 +169,7 @@ impl<L: Link> Member<L> {
         watch: Watch<'_>,
         done: impl Fn(&Arrivals) -> bool,
     ) -> Result<(), ExchangeError> {
-        let (mut turns, mut since) = (0_u32, Instant::now());
-        let mut seen = (self.arrivals.messages, self.arrivals.ready);
-        while !done(&self.arrivals) {
-            if self.plan.spins() {
-                self.endpoint.poll(&mut self.arrivals)?;
-                turns += 1;
-            } else {
-                self.endpoint.poll_wait(&mut self.arrivals, LOOK)?;
-                turns += TURNS_PER_LOOK / 8;
-            }
-            if turns >= TURNS_PER_LOOK {
-                turns = 0;
-                watch()?;
-                if self.arrivals.dead.is_some() && !done(&self.arrivals) {
-                    return Err(ExchangeError::PeerDead);
-                }
-                let now = (self.arrivals.messages, self.arrivals.ready);
-                if now != seen {
-                    (seen, since) = (now, Instant::now());
-                } else if since.elapsed() > STALLED_AFTER {
-                    return Err(ExchangeError::Stalled);
-                }
-            }
-        }
-        Ok(())
+        (self.arrivals).poll_until(&mut self.endpoint, self.plan.spins(), watch, done)
     }
 
     fn await_messages(&mut self, count: u64, watch: Watch<'_>) -> Result<(), ExchangeError> {
@@ -372,9 +294,6 @@ impl<L: Link> Member<L> {
     }
 }
 
-/// Checks whether the other processes still run.
-type Watch<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
-
 /// Datagrams that this host's kernel dropped because a socket's buffer was full; counted over all sockets, so nothing else should run.
 fn kernel_drops(link: &str) -> u64 {
     if link != "udp" {
@@ -402,34 +321,21 @@ pub fn spec(
     hosts: Option<&Hosts>,
     command: &[OsString],
 ) -> LaunchSpec {
-    let mut spec = LaunchSpec::new(plan.nodes - 1, command.to_vec());
-    spec.hosts = hosts.cloned();
-    spec.link = link;
-    spec
+    processes::spec(plan.nodes - 1, link, hosts, command, ["node", "root"])
 }
 
 /// Measures once. At least two nodes.
 pub fn measure(
     plan: &Plan,
-    mut spec: LaunchSpec,
+    spec: LaunchSpec,
     security: &Security,
 ) -> Result<Sample, ExchangeError> {
-    spec.command.push(serde_json::to_string(plan)?.into());
-    spec.env.extend(security.env());
-    spec.with_self = true;
-    spec.name_prefix = "node".to_owned();
-    spec.self_name = "root".to_owned();
-    let mut launcher = Launcher::start(spec)?;
+    let mut launcher = processes::start(spec, plan, security)?;
     // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(ROOT))?;
-    let options = Options {
-        security: security.clone(),
-        ..plan.options()
-    };
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    meet(&mut endpoint, &mut launcher)?;
+    let endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let mut member = Member::new(endpoint, *plan)?;
-    let mut watch = || watch(&mut launcher);
+    let mut watch = || processes::watch(&mut launcher);
     let (span, cpu) = member.run(&mut watch)?;
     let others = plan.nodes - 1;
     member.poll_until(&mut watch, |arrivals| arrivals.reports.len() >= others)?;
@@ -465,13 +371,6 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     member.poll_until(&mut || Ok(()), |arrivals| arrivals.ready >= awaited)?;
     let _ = member.endpoint.close(Duration::from_secs(1));
     Ok(())
-}
-
-fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
-    machine::pinned(cpu).map_err(|source| ExchangeError::Pin {
-        cpu: cpu.unwrap_or(0),
-        source,
-    })
 }
 
 #[cfg(test)]

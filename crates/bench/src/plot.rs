@@ -1,5 +1,7 @@
 //! Plots as SVG: message size against time or throughput, both logarithmic; and values that fall as time passes.
 
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::data::float::FloatPrettyPrinter;
 use plotters::prelude::*;
 
 use crate::stats::size_name;
@@ -40,74 +42,40 @@ pub enum PlotError {
     Drawing(String),
 }
 
-/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic.
-pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
-    let drawable = |&(x, y): &(f64, f64)| x >= 0.0 && y > 0.0 && x.is_finite() && y.is_finite();
-    let points = lines.iter().flat_map(|line| &line.points);
-    let points: Vec<(f64, f64)> = points.copied().filter(drawable).collect();
-    if points.is_empty() {
-        return Err(PlotError::Empty);
-    }
-    let last = points.iter().fold(0.0_f64, |last, point| last.max(point.0));
-    let least = points
-        .iter()
-        .fold(f64::MAX, |least, point| least.min(point.1));
-    let most = points.iter().fold(0.0_f64, |most, point| most.max(point.1));
-    let mut text = String::new();
-    draw_over_time(&mut text, title, unit, lines, (last, least, most), drawable)
-        .map_err(|error| PlotError::Drawing(error.to_string()))?;
-    Ok(text)
+/// Ticks are sums: their last digits are none.
+const SECONDS: FloatPrettyPrinter = FloatPrettyPrinter {
+    allow_scientific: false,
+    min_decimal: 1,
+    max_decimal: 5,
+};
+
+/// The name of an axis, and how its values are written.
+type Axis<'a> = (&'a str, &'a dyn Fn(&f64) -> String);
+
+/// A plot whose heights are logarithmic.
+struct Plot<'a> {
+    title: &'a str,
+    x: Axis<'a>,
+    y: Axis<'a>,
+    lines: &'a [Line],
+    /// Whether the axes have a place for a point.
+    drawable: fn(&(f64, f64)) -> bool,
+    legend: SeriesLabelPosition,
 }
 
-fn draw_over_time(
-    text: &mut String,
-    title: &str,
-    unit: &str,
-    lines: &[Line],
-    (last, least, most): (f64, f64, f64),
-    drawable: impl Fn(&(f64, f64)) -> bool,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE_PIXELS).into_drawing_area();
-    area.fill(&WHITE)?;
+/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic.
+pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
+    let plot = Plot {
+        title,
+        x: ("seconds", &|second| SECONDS.print(*second)),
+        y: (unit, &|value| format!("{value:e}")),
+        lines,
+        drawable: |&(x, y)| x >= 0.0 && y > 0.0 && x.is_finite() && y.is_finite(),
+        legend: SeriesLabelPosition::UpperRight, // free: what is drawn falls
+    };
+    let (_, last) = plot.ends(|point| point.0)?;
     // A single moment needs room beside it, too.
-    let x = 0.0..last.max(f64::MIN_POSITIVE) * 1.05;
-    let y = 10_f64.powf(least.log10().floor())..most * 2.0;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, (FONT, 22))
-        .margin(14)
-        .x_label_area_size(56)
-        .y_label_area_size(84)
-        .build_cartesian_2d(x, y.log_scale())?;
-    chart
-        .configure_mesh()
-        .x_desc("seconds")
-        .y_desc(unit)
-        .y_label_formatter(&|value| format!("{value:e}"))
-        .light_line_style(RGBColor(235, 235, 235))
-        .label_style((FONT, TEXT_PIXELS))
-        .axis_desc_style((FONT, TEXT_PIXELS + 2))
-        .draw()?;
-    for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
-        let points: Vec<_> = line.points.iter().copied().filter(&drawable).collect();
-        let style = color.stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), style))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
-        let dots = points
-            .iter()
-            .map(|&point| Circle::new(point, 3, color.filled()));
-        chart.draw_series(dots)?;
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight) // free: what is drawn falls
-        .label_font((FONT, TEXT_PIXELS))
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
-    area.present()?;
-    Ok(())
+    plot.svg(0.0..last.max(f64::MIN_POSITIVE) * 1.05)
 }
 
 /// Draws lines over message sizes. `unit` is that of the heights.
@@ -123,89 +91,96 @@ pub fn over_counts(
     unit: &str,
     lines: &[Line],
 ) -> Result<String, PlotError> {
-    over(
-        title,
-        (counted, &|count| format!("{}", count.round())),
-        unit,
-        lines,
-    )
+    let count = |count: &f64| count.round().to_string();
+    over(title, (counted, &count), unit, lines)
 }
 
-/// The name of the horizontal axis, and how its values are written.
-type Axis<'a> = (&'a str, &'a dyn Fn(&f64) -> String);
+fn over(title: &str, x: Axis<'_>, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
+    let plot = Plot {
+        title,
+        x,
+        y: (unit, &|value| value.to_string()), // powers of ten, without needless zeros
+        lines,
+        drawable: |&(x, y)| x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite(),
+        legend: SeriesLabelPosition::LowerRight, // free: time and throughput both grow with size
+    };
+    let (least, most) = plot.ends(|point| point.0)?;
+    // A single point needs room around it, too.
+    plot.svg((least / 1.2..most * 1.2).log_scale().base(2.0))
+}
 
-fn over(title: &str, axis: Axis<'_>, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
-    let drawable = |&(x, y): &(f64, f64)| x > 0.0 && y > 0.0 && x.is_finite() && y.is_finite();
-    let points = || lines.iter().flat_map(|line| &line.points).copied();
-    let ends = |pick: fn((f64, f64)) -> f64| {
-        let values = points().filter(|point| drawable(point)).map(pick);
-        values.fold(None, |ends: Option<(f64, f64)>, value| {
+impl Plot<'_> {
+    /// Least and largest value of the points that are drawn.
+    fn ends(&self, pick: fn((f64, f64)) -> f64) -> Result<(f64, f64), PlotError> {
+        let points = self.lines.iter().flat_map(|line| &line.points).copied();
+        let values = points.filter(self.drawable).map(pick);
+        let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
             let (least, most) = ends.unwrap_or((value, value));
             Some((least.min(value), most.max(value)))
-        })
-    };
-    let (Some(x), Some(y)) = (ends(|point| point.0), ends(|point| point.1)) else {
-        return Err(PlotError::Empty);
-    };
-    let mut text = String::new();
-    draw(&mut text, title, axis, unit, lines, (x, y), drawable)
-        .map_err(|error| PlotError::Drawing(error.to_string()))?;
-    Ok(text)
-}
-
-fn draw(
-    text: &mut String,
-    title: &str,
-    axis: Axis<'_>,
-    unit: &str,
-    lines: &[Line],
-    ((x_least, x_most), (y_least, y_most)): ((f64, f64), (f64, f64)),
-    drawable: impl Fn(&(f64, f64)) -> bool,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE_PIXELS).into_drawing_area();
-    area.fill(&WHITE)?;
-    // A single point needs room around it, too.
-    let (x, y) = (
-        x_least / 1.2..x_most * 1.2,
-        10_f64.powf(y_least.log10().floor())..y_most * 2.0,
-    );
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, (FONT, 22))
-        .margin(14)
-        .x_label_area_size(56)
-        .y_label_area_size(84)
-        .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
-    chart
-        .configure_mesh()
-        .x_desc(axis.0)
-        .y_desc(unit)
-        .x_label_formatter(axis.1)
-        .y_label_formatter(&|value| value.to_string()) // powers of ten, without needless zeros
-        .light_line_style(RGBColor(235, 235, 235))
-        .label_style((FONT, TEXT_PIXELS))
-        .axis_desc_style((FONT, TEXT_PIXELS + 2))
-        .draw()?;
-    for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
-        let points: Vec<_> = line.points.iter().copied().filter(&drawable).collect();
-        let style = color.stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), style))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
-        let dots = points
-            .iter()
-            .map(|&point| Circle::new(point, 3, color.filled()));
-        chart.draw_series(dots)?;
+        });
+        ends.ok_or(PlotError::Empty)
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight) // free: time and throughput both grow with size
-        .label_font((FONT, TEXT_PIXELS))
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
-    area.present()?;
-    Ok(())
+
+    /// The drawing, with this horizontal axis.
+    fn svg<X: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+        &self,
+        x: impl AsRangedCoord<CoordDescType = X, Value = f64>,
+    ) -> Result<String, PlotError> {
+        let ends = self.ends(|point| point.1)?;
+        let mut text = String::new();
+        self.draw(&mut text, x, ends)
+            .map_err(|error| PlotError::Drawing(error.to_string()))?;
+        Ok(text)
+    }
+
+    fn draw<X: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+        &self,
+        text: &mut String,
+        x: impl AsRangedCoord<CoordDescType = X, Value = f64>,
+        (least, most): (f64, f64),
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let area = SVGBackend::with_string(text, SIZE_PIXELS).into_drawing_area();
+        area.fill(&WHITE)?;
+        let y = 10_f64.powf(least.log10().floor())..most * 2.0;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(self.title, (FONT, 22))
+            .margin(14)
+            .x_label_area_size(56)
+            .y_label_area_size(84)
+            .build_cartesian_2d(x, y.log_scale())?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x.0)
+            .y_desc(self.y.0)
+            .x_label_formatter(self.x.1)
+            .y_label_formatter(self.y.1)
+            .light_line_style(RGBColor(235, 235, 235))
+            .label_style((FONT, TEXT_PIXELS))
+            .axis_desc_style((FONT, TEXT_PIXELS + 2))
+            .draw()?;
+        for (line, color) in self.lines.iter().zip(COLORS.iter().cycle()) {
+            let points = line.points.iter().copied().filter(self.drawable);
+            let points: Vec<_> = points.collect();
+            let style = color.stroke_width(2);
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), style))?
+                .label(&line.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+            let dots = points
+                .iter()
+                .map(|&point| Circle::new(point, 3, color.filled()));
+            chart.draw_series(dots)?;
+        }
+        chart
+            .configure_series_labels()
+            .position(self.legend.clone())
+            .label_font((FONT, TEXT_PIXELS))
+            .background_style(WHITE.mix(0.85))
+            .border_style(RGBColor(200, 200, 200))
+            .draw()?;
+        area.present()?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

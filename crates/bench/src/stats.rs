@@ -86,7 +86,7 @@ impl Rounds {
     }
 
     /// Half of [`Rounds::spread_percent`] as tables show it; a dash for one round.
-    pub(crate) fn half_spread(&self) -> String {
+    pub fn half_spread(&self) -> String {
         if self.rounds > 1 {
             format!("{:.0}", self.spread_percent() / 2.0)
         } else {

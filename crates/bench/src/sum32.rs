@@ -1,23 +1,27 @@
 //! The paper's sum of 32 values (L2RTC, figure 12): a client sends 64 bytes, the server adds up the 32 numbers in them, as often as asked, and
 //! answers with the sum. Messages of ours, served by an executor, and TCP between the same places.
 //!
-//! [`measure`] runs in the parent (node 0, the client) and starts the server, which calls [`serve`]. [`tcp`] runs both ends in this process, each on
-//! its core. Every answer is checked.
+//! [`measure`] runs in the parent (node 0, the client) and starts the server, which calls [`serve`]. [`tcp()`] runs both ends in this process, each on
+//! its core. Every answer is checked. [`verdict`] judges the adaptive executor.
+
+pub mod verdict;
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
     Answers, Channel, ChannelOptions, Context, Delivery, Executor, ExecutorOptions, Handler,
-    IdlePolicy, LaunchSpec, NodeId, Options, Request, Security, endpoint_from_env,
+    LaunchSpec, NodeId, Options, Request, Security, endpoint_from_env,
 };
 
-use crate::exchange::{self, ExchangeError, watch};
+use crate::exchange::ExchangeError;
 use crate::limits::place::Place;
-use crate::limits::{pin_to, relax};
+use crate::limits::{pin_to, relax, tcp};
 use crate::machine;
+use crate::processes::{self, watch};
 
 /// Numbers of a request, and its bytes.
 pub const NUMBERS: usize = 32;
@@ -107,11 +111,7 @@ pub(crate) mod by_name {
 impl Plan {
     fn options(&self) -> Options {
         Options {
-            idle: if self.spin {
-                IdlePolicy::Spin
-            } else {
-                IdlePolicy::Adaptive
-            },
+            idle: processes::idle(self.spin),
             ..Options::default()
         }
     }
@@ -212,17 +212,12 @@ impl Handler for Count {
     }
 }
 
-/// Measures sums a second by messages; `spec` is made by [`exchange::spec`].
+/// Measures sums a second by messages; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64, ExchangeError> {
-    let mut launcher = exchange::start(spec, plan, security)?;
-    let _pinned = exchange::pin(plan.cpu_of(0))?;
-    let options = Options {
-        security: security.clone(),
-        ..plan.options()
-    };
-    let mut endpoint = launcher.endpoint(options, None, None)?;
+    let mut launcher = processes::start(spec, plan, security)?;
+    let _pinned = processes::pin(plan.cpu_of(0))?;
+    let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
-    exchange::meet(&mut endpoint, &mut launcher)?;
     let mut count = Count::new(plan);
     let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
     let (mut seen, mut moved) = (0, Instant::now());
@@ -281,7 +276,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     };
     endpoint.serve(CHANNEL, ChannelOptions::default(), executor, service)?;
     // After the executor: its workers take the other cores.
-    let _pinned = exchange::pin(plan.cpu_of(1))?;
+    let _pinned = processes::pin(plan.cpu_of(1))?;
     let client = NodeId(0);
     struct Nothing;
     impl Handler for Nothing {
@@ -297,6 +292,11 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         }
     }
     Ok(())
+}
+
+/// Name of an executor of ours in tables.
+pub fn ours(executor: Executor) -> String {
+    format!("ours, {executor}")
 }
 
 /// How a program uses TCP.
@@ -326,7 +326,11 @@ impl Tcp {
 
 /// Sums a second by TCP between two places; both ends spin.
 pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
-    let (client, server) = connection(places, how)?;
+    let (client, server) = tcp::connection(&places[0], &places[1])?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(how != Tcp::Plain)?;
+        stream.set_nonblocking(true)?;
+    }
     let cpus = machine::two_cpus();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -392,28 +396,12 @@ fn ask(plan: &Plan, mut end: End, stop: &AtomicBool) -> io::Result<f64> {
     }
 }
 
-fn connection(
-    [client, server]: &[Place; 2],
-    how: Tcp,
-) -> io::Result<(std::net::TcpStream, std::net::TcpStream)> {
-    let ip = server.ip;
-    let listener = server.enter(move || std::net::TcpListener::bind((ip, 0)))?;
-    let addr = listener.local_addr()?;
-    let client = client.enter(move || std::net::TcpStream::connect(addr))?;
-    let (server, _) = listener.accept()?;
-    for stream in [&client, &server] {
-        stream.set_nodelay(how != Tcp::Plain)?;
-        stream.set_nonblocking(true)?;
-    }
-    Ok((client, server))
-}
-
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// One end of a TCP connection with messages of one length.
 struct End {
-    stream: std::net::TcpStream,
+    stream: TcpStream,
     is_batched: bool,
     message_bytes: usize,
     input: Vec<u8>,
@@ -422,12 +410,7 @@ struct End {
 }
 
 impl End {
-    fn new(
-        stream: std::net::TcpStream,
-        how: Tcp,
-        message_bytes: usize,
-        cpus: Option<[usize; 2]>,
-    ) -> Self {
+    fn new(stream: TcpStream, how: Tcp, message_bytes: usize, cpus: Option<[usize; 2]>) -> Self {
         Self {
             stream,
             is_batched: how == Tcp::Batched,
@@ -470,14 +453,10 @@ impl End {
     }
 
     fn push(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let mut sent = 0;
-        while sent < self.output.len() && !stop.load(Ordering::Relaxed) {
-            match self.stream.write(&self.output[sent..]) {
-                Ok(written) => sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => relax(self.cpus),
-                Err(error) => return Err(error),
-            }
-        }
+        let (stream, output) = (&mut self.stream, &self.output);
+        tcp::spin(stop, self.cpus, output.len(), |at| {
+            stream.write(&output[at..])
+        })?;
         self.output.clear();
         Ok(())
     }

@@ -118,8 +118,8 @@ pub fn find(
             &mut tuning.reference_bytes
         })?;
     } else {
-        search.boundary("lend_bytes", Kind::Pingpong, &LENT, |tuning| {
-            &mut tuning.lend_bytes
+        search.boundary("borrow_bytes", Kind::Pingpong, &LENT, |tuning| {
+            &mut tuning.borrow_bytes
         })?;
         let frames: Vec<usize> = FRAMES
             .into_iter()
@@ -135,8 +135,8 @@ pub fn find(
         })?;
     }
     let short = [(Kind::Burst, 64, 0), (Kind::Burst, 1 << 10, 0)];
-    search.values("turn_frames", &short, &TURNS, |tuning| {
-        &mut tuning.turn_frames
+    search.values("poll_frames", &short, &TURNS, |tuning| {
+        &mut tuning.poll_frames
     })?;
     // With one core nobody spins.
     if machine::two_cpus().is_some() {
@@ -427,7 +427,7 @@ mod tests {
     fn defaults_stay() {
         for link in ["shm", "udp"] {
             let found = simulated(
-                |plan, tuning| 10.0 + plan.size as f64 / 1e3 - tuning.turn_frames as f64 / 1e3,
+                |plan, tuning| 10.0 + plan.size as f64 / 1e3 - tuning.poll_frames as f64 / 1e3,
                 link,
             );
             assert_eq!(found.tuning, Tuning::default());

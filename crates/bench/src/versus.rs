@@ -55,6 +55,15 @@ impl Standing {
         }
     }
 
+    /// A contender that was not measured, and why.
+    pub(crate) fn failed(name: String, reason: String) -> Self {
+        Self {
+            name,
+            result: Err(reason),
+            values: Vec::new(),
+        }
+    }
+
     /// The median, NaN if there is none.
     pub fn median(&self) -> f64 {
         self.result

@@ -80,14 +80,14 @@ impl Default for ElementsTuner {
 impl ElementsTuner {
     /// `capacity`: elements that one frame holds, at least 1.
     pub fn new(setting: Elements, capacity: usize) -> Self {
-        let capacity = capacity.max(1);
-        let start = match setting {
-            Elements::Auto => START,
-            Elements::Fixed(count) => count.max(1),
+        let (start, capacity) = match setting {
+            Elements::Auto => (START, capacity.max(1)),
+            // Repairs, too, are frames of so many elements.
+            Elements::Fixed(count) => (count, count.clamp(1, capacity.max(1))),
         };
         Self {
             setting,
-            current: start.min(capacity),
+            current: start.clamp(1, capacity),
             capacity,
             compute_ns: 0,
             exchange_ns: 0,
@@ -109,7 +109,7 @@ impl ElementsTuner {
         self.current
     }
 
-    /// Elements that one frame holds at most.
+    /// Elements that one frame holds at most: those that are fixed, or what fits.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -91,6 +91,12 @@ fn repair_heals_a_lost_last_update() {
         owner.repair(&mut wire).unwrap();
         assert!(wire.0.len() <= before + 1, "one frame a call");
     }
+    let longest = wire.0.iter().map(|frame| frame.payload.len()).max();
+    assert_eq!(
+        longest,
+        Some(3 * size_of::<f64>()),
+        "as many elements as are fixed"
+    );
     wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
     assert_eq!(contents(&copy), contents(&owner));
     assert_eq!(copy.oldest(NodeId(0)), Some(Lap::FIRST));

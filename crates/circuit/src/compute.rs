@@ -1,14 +1,14 @@
 //! What a netlist asks for: its operating point, or one for each point of its sweep.
 //!
-//! The command line makes a [`Computation`]: equations, divided into parts; then runs it, which solves them by `newton`. Factors are made once for
-//! all points of a linear circuit.
+//! The command line makes a [`Computation`]: equations, divided into parts; then runs it, which solves them by `newton`. Threads compute the parts,
+//! or another team does ([`Computation::by`]). Factors are made once for all points of a linear circuit.
 
 use crate::equations::{Equations, EquationsError, Excitation};
 use crate::netlist::{Analysis, Netlist};
 use crate::newton::{NewtonError, Solver, Way};
-use crate::substructure::{Sizes, SolveError, Substructure};
+use crate::substructure::{Sizes, SolveError, Substructure, Team, Threads};
 use std::time::{Duration, Instant};
-use tsumuji_solve::system::memory;
+use tsumuji_numbers::memory;
 
 /// Why nothing was computed.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum ComputeError {
 /// Options of a computation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// Most parts, each of which has a thread.
+    /// Most parts, each of which has a thread or a process.
     pub parts: usize,
     /// Relative residual to reach.
     pub tolerance: f64,
@@ -65,6 +65,10 @@ pub struct Options {
 pub struct Outcome {
     /// Values of the swept source; empty for an operating point.
     pub swept: Vec<f64>,
+    /// The caller wanted to stop: only the first points of the sweep are there.
+    pub is_interrupted: bool,
+    /// Which worker was lost, and how: only the first points of the sweep are there.
+    pub lost: Option<String>,
     /// For each point the voltage of every node, in volts.
     pub voltages: Vec<Vec<f64>>,
     /// The largest relative residual of all points, from the circuit's equations.
@@ -85,12 +89,19 @@ pub struct Outcome {
     pub solve: Duration,
 }
 
-/// A computation whose equations are made.
+impl Outcome {
+    /// Whether all points are there.
+    pub fn is_whole(&self) -> bool {
+        !self.is_interrupted && self.lost.is_none()
+    }
+}
+
+/// A computation whose equations are made, and whose parts `T` computes.
 #[derive(Debug)]
-pub struct Computation<'a> {
+pub struct Computation<'a, T = Threads> {
     netlist: &'a Netlist,
     equations: Equations,
-    substructure: Substructure,
+    substructure: Substructure<T>,
     options: Options,
     points: Vec<Option<f64>>,
     prepare: Duration,
@@ -127,16 +138,43 @@ impl<'a> Computation<'a> {
         })
     }
 
+    /// The same computation, whose parts another team computes.
+    pub fn by<T: Team>(self, team: T) -> Computation<'a, T> {
+        Computation {
+            netlist: self.netlist,
+            equations: self.equations,
+            substructure: self.substructure.by(team),
+            options: self.options,
+            points: self.points,
+            prepare: self.prepare,
+        }
+    }
+}
+
+impl<T: Team> Computation<'_, T> {
+    /// Parts.
+    pub fn parts(&self) -> usize {
+        self.substructure.parts()
+    }
+
+    /// Points to compute.
+    pub fn points(&self) -> usize {
+        self.points.len()
+    }
+
     /// Unknowns of the equations.
     pub fn unknowns(&self) -> usize {
         self.equations.n()
     }
 
-    /// Solves them. `stop` is asked before each linear solution.
+    /// Solves them. `stop` is asked before each linear solution, and after each factorisation. Points that are done before an interrupt or the loss
+    /// of a worker are kept.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<Outcome, ComputeError> {
         let began = Instant::now();
         let mut outcome = Outcome {
             swept: self.points.iter().copied().flatten().collect(),
+            is_interrupted: false,
+            lost: None,
             voltages: Vec::with_capacity(self.points.len()),
             residual: 0.0,
             unknowns: self.equations.n(),
@@ -162,11 +200,28 @@ impl<'a> Computation<'a> {
                     let began = Instant::now();
                     outcome.sizes = self.substructure.factor(linear.matrix)?;
                     outcome.factor += began.elapsed();
+                    if stop() {
+                        return Err(Stopped::Asked);
+                    }
                 }
-                Ok(self.substructure.solve(linear.rhs, tolerance).x)
+                Ok(self.substructure.solve(linear.rhs, tolerance)?.x)
             });
-            let found =
-                found.map_err(|error| explain(error, &self.equations, self.netlist, point))?;
+            let has_points = !outcome.voltages.is_empty();
+            let found = match found {
+                Err(NewtonError::Linear(Stopped::Asked)) if has_points => {
+                    outcome.is_interrupted = true;
+                    break;
+                }
+                Err(NewtonError::Linear(Stopped::Failed(SolveError::Worker { what })))
+                    if has_points =>
+                {
+                    outcome.lost = Some(what);
+                    break;
+                }
+                found => {
+                    found.map_err(|error| explain(error, &self.equations, self.netlist, point))?
+                }
+            };
             // `max` would forget what is not a number.
             if !(found.residual <= outcome.residual || outcome.residual.is_nan()) {
                 outcome.residual = found.residual;
@@ -175,6 +230,7 @@ impl<'a> Computation<'a> {
             outcome.way = outcome.way.max(found.way);
             outcome.voltages.push(found.voltages);
         }
+        outcome.swept.truncate(outcome.voltages.len());
         outcome.solve = began.elapsed().saturating_sub(outcome.factor);
         Ok(outcome)
     }
@@ -188,7 +244,10 @@ enum Stopped {
 
 impl From<SolveError> for Stopped {
     fn from(error: SolveError) -> Self {
-        Self::Failed(error)
+        match error {
+            SolveError::Interrupted => Self::Asked,
+            error => Self::Failed(error),
+        }
     }
 }
 
@@ -234,4 +293,76 @@ fn check_memory(points: usize, nodes: usize) -> Result<(), ComputeError> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlist::{Limits, from_bytes};
+    use crate::substructure::{PartFactors, PartInput, PartOutput, fill_limit};
+
+    /// A team that is lost after so many substitutions.
+    struct LostAfter {
+        substitutions: usize,
+        parts: Vec<PartFactors>,
+    }
+
+    impl Team for LostAfter {
+        fn factor(&mut self, inputs: &[PartInput]) -> Result<Vec<PartOutput>, SolveError> {
+            let limit = fill_limit(inputs.len());
+            let made = inputs.iter().map(|input| input.factor(limit).unwrap());
+            let (parts, outputs): (Vec<_>, Vec<_>) = made.unzip();
+            self.parts = parts;
+            Ok(outputs)
+        }
+
+        fn forward(&mut self, interiors: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
+            let what = "worker 1 was lost".to_owned();
+            let left = self.substitutions.checked_sub(1);
+            self.substitutions = left.ok_or(SolveError::Worker { what })?;
+            let pairs = self.parts.iter_mut().zip(interiors);
+            Ok(pairs.map(|(part, b)| part.forward(b).unwrap()).collect())
+        }
+
+        fn backward(&mut self, borders: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
+            let pairs = self.parts.iter_mut().zip(&borders);
+            Ok(pairs.map(|(part, b)| part.backward(b).unwrap()).collect())
+        }
+    }
+
+    /// The loss of a worker leaves the points before it, and is an error where there are none.
+    #[test]
+    fn a_lost_worker_leaves_the_finished_points() {
+        let text = b"divider\nV1 in 0 1\nR1 in out 3k\nR2 out 0 1k\n.dc V1 1 5 1\n";
+        let limits = Limits {
+            memory_bytes: 1 << 20,
+            unfolded_bytes: 1 << 20,
+        };
+        let netlist = from_bytes("divider.sp", text, limits).unwrap();
+        let options = Options {
+            parts: 1,
+            tolerance: 1e-11,
+        };
+        let run = |substitutions| {
+            let parts = Vec::new();
+            let prepared = Computation::new(&netlist, options).unwrap();
+            let prepared = prepared.by(LostAfter {
+                substitutions,
+                parts,
+            });
+            prepared.run(|| false)
+        };
+        let whole = run(usize::MAX).unwrap();
+        assert!(whole.is_whole() && whole.voltages.len() == 5, "{whole:?}");
+        let kept = run(4).unwrap();
+        assert!(!kept.is_whole() && !kept.is_interrupted, "{kept:?}");
+        assert_eq!(kept.lost.as_deref(), Some("worker 1 was lost"));
+        let points = kept.voltages.len();
+        assert!((1..5).contains(&points), "{points} points");
+        assert_eq!(kept.swept, whole.swept[..points]);
+        assert_eq!(kept.voltages, whole.voltages[..points]);
+        let nothing = run(0);
+        let is_lost = matches!(nothing, Err(ComputeError::Solve(SolveError::Worker { .. })));
+        assert!(is_lost, "{nothing:?}");
+    }
 }

@@ -3,11 +3,12 @@
 //! - [`netlist`]: reads SPICE netlists.
 //! - [`equations`]: makes of them a sparse linear system with few unknowns, and gives voltages back.
 //! - [`newton`]: operating points of circuits with diodes, and sweeps of a source.
-//! - [`substructure`]: solves a sparse system in parts, by threads, through a Schur complement.
+//! - [`substructure`]: solves a sparse system in parts, through a Schur complement, by threads or another team.
+//! - [`remote`]: the same parts, computed by other processes.
 //! - [`compute`]: all of this for what a netlist asks for.
 //! - [`grid`]: makes power grids of any size.
 //!
-//! The command line calls `netlist` and `compute`. Transients, small-signal analysis and semiconductors other than diodes are left out.
+//! The command line calls `netlist`, `compute` and `remote`. Transients, small-signal analysis and semiconductors other than diodes are left out.
 
 pub mod compute;
 pub mod equations;
@@ -15,4 +16,5 @@ pub mod grid;
 pub mod names;
 pub mod netlist;
 pub mod newton;
+pub mod remote;
 pub mod substructure;

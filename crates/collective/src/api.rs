@@ -3,12 +3,10 @@
 //! Every member of the group makes the same calls in the same order. Lengths are in elements; a blocking call returns when this member's part is done
 //! and its buffers may be used again.
 
-use std::sync::Arc;
-
 use tsumuji_node::{Endpoint, Link};
 use zerocopy::IntoBytes;
 
-use crate::call::{After, Call, Source, Target};
+use crate::call::{After, Call, Source, Target, borrowed, bytes_of, need, owned, sum};
 use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
@@ -19,6 +17,10 @@ use crate::table::{Algorithm, Can, Operation, Question};
 
 /// Native broadcasts have offsets of 32 bits.
 const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
+
+/// Most memory that a member takes to combine the parts of a host's members; where it would take more, parts go directly. A table may choose
+/// `hosts` for long parts, too.
+const COMBINED_BYTES_MAX: usize = 16 << 20;
 
 /// Operation and algorithm as other members see them: the operation in the upper four bits, the algorithm in the lower.
 #[derive(Clone, Copy)]
@@ -49,30 +51,6 @@ struct Place {
     size: usize,
 }
 
-fn need(what: &'static str, given: usize, expected: usize) -> Result<(), CollectiveError> {
-    if given == expected {
-        return Ok(());
-    }
-    Err(CollectiveError::Length {
-        what,
-        given,
-        expected,
-    })
-}
-
-fn bytes_of<T>(counts: &[usize]) -> Vec<usize> {
-    counts
-        .iter()
-        .map(|count| count.saturating_mul(size_of::<T>()))
-        .collect()
-}
-
-fn sum(counts: &[usize]) -> usize {
-    counts
-        .iter()
-        .fold(0, |sum, count| sum.saturating_add(*count))
-}
-
 impl Collectives {
     /// The group's members by host, where several but not all share one.
     fn hosts(&self, group: Group) -> Option<&plan::Hosts> {
@@ -98,6 +76,14 @@ impl Collectives {
         Ok(place)
     }
 
+    /// The link by which the table is asked.
+    fn link<L: Link>(&self, endpoint: &Endpoint<L>, group: Group) -> &'static str {
+        let is_near = self
+            .index(group)
+            .is_some_and(|index| self.core.groups[index].is_near);
+        self.table.link_of(endpoint.link_name(), is_near)
+    }
+
     fn choose<L: Link>(
         &self,
         endpoint: &Endpoint<L>,
@@ -108,7 +94,7 @@ impl Collectives {
         let broadcast = endpoint.broadcasts() && bytes > 0 && bytes <= NATIVE_BYTES_MAX;
         self.table.choose(Question {
             operation,
-            link: endpoint.link_name(),
+            link: self.link(endpoint, group),
             can: Can {
                 broadcast,
                 hosts: self.hosts(group).is_some(),
@@ -116,6 +102,39 @@ impl Collectives {
             nodes,
             bytes: bytes as u64,
         })
+    }
+
+    /// The algorithm of an operation whose parts all have `len` bytes, on all members.
+    fn choose_for_parts<L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        (operation, group): (Operation, Group),
+        len: usize,
+    ) -> Result<Algorithm, CollectiveError> {
+        let size = self.place(group)?.size;
+        Ok(match self.choose(endpoint, (operation, group), size, len) {
+            Algorithm::Hosts if self.is_too_long_for_hosts((operation, group), len) => {
+                Algorithm::Flat
+            }
+            other => other,
+        })
+    }
+
+    /// Whether `len` bytes for each member are more than a host's leader combines.
+    pub(crate) fn is_too_long_for_hosts(
+        &self,
+        (operation, group): (Operation, Group),
+        len: usize,
+    ) -> bool {
+        let size = self.place(group).map_or(0, |place| place.size);
+        let copies = match (operation, self.hosts(group)) {
+            (Operation::AllToAll, Some(hosts)) => 3 * hosts.most(),
+            // Where ranks of a host are neighbours, parts are combined in the program's memory.
+            (Operation::AllGather, Some(hosts)) if !hosts.are_ordered() => 1,
+            (Operation::AllToAll | Operation::Gather | Operation::Scatter, _) => 1,
+            _ => 0,
+        };
+        len.saturating_mul(size).saturating_mul(copies) > COMBINED_BYTES_MAX
     }
 
     // The rest comes in groups: the blocking and non-blocking forms of an operation, then what they share.
@@ -213,11 +232,15 @@ impl Collectives {
         send: &[T],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let counts = vec![receive.len(); self.place(group)?.size];
-        self.scatter_v(endpoint, group, root, send, &counts, receive)
+        let len = size_of_val(receive);
+        let algorithm = self.choose_for_parts(endpoint, (Operation::Scatter, group), len)?;
+        let lens = vec![len; self.place(group)?.size];
+        let (source, target) = borrowed(send, receive);
+        let call = self.scatter_call(group, root, algorithm, &lens, source, target)?;
+        self.run(endpoint, group, call)
     }
 
-    /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored.
+    /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
     pub fn scatter_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -228,7 +251,8 @@ impl Collectives {
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
         let (source, target) = borrowed(send, receive);
-        let call = self.scatter_call(group, root, &bytes_of::<T>(counts), source, target)?;
+        let lens = bytes_of::<T>(counts);
+        let call = self.scatter_call(group, root, Algorithm::Flat, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -244,7 +268,7 @@ impl Collectives {
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let call = self.scatter_call(group, root, counts, source, target)?;
+        let call = self.scatter_call(group, root, Algorithm::Flat, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -252,6 +276,7 @@ impl Collectives {
         &self,
         group: Group,
         root: usize,
+        algorithm: Algorithm,
         lens: &[usize],
         input: Source<'b>,
         output: Target<'b>,
@@ -263,13 +288,12 @@ impl Collectives {
             need("send, in bytes,", input.bytes().len(), sum(lens))?;
             need("receive, in bytes,", own, lens[root])?;
         }
-        let plan = plan::scatter(rank, size, root, lens, own);
-        Ok(Call::moving(
-            code(Code::Scatter, Algorithm::Flat),
-            plan,
-            input,
-            output,
-        ))
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Hosts, Some(hosts)) => plan::scatter_hosts(hosts, rank, root, own),
+            _ => plan::scatter(rank, size, root, lens, own),
+        };
+        let code = code(Code::Scatter, algorithm);
+        Ok(Call::moving(code, plan, input, output))
     }
 
     /// The root receives each member's `send`, one behind the other in order of ranks; all have the same length. Except on the root `receive` is not
@@ -282,11 +306,15 @@ impl Collectives {
         send: &[T],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let counts = vec![send.len(); self.place(group)?.size];
-        self.gather_v(endpoint, group, root, send, receive, &counts)
+        let len = size_of_val(send);
+        let algorithm = self.choose_for_parts(endpoint, (Operation::Gather, group), len)?;
+        let lens = vec![len; self.place(group)?.size];
+        let (source, target) = borrowed(send, receive);
+        let call = self.gather_call(group, root, algorithm, &lens, source, target)?;
+        self.run(endpoint, group, call)
     }
 
-    /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored.
+    /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
     pub fn gather_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -297,7 +325,8 @@ impl Collectives {
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
         let (source, target) = borrowed(send, receive);
-        let call = self.gather_call(group, root, &bytes_of::<T>(counts), source, target)?;
+        let lens = bytes_of::<T>(counts);
+        let call = self.gather_call(group, root, Algorithm::Flat, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -313,7 +342,7 @@ impl Collectives {
         counts: &[usize],
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let call = self.gather_call(group, root, counts, source, target)?;
+        let call = self.gather_call(group, root, Algorithm::Flat, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -321,6 +350,7 @@ impl Collectives {
         &self,
         group: Group,
         root: usize,
+        algorithm: Algorithm,
         lens: &[usize],
         input: Source<'b>,
         output: Target<'b>,
@@ -332,13 +362,12 @@ impl Collectives {
             need("receive, in bytes,", output.bytes().len(), sum(lens))?;
             need("send, in bytes,", own, lens[root])?;
         }
-        let plan = plan::gather(rank, size, root, lens, own);
-        Ok(Call::moving(
-            code(Code::Gather, Algorithm::Flat),
-            plan,
-            input,
-            output,
-        ))
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Hosts, Some(hosts)) => plan::gather_hosts(hosts, rank, root, own),
+            _ => plan::gather(rank, size, root, lens, own),
+        };
+        let code = code(Code::Gather, algorithm);
+        Ok(Call::moving(code, plan, input, output))
     }
 
     /// Every member receives each member's `send`, one behind the other in order of ranks; all have the same length.
@@ -395,17 +424,22 @@ impl Collectives {
         need("send, in bytes,", input.bytes().len(), lens[rank])?;
         need("receive, in bytes,", output.bytes().len(), sum(lens))?;
         let longest = lens.iter().copied().max().unwrap_or(0);
-        let algorithm = self.choose(endpoint, (Operation::AllGather, group), size, longest);
-        let plan = match algorithm {
-            Algorithm::Flat => plan::all_gather_direct(rank, size, lens),
+        let hosts = self.hosts(group);
+        // Where ranks of a host are neighbours, parts are combined in the program's memory.
+        let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
+        let algorithm = match self.choose(endpoint, (Operation::AllGather, group), size, longest) {
+            Algorithm::Hosts if !is_ordered && sum(lens) > COMBINED_BYTES_MAX => Algorithm::Ring,
+            other => other,
+        };
+        let plan = match (algorithm, hosts) {
+            (Algorithm::Hosts, Some(hosts)) => {
+                plan::all_gather_hosts(hosts, rank, lens, longest > EAGER_BYTES)
+            }
+            (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
             _ => plan::all_gather_ring(rank, size, lens),
         };
-        Ok(Call::moving(
-            code(Code::AllGather, algorithm),
-            plan,
-            input,
-            output,
-        ))
+        let code = code(Code::AllGather, algorithm);
+        Ok(Call::moving(code, plan, input, output))
     }
 
     /// The root receives the result of `op` over all members' `send`, element by element. Except on the root `receive` is not used and may be empty.
@@ -535,7 +569,9 @@ impl Collectives {
         let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
         let algorithm = match algorithm {
             Algorithm::Hosts if !op.commutative && !is_ordered => Algorithm::Tree,
-            Algorithm::Ring if !op.commutative && endpoint.link_name() == "shm" => Algorithm::Tree,
+            Algorithm::Ring if !op.commutative && self.link(endpoint, group) == "shm" => {
+                Algorithm::Tree
+            }
             Algorithm::Ring if !op.commutative => Algorithm::Chain,
             other => other,
         };
@@ -568,11 +604,50 @@ impl Collectives {
         let size = self.place(group)?.size;
         need("receive", receive.len(), send.len())?;
         need("send", send.len(), send.len() / size * size)?;
-        let counts = vec![send.len() / size; size];
-        self.all_to_all_v(endpoint, group, send, &counts, receive, &counts)
+        let (source, target) = borrowed(send, receive);
+        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        self.run(endpoint, group, call)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair.
+    /// Non-blocking [`all_to_all`](Self::all_to_all).
+    pub fn start_all_to_all<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        receive: M,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn equal_all_to_all_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        let bytes = input.bytes().len();
+        need("receive, in bytes,", output.bytes().len(), bytes)?;
+        need("send, in bytes,", bytes, bytes / size * size)?;
+        let len = bytes / size;
+        let algorithm = self.choose_for_parts(endpoint, (Operation::AllToAll, group), len)?;
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Hosts, Some(hosts)) => plan::all_to_all_hosts(hosts, rank, len),
+            _ => {
+                let lens = vec![len; size];
+                plan::all_to_all(rank, size, &lens, &lens)
+            }
+        };
+        let code = code(Code::AllToAll, algorithm);
+        Ok(Call::moving(code, plan, input, output))
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair. All
+    /// members call this form.
     pub fn all_to_all_v<T: Element, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -618,49 +693,7 @@ impl Collectives {
         need("receive, in bytes,", output.bytes().len(), sum(comes))?;
         need("its own part, in bytes,", comes[rank], goes[rank])?;
         let plan = plan::all_to_all(rank, size, goes, comes);
-        Ok(Call::moving(
-            code(Code::AllToAll, Algorithm::Flat),
-            plan,
-            input,
-            output,
-        ))
+        let code = code(Code::AllToAll, Algorithm::Flat);
+        Ok(Call::moving(code, plan, input, output))
     }
-}
-
-impl<'b> Call<'b> {
-    /// A call that only moves bytes.
-    fn moving(algorithm: u8, plan: Plan, input: Source<'b>, output: Target<'b>) -> Self {
-        Self {
-            algorithm,
-            input,
-            output,
-            plan,
-            unit: 1,
-            fold: None,
-            after: After::Nothing,
-        }
-    }
-
-    /// A call that folds elements with `op`.
-    fn folding(self, op: &RawOp) -> Self {
-        Self {
-            unit: op.unit,
-            fold: Some(Arc::clone(&op.fold)),
-            ..self
-        }
-    }
-}
-
-fn borrowed<'b, T: Element>(send: &'b [T], receive: &'b mut [T]) -> (Source<'b>, Target<'b>) {
-    (
-        Source::Slice(send.as_bytes()),
-        Target::Slice(receive.as_mut_bytes()),
-    )
-}
-
-fn owned(send: impl Memory, receive: impl Memory) -> (Source<'static>, Target<'static>) {
-    (
-        Source::Owned(Box::new(send)),
-        Target::Owned(Box::new(receive)),
-    )
 }

@@ -1,6 +1,11 @@
-//! A member's call of an operation: buffers, plan, how elements are folded, and what follows the plan.
+//! A member's call of an operation: buffers and their lengths, plan, how elements are folded, and what follows the plan.
 
-use crate::element::{Fold, Memory};
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use crate::element::{Element, Fold, Memory, RawOp};
+use crate::error::CollectiveError;
 use crate::plan::Plan;
 use crate::table::Algorithm;
 
@@ -72,4 +77,78 @@ impl After {
             _ => Self::Nothing,
         }
     }
+}
+
+impl<'b> Call<'b> {
+    /// A call that only moves bytes.
+    pub(crate) fn moving(algorithm: u8, plan: Plan, input: Source<'b>, output: Target<'b>) -> Self {
+        Self {
+            algorithm,
+            input,
+            output,
+            plan,
+            unit: 1,
+            fold: None,
+            after: After::Nothing,
+        }
+    }
+
+    /// A call that folds elements with `op`.
+    pub(crate) fn folding(self, op: &RawOp) -> Self {
+        Self {
+            unit: op.unit,
+            fold: Some(Arc::clone(&op.fold)),
+            ..self
+        }
+    }
+}
+
+/// Memory of a blocking call.
+pub(crate) fn borrowed<'b, T: Element>(
+    send: &'b [T],
+    receive: &'b mut [T],
+) -> (Source<'b>, Target<'b>) {
+    (
+        Source::Slice(send.as_bytes()),
+        Target::Slice(receive.as_mut_bytes()),
+    )
+}
+
+/// Memory of a non-blocking call.
+pub(crate) fn owned(send: impl Memory, receive: impl Memory) -> (Source<'static>, Target<'static>) {
+    (
+        Source::Owned(Box::new(send)),
+        Target::Owned(Box::new(receive)),
+    )
+}
+
+/// Refuses a buffer of another length than expected.
+pub(crate) fn need(
+    what: &'static str,
+    given: usize,
+    expected: usize,
+) -> Result<(), CollectiveError> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(CollectiveError::Length {
+        what,
+        given,
+        expected,
+    })
+}
+
+/// Lengths in bytes of parts of `counts` elements.
+pub(crate) fn bytes_of<T>(counts: &[usize]) -> Vec<usize> {
+    counts
+        .iter()
+        .map(|count| count.saturating_mul(size_of::<T>()))
+        .collect()
+}
+
+/// The sum, or the largest number if it is larger.
+pub(crate) fn sum(counts: &[usize]) -> usize {
+    counts
+        .iter()
+        .fold(0, |sum, count| sum.saturating_add(*count))
 }

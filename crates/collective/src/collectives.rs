@@ -153,6 +153,11 @@ impl Collectives {
                 .filter(|rank| endpoint.is_dead(members[*rank]))
                 .collect(),
             closed: false,
+            is_near: {
+                let host = endpoint.host_of(me);
+                let mut hosts = members.iter().map(|member| endpoint.host_of(*member));
+                host.is_some() && hosts.all(|other| other == host)
+            },
             members: {
                 let hosts = members.iter().map(|member| endpoint.host_of(*member));
                 Members::new(index, key, members.to_vec(), rank, Hosts::of(hosts))
@@ -176,6 +181,27 @@ impl Collectives {
             return Err(GroupError::Busy);
         }
         self.core.groups[index].closed = true;
+        Ok(())
+    }
+
+    /// Gives up a group with its operations, at this node only: their results are lost, their requests are no more, and what members still send for
+    /// them is dropped. For members that all learn by other means that the group is over: one that does not waits for this node for ever.
+    pub fn abandon_group(&mut self, group: Group) -> Result<(), GroupError> {
+        let index = self.index(group).ok_or(GroupError::NoSuchGroup)?;
+        let mut place = 0;
+        while let Some(operation) = self.under_way.get_mut(place) {
+            if operation.group == index {
+                operation.drop_early(&mut self.core.ledger);
+                self.under_way.swap_remove(place);
+                self.requests.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+        let state = &mut self.core.groups[index];
+        state.closed = true;
+        let (key, next) = (state.members.key, state.sequence);
+        self.core.purge(key, next);
         Ok(())
     }
 

@@ -151,7 +151,7 @@ impl Core {
     }
 
     /// Drops messages kept for operations of `key` from `first` on.
-    fn purge(&mut self, key: u64, first: u32) {
+    pub(crate) fn purge(&mut self, key: u64, first: u32) {
         let (ledger, early) = (&mut self.ledger, &mut self.early);
         early.retain(|&(of, sequence), arrivals| {
             if of != key || is_before(sequence, first) {

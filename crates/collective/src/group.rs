@@ -33,6 +33,8 @@ pub(crate) struct Members {
 #[derive(Debug)]
 pub(crate) struct GroupState {
     pub(crate) members: Members,
+    /// All members are known to be on one host.
+    pub(crate) is_near: bool,
     /// Sequence number of the next operation.
     pub(crate) sequence: u32,
     /// First operation that failed, and why.

@@ -2,7 +2,8 @@
 //! all-to-all.
 //!
 //! A program makes one [`Collectives`] beside its [`Endpoint`](tsumuji_node::Endpoint) and passes that endpoint to every call. All members of a group
-//! make the same calls in the same order. Four members over shared memory, in threads:
+//! make the same calls in the same order; an operation with counts (`…_v`) is another call than the one without. Four members over shared memory, in
+//! threads:
 //!
 //! ```
 //! use tsumuji_collective::{Collectives, Op};

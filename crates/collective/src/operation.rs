@@ -112,6 +112,8 @@ pub(crate) struct Operation<'b> {
     pub(crate) output: Target<'b>,
     scratch: Vec<u8>,
     steps: Vec<Step>,
+    /// Copies (from, to) of the steps that move.
+    moves: Vec<(Place, Place)>,
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
@@ -132,6 +134,7 @@ impl<'b> Operation<'b> {
         let Plan {
             steps,
             copies,
+            moves,
             scratch_bytes,
             streams,
         } = call.plan;
@@ -149,6 +152,7 @@ impl<'b> Operation<'b> {
             states: vec![State::default(); steps.len()],
             open: (0..steps.len() as u32).collect(),
             steps,
+            moves,
             found: 0,
             unit: call.unit,
             streams,
@@ -206,17 +210,25 @@ impl<'b> Operation<'b> {
     }
 
     fn copy(&mut self, from: Place, to: Place) {
-        let source = match from.buffer {
-            Buffer::Input => self.input.bytes(),
-            Buffer::Output | Buffer::Scratch => return, // plans copy from the input only
+        let bytes = from.start..from.start + from.len;
+        let (source, target) = match (from.buffer, to.buffer) {
+            (Buffer::Input, Buffer::Output) => (self.input.bytes(), self.output.bytes_mut()),
+            (Buffer::Input, Buffer::Scratch) => (self.input.bytes(), &mut self.scratch[..]),
+            (Buffer::Scratch, Buffer::Output) => (&self.scratch[..], self.output.bytes_mut()),
+            (Buffer::Scratch, Buffer::Scratch) => {
+                return self.scratch.copy_within(bytes, to.start);
+            }
+            (_, Buffer::Input) | (Buffer::Output, _) => return, // no plan does that
         };
-        let source = &source[from.start..from.start + from.len];
-        let target = match to.buffer {
-            Buffer::Input => return,
-            Buffer::Output => self.output.bytes_mut(),
-            Buffer::Scratch => &mut self.scratch,
-        };
-        target[to.start..to.start + to.len].copy_from_slice(source);
+        target[to.start..to.start + to.len].copy_from_slice(&source[bytes]);
+    }
+
+    /// Makes the copies of a step that moves.
+    fn make_moves(&mut self, first: u32, end: u32) {
+        for number in first..end {
+            let (from, to) = self.moves[number as usize];
+            self.copy(from, to);
+        }
     }
 
     fn may_begin(&self, step: &Step) -> bool {
@@ -412,6 +424,13 @@ impl<'b> Operation<'b> {
                 }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, ledger)?;
+                } else if let Action::Move { first, end } = step.action {
+                    // Open steps are in the plan's order.
+                    if index == 0 {
+                        self.make_moves(first, end);
+                        self.finish(number);
+                        again = true;
+                    }
                 } else if step.place.len > ledger.eager_bytes
                     && !self.states[number].open
                     && self.may_begin(&step)

@@ -18,6 +18,14 @@ use crate::ledger::EAGER_BYTES;
 /// The link of groups whose members all read the machine's own profile, and so have the same table.
 const ON_ONE_HOST: &str = "shm";
 
+/// Longest parts of gather and scatter that a host's leader combines: below an Ethernet frame's length. Longer ones fill as many frames either way,
+/// and would wait for the leader.
+const COMBINED_PART_BYTES: u64 = 1 << 10;
+
+/// The same of all-to-all, whose leader moves the parts of all its host's members. Between two hosts of four members 16 parts of this length fill 3
+/// Ethernet frames instead of 16; from about 1 KiB on there are as many frames either way, and members that exchange directly share the work.
+const COMBINED_PAIR_BYTES: u64 = 256;
+
 /// Algorithm of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,7 +47,7 @@ pub enum Algorithm {
     /// In each round partners twice as far away exchange halves of the rest, until each has a piece; then back.
     Halving,
     /// Within each host first, then between one member of each, then within each host again. Non-commutative operations take a tree instead, unless
-    /// the members of each host have neighbouring ranks and all get the result.
+    /// the members of each host have neighbouring ranks and all get the result. Parts that would take more than 16 MiB of extra memory go otherwise.
     Hosts,
 }
 
@@ -54,17 +62,26 @@ pub enum Operation {
     Reduce,
     /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `hosts`.
     AllReduce,
-    /// `flat`, `ring`.
+    /// `flat`, `ring`, `hosts`.
     AllGather,
+    /// `flat`, `hosts`. Only of parts that all have the same length.
+    Gather,
+    /// `flat`, `hosts`. Only of parts that all have the same length.
+    Scatter,
+    /// `flat`, `hosts`. Only of parts that all have the same length.
+    AllToAll,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 7] = [
         Self::Broadcast,
         Self::Reduce,
         Self::AllReduce,
         Self::AllGather,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
     ];
 
     /// Algorithms of the operation over a link.
@@ -84,7 +101,8 @@ impl Operation {
             Self::Broadcast => &[Flat, Tree, Chain, Native, Hosts],
             Self::Reduce => &[Tree, Chain, Hosts],
             Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Hosts],
-            Self::AllGather => &[Flat, Ring],
+            Self::AllGather => &[Flat, Ring, Hosts],
+            Self::Gather | Self::Scatter | Self::AllToAll => &[Flat, Hosts],
         }
     }
 }
@@ -118,7 +136,7 @@ pub struct Rule {
     /// Fits groups of at most so many members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_up_to: Option<usize>,
-    /// Fits messages of at most so many bytes; for an all-gather, of one member.
+    /// Fits messages of at most so many bytes; for gather, scatter, all-gather and all-to-all, parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_up_to: Option<u64>,
     /// The algorithm to use.
@@ -156,7 +174,7 @@ pub struct Question<'a> {
     pub can: Can,
     /// Number of members.
     pub nodes: usize,
-    /// Bytes of the message; for an all-gather, of one member.
+    /// Bytes of the message; for gather, scatter, all-gather and all-to-all, of a part.
     pub bytes: u64,
 }
 
@@ -180,12 +198,16 @@ impl Default for Table {
     /// The best rules, or close to it, as measured with two cores and links within one machine.
     fn default() -> Self {
         use Algorithm::{Chain, Doubling, Flat, Halving, Hosts, Native, Ring, Tree};
-        use Operation::{AllGather, AllReduce, Broadcast, Reduce};
+        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, Scatter};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
             rule(Broadcast, None, None, None, Hosts),
             rule(Reduce, None, None, None, Hosts),
             rule(AllReduce, None, None, None, Hosts),
+            rule(AllGather, None, None, None, Hosts),
+            rule(Gather, None, None, Some(COMBINED_PART_BYTES), Hosts),
+            rule(Scatter, None, None, Some(COMBINED_PART_BYTES), Hosts),
+            rule(AllToAll, None, None, Some(COMBINED_PAIR_BYTES), Hosts),
             // A short message costs the root a fraction of a microsecond; a long one is read from the root's memory by all at once.
             rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, None, Some(2), None, Flat),
@@ -302,6 +324,17 @@ impl Table {
         }
     }
 
+    /// The link whose rules count for a group, of which `is_near` says that all members are on one host. `link`: the endpoint's, which may lead to
+    /// other hosts, too.
+    pub(crate) fn link_of(&self, link: &'static str, is_near: bool) -> &'static str {
+        let is_of_host = |rule: &Rule| rule.link.as_deref() == Some(ON_ONE_HOST);
+        if is_near && link.starts_with("shm+") && self.rules.iter().any(is_of_host) {
+            ON_ONE_HOST
+        } else {
+            link
+        }
+    }
+
     /// Hash of the table, the same on all machines.
     pub(crate) fn hash(&self) -> u64 {
         let mut hash = Hash::new(self.rules.len() as u64);
@@ -330,6 +363,25 @@ impl fmt::Display for Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Groups within a host count as of shared memory, where the table has rules for that.
+    #[test]
+    fn groups_within_a_host_are_near() {
+        let table = Table::default();
+        for (link, is_near, asked) in [
+            ("shm+udp", true, "shm"),
+            ("shm+udp", false, "shm+udp"),
+            ("shm", false, "shm"),
+            ("udp", true, "udp"),
+        ] {
+            assert_eq!(table.link_of(link, is_near), asked, "{link}");
+        }
+        let rules = table.rules.into_iter().filter(|rule| rule.link.is_none());
+        let far = Table {
+            rules: rules.collect(),
+        };
+        assert_eq!(far.link_of("shm+udp", true), "shm+udp");
+    }
 
     /// A table is read as it was written, chooses by its first fitting rule, and has a hash different from others.
     #[test]

@@ -18,6 +18,9 @@ const RUNS_MAX: u64 = 1001;
 /// least runs: one disturbance in three does not count.
 const RUNS_LEAST: u64 = 3;
 
+/// An all-to-all is tried until a process sends so many bytes in all.
+const ALL_TO_ALL_BYTES_MAX: u64 = 64 << 20;
+
 /// An algorithm slower than the best by this factor at two lengths in a row is not measured with longer messages …
 const HOPELESS: f64 = 4.0;
 /// … from this length on: the start-up cost of shorter ones tells nothing about longer ones.
@@ -54,7 +57,7 @@ pub struct Measurement {
     pub algorithm: Algorithm,
     /// Number of members of the group.
     pub nodes: usize,
-    /// Bytes of the message; for an all-gather, of one member.
+    /// Bytes of the message; for gather, scatter, all-gather and all-to-all, of a part.
     pub bytes: u64,
     /// Seconds: the lower quartile of runs on the slowest member. Disturbances by other programs hardly count.
     pub seconds: f64,
@@ -128,14 +131,24 @@ impl<L: Link> Bench<'_, L> {
         let algorithms = self
             .operation
             .algorithms(self.collectives.can(self.endpoint));
+        if algorithms.len() == 1 {
+            return Ok(()); // there is no choice
+        }
         let mut behind = vec![0; algorithms.len()];
         let mut bytes = 4;
+        let bytes_max = match self.operation {
+            Operation::AllToAll => bytes_max.min(ALL_TO_ALL_BYTES_MAX / self.size as u64),
+            _ => bytes_max,
+        };
         while bytes <= bytes_max {
             let mut times = vec![f64::INFINITY; algorithms.len()];
             for (place, &algorithm) in algorithms.iter().enumerate() {
-                // Doubling is not used for longer messages: the time would be another algorithm's.
-                let cannot = algorithm == Algorithm::Doubling
-                    && bytes > self.collectives.core.ledger.eager_bytes as u64;
+                // Neither is used for longer messages: the time would be another algorithm's.
+                let cannot = match algorithm {
+                    Algorithm::Doubling => bytes > self.collectives.core.ledger.eager_bytes as u64,
+                    Algorithm::Hosts => self.is_too_long(bytes),
+                    _ => false,
+                };
                 if behind[place] >= 2 || cannot {
                     continue;
                 }
@@ -161,16 +174,22 @@ impl<L: Link> Bench<'_, L> {
         Ok(())
     }
 
+    /// Whether a host's members do not combine so long parts.
+    fn is_too_long(&self, bytes: u64) -> bool {
+        let group = self.group.unwrap_or(self.world);
+        (self.collectives).is_too_long_for_hosts((self.operation, group), bytes as usize)
+    }
+
     /// Seconds of one run, the same number on all nodes.
     fn time_one(&mut self, algorithm: Algorithm, bytes: usize) -> Result<f64, CollectiveError> {
-        let mut data = vec![1_u32; bytes / 4]; // not zero, so that it has pages of its own
-        let mut all = vec![
-            1_u32;
-            match self.operation {
-                Operation::AllGather => bytes / 4 * self.size,
-                _ => bytes / 4,
-            }
-        ];
+        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, Scatter};
+        let (in_data, in_all) = match self.operation {
+            Broadcast | Reduce | AllReduce => (1, 1),
+            AllGather | Gather | Scatter => (1, self.size),
+            AllToAll => (self.size, self.size),
+        };
+        let mut data = vec![1_u32; bytes / 4 * in_data]; // not zero, so that it has pages of its own
+        let mut all = vec![1_u32; bytes / 4 * in_all];
         let mut seconds = 0.0;
         if let Some(group) = self.group {
             // All members are in here and choose nothing else, so the table may be replaced.
@@ -232,6 +251,9 @@ impl<L: Link> Bench<'_, L> {
             }
             Operation::AllReduce => collectives.all_reduce(endpoint, group, data, &Op::sum())?,
             Operation::AllGather => collectives.all_gather(endpoint, group, data, all)?,
+            Operation::Gather => collectives.gather(endpoint, group, 0, data, all)?,
+            Operation::Scatter => collectives.scatter(endpoint, group, 0, all, data)?,
+            Operation::AllToAll => collectives.all_to_all(endpoint, group, data, all)?,
         }
         Ok(start.elapsed().as_secs_f64())
     }

@@ -18,7 +18,7 @@ use tsumuji_streams::ring::SLOTS;
 
 use crate::addresses::{octets, own_addresses};
 use crate::idle::Idle;
-use crate::mailbox;
+use crate::mailbox::{self, Mailbox};
 use crate::message::{CONTROL, Control, FIRST};
 use crate::segment::Segment;
 use crate::stream::{Fault, Listed, PIECE_BYTES, Stream, Turn, locked};
@@ -27,6 +27,8 @@ use crate::stream::{Fault, Listed, PIECE_BYTES, Stream, Turn, locked};
 const STREAMS_MAX: usize = 16 << 10;
 /// Connections to the mailbox that have left no hello: programs that hold us, and those that are about to leave one.
 const HELD_MAX: usize = 4096;
+/// Connections to the mailbox that are let in at a time, so that streams have their turns between them; the kernel reports the others again.
+const LET_IN_MAX: usize = 256;
 /// Segments without streams that are kept for their next ones.
 const IDLE_SEGMENTS_MAX: usize = 32;
 /// What a channel holds for a program that does not read, beside the program's ring.
@@ -122,7 +124,7 @@ impl Handler for News {
 #[derive(Debug)]
 pub struct Gateway {
     endpoint: Endpoint<AnyLink>,
-    mailbox: OwnedFd,
+    mailbox: Mailbox,
     epoll: OwnedFd,
     /// Connections to the mailbox without a hello so far.
     held: HashMap<u64, OwnedFd>,
@@ -183,7 +185,8 @@ impl Gateway {
         } else {
             address::gateway(user)
         };
-        let mailbox = mailbox::open(&name).map_err(|error| match error {
+        mailbox::raise_descriptor_limit();
+        let mailbox = Mailbox::open(&name).map_err(|error| match error {
             Errno::ADDRINUSE => OpenError::Taken,
             error => system("a mailbox")(error),
         })?;
@@ -483,7 +486,10 @@ impl Gateway {
 
     /// Programs that connect to the mailbox.
     fn let_in(&mut self) {
-        while let Ok(client) = mailbox::accept(&self.mailbox) {
+        for _ in 0..LET_IN_MAX {
+            let Ok(client) = self.mailbox.accept() else {
+                return;
+            };
             let Some(client) = client.filter(|_| self.held.len() < HELD_MAX) else {
                 self.counters.refused += 1;
                 continue;

@@ -59,6 +59,42 @@ pub enum Mode {
     Tcp,
 }
 
+/// How workers that exchange with their peers make the sums of Newton's method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Average {
+    /// `Table` among up to 128 workers, `PushSum` among more.
+    #[default]
+    Auto,
+    /// Each worker sends its statistic to all others.
+    Table,
+    /// Random pairs of workers exchange parts of what they hold, until all is mixed evenly.
+    PushSum,
+}
+
+impl Average {
+    /// Most workers that `Auto` lets tell all others; the example `simulated_gossip` compares both ways.
+    const TABLE_WORKERS_MAX: usize = 128;
+
+    /// What `Auto` is for a run that begins with so many workers.
+    #[must_use]
+    pub fn resolved(self, workers: usize) -> Self {
+        match self {
+            Self::Auto if workers <= Self::TABLE_WORKERS_MAX => Self::Table,
+            Self::Auto => Self::PushSum,
+            stated => stated,
+        }
+    }
+
+    /// Its name, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Table => "table",
+            Self::PushSum => "push-sum",
+        }
+    }
+}
+
 /// How the step shrinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Schedule {
@@ -80,7 +116,7 @@ pub struct SgdConfig {
     pub batch: usize,
     /// Passes over the data.
     pub epochs: u64,
-    /// Steps between two exchanges of a node.
+    /// Steps between two exchanges of a node; 0: so many that about 2¹⁶ values of rows lie between, but at most an epoch and at least 32.
     pub period: u64,
     /// Whether the result is a mean of the parameters after the first epoch, recent ones weighing more, instead of the last ones.
     pub average: bool,
@@ -95,7 +131,7 @@ impl Default for SgdConfig {
             schedule: Schedule::default(),
             batch: 32,
             epochs: 64,
-            period: 32,
+            period: 0,
             average: true,
             executor: Executor::default(),
         }
@@ -109,6 +145,8 @@ pub struct LearnConfig {
     pub kind: Kind,
     /// How parameters are found.
     pub method: Method,
+    /// How the sums of `Method::Newton` are made.
+    pub average: Average,
     /// Options of `Method::Sgd`.
     pub sgd: SgdConfig,
     /// λ of the penalty λ/2 ‖w‖², beside the mean loss of a row. The intercept is not penalised.
@@ -117,4 +155,19 @@ pub struct LearnConfig {
     pub tol: f64,
     /// Seed of every random choice.
     pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many workers sum by push-sum, unless the user says how.
+    #[test]
+    fn auto_counts_workers() {
+        let auto = |workers| Average::Auto.resolved(workers);
+        assert_eq!([auto(1), auto(128)], [Average::Table; 2]);
+        assert_eq!(auto(129), Average::PushSum);
+        assert_eq!(Average::Table.resolved(1_000), Average::Table);
+        assert_eq!(Average::PushSum.resolved(2), Average::PushSum);
+    }
 }

@@ -15,7 +15,7 @@ mod scaling;
 mod sgd;
 pub mod single;
 
-pub use config::{Kind, LearnConfig, Method, Mode, Schedule, SgdConfig};
+pub use config::{Average, Kind, LearnConfig, Method, Mode, Schedule, SgdConfig};
 pub use model::{Model, ModelError, Predictions, Score};
 pub use newton::NEWTON_WIDTH_MAX;
 pub use objective::{Shape, Share};

@@ -237,12 +237,13 @@ fn standardise(numbers: &mut [f64]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SgdConfig;
+    use crate::config::{Average, SgdConfig};
 
     fn config(kind: Kind, method: Method) -> LearnConfig {
         LearnConfig {
             kind,
             method,
+            average: Average::default(),
             sgd: SgdConfig::default(),
             l2: 0.1,
             tol: 1e-9,

@@ -1,90 +1,19 @@
 //! Judge and workers over real links, each with its own endpoint in its own thread of this process.
 
-use std::net::SocketAddr;
-use std::thread::{self, JoinHandle};
+mod clusters;
 
+use std::thread;
+
+use clusters::{Nobody, Over, cluster, learn, serve};
 use tsumuji_learn::data::{Data, Features, Targets};
-use tsumuji_learn::gossip::{RunError, Watch, WorkerError, corrupt_worker_main, run, worker_main};
-use tsumuji_learn::report::{Outcome, Reason};
-use tsumuji_learn::{Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single};
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{
-    AnyLink, Endpoint, Executor, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
+use tsumuji_learn::gossip::{RunError, Watch, corrupt_worker_main, run};
+use tsumuji_learn::report::Reason;
+use tsumuji_learn::{
+    Average, Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single,
 };
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Over {
-    Shm,
-    Udp,
-}
+use tsumuji_node::Executor;
 
 const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
-
-fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink>> {
-    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
-        Over::Shm => {
-            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
-            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
-            (0..nodes)
-                .map(|id| (base(id), Membership::local(NodeId(id), nodes)))
-                .unzip()
-        }
-        Over::Udp => {
-            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let bind = |_| Udp::bind(any, UdpConfig::default()).unwrap();
-            let links: Vec<Udp> = (0..nodes).map(bind).collect();
-            let addr = |link: &Udp| match link.local_addr() {
-                LinkAddr::Inet(addr) => addr,
-                other => panic!("{other:?}"),
-            };
-            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
-            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
-            (0..nodes).zip(links).map(member).unzip()
-        }
-    };
-    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
-        let impair = ImpairConfig {
-            loss,
-            seed: 31 + id,
-            ..ImpairConfig::default()
-        };
-        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
-        Endpoint::new(link, membership, Options::default()).unwrap()
-    };
-    (0..)
-        .zip(bases.into_iter().zip(memberships))
-        .map(open)
-        .collect()
-}
-
-fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
-    thread::spawn(move || worker_main(&mut endpoint))
-}
-
-struct Nobody;
-
-impl Watch for Nobody {}
-
-/// Runs judge and workers to the end; every worker must leave in good order.
-fn learn(
-    over: Over,
-    workers: u16,
-    loss: f64,
-    problem: &Problem,
-    config: &LearnConfig,
-    mode: Mode,
-) -> Outcome {
-    let mut nodes = cluster(over, workers + 1, loss).into_iter();
-    let mut judge = nodes.next().unwrap();
-    let team: Vec<_> = nodes.map(serve).collect();
-    let outcome = run(&mut judge, problem, config, mode, &mut Nobody);
-    for worker in team {
-        worker.join().unwrap().unwrap();
-    }
-    outcome.unwrap()
-}
 
 /// Rows of `classes` clouds, sorted by class, so that shares hold only some of them; or a noisy plane.
 fn data(kind: Kind, rows: usize, columns: usize, classes: usize) -> Data {
@@ -120,6 +49,7 @@ fn config(kind: Kind, method: Method) -> LearnConfig {
     LearnConfig {
         kind,
         method,
+        average: Average::default(),
         sgd: SgdConfig {
             epochs: 60,
             ..SgdConfig::default()
@@ -194,20 +124,30 @@ fn sgd_on_skewed_shares_is_not_taken_for_converged() {
     );
 }
 
-/// Loss delays and changes nothing: statistics in datagrams, and in messages of several frames.
+/// Loss delays and changes nothing: statistics in datagrams, and in messages of several frames, by a table and by push-sum.
 #[test]
 fn newton_is_exact_under_loss() {
-    for (columns, over) in [(6, Over::Udp), (6, Over::Shm), (60, Over::Udp)] {
-        let config = config(Kind::Logistic, Method::Newton);
+    for (columns, over, average) in [
+        (6, Over::Udp, Average::Table),
+        (6, Over::Shm, Average::Table),
+        (60, Over::Udp, Average::Table),
+        (6, Over::Udp, Average::PushSum),
+        (6, Over::Shm, Average::PushSum),
+        (60, Over::Udp, Average::PushSum),
+    ] {
+        let config = LearnConfig {
+            average,
+            ..config(Kind::Logistic, Method::Newton)
+        };
         let problem = problem(data(Kind::Logistic, 500, columns, 2), &config, false);
         let wanted = single::learn(&problem.share, &config, &mut || false);
         let outcome = learn(over, 4, 0.1, &problem, &config, Mode::Gossip);
         assert_eq!(outcome.reason, Reason::Converged);
         assert!(
             distance(&outcome.theta, &wanted.theta) < 1e-9,
-            "{columns} {over:?}"
+            "{columns} {over:?} {average:?}"
         );
-        assert_eq!(outcome.disagreement, 0.0);
+        assert_eq!((outcome.disagreement, outcome.rejected), (0.0, 0));
     }
 }
 
@@ -284,12 +224,14 @@ fn other_modes_agree() {
 /// A peer whose numbers cannot be is refused, counted and dropped; the others reach the optimum of their rows.
 #[test]
 fn corrupt_peer_is_refused() {
-    for (method, rows, executor) in [
-        (Method::Newton, 1_200, Executor::Adaptive),
-        (Method::Sgd, 24_000, Executor::Adaptive),
-        (Method::Sgd, 24_000, Executor::Pipeline),
+    for (method, rows, executor, average) in [
+        (Method::Newton, 1_200, Executor::Adaptive, Average::Table),
+        (Method::Newton, 1_200, Executor::Adaptive, Average::PushSum),
+        (Method::Sgd, 24_000, Executor::Adaptive, Average::Auto),
+        (Method::Sgd, 24_000, Executor::Pipeline, Average::Auto),
     ] {
         let mut config = LearnConfig {
+            average,
             tol: if method == Method::Sgd { 1e-2 } else { 1e-9 },
             ..config(Kind::Logistic, method)
         };

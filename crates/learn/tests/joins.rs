@@ -7,7 +7,9 @@ use std::time::Duration;
 use tsumuji_learn::data::{Data, Features, Targets};
 use tsumuji_learn::gossip::{Watch, run, worker_main};
 use tsumuji_learn::report::{Outcome, Reason};
-use tsumuji_learn::{Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single};
+use tsumuji_learn::{
+    Average, Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single,
+};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{AnyLink, Endpoint, JoinRequest, Link, LinkAddr, Membership, NodeId, Options};
@@ -73,6 +75,7 @@ fn config(method: Method) -> LearnConfig {
     LearnConfig {
         kind: Kind::Logistic,
         method,
+        average: Average::default(),
         sgd: SgdConfig {
             epochs: 300,
             period: 4,
@@ -127,17 +130,22 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     apart.fold(0.0, f64::max)
 }
 
-/// A worker that joins gets a part of the only other's rows, and the sums of both are those of all rows.
+/// A worker that joins gets a part of the only other's rows, and the sums of both are those of all rows, by a table and by push-sum.
 #[test]
 fn worker_joins() {
-    let config = config(Method::Newton);
-    let problem = problem(&config);
-    let wanted = single::learn(&problem.share, &config, &mut || false);
-    let outcome = learn(&problem, &config, vec![]);
-    assert_eq!((outcome.reason, outcome.rows), (Reason::Converged, ROWS));
-    assert!(outcome.exchanges > 0, "it took no part");
-    assert!(outcome.dropped.is_empty() && outcome.disagreement == 0.0);
-    assert!(distance(&outcome.theta, &wanted.theta) < 1e-7);
+    for average in [Average::Table, Average::PushSum] {
+        let config = LearnConfig {
+            average,
+            ..config(Method::Newton)
+        };
+        let problem = problem(&config);
+        let wanted = single::learn(&problem.share, &config, &mut || false);
+        let outcome = learn(&problem, &config, vec![]);
+        assert_eq!((outcome.reason, outcome.rows), (Reason::Converged, ROWS));
+        assert!(outcome.exchanges > 0, "it took no part");
+        assert!(outcome.dropped.is_empty() && outcome.disagreement == 0.0);
+        assert!(distance(&outcome.theta, &wanted.theta) < 1e-7);
+    }
 }
 
 /// A worker that joins after another's death gets the rows that were missing: the result is that of all rows.

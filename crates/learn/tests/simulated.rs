@@ -3,8 +3,8 @@
 #[path = "../examples/simulated_gossip.rs"]
 mod simulated;
 
-use simulated::{Case, learn};
-use tsumuji_learn::Method;
+use simulated::{Case, compare, learn};
+use tsumuji_learn::{Average, Method};
 use tsumuji_proto::Duration;
 
 fn case(method: Method) -> Case {
@@ -12,10 +12,14 @@ fn case(method: Method) -> Case {
         workers: 12,
         loss_percent: 10,
         method,
+        average: Average::Auto,
         rows: 6_000,
         columns: 4,
+        is_sorted: false,
         epochs: 256,
         period: 4,
+        tol: 1e-9,
+        row_ps: 5_000,
         dies: None,
         seed: 5,
     }
@@ -46,6 +50,41 @@ fn many_average_under_loss() {
     assert!(found.excess_loss < 0.01, "{found:?}");
 }
 
+/// Push-sum, too, is exact though a tenth of all frames is lost and workers hold one class each, among few workers and among many.
+#[test]
+fn push_sum_is_exact_on_skewed_shares() {
+    for (workers, average) in [(8, Average::PushSum), (100, Average::Auto)] {
+        let found = learn(&Case {
+            workers,
+            average,
+            is_sorted: true,
+            ..case(Method::Newton)
+        });
+        let summary = &found.summary;
+        assert!(summary.converged && found.lost_frames > 0, "{found:?}");
+        assert!(found.from_optimum < 1e-6, "{found:?}");
+        assert_eq!((summary.disagreement, summary.rejected), (0.0, 0));
+        assert_eq!(summary.rows, 6_000);
+    }
+}
+
+/// One of four workers, whose estimate is everybody's sum, dies with a part of all mass: the others begin anew, and end together.
+#[test]
+fn one_of_four_dies_by_push_sum() {
+    let found = learn(&Case {
+        workers: 4,
+        average: Average::PushSum,
+        is_sorted: true,
+        dies: Some((1, Duration::from_millis(10))),
+        ..case(Method::Newton)
+    });
+    assert!(found.summary.converged, "{found:?}");
+    assert_eq!(
+        (found.summary.rows, found.summary.disagreement),
+        (4_500, 0.0)
+    );
+}
+
 /// A worker of many that dies drops out with its rows; all others end together.
 #[test]
 fn one_of_many_dies() {
@@ -73,4 +112,23 @@ fn one_of_four_dies_under_loss() {
         found.excess_loss < 0.01 && found.lost_frames > 0,
         "{found:?}"
     );
+}
+
+/// However many workers learn, for real or simulated, Newton's method ends at the same loss, and only one alone exchanges nothing.
+#[test]
+fn any_number_comes_to_the_same_loss() {
+    let case = Case {
+        loss_percent: 0,
+        ..case(Method::Newton)
+    };
+    let lines = compare(&case, &[1, 2], &[1, 12]);
+    let found: Vec<_> = (lines.iter())
+        .map(|line| (line.workers, line.is_simulated))
+        .collect();
+    assert_eq!(found, [(1, false), (2, false), (1, true), (12, true)]);
+    for line in &lines {
+        assert!(line.is_reached && line.seconds > 0.0, "{line:?}");
+        assert!(line.excess_loss.abs() < 1e-9, "{line:?}");
+        assert_eq!(line.exchanges > 0, line.workers > 1, "{line:?}");
+    }
 }

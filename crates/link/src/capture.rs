@@ -19,14 +19,10 @@ mod file;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
-    each, hand_over,
-};
+use crate::{Frame, Link, LinkAddr, LinkError, Receiver, each, hand_over, pass_on};
 
 pub use file::has_failed;
 use file::{Direction, Recorder, new_file};
@@ -69,17 +65,7 @@ impl<L: Link, W: Write> Capture<L, W> {
 }
 
 impl<L: Link, W: Write> Link for Capture<L, W> {
-    fn caps(&self) -> LinkCaps {
-        self.inner.caps()
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.inner.local_addr()
-    }
-
-    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-        self.inner.capacity(to)
-    }
+    pass_on!((inner): caps local_addr capacity flush fd arm_fd sealing set_reach note_time counters);
 
     fn send<'a>(
         &mut self,
@@ -102,34 +88,10 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
         self.inner.receive(max, &mut take)
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.inner.flush()
-    }
-
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         // The program is idle now: what was recorded so far is then in the file if it is killed later.
         self.recorder.write_out();
         self.inner.wait(timeout)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.inner.arm_fd()
-    }
-
-    fn sealing(&self) -> Option<SealCounters> {
-        self.inner.sealing()
-    }
-
-    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
-        self.inner.set_reach(to, frame_bytes);
-    }
-
-    fn counters(&self) -> LinkCounters {
-        self.inner.counters()
     }
 }
 

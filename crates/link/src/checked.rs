@@ -8,14 +8,11 @@
 //!
 //! Invariant: no frame is delivered that its sender did not write, except with probability 2⁻³² for each damaged frame.
 
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
-
 use crc32c::{crc32c, crc32c_append};
 
 use crate::{
     Capacity, Coming, Frame, HEAD_BYTES_MAX, Link, LinkAddr, LinkCaps, LinkCounters, LinkError,
-    Placement, Receiver, Rings, SealCounters,
+    Placement, Receiver, Rings, pass_on,
 };
 
 /// Bytes of the header before each frame.
@@ -279,6 +276,8 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
 }
 
 impl<L: Link> Link for Checked<L> {
+    pass_on!((inner): local_addr flush wait fd arm_fd note_time sealing);
+
     fn caps(&self) -> LinkCaps {
         let caps = self.inner.caps();
         if !self.on {
@@ -299,10 +298,6 @@ impl<L: Link> Link for Checked<L> {
         } else {
             self.inner.caps_to(to)
         }
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.inner.local_addr()
     }
 
     #[inline]
@@ -352,24 +347,6 @@ impl<L: Link> Link for Checked<L> {
         Ok(checking.frames)
     }
 
-    #[inline]
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.inner.flush()
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.inner.wait(timeout)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    #[inline]
-    fn note_time(&mut self, now_ns: u64) {
-        self.inner.note_time(now_ns);
-    }
-
     fn rings(&self) -> Option<&impl Rings> {
         self.inner.rings()
     }
@@ -377,10 +354,6 @@ impl<L: Link> Link for Checked<L> {
     #[inline]
     fn rings_mut(&mut self) -> Option<&mut impl Rings> {
         self.inner.rings_mut()
-    }
-
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.inner.arm_fd()
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
@@ -409,10 +382,6 @@ impl<L: Link> Link for Checked<L> {
             unchecked_frames: inner.unchecked_frames + refused.unchecked,
             ..inner
         }
-    }
-
-    fn sealing(&self) -> Option<SealCounters> {
-        self.inner.sealing()
     }
 }
 

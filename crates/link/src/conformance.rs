@@ -4,9 +4,10 @@
 //! says what is wrong. None measures time; `PATIENCE` only turns a hang into a failure.
 //!
 //! Assumed of a link: frames of few senders that fit `receive_frames` arrive once, perhaps late and in any order. So a link that loses or repeats on
-//! purpose is not tested here; one that delays and reorders is.
+//! purpose is tested by `only_faults_happen` alone; one that delays and reorders is tested in full.
 
 mod batches;
+mod faults;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::{Frame, Link, LinkAddr, each};
 
 pub use self::batches::{batches_arrive, bodies_find_their_places};
+pub use self::faults::only_faults_happen;
 
 /// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,6 +29,9 @@ const QUIET: Duration = Duration::from_millis(40);
 /// Sleeps and wake-ups of the wake checks.
 const WAKE_CYCLES: u32 = 10_000;
 const FD_WAKE_CYCLES: u32 = 2_000;
+/// The same for a variant of a link that is checked in full: it sleeps as that one does, or by few lines of its own.
+const VARIANT_WAKE_CYCLES: u32 = 1_000;
+const VARIANT_FD_WAKE_CYCLES: u32 = 200;
 /// Frames of the check with threads.
 const STREAM_FRAMES: u32 = 20_000;
 /// Frames sent in the hope of filling a link.
@@ -551,17 +556,35 @@ fn stream<L: Link>(mut link: L, to: LinkAddr) {
 
 /// No wake-up is lost in thousands of sleeps, with the frame sent a little sooner or later each time.
 pub fn no_wake_is_lost<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
-    wake_cycles(make, WAKE_CYCLES, |link| {
-        link.wait(PATIENCE).expect("wait");
-    });
+    wakes_by_wait(make, WAKE_CYCLES);
 }
 
 /// The same through the descriptor, for links that have one.
 pub fn no_wake_through_fd_is_lost<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
+    wakes_by_fd(make, FD_WAKE_CYCLES);
+}
+
+/// `no_wake_is_lost` in fewer sleeps, for a variant of a link that passes that one.
+pub fn no_wake_of_a_variant_is_lost<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
+    wakes_by_wait(make, VARIANT_WAKE_CYCLES);
+}
+
+/// `no_wake_through_fd_is_lost` in fewer sleeps, likewise.
+pub fn no_wake_of_a_variant_through_fd_is_lost<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>) {
+    wakes_by_fd(make, VARIANT_FD_WAKE_CYCLES);
+}
+
+fn wakes_by_wait<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>, cycles: u32) {
+    wake_cycles(make, cycles, |link| {
+        link.wait(PATIENCE).expect("wait");
+    });
+}
+
+fn wakes_by_fd<L: Link + Send>(make: &impl Fn(usize) -> Vec<L>, cycles: u32) {
     if make(2)[0].fd().is_none() {
         return;
     }
-    wake_cycles(make, FD_WAKE_CYCLES, |link| {
+    wake_cycles(make, cycles, |link| {
         if !link.arm_fd().expect("arm_fd") {
             return;
         }

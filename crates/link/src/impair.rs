@@ -21,8 +21,7 @@ use rustix::time::{
 };
 
 use crate::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
-    each, hand_over,
+    Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over, pass_on,
 };
 
 /// A reordered frame is overtaken by at most this many others.
@@ -494,6 +493,8 @@ impl Watch {
 }
 
 impl<L: Link, C: Clock> Link for Impair<L, C> {
+    pass_on!((inner): local_addr capacity send flush sealing set_reach note_time);
+
     fn caps(&self) -> LinkCaps {
         let mut caps = self.inner.caps();
         let config = &self.mangler.config;
@@ -507,24 +508,6 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         // Peers must state this, too: over a link that damages nothing, impair all nodes or none.
         caps.damages |= config.corrupt > 0.0;
         caps
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.inner.local_addr()
-    }
-
-    #[inline]
-    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-        self.inner.capacity(to)
-    }
-
-    #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
-        self.inner.send(to, frames)
     }
 
     #[inline]
@@ -554,11 +537,6 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         Ok(frames)
     }
 
-    #[inline]
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.inner.flush()
-    }
-
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         match self.time_to_due() {
             Some(Duration::ZERO) => self.inner.flush(),
@@ -584,14 +562,6 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
             watch.set_timer(due)?;
         }
         self.inner.arm_fd()
-    }
-
-    fn sealing(&self) -> Option<SealCounters> {
-        self.inner.sealing()
-    }
-
-    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
-        self.inner.set_reach(to, frame_bytes);
     }
 
     fn counters(&self) -> LinkCounters {

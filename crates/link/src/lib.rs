@@ -1,11 +1,12 @@
 //! Links: they move opaque frames in bursts between the processes of a cluster.
 //!
 //! A link knows no protocol. It may lose, repeat or reorder frames, and only `wait` blocks. `conformance` is the test suite that every link passes;
-//! `checked`, `impair` and `capture` wrap any link.
+//! `checked`, `impair` and `capture` wrap any link, `paired` makes two one; `delegate` has the macro by which they pass calls on.
 
 pub mod capture;
 pub mod checked;
 pub mod conformance;
+mod delegate;
 pub mod dpdk;
 pub mod ether;
 mod gather;
@@ -85,6 +86,10 @@ pub struct LinkCounters {
     pub sent_frames: u64,
     /// Their bytes.
     pub sent_bytes: u64,
+    /// Of these, frames that stayed on this host, where others leave it (`paired`).
+    pub near_frames: u64,
+    /// Their bytes.
+    pub near_bytes: u64,
     /// Frames given to the receiver.
     pub received_frames: u64,
     /// Their bytes.
@@ -112,6 +117,8 @@ impl LinkCounters {
         Self {
             sent_frames: self.sent_frames + other.sent_frames,
             sent_bytes: self.sent_bytes + other.sent_bytes,
+            near_frames: self.near_frames + other.near_frames,
+            near_bytes: self.near_bytes + other.near_bytes,
             received_frames: self.received_frames + other.received_frames,
             received_bytes: self.received_bytes + other.received_bytes,
             overrun_frames: self.overrun_frames + other.overrun_frames,
@@ -392,9 +399,9 @@ pub trait Link {
     /// sent.
     fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
 
-    /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to look for frames.
-    #[inline]
-    fn note_time(&mut self, _now_ns: u64) {}
+    /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to look for frames, or notice that what they need
+    /// is gone. Without a default, so that no wrapper forgets to pass it on.
+    fn note_time(&mut self, now_ns: u64);
 
     /// The shared-memory rings of this link, if it has them.
     fn rings(&self) -> Option<&impl Rings> {

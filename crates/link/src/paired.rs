@@ -251,7 +251,12 @@ impl<N: Link> Link for Paired<N> {
     }
 
     fn counters(&self) -> LinkCounters {
-        self.shm.counters().plus(&self.network.counters())
+        let near = self.shm.counters();
+        LinkCounters {
+            near_frames: near.sent_frames,
+            near_bytes: near.sent_bytes,
+            ..near.plus(&self.network.counters())
+        }
     }
 
     fn sealing(&self) -> Option<SealCounters> {

@@ -41,6 +41,12 @@ fn memif(parameters: &str, config: DpdkConfig) -> Vec<Dpdk> {
 /// The checks that need two links, and no more: memif has two ends.
 macro_rules! pair_tests {
     ($make:expr) => {
+        pair_tests!($make; no_wake_is_lost no_wake_through_fd_is_lost);
+    };
+    (variant; $make:expr) => {
+        pair_tests!($make; no_wake_of_a_variant_is_lost no_wake_of_a_variant_through_fd_is_lost);
+    };
+    ($make:expr; $($wakes:ident)+) => {
         conformance_tests!(
             skip if lacking();
             |nodes: usize| {
@@ -57,8 +63,7 @@ macro_rules! pair_tests {
             counters_add_up
             garbage_addresses_do_no_harm
             stream_between_threads
-            no_wake_is_lost
-            no_wake_through_fd_is_lost
+            $($wakes)+
         );
     };
 }
@@ -70,7 +75,7 @@ mod memif_ethernet {
 
 mod memif_jumbo {
     use super::*;
-    pair_tests!({
+    pair_tests!(variant; {
         let links = memif("bsize=9216", DpdkConfig::default());
         assert_eq!(tsumuji_link::Link::caps(&links[0]).frame_bytes, 9200);
         links
@@ -80,7 +85,7 @@ mod memif_jumbo {
 /// Frames of which a ring, a burst and a pool are the fewest.
 mod memif_superframes {
     use super::*;
-    pair_tests!({
+    pair_tests!(variant; {
         let links = memif("bsize=64896", DpdkConfig::default());
         assert_eq!(tsumuji_link::Link::caps(&links[0]).receive_frames, 32);
         links
@@ -89,7 +94,7 @@ mod memif_superframes {
 
 mod memif_small_ring {
     use super::*;
-    pair_tests!(memif(
+    pair_tests!(variant; memif(
         "rsize=5",
         DpdkConfig {
             frame_bytes: Some(1000),
@@ -111,7 +116,7 @@ fn over_veth(nodes: usize, mtu: u32, device: &str) -> Vec<Dpdk> {
 
 mod packet_ethernet {
     use super::*;
-    conformance_tests!(
+    conformance_tests!(variant;
         skip if lacking_network();
         |nodes| over_veth(nodes, 1500, "dpdk:net_af_packet")
     );
@@ -127,15 +132,15 @@ mod packet_jumbo {
         frames_arrive_intact
         burst_arrives
         batches_arrive
-            bodies_find_their_places
+        bodies_find_their_places
         wait_ends_without_frames
         broadcast_reaches_all_others
         counters_add_up
         garbage_addresses_do_no_harm
         many_peers_talk
         stream_between_threads
-        no_wake_is_lost
-        no_wake_through_fd_is_lost
+        no_wake_of_a_variant_is_lost
+        no_wake_of_a_variant_through_fd_is_lost
     );
 }
 
@@ -153,7 +158,7 @@ mod packet_superframes {
 
 mod xdp_ethernet {
     use super::*;
-    conformance_tests!(
+    conformance_tests!(variant;
         skip if lacking_network();
         |nodes| over_veth(nodes, 1500, "dpdk:net_af_xdp")
     );
@@ -190,12 +195,12 @@ fn over_taps(nodes: usize) -> Vec<Dpdk> {
 
 mod taps {
     use super::*;
-    conformance_tests!(skip if lacking_network(); over_taps);
+    conformance_tests!(variant; skip if lacking_network(); over_taps);
 }
 
 mod late {
     use super::*;
-    pair_tests!(common::late(memif("", DpdkConfig::default())));
+    pair_tests!(variant; common::late(memif("", DpdkConfig::default())));
 }
 
 /// An interface whose frames do not fit a page is refused, and what mends it is said.
@@ -221,7 +226,7 @@ fn xdp_on_jumbo_frames_is_refused() {
 
 mod memif_checked {
     use super::*;
-    pair_tests!(common::checked(memif("", DpdkConfig::default())));
+    pair_tests!(variant; common::checked(memif("", DpdkConfig::default())));
 }
 
 mod memif_damaged {

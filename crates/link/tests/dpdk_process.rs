@@ -11,7 +11,7 @@ use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 /// Nothing here takes this long on a machine that is alive.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 10_000;
 /// Each a moment of its own.
@@ -28,7 +28,7 @@ fn answer_frames() {
         return;
     };
     let spec: DpdkSpec = spec.parse().expect("a name");
-    let mut link = Dpdk::open(&spec, DpdkConfig::default()).expect("open");
+    let mut link = open(&spec);
     println!("open");
     // One whose test died ends by itself.
     let begun = Instant::now();
@@ -61,6 +61,15 @@ fn wait_open(child: &mut Child) {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let open = lines.any(|line| line.expect("text").ends_with("open"));
     assert!(open, "the child has its end");
+}
+
+/// Opens a device, and waits as long as it takes for its link: while others take the cores, the two ends of memif may need longer than the default.
+fn open(spec: &DpdkSpec) -> Dpdk {
+    let config = DpdkConfig {
+        up_timeout: PATIENCE,
+        ..DpdkConfig::default()
+    };
+    Dpdk::open(spec, config).expect("open")
 }
 
 /// Sends numbered frames until all came back.
@@ -153,7 +162,7 @@ fn killed_server_is_survived() {
     for round in 0..3 {
         let mut child = start_answerer(&server);
         // Begun before its server is there: it waits.
-        let mut link = Dpdk::open(&client, DpdkConfig::default()).expect("open");
+        let mut link = open(&client);
         wait_open(&mut child);
         exchange(&mut link, if round == 0 { FRAMES } else { 500 });
         let in_use = link.mbufs_in_use();
@@ -178,7 +187,7 @@ fn killed_client_is_survived() {
         .expect("a name");
     let client = format!("dpdk:net_memif,role=client,{name}");
     let mut child = start_answerer(&client);
-    let mut link = Dpdk::open(&server, DpdkConfig::default()).expect("open");
+    let mut link = open(&server);
     for _ in 0..3 {
         wait_open(&mut child);
         exchange(&mut link, 500);
@@ -216,15 +225,21 @@ fn peer_killed_in_a_stream_is_survived() {
         for round in 0..KILLS_IN_A_STREAM {
             let mut child = start_answerer(others);
             let spec: DpdkSpec = own.parse().expect("a name");
-            let mut link = Dpdk::open(&spec, DpdkConfig::default()).expect("open");
+            let mut link = open(&spec);
             wait_open(&mut child);
+            // A server learns later than its client that both are there.
+            let begun = Instant::now();
+            while link.counters().sent_frames == 0 {
+                assert!(begun.elapsed() < PATIENCE, "no frame leaves");
+                link.wait(LOOK).expect("wait");
+                stream(&mut link, 1);
+            }
             stream(&mut link, 200 + round);
             std::thread::scope(|scope| {
                 scope.spawn(|| child.kill().expect("SIGKILL"));
                 stream(&mut link, 3000);
             });
             child.wait().expect("dead");
-            assert!(link.counters().sent_frames > 0);
         }
     }
 }

@@ -7,7 +7,6 @@ mod spec;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::Duration;
 
 use tsumuji_link::capture::Capture;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
@@ -18,10 +17,7 @@ use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_link::{
-    Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Paired, Receiver,
-    Rings, SealCounters,
-};
+use tsumuji_link::{Erased, Link, LinkError, Paired, Receiver, Rings, pass_on};
 
 pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
 pub(crate) use spec::{counted_up, read_group};
@@ -105,21 +101,20 @@ impl Base {
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
 pub enum AnyLink {
-    /// Not sealed.
-    Open(Unsealed),
-    /// Sealed with a cluster key.
-    #[cfg(feature = "seal")]
-    Sealed(Box<Keyed>),
+    /// One link.
+    Alone(Network),
     /// Shared memory within this host, and another link beyond it.
     Hosted(Box<Hosted>),
 }
 
-/// A link that leaves this host, beside shared memory.
+/// One link, with or without sealing.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a process has one
-#[doc(hidden)]
+#[allow(clippy::large_enum_variant)] // as above
+#[non_exhaustive]
 pub enum Network {
+    /// Not sealed.
     Open(Unsealed),
+    /// Sealed with a cluster key.
     #[cfg(feature = "seal")]
     Sealed(Box<Keyed>),
 }
@@ -149,9 +144,7 @@ impl AnyLink {
     /// Adds the shared memory of this host's nodes.
     pub(crate) fn paired(self, host: HostMemory) -> Result<Self, OpenError> {
         let network = match self {
-            Self::Open(link) => Network::Open(link),
-            #[cfg(feature = "seal")]
-            Self::Sealed(link) => Network::Sealed(link),
+            Self::Alone(network) => network,
             Self::Hosted(_) => return Ok(self),
         };
         let shm = Shm::attach(&host.memory, host.rank)?;
@@ -171,7 +164,8 @@ impl AnyLink {
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
     ) -> Result<Self, OpenError> {
-        Unsealed::open(base, impair, capture).map(Self::Open)
+        let link = Unsealed::open(base, impair, capture)?;
+        Ok(Self::Alone(Network::Open(link)))
     }
 }
 
@@ -180,40 +174,24 @@ impl AnyLink {
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
 pub enum Unsealed {
-    /// Shared memory.
-    Shm(Shm),
-    /// One UDP socket.
-    Udp(Udp),
-    /// One network interface, by AF_PACKET.
-    Packet(Packet),
-    /// One network interface, by AF_XDP.
-    #[cfg(feature = "xdp")]
-    Xdp(Xdp),
-    /// One DPDK device.
-    Dpdk(Dpdk),
-    /// A device that a relay has.
-    Relay(Relayed),
+    /// Without.
+    Plain(Base),
     /// Impaired at random, from a seed.
     Impaired(Box<Impair<Base>>),
-    /// Captured to a file.
-    Captured(Box<Capture<Base>>),
-    /// Impaired, then captured to a file.
-    CapturedImpaired(Box<Capture<Impair<Base>>>),
+    /// Perhaps impaired, then captured to a file.
+    Captured(Box<Capture<Impair<Base>>>),
 }
 
 impl Unsealed {
     /// Whether another host can send to this link.
     pub fn leaves_host(&self) -> bool {
-        let by_device = |link: &Dpdk| !link.spec().stays_on_host();
-        let by_base = |base: &Base| match base {
-            Base::Dpdk(link) => by_device(link),
-            other => leaves_host(other.local_addr()),
+        let base = match self {
+            Self::Plain(base) => base,
+            Self::Impaired(link) => link.inner(),
+            Self::Captured(link) => link.inner().inner(),
         };
-        match self {
-            Self::Dpdk(link) => by_device(link),
-            Self::Impaired(link) => by_base(link.inner()),
-            Self::Captured(link) => by_base(link.inner()),
-            Self::CapturedImpaired(link) => by_base(link.inner().inner()),
+        match base {
+            Base::Dpdk(link) => !link.spec().stays_on_host(),
             other => leaves_host(other.local_addr()),
         }
     }
@@ -224,176 +202,64 @@ impl Unsealed {
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
     ) -> Result<Self, OpenError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| OpenError::Capture { path, source }
+        let Some(path) = capture else {
+            return Ok(match impair {
+                None => Self::Plain(base),
+                Some(config) => Self::Impaired(Box::new(Impair::new(base, config)?)),
+            });
         };
-        Ok(match (impair, capture, base) {
-            (None, None, Base::Shm(link)) => Self::Shm(link),
-            (None, None, Base::Udp(link)) => Self::Udp(link),
-            (None, None, Base::Packet(link)) => Self::Packet(link),
-            #[cfg(feature = "xdp")]
-            (None, None, Base::Xdp(link)) => Self::Xdp(link),
-            (None, None, Base::Dpdk(link)) => Self::Dpdk(link),
-            (None, None, Base::Relay(link)) => Self::Relay(link),
-            (Some(config), None, base) => Self::Impaired(Box::new(Impair::new(base, config)?)),
-            (None, Some(path), base) => {
-                Self::Captured(Box::new(Capture::create(base, path).map_err(failed(path))?))
-            }
-            (Some(config), Some(path), base) => {
-                let impaired = Impair::new(base, config)?;
-                let captured = Capture::create(impaired, path).map_err(failed(path))?;
-                Self::CapturedImpaired(Box::new(captured))
-            }
-        })
+        let impaired = Impair::new(base, impair.unwrap_or_default())?;
+        let captured = Capture::create(impaired, path).map_err(|source| OpenError::Capture {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self::Captured(Box::new(captured)))
     }
 }
 
-/// Implements `Link` by `match` over the variants.
-macro_rules! delegate {
-    ($type:ident: $($(#[$cfg:meta])? $variant:ident)*) => {
-        impl Link for $type {
-            #[inline]
-            fn caps(&self) -> LinkCaps {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.caps(),)* }
-            }
-
-            fn caps_to(&self, to: LinkAddr) -> LinkCaps {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.caps_to(to),)* }
-            }
-
-            #[inline]
-            fn note_time(&mut self, now_ns: u64) {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.note_time(now_ns),)* }
-            }
-
-            #[inline]
-            fn local_addr(&self) -> LinkAddr {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.local_addr(),)* }
-            }
-
-            #[inline]
-            fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.capacity(to),)* }
-            }
-
-            #[inline]
-            fn send<'a>(&mut self, to: LinkAddr, frames: impl Iterator<Item = Frame<'a>> + Clone) -> Result<usize, LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.send(to, frames),)* }
-            }
-
-            #[inline]
-            fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-                self.receive_by(max, receiver)
-            }
-
-            #[inline]
-            fn flush(&mut self) -> Result<(), LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.flush(),)* }
-            }
-
-            fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.wait(timeout),)* }
-            }
-
-            fn fd(&self) -> Option<BorrowedFd<'_>> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.fd(),)* }
-            }
-
-            fn rings(&self) -> Option<&impl Rings> {
-                self.shm()
-            }
-
-            #[inline]
-            fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-                self.shm_mut()
-            }
-
-            fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.set_reach(to, frame_bytes),)* }
-            }
-
-            fn arm_fd(&mut self) -> Result<bool, LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.arm_fd(),)* }
-            }
-
-            fn counters(&self) -> LinkCounters {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.counters(),)* }
-            }
-
-            fn sealing(&self) -> Option<SealCounters> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.sealing(),)* }
-            }
-        }
+/// Passes all calls on but those that differ.
+macro_rules! choose {
+    ($variants:tt) => {
+        pass_on!($variants: caps caps_to local_addr capacity send flush wait fd arm_fd set_reach note_time counters sealing);
     };
 }
 
-impl Base {
-    fn shm(&self) -> Option<&Shm> {
-        match self {
-            Self::Shm(link) => Some(link),
-            _ => None,
-        }
-    }
-
-    fn shm_mut(&mut self) -> Option<&mut Shm> {
-        match self {
-            Self::Shm(link) => Some(link),
-            _ => None,
-        }
-    }
-}
-
-/// A wrapped shared memory offers no rings: messages in them would bypass the wrapper.
-impl Unsealed {
-    fn shm(&self) -> Option<&Shm> {
-        match self {
-            Self::Shm(link) => Some(link),
-            _ => None,
-        }
-    }
+// The receive code of each link is compiled for each kind of handler. Wrapped links would multiply these copies, so they call the receiver through a
+// table of functions.
+impl Link for Base {
+    choose!({Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Relay});
 
     #[inline]
-    fn shm_mut(&mut self) -> Option<&mut Shm> {
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
-            Self::Shm(link) => Some(link),
-            _ => None,
+            Self::Shm(link) => link.receive(max, receiver),
+            Self::Udp(link) => link.receive(max, receiver),
+            Self::Packet(link) => link.receive(max, receiver),
+            #[cfg(feature = "xdp")]
+            Self::Xdp(link) => link.receive(max, receiver),
+            Self::Dpdk(link) => link.receive(max, receiver),
+            Self::Relay(link) => link.receive(max, &mut Erased(receiver)),
         }
     }
 }
 
-impl AnyLink {
-    fn shm(&self) -> Option<&Shm> {
-        match self {
-            Self::Open(link) => link.shm(),
-            #[cfg(feature = "seal")]
-            Self::Sealed(_) => None,
-            Self::Hosted(link) => Some(link.shm()),
-        }
-    }
+impl Link for Unsealed {
+    choose!({Plain Impaired Captured});
 
     #[inline]
-    fn shm_mut(&mut self) -> Option<&mut Shm> {
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
-            Self::Open(link) => link.shm_mut(),
-            #[cfg(feature = "seal")]
-            Self::Sealed(_) => None,
-            Self::Hosted(link) => Some(link.shm_mut()),
+            Self::Plain(link) => link.receive(max, receiver),
+            Self::Impaired(link) => link.receive(max, &mut Erased(receiver)),
+            Self::Captured(link) => link.receive(max, &mut Erased(receiver)),
         }
     }
 }
 
-/// Its own rings are not those of the host's nodes.
-impl Network {
-    fn shm(&self) -> Option<&Shm> {
-        None
-    }
+impl Link for Network {
+    choose!({Open #[cfg(feature = "seal")] Sealed});
 
-    fn shm_mut(&mut self) -> Option<&mut Shm> {
-        None
-    }
-
-    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
             Self::Open(link) => link.receive(max, &mut Erased(receiver)),
             #[cfg(feature = "seal")]
@@ -402,56 +268,37 @@ impl Network {
     }
 }
 
-// The receive code of each link is compiled for each kind of handler. Wrapped links would multiply these copies, so they call the receiver through a
-// table of functions.
-impl Base {
-    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        match self {
-            Self::Shm(link) => link.receive(max, receiver),
-            Self::Udp(link) => link.receive(max, receiver),
-            Self::Packet(link) => link.receive(max, receiver),
-            #[cfg(feature = "xdp")]
-            Self::Xdp(link) => link.receive(max, receiver),
-            Self::Dpdk(link) => link.receive(max, receiver),
-            Self::Relay(link) => link.receive(max, &mut Erased(receiver)),
-        }
-    }
-}
+impl Link for AnyLink {
+    choose!({Alone Hosted});
 
-impl Unsealed {
     #[inline]
-    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
-            Self::Shm(link) => link.receive(max, receiver),
-            Self::Udp(link) => link.receive(max, receiver),
-            Self::Packet(link) => link.receive(max, receiver),
-            #[cfg(feature = "xdp")]
-            Self::Xdp(link) => link.receive(max, receiver),
-            Self::Dpdk(link) => link.receive(max, receiver),
-            Self::Relay(link) => link.receive(max, &mut Erased(receiver)),
-            Self::Impaired(link) => link.receive(max, &mut Erased(receiver)),
-            Self::Captured(link) => link.receive(max, &mut Erased(receiver)),
-            Self::CapturedImpaired(link) => link.receive(max, &mut Erased(receiver)),
-        }
-    }
-}
-
-impl AnyLink {
-    #[inline]
-    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        match self {
-            Self::Open(link) => link.receive(max, receiver),
+            Self::Alone(Network::Open(link)) => link.receive(max, receiver),
             #[cfg(feature = "seal")]
-            Self::Sealed(link) => link.receive(max, &mut Erased(receiver)),
+            Self::Alone(link) => link.receive(max, receiver),
             Self::Hosted(link) => link.receive(max, receiver),
         }
     }
-}
 
-delegate!(Base: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Relay);
-delegate!(Unsealed: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Relay Impaired Captured CapturedImpaired);
-delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed Hosted);
-delegate!(Network: Open #[cfg(feature = "seal")] Sealed);
+    /// A wrapped shared memory offers no rings: messages in them would bypass the wrapper.
+    fn rings(&self) -> Option<&impl Rings> {
+        match self {
+            Self::Alone(Network::Open(Unsealed::Plain(Base::Shm(link)))) => Some(link),
+            Self::Alone(_) => None,
+            Self::Hosted(link) => Some(link.shm()),
+        }
+    }
+
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        match self {
+            Self::Alone(Network::Open(Unsealed::Plain(Base::Shm(link)))) => Some(link),
+            Self::Alone(_) => None,
+            Self::Hosted(link) => Some(link.shm_mut()),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

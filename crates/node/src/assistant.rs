@@ -35,7 +35,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LOOKS_AT_A_WAIT: u32 = 20;
 
 /// Polls between two checks whether the program wants to enter: it may have to wait for that many.
-const TURNS: u32 = 4;
+const POLLS_PER_CHECK: u32 = 4;
 
 /// Sleep while the link cannot take waiting frames or cannot be armed: from least to most, doubled while it does not help.
 const NAP_LEAST: Duration = Duration::from_micros(500);
@@ -176,13 +176,13 @@ impl<L: Link> Assist<'_, L> {
             self.link = (core.drive.link.fd()).and_then(|fd| fd.try_clone_to_owned().ok());
         }
         let mut done = 0;
-        for turn in 1_u32.. {
+        for poll in 1_u32.. {
             let more = core.progress_by_assistant();
             done += more;
             if more == 0 {
                 break;
             }
-            if turn.is_multiple_of(TURNS) {
+            if poll.is_multiple_of(POLLS_PER_CHECK) {
                 core.tell_program();
                 if core.is_awaited() || self.ends.load(Ordering::Acquire) {
                     return None;

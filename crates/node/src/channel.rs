@@ -563,6 +563,7 @@ impl Channels {
         let mut done = 0;
         if self.bell.is_rung() {
             self.bell.hush();
+            self.repeat_panics();
             if self.tools.outbox.collect() {
                 self.is_woken = true;
                 done += 1;

@@ -39,20 +39,20 @@ use crate::table::Table;
 use crate::tuning::Tuning;
 
 /// Aim for the messages of one poll: if frames bring many messages each, fewer frames are received, as peers must be answered meanwhile.
-const MESSAGES_PER_TURN: u64 = 1024;
+const MESSAGES_PER_POLL: u64 = 1024;
 
 /// Least frames received in one poll.
 const RECEIVE_FRAMES_MIN: usize = 4;
 
 /// Most frames sent in one poll before acknowledgements are received again.
-const SEND_FRAMES_PER_TURN: usize = 64;
+const SEND_FRAMES_PER_POLL: usize = 64;
 
 /// Empty polls between two readings of the clock while spinning: a reading costs as much as a poll (10 ns), timers and the
 /// idle policy need no better than a fraction of a microsecond.
 const POLLS_PER_CLOCK: u32 = 16;
 
 /// Limit of polls in a call that does not wait: under load no poll may ever be empty.
-const BUSY_TURNS: u32 = 64;
+const BUSY_POLLS: u32 = 64;
 
 /// Sleep at most this long while a frame waits for a slot of the link: nothing wakes us when one becomes free.
 const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
@@ -60,14 +60,17 @@ const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
 /// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
+/// Without a poll for so long, several times the longest sleep, the process did not run: it was stopped.
+const ABSENT_AFTER: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(2);
+
 /// Sleep at most this long if other threads may ring and the link has no descriptor to sleep on.
 const BELL_LOOK: Duration = Duration::from_millis(1);
 
 /// Id of all messages that are not tracked.
-pub(crate) const UNTRACKED: SendId = SendId(u64::MAX);
+pub const UNTRACKED: SendId = SendId(u64::MAX);
 
 /// Most polls that receive what a dead process had sent before its session ends, while other peers keep sending.
-const DYING_TURNS_MAX: u32 = 4096;
+const DYING_POLLS_MAX: u32 = 4096;
 
 /// Receiver of what a poll brings.
 pub(crate) trait Intake {
@@ -120,6 +123,10 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     pub(crate) spoofed_source_frames: u64,
     pub(crate) publisher: Option<Publisher>,
     polled_at: Instant,
+    /// An assistant polls, whatever the program does.
+    has_assistant: bool,
+    /// The end of the last time without a poll for `ABSENT_AFTER`.
+    absent_until: Option<Instant>,
     /// The link failed in a poll of the assistant; the program's next poll returns this error.
     pub(crate) failure: Option<LinkError>,
     /// When to ask the kernel which processes are alive; `NEVER` where it cannot tell.
@@ -129,7 +136,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     processes: BTreeMap<NodeId, u64>,
     /// Peers whose process was found dead, and when; frames they sent before may still lie in the link.
     dying: Vec<(NodeId, Instant)>,
-    dying_turns: u32,
+    dying_polls: u32,
     /// When to publish counters again; `NEVER` without publisher.
     publish_at: Instant,
 }
@@ -160,14 +167,16 @@ impl<L: Link, C: Clock> Drive<L, C> {
             now,
             due: None,
             backlog: true,
-            receive_frames: tuning.turn_frames,
+            receive_frames: tuning.poll_frames,
             tuning,
             idle,
             runqueue: Runqueue::default(),
             spoofed_source_frames: 0,
             polled_at: now,
+            has_assistant: false,
+            absent_until: None,
             failure: None,
-            dying_turns: 0,
+            dying_polls: 0,
             liveness_at: NEVER,
             processes: BTreeMap::new(),
             dying: Vec::new(),
@@ -179,8 +188,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
         self.engine.set_unscheduled(tuning.unscheduled_frames);
         self.idle.set_spin(tuning.spin_us);
-        self.receive_frames = tuning.turn_frames;
+        self.receive_frames = tuning.poll_frames;
         self.tuning = tuning;
+    }
+
+    /// An assistant polls from now on, whatever the program does.
+    pub(crate) fn set_assistant(&mut self) {
+        self.has_assistant = true;
     }
 
     /// About when the last poll was.
@@ -238,18 +252,28 @@ impl<L: Link, C: Clock> Drive<L, C> {
             self.receive_frames = next_burst(
                 self.receive_frames,
                 (received, messages),
-                self.tuning.turn_frames,
+                self.tuning.poll_frames,
             );
         }
         self.now = read.unwrap_or(self.now);
+        let pause = self.now.since(self.polled_at);
+        if pause >= ABSENT_AFTER {
+            // Soon after another it is none, but a call of a program that takes its time.
+            let since = self.absent_until.map(|until| self.polled_at.since(until));
+            let is_apart = since.is_none_or(|since| since >= ABSENT_AFTER);
+            if self.has_assistant && is_apart {
+                self.engine.note_absence(self.now, pause);
+            }
+            self.absent_until = Some(self.now);
+        }
         self.polled_at = self.now;
         if self.now >= self.publish_at {
             self.publish(intake.dropped());
         }
         if !self.dying.is_empty() {
-            self.dying_turns += 1;
+            self.dying_polls += 1;
             self.take_events(intake); // a peer that was met again is not dead
-            if received == 0 || self.dying_turns >= DYING_TURNS_MAX {
+            if received == 0 || self.dying_polls >= DYING_POLLS_MAX {
                 self.end_dead_sessions();
             }
         }
@@ -279,8 +303,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// The next timer, of the engine or of the liveness check.
     fn next_due(&self) -> Option<Instant> {
-        let liveness = (self.liveness_at != NEVER).then_some(self.liveness_at);
-        self.due.into_iter().chain(liveness).min()
+        self.due.into_iter().chain(self.liveness_due()).min()
     }
 
     /// Publishes the present counters, if there is a publisher.
@@ -328,7 +351,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 }
                 stuck = stuck.or(Some(to));
             }
-            if sent >= SEND_FRAMES_PER_TURN || refused >= REFUSALS_PER_TURN {
+            if sent >= SEND_FRAMES_PER_POLL || refused >= REFUSALS_PER_POLL {
                 self.backlog = true;
                 break;
             }
@@ -497,7 +520,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 (empty, step) = (0, Step::Spin);
                 if timeout.is_zero() {
                     busy += 1;
-                    if busy < BUSY_TURNS {
+                    if busy < BUSY_POLLS {
                         continue;
                     }
                     return Ok(false);
@@ -608,7 +631,7 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
 }
 
 /// Most destinations without a slot in one poll; if more peers are full, the loop goes on receiving.
-const REFUSALS_PER_TURN: usize = 16;
+const REFUSALS_PER_POLL: usize = 16;
 
 /// Sends pending frames to `to`, as far as the link has room; returns how many.
 #[inline]

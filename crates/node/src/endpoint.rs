@@ -165,6 +165,9 @@ impl<L: Link> Endpoint<L> {
         let table = Table::empty(membership.me);
         let mut drive = Drive::new(link, engine, table, clock, idle, publisher, Some(ours));
         drive.set_tuning(tuning);
+        if options.progress == ProgressBy::Assistant {
+            drive.set_assistant();
+        }
         for member in &membership.members {
             let addr = membership.way(member);
             if member.id != membership.me && addr != LinkAddr::Broadcast {

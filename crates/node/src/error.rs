@@ -175,7 +175,7 @@ pub enum OpenError {
         /// The launcher's reason.
         reason: String,
     },
-    /// The launcher ended, or stopped the launch, before all had joined.
+    /// The launcher ended, or stopped the launch, before all had joined; or the launcher's own wait for them was to stop.
     #[error("the launch was given up before all processes had joined")]
     Abandoned,
     /// Another worker failed first.
@@ -276,7 +276,7 @@ pub enum MeetError {
     /// They did not come.
     #[error(
         "not all nodes have met within {} s: {absence}; are they started there, with the same cluster file?",
-        within.as_secs()
+        within.as_secs_f64()
     )]
     Absent {
         /// How long they were waited for.

@@ -23,8 +23,10 @@
 //!
 //! Modules: `endpoint` is the API, a file for each kind of call (`send`, `receive`, `datagrams`, `flow` …); `drive` is the loop that joins engine and
 //! link; `channel` queues arrived messages by channel, and what handlers and other threads send; `peers` is the state of each peer; `idle` chooses
-//! between spinning, yielding and sleeping, with `runqueue`; `table` maps ids to addresses; [`metrics`] publishes counters; [`bootstrap`] starts
-//! processes and lets them meet; `cluster` reads the cluster file. The protocol is in `tsumuji_proto`, links in `tsumuji_link`.
+//! between spinning, yielding and sleeping, with `runqueue`; `assistant` drives while the program computes; `executor` runs services, and lends a
+//! program's work to a thread; `table` maps ids to addresses; [`any_link`] is one type for all links; [`tuning`] has thresholds; [`metrics`] publishes
+//! counters; [`bootstrap`] starts processes and lets them meet; `cluster` reads the cluster file. The protocol is in `tsumuji_proto`, links in
+//! `tsumuji_link`.
 
 mod absence;
 pub mod any_link;
@@ -77,8 +79,8 @@ pub use error::{
     ChannelError, CloseError, EndpointError, MeetError, OpenError, RecvError, SendError,
 };
 pub use executor::{
-    Answers, Division, Done, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service,
-    UnknownExecutor,
+    Answers, Beside, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, Stepped,
+    UnknownExecutor, Work,
 };
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};

@@ -11,7 +11,7 @@ use tsumuji_link::{Link, LinkAddr, SealMode};
 
 #[cfg(feature = "seal")]
 pub use self::keyed::Keyed;
-use crate::any_link::{AnyLink, Unsealed};
+use crate::any_link::{AnyLink, Network, Unsealed};
 use crate::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
 use crate::error::OpenError;
 
@@ -45,14 +45,14 @@ impl Security {
             #[cfg(feature = "seal")]
             Self::Sealed { key_file, mode } => {
                 let sealed = Keyed::new(link, key_file.clone(), *mode)?;
-                Ok(AnyLink::Sealed(Box::new(sealed)))
+                Ok(AnyLink::Alone(Network::Sealed(Box::new(sealed))))
             }
             #[cfg(not(feature = "seal"))]
             Self::Sealed { .. } => Err(OpenError::NotBuilt { feature: "seal" }),
             Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected {
                 link: link.caps().name,
             }),
-            Self::Open | Self::Unstated => Ok(AnyLink::Open(link)),
+            Self::Open | Self::Unstated => Ok(AnyLink::Alone(Network::Open(link))),
         }
     }
 

@@ -1,22 +1,24 @@
 //! The production loop (`drive`) over any link and clock, for the simulator. Not a part of this crate's interface.
 //!
-//! Used by `tsumuji-sim` only. There are no channels, no other threads and no waiting here: the simulator plays the program, and calls `turn` when a
+//! Used by `tsumuji-sim` only. There are no channels, no other threads and no waiting here: the simulator plays the program, and calls `poll_once` when a
 //! timer has expired or something arrived.
 
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkError};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Duration, Engine, Event, Instant, NodeId,
-    Posted,
+    Pace, Payload, Posted, SendId, SubmitError,
 };
 use tsumuji_wire::Join;
 
 use crate::channel::{Dropped, Way};
 pub use crate::clock::Clock;
 use crate::clock::to_std;
-use crate::drive::{Drive, Intake};
+pub use crate::drive::UNTRACKED;
+use crate::drive::{Drive, Intake, Sent};
 pub use crate::error::SendError;
 use crate::idle::Idle;
+use crate::membership::Member;
 use crate::options::IdlePolicy;
 use crate::table::Table;
 
@@ -52,6 +54,14 @@ impl<L: Link, C: Clock> Driver<L, C> {
 
     /// Adds `peer` with its address.
     pub fn add_peer(&mut self, now: Instant, peer: NodeId, addr: LinkAddr) {
+        if self.drive.link.rings().is_some() {
+            let member = Member {
+                id: peer,
+                name: peer.to_string(),
+                addr,
+            };
+            return self.drive.meet_member(&member, addr, Pace::Free);
+        }
         self.drive.table.add(peer, addr);
         self.engine_mut().add_peer(now, peer);
     }
@@ -67,6 +77,21 @@ impl<L: Link, C: Clock> Driver<L, C> {
         &mut self.drive.engine
     }
 
+    /// Sends a message of the program past the queue, where the link has rings, or queues it. [`UNTRACKED`]: it passed. A poll should follow.
+    pub fn submit(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        let may_pass = !notify && !self.drive.is_deaf();
+        if may_pass && matches!(self.drive.send_past(to, channel, &payload), Ok(Sent::Whole)) {
+            return Ok(UNTRACKED);
+        }
+        self.engine_mut().submit(to, channel, payload, notify)
+    }
+
     /// Sends a datagram of the program; it is dropped if it has not left after `deadline`. Returns for how many peers it neither left nor waits.
     /// A poll should follow.
     pub fn datagram(
@@ -79,13 +104,14 @@ impl<L: Link, C: Clock> Driver<L, C> {
     }
 
     /// One poll of the loop; returns how much it did.
-    pub fn turn(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
+    pub fn poll_once(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
         self.drive.poll_once(true, &mut Simulated(program))
     }
 
-    /// When the engine needs a poll at the latest.
+    /// When the engine, or the look for dead processes, needs a poll at the latest.
     pub fn due(&self) -> Option<Instant> {
-        self.drive.engine.poll_timeout()
+        let timeout = self.drive.engine.poll_timeout();
+        timeout.into_iter().chain(self.drive.liveness_due()).min()
     }
 
     /// Whether frames wait for room in the link.

@@ -25,9 +25,9 @@ const OF_ALL_USERS: &str = "/etc/tsumuji/tune.toml";
 
 // Least and most that each threshold may be.
 const REFERENCE_BYTES: [usize; 2] = [4096, 1_048_576];
-const LEND_BYTES: [usize; 2] = [1024, 32_768];
+const BORROW_BYTES: [usize; 2] = [1024, 32_768];
 const FRAME_BYTES: [usize; 2] = [1024, 65_535];
-const TURN_FRAMES: [usize; 2] = [4, 64];
+const POLL_FRAMES: [usize; 2] = [4, 64];
 const UNSCHEDULED_FRAMES: [usize; 2] = [1, 65_536];
 const SPIN_US: [usize; 2] = [2, 1_000];
 const ELEMENTS: [usize; 2] = [1, 8_192];
@@ -41,14 +41,20 @@ pub struct Tuning {
     pub reference_bytes: usize,
     /// Over links that gather, `send` leaves a message of this many bytes or more where the program has it, instead of copying it into the queue. From
     /// 32 KiB on it does so over every link, and in batches.
-    #[serde(deserialize_with = "within::<_, { LEND_BYTES[0] }, { LEND_BYTES[1] }>")]
-    pub lend_bytes: usize,
+    #[serde(
+        alias = "lend_bytes",
+        deserialize_with = "within::<_, { BORROW_BYTES[0] }, { BORROW_BYTES[1] }>"
+    )]
+    pub borrow_bytes: usize,
     /// Largest frame between hosts, in bytes; the link's own size if that is less.
     #[serde(deserialize_with = "within::<_, { FRAME_BYTES[0] }, { FRAME_BYTES[1] }>")]
     pub frame_bytes: usize,
     /// Most frames taken from the link before answers are sent.
-    #[serde(deserialize_with = "within::<_, { TURN_FRAMES[0] }, { TURN_FRAMES[1] }>")]
-    pub turn_frames: usize,
+    #[serde(
+        alias = "turn_frames",
+        deserialize_with = "within::<_, { POLL_FRAMES[0] }, { POLL_FRAMES[1] }>"
+    )]
+    pub poll_frames: usize,
     /// Most frames that an idle peer may send at once without further permission.
     #[serde(
         deserialize_with = "within::<_, { UNSCHEDULED_FRAMES[0] }, { UNSCHEDULED_FRAMES[1] }>"
@@ -66,9 +72,9 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             reference_bytes: 32 << 10,
-            lend_bytes: 12 << 10,
+            borrow_bytes: 12 << 10,
             frame_bytes: 65_535,
-            turn_frames: 64,
+            poll_frames: 64,
             unscheduled_frames: 256,
             spin_us: 50,
             elements: 8,
@@ -82,9 +88,9 @@ impl Tuning {
         let within = |value: usize, [least, most]: [usize; 2]| value.clamp(least, most);
         Self {
             reference_bytes: within(self.reference_bytes, REFERENCE_BYTES),
-            lend_bytes: within(self.lend_bytes, LEND_BYTES),
+            borrow_bytes: within(self.borrow_bytes, BORROW_BYTES),
             frame_bytes: within(self.frame_bytes, FRAME_BYTES),
-            turn_frames: within(self.turn_frames, TURN_FRAMES),
+            poll_frames: within(self.poll_frames, POLL_FRAMES),
             unscheduled_frames: within(self.unscheduled_frames, UNSCHEDULED_FRAMES),
             spin_us: within(self.spin_us, SPIN_US),
             elements: within(self.elements, ELEMENTS),
@@ -295,7 +301,7 @@ processors = 4
 reference_bytes = 65536
 
 [link.udp]
-turn_frames = 32
+poll_frames = 32
 spin_us = 80
 
 [[rule]]
@@ -313,14 +319,25 @@ algorithm = \"tree\"
         let profile = parse(TEXT).expect("a profile");
         let default = Tuning::default();
         let shm = profile.tuning("shm");
-        assert_eq!((shm.reference_bytes, shm.turn_frames), (65536, 64));
+        assert_eq!((shm.reference_bytes, shm.poll_frames), (65536, 64));
         let udp = profile.tuning("udp");
-        assert_eq!((udp.turn_frames, udp.spin_us, udp.elements), (32, 80, 8));
+        assert_eq!((udp.poll_frames, udp.spin_us, udp.elements), (32, 80, 8));
         let both = profile.tuning("shm+udp");
-        assert_eq!((both.reference_bytes, both.turn_frames), (65536, 32));
+        assert_eq!((both.reference_bytes, both.poll_frames), (65536, 32));
         assert_eq!(profile.tuning("xdp"), default);
         let again = toml::to_string(&profile).expect("text");
         assert_eq!(parse(&again).expect("own text").link, profile.link);
+    }
+
+    /// Profiles that were written under the former names of two thresholds still count.
+    #[test]
+    fn former_names_are_read() {
+        let former = parse("[link.udp]\nlend_bytes = 2048\nturn_frames = 8\n").expect("a profile");
+        let tuning = former.tuning("udp");
+        assert_eq!((tuning.borrow_bytes, tuning.poll_frames), (2048, 8));
+        let again = toml::to_string(&former).expect("text");
+        assert!(again.contains("borrow_bytes = 2048"), "{again}");
+        assert!(!again.contains("lend_bytes"), "{again}");
     }
 
     /// What is no profile is refused with its line, and what is accepted.
@@ -328,7 +345,7 @@ algorithm = \"tree\"
     fn nonsense_is_refused() {
         for (text, wanted) in [
             (
-                "\n[link.shm]\nturn_frames = 0\n",
+                "\n[link.shm]\npoll_frames = 0\n",
                 "p: line 3: 0: accepted are 4 to 64",
             ),
             (

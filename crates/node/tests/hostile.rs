@@ -1,6 +1,6 @@
-//! Two honest nodes exchange checked messages over each link, without and with key, while a stranger and a lying member do what
+//! Two honest nodes exchange checked messages over each link, without and with key, while an attacker and a lying member do what
 //! they can: noise, mutations, spoofed sources, replays, reflections, forged grants, lengths, hellos, ends and seals, frames of a
-//! life that is over; and all cables go through the stranger, who drops, doubles, delays and, where it would be noticed, changes
+//! life that is over; and all cables go through the attacker, who drops, doubles, delays and, where it would be noticed, changes
 //! frames.
 //!
 //! Nothing may panic, grow without bound, or change an answer, and each attack must be seen in its counter. Links over Ethernet and UDP need
@@ -9,6 +9,8 @@
 //!
 //! A program of its own, for it has an allocator of its own, which counts what the whole process has.
 
+#[path = "hostile/attacker.rs"]
+mod attacker;
 mod common;
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;
@@ -16,8 +18,6 @@ mod counting_alloc;
 mod liar;
 #[path = "../../link/tests/common/segment.rs"]
 mod segment;
-#[path = "hostile/stranger.rs"]
-mod stranger;
 #[path = "hostile/wiretap.rs"]
 mod wiretap;
 
@@ -28,11 +28,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use attacker::{ACTS, ATTACKER, Attacker, NODES};
 use common::TestKey;
 use common::meddled::Meddled;
 use fastrand::Rng;
 use liar::Liar;
-use stranger::{ACTS, NODES, STRANGER, Stranger};
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
@@ -49,7 +49,7 @@ use wiretap::{Plug, Wiretap};
 
 /// Messages of the other's present life that an honest node must hear in each of the two parts of a run.
 const MESSAGES: u64 = 200;
-/// Frames that the stranger makes in a run, at least.
+/// Frames that the attacker makes in a run, at least.
 const FRAMES: u64 = 40_000;
 /// And changed frames of the lying member.
 const LIES: u64 = 400;
@@ -63,7 +63,7 @@ const TALK: Channel = Channel::ordered(0);
 const LIAR: u16 = 2;
 
 /// All that an attacker may make one process of three nodes take, beyond what it had when they had met: budgets for what
-/// arrives, queues for what leaves to each other, two largest messages each; and the links' own buffers and the stranger's memory.
+/// arrives, queues for what leaves to each other, two largest messages each; and the links' own buffers and the attacker's memory.
 const GROWTH_BYTES: usize =
     NODES * (BUDGET_BYTES + 2 * MESSAGE_BYTES_MAX + (NODES - 1) * QUEUE_BYTES) + (24 << 20);
 const BUDGET_BYTES: usize = 4 << 20;
@@ -105,7 +105,7 @@ struct Run {
     /// Lives of node 1.
     session: AtomicU64,
     stop: AtomicBool,
-    /// For the stranger: when its namespace goes, so do the cables.
+    /// For the attacker: when its namespace goes, so do the cables.
     nodes_ended: AtomicBool,
     /// Of the lying member.
     lies: Arc<AtomicU64>,
@@ -282,7 +282,7 @@ impl Run {
         }
     }
 
-    /// Waits until both have heard enough in this part and the stranger has `done` its share, or somebody has `ended`.
+    /// Waits until both have heard enough in this part and the attacker has `done` its share, or somebody has `ended`.
     fn until_heard(&self, what: &str, done: &dyn Fn() -> bool, ended: &dyn Fn() -> bool) {
         let begun = Instant::now();
         loop {
@@ -308,7 +308,7 @@ impl Run {
     }
 }
 
-/// What the stranger tells of itself.
+/// What the attacker tells of itself.
 #[derive(Default)]
 struct Told {
     done: [u64; ACTS.len()],
@@ -317,12 +317,12 @@ struct Told {
     unsealed: u64,
 }
 
-/// The stranger as the switch of a segment.
+/// The attacker as the switch of a segment.
 fn on_the_wire(run: &Arc<Run>, told: &Arc<Mutex<Told>>, give: impl Fn(Plug)) {
     let sealed = matches!(run.security, Security::Sealed { .. });
     let mut tap = Wiretap::new(run.over == Over::Udp, give);
-    let mut stranger = Stranger::new(run.seed, sealed);
-    stranger.checked = !sealed;
+    let mut attacker = Attacker::new(run.seed, sealed);
+    attacker.checked = !sealed;
     let seen = Arc::clone(told);
     tap.on_frame = Box::new(move |frame| {
         let mut told = seen.lock().expect("no panic");
@@ -330,20 +330,20 @@ fn on_the_wire(run: &Arc<Run>, told: &Arc<Mutex<Told>>, give: impl Fn(Plug)) {
         told.unsealed += u64::from(!matches!(frame[0], 0x17 | 0x18));
     });
     while !run.ended() {
-        tap.turn(&mut stranger, 2);
-        told.lock().expect("no panic").done = stranger.done;
+        tap.poll_once(&mut attacker, 2);
+        told.lock().expect("no panic").done = attacker.done;
     }
 }
 
-/// The stranger as a process that has the job's memory and is no member.
+/// The attacker as a process that has the job's memory and is no member.
 fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
     let sealed = matches!(run.security, Security::Sealed { .. });
-    let mut link = Shm::attach(job, STRANGER as u16).expect("attach");
-    let mut stranger = Stranger::new(run.seed, sealed);
+    let mut link = Shm::attach(job, ATTACKER as u16).expect("attach");
+    let mut attacker = Attacker::new(run.seed, sealed);
     while !run.ended() {
         for _ in 0..16 {
-            let sent = stranger.act();
-            let to = if stranger.dice.u8(..8) == 0 {
+            let sent = attacker.act();
+            let to = if attacker.dice.u8(..8) == 0 {
                 LinkAddr::Broadcast
             } else {
                 LinkAddr::Local(sent.to as u16)
@@ -353,7 +353,7 @@ fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
         }
         link.flush().expect("the link");
         link.receive(64, &mut each(|_, _| {})).expect("the link");
-        told.lock().expect("no panic").done = stranger.done;
+        told.lock().expect("no panic").done = attacker.done;
         thread::sleep(Duration::from_micros(200));
     }
 }
@@ -372,7 +372,7 @@ fn unless_panicked<T>(joined: thread::Result<T>, seed: u64) -> T {
 /// One at a time: memory is counted by process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The whole run; returns what the honest nodes counted, and what the stranger did.
+/// The whole run; returns what the honest nodes counted, and what the attacker did.
 fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if over != Over::Shm
@@ -402,7 +402,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     });
 
     let (give, plugs) = channel::<Plug>();
-    let stranger = {
+    let attacker = {
         let (run, told, job) = (Arc::clone(&run), Arc::clone(&told), job.clone());
         thread::spawn(move || match job {
             Some(job) => in_the_memory(&run, &told, &job),
@@ -434,7 +434,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     for go in ready {
         go.send(()).expect("a node");
     }
-    let ended = || stranger.is_finished() || nodes.iter().any(JoinHandle::is_finished);
+    let ended = || attacker.is_finished() || nodes.iter().any(JoinHandle::is_finished);
     let parts = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for (part, what) in [(1, "before the restart"), (2, "after the restart")] {
             let done = || {
@@ -456,7 +456,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
         .into_iter()
         .flat_map(|node| unless_panicked(node, seed))
         .collect();
-    unless_panicked(stranger.join(), seed);
+    unless_panicked(attacker.join(), seed);
     if let Err(panic) = parts {
         std::panic::resume_unwind(panic);
     }
@@ -499,7 +499,7 @@ fn open_to_all(over: Over) {
         Drop::Window,
     ];
     if over != Over::Shm {
-        // Where a stranger can speak in another's name, and repeat what it heard.
+        // Where an attacker can speak in another's name, and repeat what it heard.
         reasons.extend([Drop::Session, Drop::Misdirected]);
         assert!(told.readable > 0, "what is not encrypted can be read");
         for refused in [
@@ -521,7 +521,7 @@ fn open_to_all(over: Over) {
     }
 }
 
-/// With key: nothing of the stranger's passes the seal, nothing of it is remembered, and it reads no more than its mode lets it.
+/// With key: nothing of the attacker's passes the seal, nothing of it is remembered, and it reads no more than its mode lets it.
 fn sealed(over: Over, mode: SealMode) {
     let Some((counters, told)) = attack(over, Some(mode)) else {
         return;

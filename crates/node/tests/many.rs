@@ -106,7 +106,7 @@ fn two_hundred_endpoints_talk() {
 }
 
 /// How long all are idle.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Processor time and frames that it takes to keep all up, each in a thread of its own that sleeps until something comes. Nobody is given up.
 fn idle(all: Vec<Endpoint<AnyLink>>) -> (Duration, u64) {

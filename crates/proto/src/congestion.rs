@@ -187,7 +187,7 @@ pub(crate) trait Sending {
     /// When to call `on_timeout` next.
     fn deadline(&self) -> Option<Instant>;
     /// Whether the program may bring forward what silence would do: something is unanswered for a round trip.
-    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool;
+    fn may_repair(&self, now: Instant, rtt: &Rtt) -> bool;
     /// Does what silence demands. `last_heard`: when the last frame of the peer came. `true`: an acknowledgement is to be requested.
     fn on_silence(
         &mut self,

@@ -41,12 +41,12 @@ mod session;
 mod slots;
 mod window;
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use tsumuji_link::impair::{Clock, SystemClock};
 use tsumuji_link::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over,
+    pass_on,
 };
 
 pub use envelope::OVERHEAD_BYTES;
@@ -274,6 +274,8 @@ impl SealedFrames {
 }
 
 impl<L: Link, C: Clock> Link for Sealed<L, C> {
+    pass_on!((inner): local_addr fd note_time);
+
     fn caps(&self) -> LinkCaps {
         LinkCaps {
             frame_bytes: self.frame_bytes,
@@ -284,10 +286,6 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             damages: false,
             ..self.inner.caps()
         }
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.inner.local_addr()
     }
 
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
@@ -385,10 +383,6 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             due.saturating_sub(now)
         };
         self.inner.wait(timeout.min(until_due))
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {

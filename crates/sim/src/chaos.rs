@@ -23,18 +23,24 @@ const KINDS: &[Damage] = &[
 
 /// Runs crashes, closed and restarted processes, partitions, pauses shorter and longer than the silence limit, slow programs, loss, repetition,
 /// damage and garbage in random order. The judge must find no violation, and once the disturbances end all nodes must connect and all messages sent
-/// then arrive. Only the steps in `steps` are run.
+/// then arrive. Only the steps in `steps` are run. With `Config::ring_bytes` the nodes share memory: paths stay as they are, and rings seem full at
+/// random.
 ///
 /// # Panics
 /// With the violation that the judge finds.
 pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
-    let mut net = Net::new(seed)
-        .rate_mbit(1_000)
-        .switch_buffer(256 << 10)
-        .delay_us(5..60)
-        .checked();
+    let has_rings = config.ring_bytes > 0;
+    let mut net = if has_rings {
+        Net::new(seed).defer_percent(5)
+    } else {
+        Net::new(seed)
+            .rate_mbit(1_000)
+            .switch_buffer(256 << 10)
+            .delay_us(5..60)
+            .checked()
+    };
     let config = Config {
-        budget_bytes: 1 << 20,
+        budget_bytes: if has_rings { 4 << 20 } else { 1 << 20 },
         send_queue_bytes: 2 << 20,
         ..*config
     };
@@ -42,7 +48,7 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
     let mut alive = [true; NODES];
     for &step in steps {
         let mut chance = seed.rng(97 + (u64::from(step) << 8));
-        disturb(&mut net, &nodes, &mut alive, &mut chance);
+        disturb(&mut net, &nodes, &mut alive, (&mut chance, has_rings));
         let longest_us = if chance.chance(50_000) {
             200_000
         } else {
@@ -90,7 +96,8 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
         let window = net
             .flow(from, to)
             .map_or(usize::MAX, |flow| flow.window_bytes);
-        net.check(window >= config.budget_bytes / 8 * 7, || {
+        // With rings few acknowledgements are sent, and only they state windows.
+        net.check(has_rings || window >= config.budget_bytes / 8 * 7, || {
             format!("{to} grants {from} only {window} bytes")
         });
     }
@@ -135,8 +142,13 @@ pub fn shrink(seed: Seed, config: &Config) -> Option<Vec<u16>> {
     }
 }
 
-/// Disturbs the net in one random way.
-fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng) {
+/// Disturbs the net in one random way; with rings, not its paths.
+fn disturb(
+    net: &mut Net,
+    nodes: &[NodeId],
+    alive: &mut [bool],
+    (chance, has_rings): (&mut Rng, bool),
+) {
     let at = chance.below(NODES);
     let node = nodes[at];
     match chance.below(100) {
@@ -158,8 +170,8 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
                 net.stream(node, to, channel, bytes, chance.within(1..6));
             }
         }
-        60..65 => net.conditions().loss_ppm = chance.within(0..400_000) as u32,
-        65..70 => {
+        60..65 if !has_rings => net.conditions().loss_ppm = chance.within(0..400_000) as u32,
+        65..70 if !has_rings => {
             let conditions = net.conditions();
             conditions.duplicate_ppm = chance.within(0..200_000) as u32;
             conditions.reorder_ppm = chance.within(0..300_000) as u32;
@@ -176,7 +188,7 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
                 [Pace::Prompt, Pace::Stopped, Pace::BytesPerSecond(5_000_000)][chance.below(3)];
             net.set_pace(node, pace);
         }
-        75..79 => net.partition(&nodes[..1 + chance.below(NODES - 1)]),
+        75..79 if !has_rings => net.partition(&nodes[..1 + chance.below(NODES - 1)]),
         79..84 => net.heal(),
         84..88 if alive[at] => {
             if chance.chance(300_000) {

@@ -137,7 +137,10 @@ impl<P> Host<P> {
             process: None,
             peers: BTreeSet::new(),
             paused: false,
-            ring_frames: config.receive_frames,
+            ring_frames: match config.ring_bytes {
+                0 => config.receive_frames,
+                _ => usize::MAX, // their writers are refused
+            },
             ring_peak: 0,
             frame_ns: 0,
             busy_until: Instant::default(),

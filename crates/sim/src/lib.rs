@@ -1,6 +1,6 @@
 //! Many engines on a simulated switch, in virtual time, from one seed.
 //!
-//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only the layers below are simulated. Used by tests alone.
+//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only the layers below are simulated. Used by tests and examples alone.
 //!
 //! ```text
 //! program ─ engine ─ transmit ring ─ card's rate ─▶ switch: partition, loss, damage, duplication,
@@ -11,6 +11,9 @@
 //! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of its channel's order,
 //! changed, or to the wrong incarnation of a process; a run that waits for something has limited patience. A failure ends with the seed and the
 //! command that replays it.
+//!
+//! With `Config::ring_bytes` cards are places in shared memory instead, as on one host: frames are in rings, and messages pass the queue or are read
+//! in their sender's memory (R-96 to R-99), as in production.
 //!
 //! # Damage
 //!
@@ -30,6 +33,7 @@ mod net;
 mod oracle;
 mod payload;
 mod process;
+mod rings;
 mod rng;
 mod switch;
 mod timeline;

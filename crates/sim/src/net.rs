@@ -11,11 +11,14 @@ mod offer;
 mod program;
 mod setup;
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use crate::host::{Host, Item};
 use crate::oracle::Oracle;
 use crate::process::{Process, Production};
+use crate::rings::Job;
 use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
 use crate::switch::{Medium, Switch, Traffic};
 use tsumuji_proto::{Duration, Event, Instant, NodeId};
@@ -45,6 +48,8 @@ pub struct Net<P: Process = Production> {
     trace: u64,
     rate_bits: u64,
     checked: bool,
+    /// Shared memory of the nodes that have rings.
+    job: Rc<RefCell<Job>>,
     /// Probability, in ppm, that the link has no slot for the destination that an engine names.
     defer_ppm: u32,
     patience: Duration,

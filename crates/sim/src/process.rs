@@ -54,7 +54,7 @@ pub trait Process {
         true
     }
     /// Polls: receives the frames that the card allows, handles expired timeouts, and sends as many frames as the card takes.
-    fn turn(&mut self, program: &mut impl Program);
+    fn poll_once(&mut self, program: &mut impl Program);
     /// Latest time of the next poll.
     fn due(&self) -> Option<Instant>;
     /// Whether frames are ready to leave once the card has room.
@@ -120,7 +120,7 @@ impl Process for Production {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.engine_mut().submit(to, channel, payload, notify)
+        self.0.submit(to, channel, payload, notify)
     }
     fn datagram(
         &mut self,
@@ -146,8 +146,8 @@ impl Process for Production {
     fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
         self.engine_mut().retain(borrowed)
     }
-    fn turn(&mut self, program: &mut impl Program) {
-        self.0.turn(program).expect("a card does not fail");
+    fn poll_once(&mut self, program: &mut impl Program) {
+        self.0.poll_once(program).expect("a card does not fail");
     }
     fn due(&self) -> Option<Instant> {
         self.0.due()

@@ -1,10 +1,10 @@
-//! Relaxation of linear systems `A x = b`: sequentially, by threads, and by processes that exchange their values.
+//! Linear systems `A x = b`, solved by Krylov methods, factorisations and relaxation: sequentially, by threads, and by processes that exchange values.
 //!
 //! - [`system`]: matrices, their sources, and the partition of rows.
 //! - [`local`]: kernels, sweepers, and the modes that need no network.
-//! - [`krylov`]: conjugate gradients and GMRES, for whatever relaxes badly.
+//! - [`krylov`]: conjugate gradients and GMRES, by threads and between processes.
 //! - [`distributed`]: judge and workers in several processes.
-//! - [`method`]: the choice among all of them for one process.
+//! - [`method`]: the choice of a method, for one process and for several.
 //! - [`fixed_point`]: other convergent problems, of users.
 //! - [`outlook`]: the expected convergence of a system.
 //! - [`plan`]: what each method, and each number of workers, would take.

@@ -10,7 +10,7 @@
 
 use serde::Serialize;
 
-use crate::system::{Generate, Matrix};
+use crate::system::{Generate, Matrix, System};
 
 /// Most steps of the power method: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
 const POWER_STEPS: usize = 30;
@@ -64,6 +64,15 @@ impl std::fmt::Display for Outlook {
 }
 
 impl Outlook {
+    /// The outlook of a system in memory.
+    pub fn of_system(system: &System, omega: f64, tolerance: f64) -> Self {
+        let mut outlook = Self::of_matrix(&system.matrix, omega, tolerance);
+        if system.scaling.is_some() {
+            outlook.why += ", matched and scaled first";
+        }
+        outlook
+    }
+
     /// The outlook of a matrix in memory. `omega` and `tolerance` as for the run.
     pub fn of_matrix(matrix: &Matrix, omega: f64, tolerance: f64) -> Self {
         let rows = Rows::look(matrix);
@@ -187,6 +196,11 @@ impl Rows {
         }
         rows
     }
+}
+
+/// Largest Σ|off-diagonal| / |diagonal| of a row.
+pub(crate) fn largest_ratio(matrix: &Matrix) -> f64 {
+    Rows::look(matrix).largest_ratio
 }
 
 /// |diagonal| and Σ|off-diagonal| of a row.

@@ -74,13 +74,13 @@ impl std::fmt::Display for Reason {
             ),
             Reason::MaxLaps { limit } => write!(
                 f,
-                "stopped after {limit} laps without reaching the tolerance: allow more (--max-laps), or let --method \
-                 auto choose"
+                "stopped after {limit} laps without reaching the tolerance: allow more (--max-laps), or try another \
+                 --method"
             ),
             Reason::Diverged { residual } => write!(
                 f,
-                "diverged: the relative residual grew to {residual:.1e}; relaxation does not converge for this system \
-                 with this --omega (try a smaller one, fewer workers, or --method auto)"
+                "diverged: the relative residual grew to {residual:.1e}; this method does not converge for this system \
+                 (try another --method; for relaxation a smaller --omega or fewer workers)"
             ),
             Reason::Stagnated { floor } => write!(
                 f,
@@ -88,8 +88,8 @@ impl std::fmt::Display for Reason {
             ),
             Reason::Stalled { best } => write!(
                 f,
-                "stalled: the relative residual no longer falls below {best:.1e}, far above rounding; the matrix is singular \
-                 or nearly so, or the method does not suit it (try --method direct or gmres)"
+                "stalled: the relative residual no longer falls below {best:.1e}; the matrix is singular or nearly so, for \
+                 which no method may help, or this --method does not suit it"
             ),
             Reason::Interrupted => write!(f, "interrupted before the tolerance was reached"),
             Reason::WorkerLost { worker, cause } => write!(f, "{worker} was lost: {cause}"),

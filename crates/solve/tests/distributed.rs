@@ -11,7 +11,7 @@ use tsumuji_solve::distributed::{
 use tsumuji_solve::krylov::{Kind, Preconditioning};
 use tsumuji_solve::local::Inner;
 use tsumuji_solve::report::{Progress, Reason};
-use tsumuji_solve::system::{Dense, Generate, Matrix, System};
+use tsumuji_solve::system::{Csr, Dense, Generate, Matrix, System};
 
 mod clusters;
 
@@ -130,6 +130,55 @@ fn krylov_methods_run_between_workers() {
                     assert!(laps[0] < 120, "{name}: {laps:?}");
                     assert_eq!(solved.outcome.verifications, 1, "{name}");
                 }
+            }
+        }
+    }
+}
+
+/// Of a system that was matched and scaled workers give x and its residual as the original has them, and begin with an x of the original.
+#[test]
+fn matched_systems_keep_their_x() {
+    let n = 90;
+    let size = |k: u32| 10f64.powi((k * 5 % 7) as i32 - 3);
+    let mut triplets = Vec::new();
+    for row in 0..n {
+        for (shift, value) in [(1, 3.0), (4, -1.0), (n - 2, 0.7)] {
+            let column = (row + shift) % n;
+            triplets.push((row, column, value * size(row) * size(3 * column + 2)));
+        }
+    }
+    let original = Matrix::Sparse(Csr::from_triplets(n as usize, n as usize, &triplets).unwrap());
+    let (system, _) = System::matched(original.clone(), None, "sizes".into()).unwrap();
+    let ones = vec![1.0; n as usize];
+    let b = original.times(&ones);
+    for mode in [
+        krylov(Kind::Gmres, Preconditioning::Ilu),
+        Mode::Async,
+        Mode::Sync,
+    ] {
+        for x in [None, Some(ones.clone())] {
+            let config = SolveConfig { mode, ..config() };
+            let mut nodes = cluster(Over::Shm, 3, 0.0, &Options::default()).into_iter();
+            let mut judge = nodes.next().unwrap();
+            let team: Vec<_> = nodes.map(serve).collect();
+            let (mut count, mut nobody) = (|_: Progress| (), Vec::new);
+            let watch = quiet(&mut nobody, &mut count);
+            let is_solved = x.is_some();
+            let start = Start {
+                x,
+                ..Start::default()
+            };
+            let solved = run(&mut judge, Input::System(&system), &config, start, watch).unwrap();
+            team.into_iter()
+                .for_each(|one| one.join().unwrap().unwrap());
+            let outcome = &solved.outcome;
+            assert!(outcome.converged, "{mode:?}: {outcome:?}");
+            let product = original.times(&outcome.x);
+            let squares = product.iter().zip(&b).map(|(p, b)| (b - p).powi(2));
+            let residual = (squares.sum::<f64>() / b.iter().map(|b| b * b).sum::<f64>()).sqrt();
+            assert!(residual <= 1.01e-10, "{mode:?}: {residual}");
+            if is_solved && matches!(mode, Mode::Krylov(_)) {
+                assert_eq!(outcome.laps, [0, 0]);
             }
         }
     }

@@ -428,7 +428,12 @@ fn a_dead_member_is_named() {
             certify: slow,
             combine: Combine::Max,
         };
-        let mut nodes = cluster(over, 3, 0.0);
+        // Of UDP only silence tells.
+        let options = Options {
+            dead_after: Duration::from_secs(4),
+            ..Options::default()
+        };
+        let mut nodes = clusters::cluster(over, 3, 0.0, &options);
         thread::scope(|scope| {
             let victim = nodes.remove(1);
             let survivors: Vec<_> = nodes

@@ -154,9 +154,9 @@ pub struct Own {
     pub cork: AtomicI32,
     /// SO_RCVLOWAT.
     pub low_water: AtomicI32,
-    /// Bytes of data sent and received by TCP before the rings.
+    /// Bytes of data sent by TCP, before the ring and after it.
     pub tcp_sent: AtomicU64,
-    /// As above.
+    /// Bytes of data received by TCP before the ring.
     pub tcp_taken: AtomicU64,
     /// Bells taken out of the kernel.
     pub bells_taken: AtomicU64,
@@ -166,6 +166,36 @@ pub struct Own {
     pub error: AtomicU32,
     /// `ENDED`, `RESET`: what the kernel has said about the connection.
     pub has_ended: AtomicU32,
+}
+
+/// In [`Own::processes`]: the last process is writing its last words.
+const LEAVING: u32 = 1 << 31;
+
+impl Own {
+    /// One process less has it open. True: it was the last, which calls [`left`](Self::left) once it has written its last words. A client that offers its
+    /// slot again has reset the count, also of a server's process that has counted itself for the offer before.
+    pub fn leave(&self) -> bool {
+        let count = &self.processes;
+        let before = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| match count {
+            0 | LEAVING => None,
+            1 => Some(LEAVING),
+            count => Some(count - 1),
+        });
+        before == Ok(1)
+    }
+
+    /// The last process has written all: the slot may be offered again.
+    pub fn left(&self) {
+        let count = &self.processes;
+        let _ = count.compare_exchange(LEAVING, 0, Ordering::Release, Ordering::Relaxed); // offered again by force otherwise
+    }
+
+    /// As `leave`, for a process that has nothing to write.
+    pub fn leave_at_once(&self) {
+        if self.leave() {
+            self.left();
+        }
+    }
 }
 
 /// All processes of the other end have closed the connection, or are gone.

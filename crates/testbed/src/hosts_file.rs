@@ -2,7 +2,8 @@
 //!
 //! `up` writes it when the testbed works, whole or not at all; `down` removes it. The testbed itself does not use it.
 
-use std::io::Write;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -40,26 +41,35 @@ pub(crate) fn path(name: &Name) -> PathBuf {
     folder.join(format!("{name}.hosts.toml"))
 }
 
+/// Where the file is written first. The name is known, so that `remove` finds what a writer that was killed has left.
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("toml.new")
+}
+
 /// Writes the file and makes it readable to all.
 pub(crate) fn write(name: &Name, hosts: &[Host]) -> std::io::Result<()> {
     let path = path(name);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".hosts-")
-        .tempfile_in(folder)?;
-    file.write_all(text(name, hosts)?.as_bytes())?;
-    rustix::fs::fchmod(file.as_file(), rustix::fs::Mode::from_raw_mode(0o644))?;
-    file.persist(&path).map_err(|error| error.error)?;
-    Ok(())
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+    let unfinished = unfinished(&path);
+    let written = std::fs::write(&unfinished, text(name, hosts)?)
+        .and_then(|()| std::fs::set_permissions(&unfinished, Permissions::from_mode(0o644)))
+        .and_then(|()| std::fs::rename(&unfinished, &path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished); // the first error is the one to report
+    }
+    written
 }
 
 /// Removes the file; it need not be there.
 pub(crate) fn remove(name: &Name) -> std::io::Result<()> {
-    match std::fs::remove_file(path(name)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    let path = path(name);
+    for path in [unfinished(&path), path] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 fn text(name: &Name, hosts: &[Host]) -> std::io::Result<String> {

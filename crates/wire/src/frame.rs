@@ -16,6 +16,8 @@ use crate::raw::{
 pub mod flags {
     /// Data, ack: the sender requests an acknowledgement at once.
     pub const ACK_NOW: u8 = 1;
+    /// Admission: the refusal stands; to ask again is of no use.
+    pub const FINAL: u8 = 1;
     /// Data: the sender has more frames for this peer.
     pub const MORE: u8 = 1 << 1;
     /// Data: the sender serves other peers too and cannot use all its credit.

@@ -48,7 +48,16 @@ pub struct Admission<'a> {
     /// That of the join.
     pub nonce: u64,
     /// The id of the new member, or why there is none.
-    pub answer: Result<NodeId, &'a [u8]>,
+    pub answer: Result<NodeId, Refusal<'a>>,
+}
+
+/// Why a process does not become a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal<'a> {
+    /// For people.
+    pub reason: &'a [u8],
+    /// To ask again is of no use.
+    pub is_final: bool,
 }
 
 impl<'a> Join<'a> {
@@ -65,7 +74,7 @@ impl<'a> Join<'a> {
     /// Writes the frame; `None` if `slot` is too small or the name too long.
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
         let ids = [NO_ID, self.id.map_or(NO_ID, |id| id.0)];
-        write(kind::JOIN, ids, self.nonce, self.name, slot)
+        write((kind::JOIN, 0), ids, self.nonce, self.name, slot)
     }
 }
 
@@ -76,18 +85,23 @@ impl<'a> Admission<'a> {
         Some(Self {
             source: id_of(raw.source)?,
             nonce: raw.nonce.get(),
-            answer: id_of(raw.destination).ok_or(reason),
+            answer: id_of(raw.destination).ok_or(Refusal {
+                reason,
+                is_final: raw.flags & flags::FINAL != 0,
+            }),
         })
     }
 
     /// Writes the frame; `None` if `slot` is too small or the reason too long.
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
-        let (id, reason) = match self.answer {
-            Ok(id) => (id.0, &[][..]),
-            Err(reason) => (NO_ID, reason),
+        let (id, reason, flag_bits) = match self.answer {
+            Ok(id) => (id.0, &[][..], 0),
+            Err(Refusal { reason, is_final }) => {
+                (NO_ID, reason, if is_final { flags::FINAL } else { 0 })
+            }
         };
         write(
-            kind::ADMISSION,
+            (kind::ADMISSION, flag_bits),
             [self.source.0, id],
             self.nonce,
             reason,
@@ -110,7 +124,7 @@ fn parse(kind: u8, bytes: &[u8]) -> Option<(&RawJoin, &[u8])> {
 }
 
 fn write(
-    kind: u8,
+    (kind, flags): (u8, u8),
     [source, destination]: [u16; 2],
     nonce: u64,
     text: &[u8],
@@ -118,7 +132,7 @@ fn write(
 ) -> Option<usize> {
     let header = RawJoin {
         version_kind: first_byte(kind),
-        flags: 0,
+        flags,
         source: source.into(),
         destination: destination.into(),
         text_bytes: (text.len() as u16).into(),
@@ -158,7 +172,13 @@ mod tests {
                 assert_eq!(Join::parse(&slot[..cut]), None);
             }
         }
-        for answer in [Ok(NodeId(0)), Ok(NodeId(9)), Err(&b"node 3 is alive"[..])] {
+        let refused = |is_final| {
+            Err(Refusal {
+                reason: b"node 3 is alive",
+                is_final,
+            })
+        };
+        for answer in [Ok(NodeId(0)), Ok(NodeId(9)), refused(false), refused(true)] {
             let admission = Admission {
                 source: NodeId(0),
                 nonce: 1,

@@ -16,7 +16,7 @@ pub use frame::{
     parse_data_head, source_of,
 };
 pub use id::{Channel, DeliveryClass, NodeId, Priority};
-pub use join::{Admission, Join};
+pub use join::{Admission, Join, Refusal};
 pub use raw::{
     ACK_HEADER_BYTES, DATA_HEADER_BYTES, DATAGRAM_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES,
     PERMIT_BYTES, STAMP_BYTES, VERSION,

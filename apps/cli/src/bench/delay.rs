@@ -1,19 +1,18 @@
 //! `tsumuji bench delay`: how much time a service may take before it cannot keep pace with a line.
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use serde_json::json;
-use tsumuji_bench::delay::{Delayed, Per, Plan};
+use tsumuji_bench::delay::{Knee, Per, Plan, Setting};
 use tsumuji_bench::{machine, stop, table};
 use tsumuji_node::Executor;
 use tsumuji_testbed::Rate;
 
 use super::between::{Between, Pair};
+use crate::interrupt::Interrupted;
 use crate::{DONE, Outcome, output};
 
 /// Times in nanoseconds, in doubling steps as the paper's.
 const DELAYS: &str = "0,100,200,400,800,1600,3200,6400,12800,25600";
-/// A server that answers this part of the line's messages in time keeps pace: the last are still on their way.
-const KEPT: f64 = 0.95;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum On {
@@ -41,7 +40,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "RATE", default_value = "2gbit")]
     rate: Rate,
     /// Messages of each measurement
-    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(32..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 700_000, value_parser = clap::value_parser!(u64).range(32..=1_000_000_000))]
     count: u64,
     /// Who serves: rtc, pipeline or adaptive; several by commas
     #[arg(
@@ -51,6 +50,9 @@ pub(super) struct Args {
         default_value = "rtc,pipeline,adaptive"
     )]
     executor: Vec<Executor>,
+    /// Rounds in which all are measured in turn
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -87,7 +89,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         let usual = plan(0, Executor::RunToCompletion);
         let frame_ns = usual.frame_ns();
         eprintln!(
-            "\n{size} bytes over {}, a line of {}: one message in {frame_ns:.0} ns; the time is spent on each {}\n\
+            "\n{size} bytes over {}, a line of {}: one message in {frame_ns:.0} ns; the time is spent on each {}; {} rounds in turn\n\
              predicted knee: {:.0} ns, less what the server needs for itself",
             pair.link,
             args.rate,
@@ -95,49 +97,20 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 Per::Frame => "message",
                 Per::Burst => "burst of 32",
             },
+            args.rounds,
             usual.predicted_knee_ns()
         );
-        let heads = [
-            "time (ns)",
-            "served by",
-            "of the line",
-            "messages/s",
-            "refused",
-            "dropped",
-            "lost",
-            "where",
-        ];
-        let mut rows = vec![heads.map(str::to_owned)];
-        let mut knees = Vec::new();
-        for &executor in &args.executor {
-            let mut knee: Option<u64> = None;
-            for &delay_ns in &args.delay {
-                if stop::is_wanted() {
-                    bail!(crate::interrupt::Interrupted);
-                }
-                let plan = plan(delay_ns, executor);
-                let delayed = pair.measure_delay(&plan)?;
-                if delayed.part(&plan) >= KEPT {
-                    knee = knee.max(Some(delay_ns));
-                }
-                rows.push(row(&plan, &delayed));
-                results.push(json!({
-                    "size": size, "delay_ns": delay_ns, "executor": executor.name(), "measured": delayed,
-                }));
-            }
-            knees.push((executor, knee));
-        }
-        eprint!("{}", table::aligned(&rows));
-        for (executor, knee) in &knees {
-            eprintln!(
-                "{executor}: keeps pace up to {}",
-                knee.map_or("no time at all".to_owned(), |knee| format!("{knee} ns"))
-            );
-        }
-        let knees: Vec<_> = knees
-            .iter()
-            .map(|(executor, knee)| json!({ "executor": executor.name(), "knee_ns": knee }))
+        let plans: Vec<Plan> = (args.executor.iter())
+            .flat_map(|&executor| args.delay.iter().map(move |&delay_ns| (delay_ns, executor)))
+            .map(|(delay_ns, executor)| plan(delay_ns, executor))
             .collect();
+        let settings = measure(&pair, plans, args.rounds)?;
+        let knees: Vec<Knee> = (args.executor.iter())
+            .map(|executor| Knee::of(*executor, &settings))
+            .collect();
+        eprint!("{}", shown(&settings));
+        knees.iter().for_each(|knee| eprintln!("{}", told(knee)));
+        results.extend(settings.iter().map(|setting| json!(setting)));
         results.push(json!({
             "size": size, "frame_ns": frame_ns, "predicted_knee_ns": usual.predicted_knee_ns(), "knees": knees,
         }));
@@ -145,26 +118,72 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     if args.json {
         output::print_json(&json!({
             "kind": "delay", "link": pair.link.to_string(), "bits_per_second": args.rate.bits_per_second(),
-            "count": args.count, "per": per, "ports": args.ports, "machine": machine, "results": results,
+            "count": args.count, "rounds": args.rounds, "per": per, "ports": args.ports, "machine": machine, "results": results,
         }));
     }
     Ok(DONE)
 }
 
-fn row(plan: &Plan, delayed: &Delayed) -> [String; 8] {
-    let place = if delayed.with_workers {
-        "workers"
-    } else {
-        "driving thread"
+/// Measures each plan once a round.
+fn measure(pair: &Pair, plans: Vec<Plan>, rounds: u64) -> anyhow::Result<Vec<Setting>> {
+    let mut found: Vec<_> = plans.into_iter().map(|plan| (plan, Vec::new())).collect();
+    for _ in 0..rounds {
+        for (plan, list) in &mut found {
+            ensure!(!stop::is_wanted(), Interrupted);
+            list.push(pair.measure_delay(plan)?);
+        }
+    }
+    let settings = found
+        .into_iter()
+        .map(|(plan, list)| Setting::of(&plan, list));
+    Ok(settings.collect())
+}
+
+/// The table of all settings: medians, and half of the spread of what came.
+fn shown(settings: &[Setting]) -> String {
+    let heads = [
+        "time (ns)",
+        "served by",
+        "of the line",
+        "+-%",
+        "messages/s",
+        "refused",
+        "dropped",
+        "lost",
+        "where",
+    ];
+    let mut rows = vec![heads.map(str::to_owned)];
+    rows.extend(settings.iter().map(|setting| {
+        let place = match (setting.with_workers, setting.rounds.len()) {
+            (0, _) => "driving thread".to_owned(),
+            (some, all) if some == all => "workers".to_owned(),
+            (some, all) => format!("workers in {some} of {all}"),
+        };
+        [
+            setting.delay_ns.to_string(),
+            setting.executor.to_string(),
+            format!("{:.1} %", 100.0 * setting.part.median),
+            setting.part.half_spread(),
+            format!("{:.0}", setting.per_second.median),
+            format!("{:.0}", setting.refused.median),
+            format!("{:.0}", setting.dropped.median),
+            setting.lost.to_string(),
+            place,
+        ]
+    }));
+    table::aligned(&rows)
+}
+
+/// A knee in words.
+fn told(knee: &Knee) -> String {
+    let time = |ns: Option<u64>| ns.map_or("no time at all".to_owned(), |ns| format!("{ns} ns"));
+    let (least, most) = (knee.rounds_ns.iter().min(), knee.rounds_ns.iter().max());
+    let rounds = match (least, most) {
+        (Some(least), Some(most)) if least != most => {
+            format!(" (single rounds: {} to {})", time(*least), time(*most))
+        }
+        _ => String::new(),
     };
-    [
-        plan.delay_ns.to_string(),
-        plan.executor.to_string(),
-        format!("{:.1} %", 100.0 * delayed.part(plan)),
-        format!("{:.0}", delayed.per_second),
-        delayed.refused.to_string(),
-        delayed.dropped.to_string(),
-        delayed.lost.to_string(),
-        place.to_owned(),
-    ]
+    let by = time(knee.knee_ns);
+    format!("{}: keeps pace up to {by}{rounds}", knee.executor)
 }

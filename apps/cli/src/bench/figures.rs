@@ -8,7 +8,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::figures::{self, Part, Setting};
 use tsumuji_bench::stop;
 
-use super::serve_command;
+use super::{serve_command, streams};
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, output};
@@ -20,7 +20,7 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing,tuned"
+        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing,streams,programs,tuned"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -51,6 +51,8 @@ enum PartName {
     Collectives,
     Loss,
     Sealing,
+    Streams,
+    Programs,
     Tuned,
 }
 
@@ -71,11 +73,14 @@ pub(super) fn run(args: &Args) -> Outcome {
         PartName::Collectives => Part::Collectives,
         PartName::Loss => Part::Loss,
         PartName::Sealing => Part::Sealing,
+        PartName::Streams => Part::Streams,
+        PartName::Programs => Part::Programs,
         PartName::Tuned => Part::Tuned,
     });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,
         serve: serve_command()?,
+        serve_streams: streams::serve_command()?.to_vec(),
         rounds: args.rounds as usize,
         n: args.n as usize,
         burst_bytes_max: 64 << 20,

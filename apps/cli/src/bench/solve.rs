@@ -300,8 +300,7 @@ fn prepare(name: &str, files: &[PathBuf; 2]) -> anyhow::Result<()> {
             let path = Path::new(name);
             ensure!(path.exists(), "{error}; and there is no file of this name");
             let (mut system, _) = read_system(path, None)?;
-            let x = Solution::Random.elements(system.n(), 1);
-            system.rhs = system.matrix.times(&x);
+            system.set_solution(&Solution::Random.elements(system.n(), 1));
             system
         }
     };

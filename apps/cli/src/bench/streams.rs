@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
-use tsumuji_bench::streams::{self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Shape};
+use tsumuji_bench::streams::{
+    self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
+};
 use tsumuji_bench::table;
 use tsumuji_testbed::{Rate, Testbed};
 
@@ -20,9 +22,6 @@ use super::{seconds, short};
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
-/// Sizes without `--size`: by one client, and by many.
-const SIZES: [usize; 5] = [1, 64, 1 << 10, 8 << 10, 64 << 10];
-const SIZES_OF_MANY: [usize; 3] = [32, 8 << 10, 64 << 10];
 /// Between hosts of a testbed: a server's and its clients'.
 const HOSTS: usize = 2;
 const MTU_BYTES: u32 = 1500;
@@ -65,8 +64,17 @@ pub(super) struct ManyArgs {
     /// What each client does: rr (it asks and waits for the answer), stream (it sends one way) or crr (as rr, with a connection for each)
     #[arg(long, value_name = "SHAPE", default_value = "rr")]
     shape: ShapeName,
+    /// How the server serves them: threads (one for each) or epoll (one thread for all; not with crr)
+    #[arg(long, value_name = "HOW", default_value = "threads")]
+    server: ServerName,
     #[command(flatten)]
     each: Args,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ServerName {
+    Threads,
+    Epoll,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -84,17 +92,32 @@ fn path_parser() -> impl TypedValueParser<Value = Path> {
 
 /// Request and response, by one client.
 pub(super) fn requests(args: &Args) -> Outcome {
-    run(args, (Shape::Requests, "rr"), &[1], &SIZES)
+    run(
+        args,
+        (Shape::Requests, "rr"),
+        (&[1], Server::Threads),
+        &SIZES,
+    )
 }
 
 /// A connection for each request, by one client.
 pub(super) fn connections(args: &Args) -> Outcome {
-    run(args, (Shape::Connections, "crr"), &[1], &[1])
+    run(
+        args,
+        (Shape::Connections, "crr"),
+        (&[1], Server::Threads),
+        &[1],
+    )
 }
 
 /// One way, by one client.
 pub(super) fn one_way(args: &Args) -> Outcome {
-    run(args, (Shape::OneWay, "stream"), &[1], &SIZES)
+    run(
+        args,
+        (Shape::OneWay, "stream"),
+        (&[1], Server::Threads),
+        &SIZES,
+    )
 }
 
 /// Either, by many clients.
@@ -105,7 +128,16 @@ pub(super) fn many(args: &ManyArgs) -> Outcome {
         ShapeName::Crr => Shape::Connections,
     };
     let clients: Vec<usize> = args.clients.iter().copied().map(usize::from).collect();
-    run(&args.each, (shape, "manyclients"), &clients, &SIZES_OF_MANY)
+    let server = match args.server {
+        ServerName::Threads => Server::Threads,
+        ServerName::Epoll => Server::Epoll,
+    };
+    ensure!(
+        (server, shape) != (Server::Epoll, Shape::Connections),
+        "--server epoll: connections for each request are served by threads; leave it out, or choose --shape rr or stream"
+    );
+    let shape = (shape, "manyclients");
+    run(&args.each, shape, (&clients, server), &SIZES_OF_MANY)
 }
 
 /// The other end, or a client.
@@ -181,7 +213,12 @@ impl Ground {
     }
 }
 
-fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[usize]) -> Outcome {
+fn run(
+    args: &Args,
+    (shape, kind): (Shape, &str),
+    (clients, server): (&[usize], Server),
+    sizes: &[usize],
+) -> Outcome {
     let mut list: Vec<usize> = args.size.iter().flat_map(|sizes| sizes.0.clone()).collect();
     if list.is_empty() {
         list.extend(sizes);
@@ -211,16 +248,22 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
     if shape == Shape::Connections {
         talk.say("each message has a connection of its own, which the server closes; p50 and p99: from connecting to closing");
     }
+    let served = match server {
+        Server::Threads => "a thread of the server for each client",
+        Server::Epoll => "one thread of the server for all clients",
+    };
     talk.say(&format!(
         "both ends {waits}; TCP: {congestion}, no delay; cli/srv: processor time of the clients' and the server's processes, in percent of all CPUs; \
          all%: of the whole machine by the kernel's idle clocks, and of that in soft interrupts; \
-         us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine"
+         us/KB: service demand, the processor time for 1024 bytes of payload, of both sides' processes and of the whole machine; \
+         {served}"
     ));
     let series = Series {
         shape,
         paths: ground.paths.clone(),
         sizes: list,
         clients: clients.to_vec(),
+        server,
         rounds: args.rounds as usize,
         seconds: args.seconds.as_secs_f64(),
         spins: args.spin,
@@ -244,7 +287,7 @@ fn run(args: &Args, (shape, kind): (Shape, &str), clients: &[usize], sizes: &[us
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
         output::print_json(&json!({
-            "kind": kind, "shape": shape_name(shape), "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
+            "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
             "machine": machine, "missing": missing, "results": results,
         }));
     }

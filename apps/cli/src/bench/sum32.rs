@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use serde_json::{Value, json};
+use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
 use tsumuji_bench::sum32::{self, Plan, Tcp};
 use tsumuji_bench::versus::{Contender, Standing, alternate};
 use tsumuji_bench::{machine, stop, table};
@@ -101,7 +102,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             };
             let ours = args.executor.iter().map(|&executor| {
                 let (pair, plan) = (&pair, plan(executor));
-                Contender::new(format!("ours, {executor}"), move || {
+                Contender::new(sum32::ours(executor), move || {
                     pair.measure_sum32(&plan).map_err(|error| error.to_string())
                 })
             });
@@ -120,11 +121,17 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             }
             eprintln!("{outstanding} on their way, {loops} loops: measured");
             let compute = sum32::compute_rate(loops, COMPUTE_TIME);
+            let verdicts = verdict::of(loops, &standings, compute);
             measured.push(json!({
                 "outstanding": outstanding, "loops": loops, "compute_per_second": compute,
                 "contenders": standings.iter().map(|standing| entry(standing, &standings)).collect::<Vec<_>>(),
+                "verdicts": verdicts,
             }));
-            columns.push((standings, compute));
+            columns.push(Column {
+                standings,
+                compute,
+                verdicts,
+            });
         }
         rows.extend(rows_of(&columns));
         eprintln!(
@@ -136,6 +143,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         );
         eprint!("{}", aligned(&rows));
     }
+    eprintln!("\n{}", verdict::rule());
     if args.json {
         output::print_json(&json!({
             "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
@@ -166,35 +174,54 @@ fn entry(standing: &Standing, all: &[Standing]) -> Value {
     }
 }
 
-/// A row for each contender, and one for the limit.
-fn rows_of(columns: &[(Vec<Standing>, f64)]) -> Vec<Vec<String>> {
-    let Some((first, _)) = columns.first() else {
+/// What was measured with one number of loops.
+struct Column {
+    standings: Vec<Standing>,
+    compute: f64,
+    verdicts: Vec<Verdict>,
+}
+
+/// A row for each contender, one for the limit, and the verdicts.
+fn rows_of(columns: &[Column]) -> Vec<Vec<String>> {
+    let Some(first) = columns.first() else {
         return Vec::new();
     };
     let cell = |standings: &[Standing], number: usize| match &standings[number].result {
         Err(reason) => format!("- ({reason})"),
         Ok(rounds) => {
-            let spread = 100.0 * (rounds.max - rounds.min) / rounds.median / 2.0;
+            let spread = rounds.spread_percent() / 2.0;
             let ratio = usual_tcp(standings).map_or(String::new(), |tcp| {
                 format!("  {:.2}x", standings[number].ratio_to(tcp))
             });
             format!("{} ±{spread:.0}%{ratio}", short(rounds.median))
         }
     };
-    let mut rows: Vec<Vec<String>> = (0..first.len())
-        .map(|number| {
-            let cells = columns.iter().map(|(standings, _)| cell(standings, number));
-            std::iter::once(first[number].name.clone())
-                .chain(cells)
-                .collect()
-        })
-        .collect();
-    let limit = columns.iter().map(|(_, compute)| short(*compute));
-    rows.push(
-        std::iter::once("limit: one core, no messages".to_owned())
-            .chain(limit)
-            .collect(),
-    );
+    let row = |name: &str, cell: &dyn Fn(&Column) -> String| {
+        let cells = columns.iter().map(cell);
+        std::iter::once(name.to_owned())
+            .chain(cells)
+            .collect::<Vec<_>>()
+    };
+    let contenders = first
+        .standings
+        .iter()
+        .enumerate()
+        .map(|(number, standing)| row(&standing.name, &|column| cell(&column.standings, number)));
+    let mut rows: Vec<Vec<String>> = contenders.collect();
+    rows.push(row("limit: one core, no messages", &|column| {
+        short(column.compute)
+    }));
+    let judged = |against: &Against| {
+        let mut all = columns.iter().flat_map(|column| &column.verdicts);
+        all.any(|verdict| verdict.against == *against)
+    };
+    for against in Against::ALL.into_iter().filter(judged) {
+        rows.push(row(against.name(), &|column| {
+            let mut all = column.verdicts.iter();
+            let verdict = all.find(|verdict| verdict.against == against);
+            verdict.map_or_else(|| "-".to_owned(), Verdict::text)
+        }));
+    }
     rows
 }
 

@@ -29,6 +29,9 @@ pub(crate) const PAIRS: [[&str; 2]; 2] = [["User:ST,DT", "User"], ["Syscall:ST,D
 const THIS: &str = "this";
 const THIS_ROUNDS: usize = 3;
 const THIS_EACH: Duration = Duration::from_millis(10);
+/// The same for a first look.
+const QUICK_ROUNDS: usize = 1;
+const QUICK_EACH: Duration = Duration::from_millis(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -52,6 +55,9 @@ pub(crate) struct Args {
     /// With another longest burst
     #[arg(long, value_name = "BYTES", value_parser = size)]
     burst: Option<usize>,
+    /// Measure less
+    #[arg(long, hide = true)]
+    quick: bool,
     /// Print the description itself: to begin a file of your own with
     #[arg(long, conflicts_with_all = ["json", "variant", "mhz", "burst"])]
     toml: bool,
@@ -132,12 +138,16 @@ fn this(args: &Args) -> anyhow::Result<String> {
     let machine = talk.machine();
     talk.say("\nmeasured, MB/s until the sender knows that the message has left");
     talk.say(&super::run::heads(&Way::PAPER));
+    let (rounds, each) = match args.quick {
+        true => (QUICK_ROUNDS, QUICK_EACH),
+        false => (THIS_ROUNDS, THIS_EACH),
+    };
     let doubled = std::iter::successors(Some(4_usize), |bytes| Some(bytes * 2));
     let plan = Plan {
         ways: Way::PAPER.to_vec(),
         sizes: doubled.take_while(|bytes| *bytes <= BYTES_MAX).collect(),
-        rounds: THIS_ROUNDS,
-        each: THIS_EACH,
+        rounds,
+        each,
     };
     let measured = super::run::measured(&plan, &mut talk)?;
     Ok(fit::description(&machine.to_string(), &measured.cells))

@@ -3,7 +3,7 @@
 use tsumuji_learn::gossip::{self, RunError, Watch};
 use tsumuji_learn::report::Outcome;
 use tsumuji_learn::{LearnConfig, Mode, Problem};
-use tsumuji_node::{Endpoint, Launcher, Link, Security};
+use tsumuji_node::{AnyLink, Endpoint, Launcher, Link, Security};
 
 use super::Args;
 use crate::NOT_REACHED;
@@ -21,27 +21,6 @@ pub(super) struct Job<'a> {
     pub(super) workers: usize,
     pub(super) cluster: Option<&'a Cluster<'a>>,
     pub(super) security: Security,
-}
-
-/// Judge and workers, as the command line says.
-pub(super) fn team<'a>(
-    args: &'a Args,
-    (cluster, workers): (Option<&'a Cluster<'a>>, usize),
-    security: &'a Security,
-) -> Team<'a> {
-    Team {
-        command: WORKER,
-        workers,
-        cluster,
-        security,
-        link: args.link,
-        congestion: args.congestion,
-        loss: args.loss,
-        seed: args.seed,
-        metrics: args.metrics,
-        program: args.program.as_ref(),
-        admits: args.admit,
-    }
 }
 
 /// The workers' processes, if they were started here, and the user's signal.
@@ -67,8 +46,9 @@ pub(super) fn learn(
     mode: Mode,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
-    let team = team(args, (job.cluster, job.workers), &job.security);
-    if let (Some(cluster), Some(id)) = (job.cluster, args.id) {
+    let own = (job.cluster, job.workers);
+    let team = args.team.team((WORKER, args.seed), own, &job.security);
+    if let (Some(cluster), Some(id)) = (job.cluster, args.team.id) {
         let endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
         return judge(endpoint, job, mode, None, interrupt);
     }
@@ -86,13 +66,15 @@ fn with(
     launcher: &mut Launcher,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
-    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None) {
+    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
+        interrupt.is_set()
+    }) {
         Ok(endpoint) => endpoint,
         Err(_) if interrupt.is_set() => return Err(Interrupted.into()),
         Err(error) => return Err(error.into()),
     };
     // A worker that fails before the run begins ends the wait.
-    meet(&mut endpoint, &mut || {
+    meet(&mut endpoint, Some(team.met_within()), &mut || {
         interrupt.is_set() || launcher.check().is_some()
     })?;
     team.tell_how_to_join(launcher);
@@ -120,14 +102,7 @@ fn judge<L: Link>(
 }
 
 /// Serves as a worker that was started by hand.
-pub(super) fn serve_host(
-    args: &Args,
-    cluster: &Cluster<'_>,
-    id: u16,
-    security: &Security,
-) -> crate::Outcome {
-    let team = team(args, (Some(cluster), 0), security);
-    let endpoint = team.open(cluster, id, &mut || false)?;
+pub(super) fn serve_host(endpoint: Endpoint<AnyLink>) -> crate::Outcome {
     team::work_by_hand(endpoint, gossip::worker_main, |_| NOT_REACHED)
 }
 

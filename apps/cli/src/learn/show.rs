@@ -21,6 +21,8 @@ pub(super) struct Run {
     pub(super) data: String,
     pub(super) mode: &'static str,
     pub(super) method: &'static str,
+    /// How workers sum; `None`: otherwise than among peers.
+    pub(super) average: Option<&'static str>,
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) workers: usize,
@@ -46,6 +48,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Va
         "data": run.data,
         "mode": run.mode,
         "method": run.method,
+        "average": run.average,
         "workers": run.workers,
         "link": run.link,
         "rows": run.rows,

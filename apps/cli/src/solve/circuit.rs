@@ -1,7 +1,9 @@
-//! `tsumuji solve NETLIST`: operating points and sweeps of circuits, by direct solution in parts on threads of this process.
+//! `tsumuji solve NETLIST`: operating points and sweeps of circuits, by direct solution in parts, on threads of this process or by several processes.
 //!
 //! Called by `super` where the file's name is that of a netlist. The residual that is printed is computed from the circuit's equations. Options of
-//! relaxation and of messages have no effect here and are refused.
+//! relaxation have no effect here and are refused.
+
+mod processes;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,14 +13,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use tsumuji_board::Elements;
-use tsumuji_circuit::compute::{Computation, Options, Outcome};
+use tsumuji_circuit::compute::{Computation, ComputeError, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
+use tsumuji_circuit::substructure::SolveError;
 use tsumuji_solve::local::{Inner, Limits, Precision};
 use tsumuji_solve::method::Method;
 
-use super::{Args, ModeName};
+pub(crate) use self::processes::{WorkerArgs, serve_host, work};
+use super::{Args, ModeName, kept};
+use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::{DONE, NOT_REACHED, output};
+use processes::Place;
 
 /// Names of netlists end so, before `.gz`.
 const ENDINGS: [&str; 4] = ["sp", "cir", "spice", "net"];
@@ -41,7 +47,9 @@ pub(super) fn netlist_of(args: &Args) -> Option<PathBuf> {
 pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     check(args)?;
     Limits::new(args.tol, args.max_laps)?;
-    let parts = match args.workers {
+    let place = Place::of(args)?;
+    let of_hosts = place.as_ref().map(Place::workers).transpose()?.flatten();
+    let parts = match of_hosts.or(args.workers) {
         Some(0) => bail!("0 workers solve nothing; use at least 1"),
         Some(workers) => workers,
         None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -54,8 +62,15 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
         tolerance: args.tol,
     };
     let prepared = Computation::new(&netlist, options).with_context(|| netlist.name.clone())?;
+    let by = place.as_ref().map_or_else(String::new, |place| {
+        format!(
+            ", {} processes over {}",
+            prepared.parts(),
+            place.link_name()
+        )
+    });
     eprintln!(
-        "{}: {} nodes, {} unknowns, tolerance {:e}",
+        "{}: {} nodes, {} unknowns{by}, tolerance {:e}",
         netlist.name,
         netlist.nodes.len(),
         prepared.unknowns(),
@@ -65,23 +80,43 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
         .notes
         .iter()
         .for_each(|note| eprintln!("note: {note}"));
-    // An interrupt just ends the program: there is nothing to clean up.
-    let outcome = prepared
-        .run(|| false)
-        .with_context(|| netlist.name.clone())?;
-    let is_reached = outcome.residual <= args.tol;
-    if !is_reached {
+    let points = prepared.points();
+    // Of one point by threads there is nothing to keep, or to end: an interrupt just ends the program.
+    let interrupt = (points > 1 || place.is_some()).then(Interrupt::listen);
+    let interrupt = interrupt.transpose()?;
+    let is_interrupted = || interrupt.as_ref().is_some_and(Interrupt::is_set);
+    let outcome = match (&place, &interrupt) {
+        (Some(place), Some(interrupt)) => place.solve(prepared, interrupt)?,
+        _ => prepared.run(is_interrupted),
+    };
+    let outcome = match outcome {
+        Err(ComputeError::Interrupted) => return Err(Interrupted.into()),
+        Err(ComputeError::Solve(error @ SolveError::Worker { .. })) => {
+            eprintln!("tsumuji: {error}");
+            if args.json {
+                output::print_json(&json!({ "error": error.to_string() }));
+            }
+            return Ok(ExitCode::from(NOT_REACHED));
+        }
+        outcome => outcome.with_context(|| netlist.name.clone())?,
+    };
+    let is_reached = outcome.residual <= args.tol && outcome.is_whole();
+    if !outcome.is_whole() {
+        eprintln!(
+            "tsumuji: {}; {} of {points} points are done",
+            outcome.lost.as_deref().unwrap_or("interrupted"),
+            outcome.voltages.len(),
+        );
+    } else if !is_reached {
         eprintln!(
             "tsumuji: the residual is {:.1e}, above the tolerance of {:e}; ask for a larger --tol",
             outcome.residual, args.tol
         );
     }
-    if let Some(path) = &args.output {
-        output::PendingFile::create(path)?.finish(|out| write_voltages(out, &netlist, &outcome))?;
-    }
     let report = Report {
         netlist: &netlist,
         outcome: &outcome,
+        link: place.as_ref().map(Place::link_name),
         load,
         is_reached,
     };
@@ -90,7 +125,23 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     } else {
         output::print_text(&report.table());
     }
-    Ok(if is_reached {
+    // After the report: a full disk must not take that, too.
+    let kept = args.output.as_ref().map_or(Ok(()), |path| {
+        let path = if is_reached {
+            path.clone()
+        } else {
+            let beside = kept::unfinished(path);
+            eprintln!("note: the voltages go to {}", beside.display());
+            beside
+        };
+        output::PendingFile::create(&path)?.finish(|out| write_voltages(out, &netlist, &outcome))
+    });
+    if let Err(error) = &kept {
+        eprintln!("tsumuji: {error:#}");
+    }
+    Ok(if outcome.is_interrupted {
+        ExitCode::from(INTERRUPTED)
+    } else if is_reached && kept.is_ok() {
         DONE
     } else {
         ExitCode::from(NOT_REACHED)
@@ -103,8 +154,13 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--rhs", args.rhs.is_some()),
         ("--history", args.history.is_some()),
         ("--plot", args.plot.is_some()),
-        ("--link", args.link.is_some()),
-        ("--mode", args.mode != ModeName::Auto),
+        (
+            "--mode",
+            !matches!(
+                args.mode,
+                ModeName::Auto | ModeName::Processes | ModeName::Threads
+            ),
+        ),
         ("--method", args.method != Method::Auto),
         ("--sweep", args.sweep.is_some()),
         ("--executor", args.executor.is_some()),
@@ -116,18 +172,19 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--weights", args.weights.is_some()),
         ("--checkpoint", args.checkpoint.is_some()),
         ("--resume", args.resume.is_some()),
-        ("--admit", args.admit),
+        ("--admit", args.team.admit),
         ("--max-laps", args.max_laps != 100_000),
-        ("--loss", args.loss.is_some()),
-        ("--seed", args.seed != 1),
-        ("--hosts", args.hosts.is_some()),
-        ("--congestion", args.congestion.is_some()),
-        ("--key, --seal and --open", args.security.is_given()),
-        ("--metrics", args.metrics.is_some()),
+        ("--threads", args.threads.is_some()),
+        ("--preconditioner", args.preconditioner.is_some()),
+        ("--lease", args.lease != Duration::from_secs(10)),
+        ("--outlive", args.outlive.is_some()),
+        ("--take-over", args.take_over),
+        ("--seed", args.seed != 1 && args.team.loss.is_none()),
     ] {
         ensure!(
             !is_given,
-            "{flag}: no effect with a netlist, which is solved directly by threads; leave it out (--workers, --tol, --output and --json have effect)"
+            "{flag}: no effect with a netlist, which is solved directly, in parts; leave it out (--workers, --tol, --output, --json, --hosts, --link and \
+             what concerns messages have effect)"
         );
     }
     if let Some(path) = &args.output {
@@ -175,6 +232,8 @@ fn write_voltages(
 struct Report<'a> {
     netlist: &'a Netlist,
     outcome: &'a Outcome,
+    /// Of processes that computed the parts.
+    link: Option<String>,
     load: Duration,
     is_reached: bool,
 }
@@ -200,7 +259,7 @@ impl Report<'_> {
     fn json(&self) -> serde_json::Value {
         let Outcome { sizes, .. } = self.outcome;
         let [least, most] = self.extremes();
-        json!({
+        let mut report = json!({
             "system": self.netlist.name,
             "title": self.netlist.title,
             "converged": self.is_reached,
@@ -210,6 +269,7 @@ impl Report<'_> {
             "unknowns": self.outcome.unknowns,
             "points": self.outcome.voltages.len(),
             "parts": sizes.parts,
+            "link": self.link,
             "interface": sizes.interface,
             "factor_entries": sizes.entries,
             "newton_iterations": self.outcome.steps,
@@ -223,7 +283,11 @@ impl Report<'_> {
                 "solve": self.outcome.solve.as_secs_f64(),
             },
             "notes": self.netlist.notes,
-        })
+        });
+        if let Some(what) = &self.outcome.lost {
+            report["error"] = json!(what);
+        }
+        report
     }
 
     fn table(&self) -> String {
@@ -262,8 +326,13 @@ impl Report<'_> {
             (
                 "parts",
                 format!(
-                    "{} with an interface of {}, factors of {} entries",
-                    sizes.parts, sizes.interface, sizes.entries
+                    "{} with an interface of {}, factors of {} entries{}",
+                    sizes.parts,
+                    sizes.interface,
+                    sizes.entries,
+                    self.link
+                        .as_ref()
+                        .map_or_else(String::new, |link| { format!("; processes over {link}") })
                 ),
             ),
             ("smallest", format!("{} V at {}", least.1, least.0)),

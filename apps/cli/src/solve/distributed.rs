@@ -4,34 +4,42 @@ use std::time::Instant;
 
 use tsumuji_node::{AnyLink, Endpoint, LaunchError, Launcher, OpenError, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
-    Checkpoint, Input, SolveConfig, SolveError, Solved, Start, Watch,
+    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch,
 };
+use tsumuji_solve::method::Method;
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 
-use super::Args;
+use super::how::How;
 use super::show::Traffic;
+use super::{Args, ModeName};
 use crate::interrupt::Interrupt;
 use crate::meeting::meet;
 use crate::team::{self, Cluster, FAREWELL, Team};
 
-/// Judge and workers, as the command line says.
-pub(super) fn team<'a>(
-    args: &'a Args,
-    (cluster, workers): (Option<&'a Cluster<'a>>, usize),
-    security: &'a Security,
-) -> Team<'a> {
-    Team {
-        command: "worker",
-        workers,
-        cluster,
-        security,
-        link: args.link,
-        congestion: args.congestion,
-        loss: args.loss,
+/// What all workers are told of the run.
+pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConfig {
+    SolveConfig {
+        mode: match krylov {
+            Some(krylov) => Mode::Krylov(krylov),
+            None if how.mode == ModeName::Sync => Mode::Sync,
+            None => Mode::Async,
+        },
+        may_change: args.method == Method::Auto,
+        executor: args.executor.unwrap_or_default(),
+        elements: args.elements,
+        inner: args.inner,
+        threads: args.threads.map_or(1, usize::from),
+        omega: args.omega,
+        combines: how.combines(args.precision),
+        precision: args.precision,
+        tol: args.tol,
+        shares: args.weights.clone().unwrap_or_default(),
+        checkpoints: args.checkpoint.is_some(),
+        lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
+        outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX)) as u64,
+        max_laps: args.max_laps,
+        solution: args.solution().unwrap_or_default(),
         seed: args.seed,
-        metrics: args.metrics,
-        program: args.program.as_ref(),
-        admits: args.admit,
     }
 }
 
@@ -52,8 +60,8 @@ pub(super) fn solve(
     kept: Kept<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let team = team(args, (cluster, workers), &security);
-    match (cluster, args.id) {
+    let team = (args.team).team(("worker", args.seed), (cluster, workers), &security);
+    match (cluster, args.team.id) {
         (Some(cluster), Some(id)) => {
             let began = Instant::now();
             // Not all workers may be left, where a judge takes over.
@@ -92,14 +100,16 @@ fn with_launched(
         Err(LaunchError::Worker(failure)) => return Ok(lost(&failure)),
         Err(error) => return Err(error.into()),
     };
-    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None) {
+    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
+        interrupt.is_set()
+    }) {
         Ok(endpoint) => endpoint,
         Err(_) if interrupt.is_set() => return Ok(ended(Reason::Interrupted)),
         Err(OpenError::Worker(failure)) => return Ok(lost(&failure)),
         Err(error) => return Err(error.into()),
     };
     // A worker that fails before the run begins ends the wait.
-    meet(&mut endpoint, &mut || {
+    meet(&mut endpoint, Some(team.met_within()), &mut || {
         interrupt.is_set() || launcher.check().is_some()
     })?;
     team.tell_how_to_join(&launcher);

@@ -107,6 +107,11 @@ impl How {
         Ok(Settled { how, krylov, why })
     }
 
+    /// Whether the best combination of laps is taken at pauses. With a lower precision it has no residual of its own to refine.
+    pub(super) fn combines(self, precision: Precision) -> bool {
+        self.method == Method::RelaxGcr && precision == Precision::Double
+    }
+
     /// Whether laps are done: by `local::single`, `local::threads` or `distributed`.
     pub(super) fn is_relaxation(self) -> bool {
         matches!(self.method, Method::Relax | Method::RelaxGcr)
@@ -139,21 +144,21 @@ impl Args {
     /// Options that have an effect between processes only.
     pub(super) fn messages(&self) -> impl Iterator<Item = (&'static str, bool)> {
         [
-            ("--hosts", self.hosts.is_some()),
-            ("--link", self.link.is_some()),
-            ("--loss", self.loss.is_some()),
+            ("--hosts", self.team.hosts.is_some()),
+            ("--link", self.team.link.is_some()),
+            ("--loss", self.team.loss.is_some()),
             ("--executor", self.executor.is_some()),
             ("--elements", self.elements != Elements::Auto),
             ("--threads", self.threads.is_some()),
-            ("--congestion", self.congestion.is_some()),
-            ("--metrics", self.metrics.is_some()),
-            ("--admit", self.admit),
+            ("--congestion", self.team.congestion.is_some()),
+            ("--metrics", self.team.metrics.is_some()),
+            ("--admit", self.team.admit),
             ("--weights", self.weights.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--resume", self.resume.is_some()),
             ("--outlive", self.outlive.is_some()),
             ("--take-over", self.take_over),
-            ("--key, --seal and --open", self.security.is_given()),
+            ("--key, --seal and --open", self.team.security.is_given()),
         ]
         .into_iter()
     }

@@ -3,24 +3,24 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use tsumuji_solve::report::{self, Reason};
+use tsumuji_solve::report;
 use tsumuji_solve::system::formats::write_vector;
 
 use super::Args;
 use crate::output;
 
-/// Writes x to the file asked for. An unfinished x goes beside it: it must not replace a complete one that may be there.
+/// Writes x to the file asked for. One that does not reach the tolerance goes beside it: it must not replace a solution that may be there.
 pub(super) fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
     let Some(path) = args.output.as_ref().filter(|_| !outcome.x.is_empty()) else {
         return Ok(());
     };
-    if outcome.reason != Reason::Interrupted {
+    if outcome.converged {
         return Ok(write_vector(path, &outcome.x)?);
     }
     let beside = unfinished(path);
     write_vector(&beside, &outcome.x)?;
     eprintln!(
-        "note: {} has the x of the interrupted run, with a relative residual of {:.1e}",
+        "note: {} has the best x of this run, with a relative residual of {:.1e}",
         beside.display(),
         outcome.residual
     );
@@ -28,7 +28,7 @@ pub(super) fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<(
 }
 
 /// `x.npy` becomes `x.unfinished.npy`.
-fn unfinished(path: &Path) -> PathBuf {
+pub(super) fn unfinished(path: &Path) -> PathBuf {
     let ending = path.extension().unwrap_or_default();
     path.with_extension(Path::new("unfinished").with_extension(ending))
 }

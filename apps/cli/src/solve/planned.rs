@@ -4,9 +4,11 @@ use anyhow::ensure;
 use serde::Serialize;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
-use tsumuji_solve::plan::{LinkModel, Plan, plan};
+use tsumuji_solve::method::between::Known;
+use tsumuji_solve::plan::{LinkModel, Plan, alone_is_faster, plan};
 use tsumuji_solve::report::Outcome;
 use tsumuji_solve::system::System;
+use tsumuji_testbed::Rate;
 
 use super::{Args, Source};
 
@@ -30,9 +32,11 @@ const CABLE_SECONDS: f64 = 5e-6;
 
 /// A link by its latency and cost of a frame. Those latencies of shm, udp and packet are measured (docs/benchmarks.md); the others, and what frames cost,
 /// are assumed.
-fn model(link: &LinkSpec, bits_per_second: f64) -> LinkModel {
-    let name = link.to_string();
-    let (latency, frame, frame_bytes) = match name.split(':').next().unwrap_or_default() {
+fn model(name: &str, rate: Option<Rate>) -> LinkModel {
+    let bits_per_second = rate.map_or(GIGABIT, |rate| rate.bits_per_second() as f64);
+    // Between hosts of which some nodes share memory, the slower link counts.
+    let kind = name.strip_prefix("shm+").unwrap_or(name).split(':').next();
+    let (latency, frame, frame_bytes) = match kind.unwrap_or_default() {
         "shm" => (0.4e-6, 0.15e-6, 8192),
         "udp" | "udp+multicast" => (3.9e-6 + CABLE_SECONDS, 1e-6, 1400),
         "packet" => (2.8e-6 + CABLE_SECONDS, 0.8e-6, 1400),
@@ -41,7 +45,7 @@ fn model(link: &LinkSpec, bits_per_second: f64) -> LinkModel {
     };
     let is_memory = name == "shm";
     LinkModel {
-        name,
+        name: name.to_owned(),
         latency,
         frame,
         frame_bytes,
@@ -51,10 +55,8 @@ fn model(link: &LinkSpec, bits_per_second: f64) -> LinkModel {
 
 /// Makes the plan of the system.
 pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result<Plan> {
-    let rate = args
-        .rate
-        .map_or(GIGABIT, |rate| rate.bits_per_second() as f64);
-    let link = model(args.link.as_ref().unwrap_or(&LinkSpec::Shm), rate);
+    let link = args.team.link.unwrap_or(LinkSpec::Shm).to_string();
+    let link = model(&link, args.rate);
     let made: System;
     let system = match source {
         Source::System(system) => system,
@@ -69,6 +71,12 @@ pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result
         }
     };
     Ok(plan(system, limits, link))
+}
+
+/// Why the workers asked for are expected to take longer than one process, if they are.
+pub(super) fn alone(args: &Args, link: &str, known: Known<'_>, workers: usize) -> Option<String> {
+    let model = model(link, args.rate);
+    alone_is_faster(known, workers, &model, args.team.loss.unwrap_or(0.0))
 }
 
 /// The plan for people.

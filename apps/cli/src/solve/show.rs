@@ -112,7 +112,7 @@ pub(super) struct Traffic {
     pub(super) bytes_sent: u64,
     /// Workers that were lost on the way.
     pub(super) lost_workers: usize,
-    /// Frames that workers gave to the link while they iterated.
+    /// Frames that workers gave to the link while they iterated; where several share a host, those that left it.
     pub(super) wire_frames: u64,
     /// Their bytes, with the headers of the link (Ethernet; IP and UDP).
     pub(super) wire_bytes: u64,
@@ -150,7 +150,8 @@ const IP_UDP_BYTES: u64 = 28;
 impl Traffic {
     /// Adds the headers of `link`, as the report names it, to the bytes of the frames.
     pub(super) fn with_headers(mut self, link: &str) -> Self {
-        let kind = link.split(':').next().unwrap_or(link);
+        let kind = link.strip_prefix("shm+").unwrap_or(link);
+        let kind = kind.split(':').next().unwrap_or(kind);
         let header = match kind {
             "shm" => 0,
             "udp" | "udp+multicast" => ETHERNET_BYTES + IP_UDP_BYTES,
@@ -343,6 +344,9 @@ mod tests {
             ("udp:10.0.0.1:7000", 1420),
             ("packet", 1140),
             ("xdp:eth0", 1140),
+            ("shm+udp", 1420),
+            ("shm+udp+multicast", 1420),
+            ("shm+packet", 1140),
         ] {
             let counted = traffic.clone().with_headers(link);
             assert_eq!(counted.wire_bytes, bytes, "{link}");

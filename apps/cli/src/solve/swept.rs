@@ -28,7 +28,7 @@ const OWN: [(&str, bool); 5] = [
 pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
     let given = match sweep.variable {
         Variable::Elements => args.elements != tsumuji_board::Elements::Auto,
-        Variable::Workers => args.workers.is_some() || args.hosts.is_some(),
+        Variable::Workers => args.workers.is_some() || args.team.hosts.is_some(),
         Variable::Rows => false,
     };
     let name = sweep.variable.name();

@@ -89,8 +89,10 @@ pub(super) fn run(
         ..Options::default()
     };
     let mut launcher = Launcher::start(spec)?;
-    let mut endpoint = launcher.endpoint(options, None, None)?;
-    meet(&mut endpoint, &mut || launcher.check().is_some())?;
+    let mut endpoint = launcher.endpoint(options, None, None, &|| false)?;
+    meet(&mut endpoint, Some(crate::hosts::MET_WITHIN), &mut || {
+        launcher.check().is_some()
+    })?;
     let wishes = MemberArgs { max_bytes, time }.wishes();
     let measured = measure(endpoint, &wishes, |one| {
         let name = serde_json::to_value(one.operation).unwrap_or_default();

@@ -573,7 +573,7 @@ fn data_to_learn_from() {
 fn options_of_learning() {
     let folder = tempfile::tempdir().unwrap();
     let data = file(folder.path(), "a.csv", "a,b,y\n1,2,3\n2,1,4\n3,5,1\n");
-    let cases: [(&[&str], &[&str]); 19] = [
+    let cases: [(&[&str], &[&str]); 22] = [
         (&["--workers", "4"], &["4 workers", "3 rows"]),
         (&["--workers", "0"], &["0"]),
         (&["--mode", "single", "--workers", "2"], &["single", "2"]),
@@ -602,6 +602,18 @@ fn options_of_learning() {
         (&["--plot", "a.png"], &["a.png", ".svg"]),
         (&["--model", "/nonexistent/m.json"], &["does not exist"]),
         (&["--link", "packet:eth0"], &["packet"]),
+        (
+            &["--method", "sgd", "--average", "table"],
+            &["--average", "newton"],
+        ),
+        (
+            &["--mode", "single", "--average", "table"],
+            &["--average", "no effect"],
+        ),
+        (
+            &["--mode", "allreduce", "--average", "auto"],
+            &["--average", "no effect"],
+        ),
     ];
     for (options, words) in cases {
         assert_refused(&[&["learn", "ridge", &data], options].concat(), words);

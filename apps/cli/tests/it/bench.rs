@@ -397,22 +397,19 @@ fn slow_hosts_get_fewer_rows() {
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped(test, &error.to_string());
     }
-    let name: tsumuji_testbed::Name = "tsumuji-slow".parse().unwrap();
-    let testbed = match Testbed::up(&Spec::new(3).named(name)) {
-        Ok(testbed) => testbed,
-        Err(error) => return skipped(test, &format!("no testbed: {error}")),
-    };
+    let name = format!("slow{}", std::process::id()).parse().unwrap();
+    let testbed = Testbed::up(&Spec::new(3).named(name)).expect("a testbed");
     let netns = std::path::Path::new("/run/netns").join(testbed.hosts()[2].netns());
     let brake = tsumuji_bench::brake::Brake::start(netns, 0.25).unwrap();
     let hosts = testbed.hosts_file();
     let hosts = hosts.to_str().unwrap();
-    // It takes minutes; slowness is certain, and worth a division, some 14 s after it begins to iterate.
-    let words = ["solve", "--generate", "poisson2d:1400", "--method", "cg"];
+    // It takes about a minute; slowness is certain, and worth a division, some 14 s after it begins to iterate.
+    let words = ["solve", "--generate", "poisson2d:1000", "--method", "cg"];
     let more = ["--preconditioner", "jacobi", "--weights", "auto", "--json"];
     let program = env!("CARGO_BIN_EXE_tsumuji");
     let mut command = std::process::Command::new("timeout");
     command.args(["--foreground", "--kill-after", "20"]);
-    command.args(["--signal=INT", "45", program]).args(words);
+    command.args(["--signal=INT", "30", program]).args(words);
     command.args(more);
     let output = command.args(["--hosts", hosts, "--open"]).output().unwrap();
     let run: serde_json::Value = serde_json::from_slice(&output.stdout)
@@ -435,7 +432,7 @@ fn slow_hosts_get_fewer_rows() {
 #[test]
 fn sums_are_served() {
     let words = [
-        "bench", "sum32", "--time", "0.05", "--rounds", "1", "--loops", "1,1000",
+        "bench", "sum32", "--time", "0.1", "--rounds", "1", "--loops", "1,100",
     ];
     for link in ["shm", "udp"] {
         let (code, run) = json(&[&words[..], &["--link", link, "--outstanding", "1,64"]].concat());
@@ -450,12 +447,29 @@ fn sums_are_served() {
                 names[..4],
                 ["ours, rtc", "ours, pipeline", "ours, adaptive", "TCP"]
             );
+            // Each is measured, and its answers are checked. How fast they are is not judged: others take the cores meanwhile.
             for contender in contenders {
                 let rate = contender["sums_per_second"]["median"].as_f64();
-                let rate = rate.unwrap_or_else(|| panic!("{contender}"));
-                assert!(
-                    rate > 10.0 && rate < 1.5 * limit,
-                    "{contender}, limit {limit}"
+                assert!(rate.is_some_and(|rate| rate > 0.0), "{contender}");
+            }
+            assert!(limit > 0.0, "{result}");
+            let verdicts = result["verdicts"].as_array().unwrap();
+            let judged: Vec<_> = (verdicts.iter())
+                .filter(|one| one["within"].is_boolean())
+                .map(|one| one["against"].as_str().unwrap())
+                .collect();
+            match result["loops"].as_u64().unwrap() {
+                1 => assert_eq!(judged, ["rtc"]),
+                _ => assert_eq!(judged, ["pipeline", "tcp"]),
+            }
+            assert_eq!(verdicts.len(), 5, "{result}");
+            for verdict in verdicts {
+                let ratio = verdict["ratio"].as_f64().unwrap();
+                let least = verdict["least"].as_f64();
+                assert!(ratio > 0.0, "{verdict}");
+                assert_eq!(
+                    verdict["within"].as_bool(),
+                    least.map(|least| ratio >= least)
                 );
             }
         }
@@ -516,11 +530,12 @@ fn drops_are_measured() {
     }
 }
 
-/// A service that takes longer than the line gives it falls behind by as much; what finds no room is counted, and nothing is lost.
+/// A service that takes longer than the line gives it falls behind by as much; what finds no room is counted in each round, and nothing is lost.
 #[test]
 fn delays_are_measured() {
     let words = [
-        "bench", "delay", "--link", "shm", "--size", "64", "--rate", "50mbit", "--count", "10000",
+        "bench", "delay", "--link", "shm", "--size", "64", "--rate", "50mbit", "--count", "6000",
+        "--rounds", "2",
     ];
     let (code, run) = json(&[&words[..], &["--delay", "0,1000000", "--per", "burst"]].concat());
     assert_eq!(code, 0, "{run}");
@@ -532,13 +547,22 @@ fn delays_are_measured() {
     );
     let predicted = results[6]["predicted_knee_ns"].as_f64().unwrap();
     assert!((predicted - 84.0 * 8.0 * 32.0 / 0.05).abs() < 1.0, "{run}");
+    for knee in results[6]["knees"].as_array().unwrap() {
+        assert_eq!(knee["rounds_ns"].as_array().unwrap().len(), 2, "{knee}");
+    }
     for result in &results[..6] {
-        let measured = &result["measured"];
-        assert_eq!(measured["lost"], 0, "{result}");
-        let [offered, refused, returned] =
-            ["offered", "refused", "returned"].map(|name| measured[name].as_u64().unwrap());
-        assert_eq!(offered, refused + returned, "{result}");
-        assert!(measured["per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(result["lost"], 0, "{result}");
+        let rounds = result["rounds"].as_array().unwrap();
+        assert_eq!((rounds.len(), &result["part"]["rounds"]), (2, &2.into()));
+        for round in rounds {
+            let [offered, refused, returned] =
+                ["offered", "refused", "returned"].map(|name| round[name].as_u64().unwrap());
+            assert_eq!(offered, refused + returned, "{result}");
+            assert!(round["per_second"].as_f64().unwrap() > 0.0);
+        }
+        let median = result["per_second"]["median"].as_f64().unwrap();
+        let part = result["part"]["median"].as_f64().unwrap();
+        assert!((part - median * 84.0 * 8.0 / 50e6).abs() < 1e-6, "{result}");
     }
     let output = tsumuji(&["bench", "delay", "--per", "second"]);
     assert_eq!(output.status.code(), Some(2));
@@ -592,11 +616,8 @@ fn absent_nodes_are_told() {
     if let Err(error) = tsumuji_testbed::check_rights() {
         return skipped("absent_nodes_are_told", &error.to_string());
     }
-    let name: tsumuji_testbed::Name = "tsumuji-absent".parse().unwrap();
-    let testbed = match Testbed::up(&Spec::new(2).named(name)) {
-        Ok(testbed) => testbed,
-        Err(error) => return skipped("absent_nodes_are_told", &format!("no testbed: {error}")),
-    };
+    let name = format!("absent{}", std::process::id()).parse().unwrap();
+    let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
     let all = tsumuji_testbed::Impairment {
         loss: 1.0,
         ..tsumuji_testbed::Impairment::NONE

@@ -1,8 +1,12 @@
-//! `tsumuji solve` of netlists: voltages, reports and refusals.
+//! `tsumuji solve` of netlists, by threads, processes and hosts: voltages, reports and refusals.
 
 use std::path::Path;
 
-use crate::common::{file, json, text, tsumuji};
+use crate::common::{
+    assert_nothing_left, file, finish, json, signal, start, text, tsumuji, wait_for_children,
+    wait_until_at_work,
+};
+use crate::hosts::loopback;
 use tsumuji_circuit::grid::PowerGrid;
 
 const DIVIDER: &str = "divider\nV1 in 0 10\nR1 in out 3k\nR2 out 0 1k\n.op\n.end\n";
@@ -17,6 +21,28 @@ fn column(path: &Path, node: &str) -> Vec<f64> {
         .split(',')
         .map(|value| value.parse().unwrap())
         .collect()
+}
+
+/// A power grid of 1157 nodes, as a file.
+fn grid(folder: &Path) -> String {
+    let grid = PowerGrid {
+        side: 24,
+        layers: 2,
+        seed: 1,
+    };
+    let mut text = Vec::new();
+    grid.write(&mut text).unwrap();
+    file(folder, "grid.spice", &text)
+}
+
+/// A sweep of 100,000 points, with a diode at each of so many nodes.
+fn long_sweep(folder: &Path, nodes: usize) -> String {
+    let ladder = (1..nodes).map(|n| format!("R{n} n{n} n{} 1k\nD{n} n{n} 0 d\n", n + 1));
+    let ladder: String = ladder.collect();
+    let netlist = format!(
+        "sweep\nV1 n1 0 1\n{ladder}R{nodes} n{nodes} 0 1k\n.model d D(IS=1e-14)\n.dc V1 0.00001 1 0.00001\n.end\n"
+    );
+    file(folder, "sweep.sp", netlist)
 }
 
 /// Voltages of an operating point and of a sweep, as a file and as an object with its promised fields.
@@ -63,16 +89,7 @@ fn netlists_are_solved() {
 #[test]
 fn power_grids_are_solved_in_parts() {
     let folder = tempfile::tempdir().unwrap();
-    let mut grid = Vec::new();
-    let side = 24;
-    PowerGrid {
-        side,
-        layers: 2,
-        seed: 1,
-    }
-    .write(&mut grid)
-    .unwrap();
-    let circuit = file(folder.path(), "grid.spice", &grid);
+    let circuit = grid(folder.path());
     let voltages = |workers: &str| {
         let output = folder.path().join(format!("{workers}.csv"));
         let run = tsumuji(&[
@@ -107,6 +124,131 @@ fn power_grids_are_solved_in_parts() {
     );
 }
 
+/// A sweep that is interrupted keeps the points that are done, beside a file that may be there.
+#[test]
+fn interrupted_sweeps_keep_their_points() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = long_sweep(folder.path(), 100);
+    let output = file(folder.path(), "v.csv", "old");
+    let child = start(&["solve", &netlist, "--json", "--output", &output]);
+    wait_until_at_work(&[child.id()]);
+    signal("-INT", child.id());
+    let run = finish(child);
+    let said = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(130), "{said}");
+    assert!(said.contains("of 100000 points are done"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(report["converged"], false);
+    let points = report["points"].as_u64().unwrap() as usize;
+    let kept = std::fs::read_to_string(folder.path().join("v.unfinished.csv")).unwrap();
+    assert!(
+        kept.lines()
+            .all(|line| line.split(',').count() == points + 1)
+    );
+    assert_eq!(std::fs::read_to_string(&output).unwrap(), "old");
+}
+
+/// Numbers of a file of voltages.
+fn numbers(text: &str) -> Vec<f64> {
+    let lines = text.lines().skip(1);
+    let words = lines.flat_map(|line| line.split(',').skip(1));
+    words.map(|word| word.parse().unwrap()).collect()
+}
+
+/// Processes give the voltages that threads give: over links of this host, as nodes of a hosts file, and started by hand.
+#[test]
+fn processes_solve_circuits() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("v.csv");
+    let to = output.to_str().unwrap();
+    let rungs = (1..300).map(|n| format!("R{n} n{n} n{} 10\nRg{n} n{n} 0 1k\n", n + 1));
+    let sweep = format!(
+        "sweep\nV1 n1 0 1\n{}D1 n150 0 d\nE1 e 0 n20 0 2\nRe e n250 1k\n.model d d\n.dc V1 0 2 1\n",
+        rungs.collect::<String>()
+    );
+    for circuit in [grid(folder.path()), file(folder.path(), "sweep.sp", sweep)] {
+        let solved = |more: &[&str]| {
+            let (code, run) = json(&[&["solve", &circuit, "--output", to], more].concat());
+            assert_eq!((code, run["parts"].as_u64()), (0, Some(2)), "{run}");
+            let voltages = numbers(&std::fs::read_to_string(&output).unwrap());
+            (voltages, run["link"].clone())
+        };
+        let (wanted, link) = solved(&["--workers", "2"]);
+        assert!(link.is_null(), "{link}");
+        let agrees = |more: &[&str], wanted_link: &str| {
+            let (found, link) = solved(more);
+            assert_eq!(
+                (link.as_str(), found.len()),
+                (Some(wanted_link), wanted.len())
+            );
+            let mut pairs = found.iter().zip(&wanted);
+            assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-9), "{more:?}");
+        };
+        agrees(&["--workers", "2", "--link", "udp"], "udp");
+        agrees(&["--workers", "2", "--mode", "processes"], "shm");
+        let hosts = loopback(folder.path(), 3, "[\"env\"]");
+        agrees(&["--hosts", &hosts], "udp");
+
+        let hosts = loopback(folder.path(), 3, "[]");
+        let by_hand = ["solve", &circuit, "--hosts", &hosts, "--open", "--id"];
+        let workers = ["1", "2"].map(|id| start(&[&by_hand[..], &[id]].concat()));
+        agrees(&["--hosts", &hosts, "--open", "--id", "0"], "udp");
+        for worker in workers {
+            let ended = finish(worker);
+            assert!(ended.status.success(), "{}", text(&ended.stderr));
+        }
+    }
+}
+
+/// A killed worker ends a sweep with one line that names it; that sweep and an interrupted one keep their points. No process stays.
+#[test]
+fn processes_are_lost_and_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = long_sweep(folder.path(), 200);
+    let output = folder.path().join("v.csv");
+    let kept = folder.path().join("v.unfinished.csv");
+    for (link, is_killed) in [("shm", true), ("udp", true), ("udp", false)] {
+        let child = start(&[
+            "solve",
+            &netlist,
+            "--workers",
+            "2",
+            "--link",
+            link,
+            "--json",
+            "--output",
+            output.to_str().unwrap(),
+        ]);
+        let workers = wait_for_children(child.id(), 2);
+        wait_until_at_work(&workers);
+        let (signal_name, pid, code) = match is_killed {
+            true => ("-KILL", workers[0], 1),
+            false => ("-INT", child.id(), 130),
+        };
+        signal(signal_name, pid);
+        let run = finish(child);
+        let said = text(&run.stderr);
+        assert_eq!(run.status.code(), Some(code), "{link}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        if is_killed {
+            let why = report["error"].as_str().unwrap();
+            let is_named = why.contains(&format!("(pid {pid})")) && why.contains("SIGKILL");
+            assert!(is_named, "{link}: {report}");
+            let complaints = said.lines().filter(|line| line.starts_with("tsumuji: "));
+            assert_eq!(complaints.count(), 1, "{link}: {said}");
+        }
+        assert!(said.contains("of 100000 points are done"), "{link}: {said}");
+        assert_eq!(report["converged"], false, "{link}: {report}");
+        let points = report["points"].as_u64().unwrap() as usize;
+        assert!(points > 0, "{link}: {report}");
+        let columns = column(&kept, "n1").len();
+        assert_eq!(columns, points, "{link}");
+        std::fs::remove_file(&kept).unwrap();
+        assert!(!output.exists(), "{link}");
+        assert_nothing_left(&workers);
+    }
+}
+
 /// Options without effect, wrong names and wrong circuits are refused with one line, and a present output stays.
 #[test]
 fn refusals_have_one_line() {
@@ -131,8 +273,21 @@ fn refusals_have_one_line() {
             vec![&circuit, "--sweep", "workers=1,2"],
             "--sweep: no effect",
         ),
-        (vec![&circuit, "--loss", "0.1"], "--loss: no effect"),
-        (vec![&circuit, "--link", "udp"], "--link: no effect"),
+        (vec![&circuit, "--seed", "2"], "--seed: no effect"),
+        (
+            vec![&circuit, "--mode", "threads", "--link", "udp"],
+            "--link: no effect with --mode threads",
+        ),
+        (
+            vec![&circuit, "--workers", "2", "--hosts", "hosts.toml"],
+            "--workers and --hosts exclude each other",
+        ),
+        (vec![&circuit, "--threads", "2"], "--threads: no effect"),
+        (
+            vec![&circuit, "--preconditioner", "ilu"],
+            "--preconditioner: no effect",
+        ),
+        (vec![&circuit, "--lease", "5"], "--lease: no effect"),
         (vec![&circuit, "--omega", "1.2"], "--omega: no effect"),
         (vec![&circuit, "--workers", "0"], "use at least 1"),
         (vec![&circuit, "--tol", "0"], "tol"),

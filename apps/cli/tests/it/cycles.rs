@@ -68,10 +68,12 @@ fn restarts_among_hosts() {
             own_addr(node, 7_100)
         )
     });
-    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::SUCI, 30)] {
-        let place = under(congestion, Over::Cluster(path.clone()));
-        run(&place, cycles, 6, |_, _| {});
-    }
+    run(
+        &under(Congestion::Credit, Over::Cluster(path)),
+        40,
+        6,
+        |_, _| {},
+    );
 }
 
 /// The same over UDP: each life takes up the address of the one before it.
@@ -81,7 +83,7 @@ fn restarts_over_udp() {
     let path = cluster_file(folder.path(), |node| {
         format!("addr = \"{}\"", own_addr(node, 7_000))
     });
-    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::SUCI, 30)] {
+    for (congestion, cycles) in [(Congestion::Credit, 40), (Congestion::SUCI, 10)] {
         let place = under(congestion, Over::Cluster(path.clone()));
         run(&place, cycles, 2, |_, _| {});
     }
@@ -100,10 +102,12 @@ fn restarts_over_ethernet(link: &str) {
     let path = cluster_file(folder.path(), |node| {
         format!("addr = \"{link}:n{node}\"\nmac = \"{}\"", mac(node))
     });
-    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::SUCI, 15)] {
-        let place = under(congestion, Over::Cluster(path.clone()));
-        run(&place, cycles, 3, |_, _| {});
-    }
+    run(
+        &under(Congestion::Credit, Over::Cluster(path)),
+        30,
+        3,
+        |_, _| {},
+    );
     let shown = Command::new("ip")
         .args(["-details", "link", "show"])
         .output();
@@ -131,10 +135,12 @@ fn restarts_among_hosts_on_packet_sockets() {
     };
     let folder = tempfile::tempdir().expect("folder");
     let path = common::file(folder.path(), "cluster.toml", entry(0) + &entry(1));
-    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::SUCI, 15)] {
-        let place = under(congestion, Over::Cluster(path.clone().into()));
-        run(&place, cycles, 7, |_, _| {});
-    }
+    run(
+        &under(Congestion::Credit, Over::Cluster(path.into())),
+        30,
+        7,
+        |_, _| {},
+    );
 }
 
 /// Each life takes the interface over from a process that never closed it.

@@ -10,7 +10,7 @@ use crate::groups::{self, GROUPS};
 use crate::runs::library;
 
 /// Cases that see something else, and why (docs/sockets.md, "Limits"). They must end all the same.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 14] = [
     ("exec_", BACK),
     ("spawn", BACK),
     ("pass_descriptor_with_data", BACK),
@@ -23,6 +23,10 @@ const OTHERS: [(&str, &str); 13] = [
     ("epoll_edge_after_fork", EDGE),
     ("epoll_edge_cold", EDGE),
     ("ready_cold_data_epoll_edge", EDGE),
+    (
+        "signal_of_input",
+        "what is on its way when signals are asked for brings none",
+    ),
     (
         "splice_both_ways",
         "a call that does not wait finds the other end's end later than over loopback",

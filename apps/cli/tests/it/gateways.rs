@@ -66,17 +66,14 @@ except EOFError as error:
 
 impl Bed {
     fn new(test: &str, link: &'static str) -> Option<Self> {
+        if let Err(error) = tsumuji_testbed::check_rights() {
+            skipped(test, &error.to_string());
+            return None;
+        }
         let library = library(test)?;
-        let name: Name = format!("tg{}", std::process::id() % 100_000)
-            .parse()
-            .unwrap();
-        let testbed = match Testbed::up(&Spec::new(2).named(name)) {
-            Ok(testbed) => testbed,
-            Err(error) => {
-                skipped(test, &format!("no testbed: {error}"));
-                return None;
-            }
-        };
+        // Tests run side by side: each has a testbed of its own.
+        let name: Name = format!("tg{}-{test}", std::process::id()).parse().unwrap();
+        let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
         let mut bed = Self {
             gateways: Vec::new(),
             library,

@@ -470,12 +470,12 @@ impl Drop for Namespaces {
 #[test]
 fn updates_are_multicast() {
     let test = "updates_are_multicast";
-    let name = format!("mc{}", std::process::id() % 100_000);
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped(test, &error.to_string());
+    }
+    let name = format!("mc{}", std::process::id());
     let spec = tsumuji_testbed::Spec::new(4).named(name.parse().unwrap());
-    let testbed = match tsumuji_testbed::Testbed::up(&spec) {
-        Ok(testbed) => testbed,
-        Err(error) => return skipped(test, &format!("no testbed: {error}")),
-    };
+    let testbed = tsumuji_testbed::Testbed::up(&spec).expect("a testbed");
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("lab.key");
     let key = key.to_str().unwrap();

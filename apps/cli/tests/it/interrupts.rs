@@ -1,9 +1,11 @@
 //! Commands that are interrupted or killed: their exit codes, and that nothing stays.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use crate::common::{command, finish, signal, text};
+use crate::common::{PATIENCE, command, file, finish, signal, start, text};
 use crate::hosts::{assert_all_gone, loopback, marked};
 
 /// However a launch ends, what its programs started ends, too: in the background, in another session, and behind a shell that has gone away.
@@ -44,6 +46,46 @@ fn nothing_that_programs_started_stays() {
     }
 }
 
+/// Ctrl-Z suspends the programs of a launch, on all hosts, and the launcher; they go on together, and Ctrl-C ends them as ever.
+#[test]
+fn launches_are_suspended_and_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = loopback(folder.path(), 2, "[\"env\"]");
+    for (index, place) in [["-n", "2"], ["--hosts", &hosts]].into_iter().enumerate() {
+        let mark = format!("mark-{}-{index}-suspended", std::process::id());
+        let script = format!("echo up; while :; do sleep 0.05; done; : {mark}");
+        let words = [&["launch"], &place[..], &["--", "sh", "-c", &script]].concat();
+        let mut child = command(&words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0) // as a shell's job
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        for _ in 0..2 {
+            assert_eq!(lines.next().unwrap().unwrap(), "up");
+        }
+        let is_stopped = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+            state.is_some_and(|state| state.starts_with('T'))
+        };
+        // The launcher and both programs hold the mark; a program that starts another may for a moment be two.
+        for (name, stopped) in [("-TSTP", 3..=5), ("-CONT", 0..=0)] {
+            signal(name, child.id());
+            let begun = Instant::now();
+            while !stopped.contains(&marked(&mark).iter().filter(|pid| is_stopped(pid)).count()) {
+                assert!(begun.elapsed() < PATIENCE, "{place:?} {name}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert!(marked(&mark).len() >= 3, "{place:?} {name}");
+        }
+        signal("-INT", child.id());
+        assert_eq!(finish(child).status.code(), Some(130), "{place:?}");
+        assert_all_gone(&mark);
+    }
+}
+
 /// The second Ctrl-C ends a launch at once, whatever its programs do; they are killed.
 #[test]
 fn second_interrupt_ends_at_once() {
@@ -64,4 +106,36 @@ fn second_interrupt_ends_at_once() {
     // Not the code of the orderly end.
     assert_eq!(output.status.code(), None, "{}", text(&output.stderr));
     assert_all_gone(&mark);
+}
+
+/// The first Ctrl-C ends a command that waits for a host without an answer, long before the host's 30 s are over, and nothing stays.
+#[test]
+fn waits_for_hosts_are_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "data.csv", "x,y\n1,2\n2,4\n3,7\n");
+    let commands: [&[&str]; 3] = [
+        &["solve", "--generate", "poisson2d:20"],
+        &["learn", "linear", &data],
+        &["bench", "pingpong"],
+    ];
+    for (index, words) in commands.into_iter().enumerate() {
+        let mark = format!("mark-{}-{index}-unanswered", std::process::id());
+        let hosts = loopback(folder.path(), 2, "[]");
+        let reached = std::fs::read_to_string(&hosts).unwrap();
+        let (before, after) = reached.rsplit_once("[]").unwrap();
+        let silent = format!("[\"sh\", \"-c\", \"MARK={mark} sleep 1000; : {mark}\"]");
+        std::fs::write(&hosts, format!("{before}{silent}{after}")).unwrap();
+        let child = start(&[words, &["--hosts", &hosts]].concat());
+        let begun = Instant::now();
+        while marked(&mark).is_empty() {
+            assert!(begun.elapsed() < PATIENCE, "{words:?} asks no host");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let begun = Instant::now();
+        signal("-INT", child.id());
+        let output = finish(child);
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{words:?}");
+        assert_all_gone(&mark);
+    }
 }

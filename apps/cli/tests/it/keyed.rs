@@ -261,13 +261,7 @@ fn keyed_restarts_over_udp() {
     keyed_restarts_over("udp");
 }
 
-/// The same over raw Ethernet.
-#[test]
-fn keyed_restarts_over_packet_sockets() {
-    keyed_restarts_over("packet");
-}
-
-/// The same, past the kernel.
+/// The same over raw Ethernet, past the kernel.
 #[test]
 fn keyed_restarts_over_xdp() {
     keyed_restarts_over("xdp");

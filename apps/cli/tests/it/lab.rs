@@ -159,7 +159,7 @@ fn ways_are_measured() {
 /// This machine is described by what was measured, and predictions are compared with the sizes that were not fitted.
 #[test]
 fn this_machine_is_described() {
-    let (code, report) = json(&["lab", "model", "this", "--size", "64"]);
+    let (code, report) = json(&["lab", "model", "this", "--quick", "--size", "64"]);
     assert_eq!(code, 0, "{report}");
     let variants = report["variants"].as_array().unwrap();
     assert_eq!(variants.len(), WAYS.len());

@@ -134,6 +134,7 @@ fn json_keeps_its_contract() {
         assert!(run[number].as_f64().unwrap() >= 0.0, "{number}: {run}");
     }
     assert_eq!(run["accuracy"], run["test_accuracy"]);
+    assert_eq!(run["average"], "table");
     for phase in ["load", "learn"] {
         assert!(run["seconds"][phase].as_f64().unwrap() >= 0.0, "{phase}");
     }
@@ -159,7 +160,7 @@ fn skewed_shares_and_loss_change_nothing() {
         parameters(&run)
     };
     let wanted = learn(&["--mode", "single"]);
-    for link in ["shm", "udp"] {
+    for (link, average) in [("shm", "table"), ("udp", "table"), ("udp", "push-sum")] {
         let found = learn(&[
             "--workers",
             "3",
@@ -169,10 +170,12 @@ fn skewed_shares_and_loss_change_nothing() {
             link,
             "--loss",
             "10%",
+            "--average",
+            average,
         ]);
         assert!(
             common::distance(&found, &wanted) < 1e-6,
-            "{link}: {found:?}, not {wanted:?}"
+            "{link} {average}: {found:?}, not {wanted:?}"
         );
     }
 }

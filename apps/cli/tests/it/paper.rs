@@ -130,9 +130,13 @@ fn sums_over_all_links() {
         let is_here = link["place"] == "one host";
         match link["missing"].as_str() {
             Some(reason) => assert!(is_dpdk || !is_here, "{link}: {reason}"),
-            None => assert_eq!(link["measured"]["results"].as_array().unwrap().len(), 4),
+            None => assert_eq!(link["measured"]["results"].as_array().unwrap().len(), 2),
         }
     }
+    let verdicts = links[0]["measured"]["results"][0]["verdicts"].as_array();
+    assert_eq!(verdicts.unwrap().len(), 5, "{}", links[0]);
+    let reason = report["cache_misses_reason"].as_str().unwrap();
+    assert!(reason.contains("perf_event_open") && report["cache_misses"].is_null());
     let beside = report["beside"].as_array().unwrap();
     assert_eq!(beside[1][1], "30x");
     let shm = beside[2].as_array().unwrap();
@@ -198,15 +202,17 @@ fn experiments_of_l2rtc_run() {
     let links = costs["links"].as_array().unwrap();
     assert_eq!(links.len(), 7);
     links.iter().for_each(|link| is_found(link, "link"));
-    let delays = quick("l2rtc-fig10", &["--iterations", "20000"]);
+    let delays = quick("l2rtc-fig10", &["--iterations", "10000", "--rounds", "2"]);
     let ports = delays["results"].as_array().unwrap();
     assert_eq!(ports.len(), 2, "one port and two");
     for found in ports {
         let results = found["measured"]["results"].as_array().unwrap();
-        let measured = results.iter().filter(|one| one["measured"].is_object());
-        for one in measured {
-            assert_eq!(one["measured"]["lost"], 0, "{one}");
+        let measured = results.iter().filter(|one| one["rounds"].is_array());
+        for one in measured.clone() {
+            assert_eq!(one["lost"], 0, "{one}");
+            assert_eq!(one["part"]["rounds"], 2, "{one}");
         }
+        assert_eq!(measured.count(), 3 * 3, "three executors, three times");
     }
     let learning = quick("l2rtc-fig14", &[]);
     let ways = learning["results"].as_array().unwrap();
@@ -217,6 +223,12 @@ fn experiments_of_l2rtc_run() {
     );
     for way in ways {
         is_found(way, "way");
+        let sends = way["missing"].is_null() && way["way"] != "one process";
+        if sends {
+            assert!(way["bytes_sent"]["median"].is_number(), "{way}");
+            assert!(way["exchanges"]["median"].is_number(), "{way}");
+            assert!(way["over_tcp"].as_f64() > Some(0.0), "{way}");
+        }
         let beside = way["rows_beside"].as_u64();
         match way["executor"].as_str().unwrap() {
             "pipeline" => assert!(beside.is_none_or(|rows| rows > 0), "{way}"),
@@ -285,7 +297,7 @@ fn relaxation_over_all_links() {
     assert_eq!(code, 2, "{report}");
 }
 
-/// Every figure of SDP is measured with messages and clients of its own, stands beside the paper's words, and can be drawn.
+/// A figure of SDP of each kind is measured with messages and clients of its own, stands beside the paper's words, and can be drawn.
 #[test]
 fn streams_beside_sdp() {
     let Some(library) = crate::runs::library("streams_beside_sdp") else {
@@ -298,18 +310,10 @@ fn streams_beside_sdp() {
     let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
     for (number, shape, clients, paths) in [
         (2, "rr", 1, 4),
-        (3, "rr", 1, 4),
-        (4, "rr", 1, 4),
         (5, "stream", 1, 4),
-        (6, "stream", 1, 4),
-        (7, "stream", 1, 4),
-        (8, "stream", 1, 4),
-        (9, "rr", 3, 4),
-        (10, "rr", 3, 4),
         (11, "rr", 3, 4),
         (12, "stream", 3, 3),
         (13, "stream", 3, 1),
-        (14, "stream", 3, 1),
     ] {
         let name = format!("sdp-fig{number}");
         let mut words = vec!["paper", &name, "--quick", "--json"];

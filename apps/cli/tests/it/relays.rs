@@ -232,13 +232,11 @@ fn assert_deserted(netns: &str) {
 #[test]
 fn launches_bring_their_relays() {
     let test = "launches_bring_their_relays";
-    let name: Name = format!("tr{}", std::process::id() % 100_000)
-        .parse()
-        .unwrap();
-    let testbed = match Testbed::up(&Spec::new(2).named(name)) {
-        Ok(testbed) => testbed,
-        Err(error) => return common::skipped(test, &format!("no testbed: {error}")),
-    };
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return common::skipped(test, &error.to_string());
+    }
+    let name: Name = format!("tr{}", std::process::id()).parse().unwrap();
+    let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
     let hosts = testbed.hosts_file().to_str().unwrap().to_owned();
     let over = ["--hosts", &hosts, "--link", "xdp", "--slots", "3"];
     for more in [&["--open"][..], &["--open", "--loss", "0.1"]] {

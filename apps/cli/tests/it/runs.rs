@@ -215,7 +215,8 @@ fn checked(report: &serde_json::Value) -> Vec<String> {
     names
 }
 
-/// Streams of an unmodified program are measured over every path, in all shapes, and plotted. Paths between hosts need rights; without, one line says so.
+/// Streams of an unmodified program are measured over every path, in all shapes, and plotted; of many clients over two of the paths. Paths between hosts need
+/// rights; without, one line says so.
 #[test]
 fn streams_are_measured() {
     let Some(library) = library("streams_are_measured") else {
@@ -231,19 +232,29 @@ fn streams_are_measured() {
         ("manyclients", &["--clients", "1,3"]),
         ("manyclients", &["--clients", "1,3", "--shape", "crr"]),
         ("manyclients", &["--clients", "1,3", "--shape", "stream"]),
+        ("manyclients", &["--clients", "1,3", "--server", "epoll"]),
     ] {
+        let is_of_many = kind == "manyclients";
+        let paths: &[&str] = if is_of_many {
+            &["--path", "tcp,shm"]
+        } else {
+            &[]
+        };
         let plotted = ["--plot", plot.to_str().unwrap(), "--json"];
-        let output = streams(&library, &[&[kind], more, &plotted].concat());
+        let output = streams(&library, &[&[kind], more, paths, &plotted].concat());
         let said = text(&output.stderr);
         assert!(output.status.success(), "{kind}: {said}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["kind"], kind);
         let count = report["results"].as_array().unwrap().len();
-        assert_eq!(count, if kind == "manyclients" { 4 } else { 2 });
+        assert_eq!(count, if is_of_many { 4 } else { 2 });
         let names = checked(&report);
         let missing = report["missing"].as_array().unwrap();
-        assert_eq!(names.len() + missing.len(), 8, "{names:?} {missing:?}");
-        if has_rights {
+        let asked = if is_of_many { 2 } else { 8 };
+        assert_eq!(names.len() + missing.len(), asked, "{names:?} {missing:?}");
+        if is_of_many {
+            assert_eq!(names, ["tcp", "shm"]);
+        } else if has_rights {
             let all = [
                 "tcp", "tcp-ns", "unix", "shm", "fallback", "udp", "packet", "xdp",
             ];
@@ -266,6 +277,91 @@ fn streams_are_measured() {
     }
 }
 
+/// The figures of a part, tried.
+fn tried(library: &PathBuf, part: &str) -> Vec<serde_json::Value> {
+    let words = ["bench", "figures", "--smoke", "--json", "--part", part];
+    let mut command = command(&words);
+    command.env("TSUMUJI_SOCKETS_LIBRARY", library);
+    let started = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let output = finish(started.expect("the program"));
+    let said = text(&output.stderr);
+    // 1: a figure is missed, as may be where nobody waits for the machine to be quiet.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["figures"].as_array().unwrap().clone()
+}
+
+/// Checks that each of these figures is there, and that all have numbers that can be had here.
+fn check_figures(figures: &[serde_json::Value], wanted: &[&str]) {
+    let of = |figure: &serde_json::Value, part: &str| figure[part].as_str().unwrap().to_owned();
+    for name in wanted {
+        let found = figures
+            .iter()
+            .any(|figure| of(figure, "name").starts_with(*name));
+        assert!(found, "no figure of {name}: {figures:?}");
+    }
+    for figure in figures {
+        let ours = of(figure, "ours");
+        let is_missing = ours.contains("no testbed") || ours.contains("not installed");
+        assert!(figure["ratio"].is_number() || is_missing, "{figure}");
+    }
+}
+
+/// The figures of streams can be tried: without rights those within the host only.
+#[test]
+fn figures_of_streams_can_be_tried() {
+    let Some(library) = library("figures_of_streams_can_be_tried") else {
+        return;
+    };
+    let mut wanted = vec![
+        "a connection for 1 B",
+        "falling back to TCP: time of a request",
+        "falling back to TCP: time of a message",
+    ];
+    if tsumuji_testbed::check_rights().is_ok() {
+        wanted.extend([
+            "1 B, both ends spinning",
+            "requests: service demand",
+            "requests, between hosts",
+            "one way: service demand",
+            "one way, between hosts",
+            "64 KiB one way",
+            "3 clients' requests",
+            "3 clients' requests: p99",
+            "3 clients' requests, between hosts",
+            "3 clients' streams",
+        ]);
+    }
+    let figures = tried(&library, "streams");
+    check_figures(&figures, &wanted);
+}
+
+/// The figures of real programs can be tried, of those that are installed.
+#[test]
+fn figures_of_programs_can_be_tried() {
+    let Some(library) = library("figures_of_programs_can_be_tried") else {
+        return;
+    };
+    let figures = tried(&library, "programs");
+    let wanted = [
+        "redis SET",
+        "redis GET",
+        "redis SET, 16 at once",
+        "redis GET, 16 at once",
+        "nginx",
+        "memcached",
+    ];
+    let unmeasured = figures.iter().filter(|figure| figure["ratio"].is_null());
+    for figure in unmeasured {
+        let ours = figure["ours"].as_str().unwrap();
+        common::skipped("figures_of_programs_can_be_tried", ours);
+    }
+    check_figures(&figures, &wanted);
+}
+
 /// The congestion control is the one asked for; one that the kernel has not, and other mistakes, are refused in one line.
 #[test]
 fn mistakes_about_streams_are_one_line() {
@@ -280,6 +376,10 @@ fn mistakes_about_streams_are_one_line() {
         (&["stream", "--path", "sctp"], "tcp-ns"),
         (&["manyclients", "--shape", "round"], "stream"),
         (&["manyclients", "--clients", "65"], "64"),
+        (
+            &["manyclients", "--server", "epoll", "--shape", "crr"],
+            "served by threads",
+        ),
     ] {
         let output = streams(&PathBuf::new(), words);
         let said = text(&output.stderr);

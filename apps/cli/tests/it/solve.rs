@@ -356,13 +356,13 @@ fn zero_diagonals_are_matched() {
     assert!(distance(&read_mtx_vector(&output), &[3.0, -2.0, -6.0]) < 1e-12);
 }
 
-/// Ctrl-C during an asynchronous run ends it with the x that it has: verified, reported, and kept beside the output.
+/// Ctrl-C during a run ends it with the x that it has: verified, reported, and kept beside the output.
 #[test]
 fn an_interrupted_run_keeps_its_x() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("x.npy");
     std::fs::write(&output, "an earlier solution").unwrap();
-    for mode in ["async", "threads"] {
+    for mode in ["async", "sync", "threads"] {
         let mut words = vec!["solve", "--generate", "poisson2d:300", "--inner", "sweep"];
         words.extend([
             "--mode",
@@ -375,7 +375,13 @@ fn an_interrupted_run_keeps_its_x() {
         ]);
         words.extend(["--output", output.to_str().unwrap()]);
         let child = common::start(&words);
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let at_work = match mode {
+            "threads" => vec![child.id()],
+            _ => common::wait_for_children(child.id(), 2),
+        };
+        common::wait_until_at_work(&at_work);
+        // Threads iterate a while after the process has begun to work.
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
         common::signal("-INT", child.id());
         let done = common::finish(child);
         let said = String::from_utf8_lossy(&done.stderr);
@@ -388,6 +394,7 @@ fn an_interrupted_run_keeps_its_x() {
         let kept = read_npy(&folder.path().join("x.unfinished.npy"));
         assert_eq!(kept.len(), 90_000);
         assert!(kept.iter().any(|x| *x != 0.0));
+        std::fs::remove_file(folder.path().join("x.unfinished.npy")).unwrap();
     }
     assert_eq!(std::fs::read(&output).unwrap(), b"an earlier solution");
 }

@@ -159,7 +159,8 @@ fn interface_that_is_down_is_told() {
                 .success()
         );
     };
-    for link in ["packet", "xdp"] {
+    // The other host's takes seconds to be missed, by what both links share.
+    for (link, ids) in [("packet", &["0", "1"][..]), ("xdp", &["0"])] {
         let solve = [
             "solve",
             "--generate",
@@ -170,7 +171,7 @@ fn interface_that_is_down_is_told() {
             link,
             "--open",
         ];
-        for id in ["0", "1"] {
+        for &id in ids {
             set(id, "down");
             let output = tsumuji(&solve);
             let complaint = text(&output.stderr);
@@ -402,7 +403,7 @@ fn drops_of_the_own_queue_are_counted() {
     let solve = [
         "solve",
         "--generate",
-        "dense:1500",
+        "dense:500",
         "--mode",
         "async",
         "--elements",

@@ -81,7 +81,7 @@ fn own_profile_is_written_and_read() {
         said.contains(&format!("written: {}", path.display())),
         "{said}"
     );
-    for threshold in ["reference_bytes", "turn_frames", "elements"] {
+    for threshold in ["reference_bytes", "poll_frames", "elements"] {
         let tried = said
             .lines()
             .filter(|line| line.starts_with(threshold) && line.contains("beside the default"));

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use crate::common::{command, file, json, signal, skipped, text, tsumuji};
+use crate::common::{command, file, free_ports, json, signal, skipped, text, tsumuji};
 use crate::hosts::loopback;
 
 /// A solve as node `id`, which is ended with the test.
@@ -57,7 +57,7 @@ fn missing_nodes_are_told() {
         assert!(tsumuji(&["key", key]).status.success());
     }
     let key = |index: usize| vec!["--key", keys[index].as_str()];
-    for (ours, theirs, wanted) in [
+    let cases = [
         (key(0), None, "nothing runs at that port"),
         (
             key(0),
@@ -79,25 +79,38 @@ fn missing_nodes_are_told() {
             Some([&key(0)[..], &["--seal", "auth"]].concat()),
             "frames came sealed in the other mode",
         ),
-    ] {
-        let hosts = loopback(folder.path(), 2, "[]");
-        let theirs = theirs.map(|more| Node::start(&hosts, &[&["--id", "1"], &more[..]].concat()));
-        let mut judge = Node::start(&hosts, &[&["--id", "0"], &ours[..]].concat());
-        let line = judge.waits(1).remove(0);
-        assert!(
-            line.starts_with("pc1 at 127.0.0.1:") && line.contains(wanted),
-            "{line}"
-        );
-        if let Some(mut theirs) = theirs {
-            let line = theirs.waits(1).remove(0);
-            assert!(line.starts_with("pc0 at 127.0.0.1:"), "{line}");
+    ];
+    // Each says nothing for seconds: side by side.
+    std::thread::scope(|scope| {
+        for (index, (ours, theirs, wanted)) in cases.into_iter().enumerate() {
+            let own = folder.path().join(format!("{index}"));
+            std::fs::create_dir(&own).unwrap();
+            scope.spawn(move || {
+                let hosts = loopback(&own, 2, "[]");
+                let theirs =
+                    theirs.map(|more| Node::start(&hosts, &[&["--id", "1"], &more[..]].concat()));
+                let mut judge = Node::start(&hosts, &[&["--id", "0"], &ours[..]].concat());
+                let line = judge.waits(1).remove(0);
+                assert!(
+                    line.starts_with("pc1 at 127.0.0.1:") && line.contains(wanted),
+                    "{line}"
+                );
+                if let Some(mut theirs) = theirs {
+                    let line = theirs.waits(1).remove(0);
+                    assert!(line.starts_with("pc0 at 127.0.0.1:"), "{line}");
+                }
+                signal("-INT", judge.0.id());
+                assert_eq!(judge.0.wait().unwrap().code(), Some(130));
+            });
         }
-        signal("-INT", judge.0.id());
-        assert_eq!(judge.0.wait().unwrap().code(), Some(130));
-    }
+    });
     let hosts = loopback(folder.path(), 2, "[]");
     let mut worker = Node::start(&hosts, &["--id", "1"]);
-    assert_eq!(worker.waits(2).len(), 2);
+    let waits = worker.waits(2);
+    assert!(
+        waits.iter().all(|line| line.ends_with(" s so far")),
+        "{waits:?}"
+    );
     let output = tsumuji(&[
         "solve",
         "--generate",
@@ -108,6 +121,37 @@ fn missing_nodes_are_told() {
         "0",
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// A wait ends with an error if a limit is stated, which only nodes of several hosts need.
+#[test]
+fn waits_end_at_a_stated_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = loopback(folder.path(), 2, "[]");
+    let solve = ["solve", "--generate", "poisson2d:20"];
+    let limited = ["--join-timeout", "0.2"];
+    let output = tsumuji(&[&solve[..], &["--hosts", &hosts, "--id", "1"], &limited].concat());
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    let wanted = "not all nodes have met within 0.2 s: pc0 at 127.0.0.1:";
+    assert!(said.contains(wanted), "{said}");
+    let alone = tsumuji(&[&solve[..], &limited].concat());
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+/// A program that is to join says where it asks, and that nothing runs there.
+#[test]
+fn joins_in_vain_are_told() {
+    let port = free_ports(1).next().unwrap();
+    let to = format!("udp:127.0.0.1:{port}");
+    let program = env!("CARGO_BIN_EXE_tsumuji");
+    let mut joining = Node::spawn(command(&["join", "--to", &to, "--", program, "worker"]));
+    let line = joining.waits(1).remove(0);
+    assert!(
+        line.starts_with(&format!("node 0 at 127.0.0.1:{port} "))
+            && line.contains("nothing runs at that port"),
+        "{line}"
+    );
 }
 
 /// A testbed that is removed with the test.

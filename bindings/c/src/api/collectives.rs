@@ -212,7 +212,8 @@ pub unsafe extern "C" fn tsumuji_all_gather(
     }
 }
 
-/// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each.
+/// Part i of this node's `send` goes to rank i, and part i of `receive` comes from rank i. Counts are lengths in bytes by rank; NULL: `bytes` each. If
+/// both counts are NULL on one member, they are on all: parts of one length may be combined by hosts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_to_all(
     handle: *mut Tsumuji,
@@ -231,14 +232,12 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
             let (comes, total) = ffi::lengths(receive_counts, call.size, bytes)?;
             let (send, receive) = (Input::new(send, out)?, Output::new(receive, total)?);
             receive.check_apart(&send)?;
-            filled(call.collectives.start_all_to_all_v(
-                call.endpoint,
-                call.group,
-                send,
-                &goes,
-                receive,
-                &comes,
-            ))
+            let (collectives, endpoint) = (call.collectives, call.endpoint);
+            filled(if send_counts.is_null() && receive_counts.is_null() {
+                collectives.start_all_to_all(endpoint, call.group, send, receive)
+            } else {
+                collectives.start_all_to_all_v(endpoint, call.group, send, &goes, receive, &comes)
+            })
         })
     }
 }

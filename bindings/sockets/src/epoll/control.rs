@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, OF_GATEWAY};
+use super::{
+    ET, Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, Nested, OF_GATEWAY, ONESHOT, State,
+};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{arena, stream};
@@ -168,20 +170,64 @@ fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
         .store(std::ptr::from_ref(epoll).cast_mut(), Ordering::Release);
 }
 
-/// After the kernel's `epoll_ctl` for an epoll instance in another.
+/// `epoll_ctl` for an instance, by its descriptor, in another.
 pub(crate) fn control_nested(
     outer: &'static Epoll,
-    inner: &'static Epoll,
     operation: c_int,
+    (fd, inner): (c_int, &'static Epoll),
     event: Option<epoll_event>,
-) {
-    outer.state.with(|state| {
-        state.nested.retain(|one| !std::ptr::eq(one.0, inner));
-        if let (Some(event), true) = (event, operation != libc::EPOLL_CTL_DEL) {
-            state.nested.push((inner, event.events, event.u64));
+) -> Result<()> {
+    let kernel = outer.fd.load(Ordering::Relaxed);
+    let is_changed = operation != libc::EPOLL_CTL_DEL;
+    let event = event.filter(|_| is_changed);
+    if is_changed && event.is_none() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // Under the lock: what threads find meanwhile is of before, and what they change at the kernel, too.
+    let result = outer.state.with(|state| {
+        let has_key = event.is_some_and(|event| event.events & (ET | ONESHOT) != 0);
+        let key = has_key.then(|| arena::take().ok_or(Errno(libc::ENOMEM)));
+        let key = key.transpose()?;
+        let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+        let named = key.map_or(data, |key| std::ptr::from_ref(key) as u64);
+        if let Err(error) = sys::epoll_ctl(kernel, operation, fd, events, named) {
+            key.into_iter().for_each(arena::give_back);
+            return Err(error);
+        }
+        let is_it = |one: &Nested| std::ptr::eq(one.epoll, inner) && one.fd == fd;
+        forget_nested(state, is_it);
+        if is_changed {
+            state.nested.push(Nested {
+                epoll: inner,
+                fd,
+                events,
+                data,
+                key,
+                // What there is already is news.
+                seen: inner.edges.load(Ordering::Relaxed).wrapping_sub(1),
+                is_spent: false,
+            });
             inner.is_nested.store(1, Ordering::Relaxed);
             outer.is_ever_ours.store(1, Ordering::Release);
         }
+        Ok(())
+    });
+    // Who sleeps in the outer one has not armed what is new, or due again.
+    if result.is_ok() && is_changed {
+        outer.kick();
+    }
+    result
+}
+
+/// Instances that are in another no more.
+pub(super) fn forget_nested(state: &mut State, mut is_out: impl FnMut(&Nested) -> bool) {
+    state.nested.retain(|one| {
+        let is_out = is_out(one);
+        one.key
+            .filter(|_| is_out)
+            .into_iter()
+            .for_each(arena::give_back);
+        !is_out
     });
 }
 
@@ -244,6 +290,7 @@ pub(crate) fn forget(using: &Use) {
 pub(crate) fn after_fork() {
     for epoll in LIVE.with(|live| live.clone()) {
         epoll.sleepers.store(0, Ordering::Relaxed);
+        epoll.waiters.store(0, Ordering::Relaxed);
         epoll.state.with(|state| state.watched.clear());
     }
     table::for_each_stream(|socket| {

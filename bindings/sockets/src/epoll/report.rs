@@ -4,8 +4,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 
-use super::{ET, Epoll, Interest, OF_GATEWAY, OLD_BELLS, ONESHOT, State};
-use crate::{arena, ready, stream, table};
+use super::{ET, Epoll, Interest, Nested, OF_GATEWAY, OLD_BELLS, ONESHOT, State};
+use crate::{arena, ready, stream, sys, table};
 
 impl Epoll {
     /// Whether a call would find something in memory.
@@ -27,16 +27,13 @@ impl Epoll {
             false
         });
         // The kernel refuses instances that contain each other.
-        has_own
-            || self
-                .nested()
-                .into_iter()
-                .any(|(one, wanted, _)| wanted & ready::IN != 0 && one.has_pending())
+        has_own || self.nested().iter().any(Nested::is_due)
     }
 
     pub(super) fn queue(&self, state: &mut State, interest: &'static Interest, has_edge: bool) {
         if has_edge {
             interest.has_edge.store(1, Ordering::Relaxed);
+            self.edges.fetch_add(1, Ordering::Relaxed);
         }
         if interest.is_queued.swap(1, Ordering::Relaxed) == 0 {
             state.ready.push_back(interest);
@@ -143,33 +140,94 @@ impl Epoll {
     /// Reports other instances in it that have something, after `from` events; how many there are then. Their locks are taken, so none may be held.
     pub(super) fn emit_nested(&self, events: &mut [epoll_event], from: usize) -> usize {
         let mut count = from;
-        for (nested, wanted, data) in self.nested() {
-            let is_known = events[..count].iter().any(|event| {
-                let known = event.u64;
-                known == data
-            });
-            if count < events.len() && wanted & ready::IN != 0 && !is_known && nested.has_pending()
-            {
-                events[count] = epoll_event {
-                    events: ready::IN,
-                    u64: data,
-                };
-                count += 1;
+        for nested in self.nested() {
+            let is_told = nested.key.is_none()
+                && events[..count].iter().any(|event| {
+                    let told = event.u64;
+                    told == nested.data
+                });
+            if is_told || count == events.len() || !nested.is_due() {
+                continue;
             }
+            if let Some(key) = nested.key {
+                if !self.claim(key) {
+                    continue;
+                }
+                self.has_told(&nested, key);
+            }
+            events[count] = epoll_event {
+                events: ready::IN,
+                u64: nested.data,
+            };
+            count += 1;
         }
         count
     }
 
-    pub(super) fn nested(&self) -> Vec<(&'static Epoll, u32, u64)> {
+    /// An edge or a one-shot is one thread's to report, and one that is reported from memory not the kernel's any more.
+    fn claim(&self, key: &'static Interest) -> bool {
+        let kernel = self.fd.load(Ordering::Relaxed);
+        self.state.with(|state| {
+            let Some(one) = state.nested.iter_mut().find(|one| one.has_key(key)) else {
+                return false;
+            };
+            let edges = one.epoll.edges.load(Ordering::Relaxed);
+            if one.is_spent || one.events & ET != 0 && one.seen == edges {
+                return false;
+            }
+            one.seen = edges;
+            if one.events & ONESHOT != 0 {
+                one.is_spent = true;
+                // The number may be another file's by now; then the mark is enough.
+                if one.epoll.fds.with(|fds| fds.contains(&one.fd)) {
+                    let data = std::ptr::from_ref(key) as u64;
+                    let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, one.fd, 0, data);
+                }
+            }
+            true
+        })
+    }
+
+    /// An instance in it is reported, from memory or by the kernel: the other one shall not do so again. No lock may be held.
+    fn has_told(&self, nested: &Nested, key: &'static Interest) {
+        let inner = nested.epoll;
+        let due: Vec<&'static Interest> = inner.state.with(|state| {
+            inner.collect(state);
+            state.ready.iter().copied().collect()
+        });
+        let seen = inner.edges.load(Ordering::Relaxed);
+        for using in due.iter().filter_map(|interest| interest.using()) {
+            if let Some(fd) = using.any_fd() {
+                stream::take_old_bells(&using, fd, OLD_BELLS);
+            }
+        }
+        // A thread that waits there may have been meant by these bells. Those that wait here are told by whoever reports it here.
+        if inner.waiters.load(Ordering::SeqCst) > 0 && inner.has_pending() {
+            inner.kick();
+        }
+        self.state.with(|state| {
+            if let Some(one) = state.nested.iter_mut().find(|one| one.has_key(key)) {
+                let is_newer = seen.wrapping_sub(one.seen) as i32 > 0;
+                one.seen = if is_newer { seen } else { one.seen };
+            }
+        });
+    }
+
+    pub(super) fn nested(&self) -> Vec<Nested> {
         self.state.with(|state| state.nested.clone())
     }
 
     /// Takes our own out of what the kernel has reported; how many are left. Streams that their gateways have woken may go over to their rings.
     pub(super) fn taken(&self, events: &mut [epoll_event]) -> usize {
-        let mut woken = Vec::new();
+        let (mut woken, mut told) = (Vec::new(), Vec::new());
         let kept = self
             .state
-            .with(|state| self.translate(state, events, &mut woken));
+            .with(|state| self.translate(state, events, &mut woken, &mut told));
+        for nested in told {
+            if let Some(key) = nested.key {
+                self.has_told(&nested, key);
+            }
+        }
         for interest in woken {
             if let Some(using) = interest.using()
                 && let Some(fd) = using.any_fd()
@@ -186,6 +244,7 @@ impl Epoll {
         state: &mut State,
         events: &mut [epoll_event],
         woken: &mut Vec<&'static Interest>,
+        told: &mut Vec<Nested>,
     ) -> usize {
         let mut kept = 0;
         for at in 0..events.len() {
@@ -197,6 +256,20 @@ impl Epoll {
                 kept += 1;
                 continue;
             };
+            if let Some(one) = state.nested.iter_mut().find(|one| one.has_key(interest)) {
+                // It was reported from memory while the kernel did so.
+                if one.is_spent {
+                    continue;
+                }
+                one.is_spent = one.events & ONESHOT != 0;
+                told.push(*one);
+                events[kept] = epoll_event {
+                    events: event.events,
+                    u64: one.data,
+                };
+                kept += 1;
+                continue;
+            }
             if std::ptr::eq(interest, arena::marker()) || !interest.is_of(self) {
                 continue;
             }

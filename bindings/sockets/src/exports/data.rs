@@ -115,6 +115,82 @@ pub(crate) unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: 
     }
 }
 
+/// Flags of `recv` and `send` for those of `preadv2` and `pwritev2`.
+fn without_position(flags: c_int) -> Result<c_int> {
+    let known =
+        libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+    match flags {
+        flags if flags & !known != 0 => Err(Errno(libc::EOPNOTSUPP)),
+        flags if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
+        _ => Ok(0),
+    }
+}
+
+/// Position -1 is that of the descriptor, which a socket does not have; any other is refused for it.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn preadv2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::stream(fd).filter(|_| position == -1) {
+        Some(using) => {
+            // SAFETY: the program's own vector; a negative count is refused as too large.
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
+            let flags = without_position(flags);
+            size(buffers.and_then(|buffers| receive(&using, fd, buffers, flags?)))
+        }
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::preadv2(fd, buffers, count, position, flags) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    match table::stream(fd).filter(|_| position == -1) {
+        Some(using) => {
+            // SAFETY: the program's own vector; a negative count is refused as too large.
+            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
+            let flags = without_position(flags);
+            size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags?)))
+        }
+        // SAFETY: the program's own arguments.
+        None => unsafe { real::pwritev2(fd, buffers, count, position, flags) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's own arguments; both are the same on 64 bits.
+    unsafe { preadv2(fd, buffers, count, position, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    buffers: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's own arguments; both are the same on 64 bits.
+    unsafe { pwritev2(fd, buffers, count, position, flags) }
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn recv(
     fd: c_int,
@@ -280,11 +356,10 @@ unsafe fn pass_on(message: &msghdr) {
             let bytes = found.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
             // SAFETY: the data of that header.
             let fds = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
-            for at in 0..bytes / size_of::<c_int>() {
-                // SAFETY: within the data.
-                let fd = unsafe { fds.add(at).read_unaligned() };
-                exec::pass_on(fd, "its descriptor is passed to another process");
-            }
+            // SAFETY: within the data.
+            let all =
+                (0..bytes / size_of::<c_int>()).map(|at| unsafe { fds.add(at).read_unaligned() });
+            exec::pass_on(all, "its descriptor is passed to another process");
         }
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };

@@ -1,12 +1,12 @@
-//! `exec`, `posix_spawn`, `vfork`, `daemon`.
+//! `exec`, `posix_spawn`, `fork`, `vfork`, `daemon`.
 #![allow(unsafe_code)] // C's pointers.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::pid_t;
 
 use crate::exec::{self, Prepared};
-use crate::{close, real};
+use crate::{close, real, start};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -88,13 +88,53 @@ pub(crate) unsafe extern "C" fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     // SAFETY: the program's own arguments, here and below.
     unsafe {
         execute(&path, environment, |environment| {
             real::fexecve(fd, arguments, environment)
         })
     }
+}
+
+/// Older C libraries have no function of that name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    let call = |environment: *const *const c_char| {
+        let [path, arguments, environment] =
+            [path as usize, arguments as usize, environment as usize];
+        let (folder, flags) = (folder as usize, flags as usize);
+        // SAFETY: the program's own arguments, and an environment that lives.
+        let result = unsafe {
+            let number = libc::SYS_execveat;
+            real::syscall(number, folder, path, arguments, environment, flags, 0)
+        };
+        result as c_int
+    };
+    if path.is_null() {
+        return call(environment);
+    }
+    // SAFETY: the program's own path.
+    let name = unsafe { CStr::from_ptr(path) };
+    let is_whole = name.to_bytes().starts_with(b"/") || folder == libc::AT_FDCWD;
+    let full = if is_whole {
+        name.to_owned()
+    } else {
+        let folder = format!("/proc/self/fd/{folder}");
+        let parts = match name.to_bytes() {
+            b"" => folder.into_bytes(),
+            name => [folder.as_bytes(), b"/", name].concat(),
+        };
+        CString::new(parts).unwrap_or_default()
+    };
+    // SAFETY: the program's own environment.
+    unsafe { execute(&full, environment, call) }
 }
 
 /// Arguments of a function with `...` that do not fit the registers: a structure of this size is passed where they are, on the stack.
@@ -187,9 +227,7 @@ pub(crate) unsafe extern "C" fn execle(
 
 /// Standard streams that a spawned program inherits without more ado.
 fn pass_standard_streams() {
-    for fd in 0..3 {
-        exec::pass_on(fd, "a spawned program inherits it");
-    }
+    exec::pass_on(0..3, "a spawned program inherits it");
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -227,22 +265,28 @@ pub(crate) unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     copy: c_int,
 ) -> c_int {
-    exec::pass_on(fd, "a spawned program inherits it");
+    exec::pass_on([fd], "a spawned program inherits it");
     // SAFETY: the program's own arguments.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, copy) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn fork() -> pid_t {
+    // SAFETY: no arguments.
+    start::forking(|| unsafe { real::fork() })
 }
 
 /// A child that shares the memory of its parent would change the parent's table: it gets its own, as the standard permits.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no arguments.
-    unsafe { real::fork() }
+    unsafe { fork() }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_files: c_int) -> c_int {
     // SAFETY: numbers.
-    let result = unsafe { real::daemon(keeps_folder, keeps_files) };
+    let result = start::forking(|| unsafe { real::daemon(keeps_folder, keeps_files) });
     if result == 0 && keeps_files == 0 {
         // The C library has put /dev/null there, past us.
         for fd in 0..3 {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, sockaddr, socklen_t};
 
-use super::{descriptors, done};
+use super::done;
 use crate::address::Address;
 use crate::ring::BY_BELLS;
 use crate::sys::{self, Errno};
@@ -256,33 +256,6 @@ pub(super) fn note_flags(fd: c_int) {
         own.is_nonblocking
             .store(u32::from(is_nonblocking), Ordering::Relaxed);
     }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn syscall(
-    call: libc::c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> libc::c_long {
-    match call {
-        libc::SYS_io_uring_setup => exec::goes_past("the program uses io_uring"),
-        // Past the C library's names, but not past its function. Our own descriptors must not be closed, nor streams without our knowledge.
-        // SAFETY: numbers.
-        libc::SYS_close => return unsafe { descriptors::close(a as c_int) }.into(),
-        libc::SYS_close_range => {
-            // SAFETY: numbers.
-            let result = unsafe { descriptors::close_range(a as u32, b as u32, c as c_int) };
-            return result.into();
-        }
-        libc::SYS_seccomp => exec::let_go_of_all("the program confines itself (seccomp)"),
-        _ => {}
-    }
-    // SAFETY: the program's own arguments; further ones than it has given are not looked at by the kernel.
-    unsafe { real::syscall(call, a, b, c, d, e, f) }
 }
 
 /// A program that confines itself to some system calls has not counted ours among them.

@@ -238,17 +238,15 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
             }
         };
     }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0
-        && !is_plain
+    if !is_plain
         && let (Kind::Epoll(outer), Kind::Epoll(inner)) = (table::kind(epoll), table::kind(fd))
     {
         // SAFETY: the program's own event.
         let given = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-        epoll::control_nested(outer, inner, operation, given);
+        return done(epoll::control_nested(outer, operation, (fd, inner), given));
     }
-    result
+    // SAFETY: the program's own arguments.
+    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
 }
 
 /// The instance, if it has anything of ours in it.

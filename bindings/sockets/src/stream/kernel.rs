@@ -14,14 +14,15 @@ use crate::table::Use;
 /// Bells taken out of the kernel at once.
 const BELLS: usize = 64;
 
-/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so.
+/// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so. An end that has gone back to
+/// TCP may have left data there, but for one that was asked to and has sent nothing since.
 fn is_by_bells(using: &Use) -> bool {
     let (end, other) = (using.mine(), using.theirs());
     let known = end.own.has_ended.load(Ordering::Acquire);
     known & (ENDED | RESET) == 0
         && using.is_carried.load(Ordering::Acquire) != 0
         && end.out.bells.load(Ordering::Acquire) > other.own.bells_taken.load(Ordering::Acquire)
-        && end.out.back_at.load(Ordering::Relaxed) == 0
+        && (end.out.back_at.load(Ordering::Relaxed) == 0 || demotion::is_only_obliging(using))
         && other.out.ends_by_reset.load(Ordering::Acquire) == 0
         && using.writer().unread() == Ok(0)
 }
@@ -36,6 +37,15 @@ pub(super) fn note_error(using: &Use, error: Errno) {
         own.error.store(error.0 as u32, Ordering::Relaxed);
         own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
     }
+}
+
+/// What a call that receives by TCP finds instead of that error: the end, if the reset is nobody's intention.
+pub(super) fn end_or(using: &Use, error: Errno) -> Result<usize> {
+    if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
+        note_error(using, error);
+        return Ok(0);
+    }
+    Err(error)
 }
 
 /// Asks the kernel whether the connection still stands.

@@ -1,16 +1,15 @@
 //! How a call waits for data or for room: looks again for a moment, says that it sleeps, looks once more, sleeps in the kernel.
 //!
-//! Who waits for data sleeps for some milliseconds on a word that the other end changes, which costs less than a byte over TCP; then in the real `recv`, so
-//! time-outs, interruptions, ends and resets are the kernel's. One thread of an end waits there at a time, the leader: bells are taken by whoever waits, and
+//! Who waits for data sleeps for some milliseconds on a word that the other end changes, which costs less than a byte over TCP, longer each time, and asks the
+//! kernel between; then in the real `recv`, so time-outs, interruptions, ends and resets are the kernel's. One thread of an end waits there at a time, the leader: bells are taken by whoever waits, and
 //! wake everybody. The others wait for the leader.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::{c_int, pollfd};
 
-use super::{ask, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
+use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
-use crate::explain::{self, Count};
 use crate::lock::{hold, may_hold, thread};
 use crate::ring::{BELL, FUTEX};
 use crate::sys::{self, AGAIN, Errno, Result};
@@ -19,9 +18,10 @@ use crate::table::{self, Use};
 /// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
 const SLICE_NS: u64 = 1_000_000;
 
-/// How long a call sleeps on the word first. Ends that nobody tells, as those of killed processes, are seen so much later; it is a tick of many kernels, so
-/// that time-outs are no coarser.
-const WORD_NS: u64 = 4_000_000;
+/// How long a call sleeps on the word, the first and the second time that nothing comes. Ends that nobody tells, as those of killed processes, are seen so
+/// much later; the first is a tick of many kernels, so that time-outs are no coarser. Where many connections share few cores, an answer often takes longer
+/// than that. Not in more steps: a signal that comes between two of them interrupts neither.
+const WORD_NS: [u64; 2] = [4_000_000, 12_000_000];
 
 /// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
 const FOLLOW_NS: u64 = 100_000_000;
@@ -31,6 +31,8 @@ const FOLLOW_NS: u64 = 100_000_000;
 pub(crate) struct Until {
     option: c_int,
     began_ns: Option<u64>,
+    /// Sleeps on the word that nobody has ended.
+    silent: usize,
 }
 
 /// What is left of a time-out.
@@ -49,11 +51,6 @@ impl Left {
             .unwrap_or_else(|| timeout_ns(self.fd, self.option))
     }
 
-    /// It is the call's first sleep.
-    fn is_whole(&self) -> bool {
-        self.rest.is_none()
-    }
-
     /// What the kernel's own call would not count, because part of it has gone.
     fn rest_ns(&self) -> Option<u64> {
         self.rest.flatten()
@@ -66,7 +63,13 @@ impl Until {
         Self {
             option,
             began_ns: None,
+            silent: 0,
         }
+    }
+
+    /// Whether the other end's word is waited for, not the kernel's: what nobody tells must be seen, and idle connections shall cost nothing.
+    fn may_sleep_on_word(&self) -> bool {
+        self.silent < WORD_NS.len()
     }
 
     /// An error: the time is over.
@@ -101,20 +104,23 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
     let inn = &using.mine().inn;
     let has_ring = !is_before_ring(using) && using.is_carried.load(Ordering::Acquire) != 0;
     let is_behind = has_ring && demotion::is_behind(using);
-    if has_ring && !is_behind {
-        let has_ended = || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0;
-        if using.spin.until(|| has_news(using) || has_ended()) {
-            return Ok(());
-        }
+    // A hint: the end itself is the kernel's word, which may come later. Some other process may hold the descriptor.
+    let is_closed = || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0;
+    let may_look = has_ring && !is_behind && !is_closed();
+    if may_look && using.spin.until(|| has_news(using) || is_closed()) {
+        return Ok(());
     }
     let left = until.left(fd)?;
-    let by_futex = has_ring && !is_behind && using.gateway().is_none() && left.is_whole();
+    let by_futex = may_look && using.gateway().is_none() && until.may_sleep_on_word();
+    if by_futex && until.silent > 0 {
+        ask(using, fd);
+    }
     if !is_behind {
         let way = if by_futex { FUTEX } else { BELL };
         inn.is_asleep.fetch_or(way, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let has_changed = if has_ring {
-            has_news(using)
+            has_news(using) || by_futex && is_closed()
         } else {
             !is_before_ring(using)
         };
@@ -123,34 +129,49 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
         }
     }
     if by_futex {
-        explain::count(Count::Sleep);
-        in_turn(using, left, || wait_on_word(&inn.is_asleep, left))?;
+        using.sleeps.fetch_add(1, Ordering::Relaxed);
+        in_turn(using, left, || wait_on_word(&inn.is_asleep, left, until))?;
     } else if has_ring && !is_behind {
-        explain::count(Count::Sleep);
-        in_turn(using, left, || wait_for_bell(using, fd, left))?;
+        using.sleeps.fetch_add(1, Ordering::Relaxed);
+        in_turn(using, left, || {
+            // Before this thread led, another one may have taken the bell that came since.
+            if is_closed() && using.gateway().is_some() {
+                ask(using, fd);
+            }
+            if has_news(using) {
+                return Ok(());
+            }
+            wait_for_bell(using, fd, left)
+        })?;
     } else {
         in_turn(using, left, || match using.gateway() {
             Some(gateway) if !is_behind => far::wait(using, fd, gateway, libc::POLLIN, left.ns()),
-            _ => wait_for_bytes(fd, left),
+            _ => wait_for_bytes(fd, left).or_else(|error| end_or(using, error).map(|_| ())),
         })?;
     }
     is_still(using, fd)
 }
 
 /// Sleeps for a while until the other end writes: what the kernel has to say is asked afterwards.
-fn wait_on_word(is_asleep: &AtomicU32, left: Left) -> Result<()> {
+fn wait_on_word(is_asleep: &AtomicU32, left: Left, until: &mut Until) -> Result<()> {
     let value = is_asleep.load(Ordering::SeqCst);
     if value & FUTEX == 0 {
         return Ok(());
     }
-    let Err(error) = sys::futex_wait(is_asleep, value, Some(WORD_NS)) else {
+    let most_ns = WORD_NS[until.silent.min(WORD_NS.len() - 1)];
+    let most_ns = left.rest_ns().map_or(most_ns, |ns| ns.min(most_ns));
+    let Err(error) = sys::futex_wait(is_asleep, value, Some(most_ns)) else {
         return Ok(());
     };
     // Nobody sleeps here any more.
     is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
     match error {
         Errno(libc::EINTR) => or_restart(left.ns(), Err(error)),
-        // Changed before, or over.
+        Errno(libc::ETIMEDOUT) => {
+            until.silent += 1;
+            Ok(())
+        }
+        // Changed before.
         _ => Ok(()),
     }
 }
@@ -191,7 +212,10 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
         return Ok(());
     }
     let left = until.left(fd)?;
-    let by_futex = left.is_whole() && using.gateway().is_none() && !is_unheard(using);
+    let by_futex = until.may_sleep_on_word() && using.gateway().is_none() && !is_unheard(using);
+    if by_futex && until.silent > 0 {
+        ask(using, fd);
+    }
     end.out.wants_room.store(1, Ordering::SeqCst);
     let way = if by_futex { FUTEX } else { BELL };
     end.inn.is_asleep.fetch_or(way, Ordering::SeqCst);
@@ -199,9 +223,11 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
     if has_room() || is_gone() {
         return Ok(());
     }
-    explain::count(Count::Sleep);
+    using.sleeps.fetch_add(1, Ordering::Relaxed);
     if by_futex {
-        in_turn(using, left, || wait_on_word(&end.inn.is_asleep, left))?;
+        in_turn(using, left, || {
+            wait_on_word(&end.inn.is_asleep, left, until)
+        })?;
     } else {
         sleep_for_room(using, fd, left)?;
     }

@@ -163,11 +163,22 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts it; what it says goes to a file in `folder`.
-    pub(crate) fn start(mut command: Command, folder: &Path) -> Self {
+    pub(crate) fn start(command: Command, folder: &Path) -> Self {
+        Self::started(command, folder, None)
+    }
+
+    /// The same, but what it prints goes to the file `output`, where nothing that the library explains stands between.
+    pub(crate) fn start_apart(command: Command, folder: &Path) -> Self {
+        let output = File::create(folder.join("output")).expect("a file");
+        Self::started(command, folder, Some(output))
+    }
+
+    fn started(mut command: Command, folder: &Path, output: Option<File>) -> Self {
         let log = folder.join("server.log");
         let file = File::create(&log).expect("a log");
+        let output = output.unwrap_or_else(|| file.try_clone().expect("a log"));
         let child = command
-            .stdout(file.try_clone().expect("a log"))
+            .stdout(output)
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));

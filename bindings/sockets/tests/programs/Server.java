@@ -11,7 +11,7 @@ import java.nio.channels.SocketChannel;
 import java.util.Arrays;
 import java.util.Random;
 
-/** A server of threads, and clients with streams and with a selector; prints whether they got back what they sent. */
+/** A server of threads, and clients with streams and with a selector; prints whether they got back what they sent, and a digest of it. */
 public class Server {
     static void serve(Socket socket) {
         try (socket) {
@@ -57,7 +57,8 @@ public class Server {
                 }
             });
             writer.start();
-            System.out.println(Arrays.equals(client.getInputStream().readAllBytes(), data));
+            byte[] got = client.getInputStream().readAllBytes();
+            System.out.println(Arrays.equals(got, data) + " " + Arrays.hashCode(got));
             client.close();
         }
         Selector selector = Selector.open();
@@ -79,7 +80,7 @@ public class Server {
             }
             selector.selectedKeys().clear();
         }
-        System.out.println(Arrays.equals(in.array(), data));
+        System.out.println(Arrays.equals(in.array(), data) + " " + Arrays.hashCode(in.array()));
         System.exit(0);
     }
 }

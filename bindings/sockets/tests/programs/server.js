@@ -1,4 +1,4 @@
-// A server and a hundred requests over ten connections; prints how many answers were right.
+// A server and a hundred requests over ten connections; prints how many answers were right, and a digest of all.
 const crypto = require('crypto'), http = require('http'), net = require('net');
 const body = crypto.createHash('sha512').update('body').digest('hex').repeat(2000);
 const server = http.createServer((request, response) => {
@@ -11,7 +11,10 @@ const post = (port, agent, number) => new Promise((resolve, reject) => {
     const request = http.request({ port, host: '127.0.0.1', method: 'POST', agent }, response => {
         const parts = [];
         response.on('data', part => parts.push(part));
-        response.on('end', () => resolve(Buffer.concat(parts).equals(Buffer.concat([Buffer.from(body), sent]))));
+        response.on('end', () => {
+            const got = Buffer.concat(parts);
+            resolve({ got, isRight: got.equals(Buffer.concat([Buffer.from(body), sent])) });
+        });
     });
     request.on('error', reject);
     request.end(sent);
@@ -27,7 +30,9 @@ const halfClose = port => new Promise((resolve, reject) => {
 server.listen(0, '127.0.0.1', async () => {
     const { port } = server.address(), agent = new http.Agent({ keepAlive: true, maxSockets: 10 });
     const answers = await Promise.all([...Array(100).keys()].map(number => post(port, agent, number)));
-    console.log(answers.filter(Boolean).length, 'of', answers.length);
+    const digest = crypto.createHash('sha256');
+    answers.forEach(answer => digest.update(answer.got));
+    console.log(answers.filter(answer => answer.isRight).length, 'of', answers.length, digest.digest('hex'));
     const echo = net.createServer({ allowHalfOpen: true }, socket => socket.pipe(socket)).listen(0, '127.0.0.1', async () => {
         console.log(await halfClose(echo.address().port));
         process.exit(0);

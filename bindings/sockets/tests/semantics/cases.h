@@ -24,6 +24,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -64,6 +65,9 @@ void sleep_ms(int ms);
 // Events of poll, as text.
 const char *events_text(unsigned events);
 int poll_one(int fd, int events, int ms);
+// An epoll instance with one descriptor in it, which is its data, too; and `epoll_ctl`.
+int instance(int fd, unsigned events);
+int change(int epoll, int operation, int fd, unsigned events);
 // Until the other end's words have arrived: kernel TCP needs a moment for some.
 void settle(void);
 void *thread_put(void *argument);

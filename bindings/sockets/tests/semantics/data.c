@@ -462,3 +462,64 @@ CASE(many_buffers_too_many)
     tell("readv", readv(ends.client, parts, 1025));
     tell("recvmsg", recvmsg(ends.client, &message, MSG_DONTWAIT));
 }
+
+// The same calls by other names, and by their numbers.
+static void other_names_case(int by)
+{
+    struct ends ends = pair();
+    char into[20] = "";
+    struct iovec out[2] = {{"abc", 3}, {"defg", 4}}, in[2] = {{into, 2}, {into + 2, 10}};
+    struct msghdr sent = {.msg_iov = out, .msg_iovlen = 2}, taken = {.msg_iov = in, .msg_iovlen = 2};
+    int copy;
+    // What does not wait is asked for often, so that news by TCP would be seen.
+    for (int round = 0; round < 40; round++) {
+        switch (by) {
+        case 0: tell("pwritev2", pwritev2(ends.client, out, 2, -1, 0)); break;
+        case 1: tell("write", syscall(SYS_write, ends.client, "abcdefg", 7)); break;
+        case 2: tell("writev", syscall(SYS_writev, ends.client, out, 2)); break;
+        case 3: tell("sendto", syscall(SYS_sendto, ends.client, "abcdefg", 7, 0, NULL, 0)); break;
+        case 4: tell("sendmsg", syscall(SYS_sendmsg, ends.client, &sent, 0)); break;
+        case 5: tell("pwritev2", syscall(SYS_pwritev2, ends.client, out, 2, -1L, -1L, 0)); break;
+        case 6:
+            copy = syscall(SYS_dup, ends.client);
+            put(copy, 7, 0);
+            close(copy);
+        }
+        memset(into, 0, sizeof into);
+        switch (by) {
+        case 0: tell("preadv2", preadv2(ends.server, in, 2, -1, 0)); break;
+        case 1: tell("read", syscall(SYS_read, ends.server, into, 12)); break;
+        case 2: tell("readv", syscall(SYS_readv, ends.server, in, 2)); break;
+        case 3: tell("recvfrom", syscall(SYS_recvfrom, ends.server, into, 12, 0, NULL, NULL)); break;
+        case 4: tell("recvmsg", syscall(SYS_recvmsg, ends.server, &taken, 0)); break;
+        case 5: tell("preadv2", syscall(SYS_preadv2, ends.server, in, 2, -1L, -1L, 0)); break;
+        case 6:
+            copy = syscall(SYS_dup3, ends.server, 300, 0);
+            get(copy, 7, 0);
+            close(copy);
+        }
+        say("%s", into);
+    }
+    switch (by) {
+    case 0:
+        tell("position", preadv2(ends.server, in, 2, 0, 0));
+        tell("position", pwritev2(ends.client, out, 2, 5, 0));
+        tell("flags", preadv2(ends.server, in, 2, -1, 1 << 20));
+        nonblocking(ends.server);
+        tell("nothing", preadv2(ends.server, in, 2, -1, 0));
+        break;
+    case 1:
+        tell("shutdown", syscall(SYS_shutdown, ends.client, SHUT_WR));
+        tell("end", syscall(SYS_read, ends.server, into, 12));
+    }
+}
+
+__attribute__((constructor)) static void add_other_names(void)
+{
+    static const char *names[] = {"preadv2", "by_number_read", "by_number_readv", "by_number_recvfrom", "by_number_recvmsg", "by_number_preadv2", "by_number_dup"};
+    for (int by = 0; by < 7; by++) {
+        char name[40];
+        snprintf(name, sizeof name, "data_%s", names[by]);
+        add_case(strdup(name), other_names_case, by);
+    }
+}

@@ -3,7 +3,7 @@
 
 static char room[65536];
 
-static int instance(int fd, unsigned events)
+int instance(int fd, unsigned events)
 {
     int epoll = epoll_create1(0);
     struct epoll_event event = {events, {.fd = fd}};
@@ -22,7 +22,7 @@ static void look(int epoll, int ms)
         say("event: %s", events_text(events[at].events));
 }
 
-static int change(int epoll, int operation, int fd, unsigned events)
+int change(int epoll, int operation, int fd, unsigned events)
 {
     struct epoll_event event = {events, {.fd = fd}};
     return epoll_ctl(epoll, operation, fd, &event);
@@ -585,4 +585,59 @@ CASE(epoll_many)
     }
     tell("served", total);
     waitpid(child, NULL, 0);
+}
+
+CASE(epoll_nested_edge)
+{
+    struct ends ends = pair();
+    int inner = instance(ends.server, EPOLLIN), outer = instance(inner, EPOLLIN | EPOLLET);
+    look(outer, 10);
+    put(ends.client, 10, 0);
+    look(outer, 1000);
+    // It is told once, whether or not somebody has looked.
+    look(outer, 20);
+    look(outer, 0);
+    put(ends.client, 10, 10);
+    look(outer, 1000);
+    look(outer, 20);
+    look(inner, 0);
+    get(ends.server, 20, 0);
+    look(inner, 0);
+    look(outer, 20);
+    put(ends.client, 10, 0);
+    look(outer, 1000);
+    look(outer, 20);
+}
+
+CASE(epoll_nested_once)
+{
+    struct ends ends = pair();
+    int inner = instance(ends.server, EPOLLIN), outer = instance(inner, EPOLLIN | EPOLLONESHOT);
+    put(ends.client, 10, 0);
+    look(outer, 1000);
+    look(outer, 20);
+    put(ends.client, 10, 10);
+    look(outer, 20);
+    tell("again", change(outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT));
+    look(outer, 1000);
+    look(outer, 20);
+    look(inner, 0);
+    get(ends.server, 20, 0);
+    tell("again", change(outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT));
+    look(outer, 20);
+    put(ends.client, 10, 0);
+    look(outer, 1000);
+    look(outer, 20);
+}
+
+CASE(epoll_nested_closed)
+{
+    struct ends ends = pair(), others = pair();
+    int inner = instance(ends.server, EPOLLIN), outer = instance(inner, EPOLLIN);
+    close(inner);
+    // Another one, which is in none.
+    int again = instance(others.server, EPOLLIN);
+    put(others.client, 10, 0);
+    look(outer, 20);
+    look(again, 1000);
 }

@@ -532,3 +532,131 @@ CASE(fork_many_clients_few_descriptors)
     while (wait(NULL) > 0)
         ;
 }
+
+// A fork that fails has made no process that would hold the connection: who closes it with unread data is its last.
+static void failed_case(int by)
+{
+    struct ends ends = pair();
+    put(ends.client, 10, 0);
+    get(ends.server, 10, 0);
+    // Whatever has woken it is out of the kernel.
+    for (int at = 0; at < 64; at++)
+        (void)!recv(ends.server, room, 10, MSG_DONTWAIT);
+    struct rlimit none = {0, 0};
+    // The limit counts for ordinary users only.
+    if (setrlimit(RLIMIT_NPROC, &none) || (geteuid() == 0 && setresuid(65534, 65534, 65534)))
+        say("no limit");
+    pid_t child = by == 0 ? fork() : by == 1 ? vfork() : daemon(1, 1);
+    if (child == 0)
+        _exit(0);
+    tell("fork", child);
+    put(ends.client, 10, 0);
+    settle();
+    close(ends.server);
+    settle();
+    tell("reset", recv(ends.client, room, 10, 0));
+}
+
+__attribute__((constructor)) static void add_failures(void)
+{
+    add_case("fork_fails", failed_case, 0);
+    add_case("fork_fails_vfork", failed_case, 1);
+    add_case("fork_fails_daemon", failed_case, 2);
+}
+
+static volatile int told;
+static void on_input(int number) { told += number == SIGIO; }
+
+// Signals for its events: by `fcntl`, and by `ioctl`.
+static void input_case(int by)
+{
+    struct ends ends = pair();
+    struct sigaction action = {.sa_handler = on_input};
+    sigaction(SIGIO, &action, NULL);
+    int on = 1;
+    tell("owner", fcntl(ends.server, F_SETOWN, getpid()));
+    tell("signals", by == 0 ? fcntl(ends.server, F_SETFL, O_ASYNC) : ioctl(ends.server, FIOASYNC, &on));
+    told = 0;
+    // The other end makes a call, as it would go on to do.
+    put(ends.client, 10, 0);
+    for (int at = 0; at < 100 && !told; at++)
+        sleep_ms(10);
+    say("%s", told ? "told" : "not told");
+    get(ends.server, 10, 0);
+    told = 0;
+    put(ends.client, 10, 10);
+    for (int at = 0; at < 100 && !told; at++)
+        sleep_ms(10);
+    say("%s", told ? "told again" : "not told again");
+    get(ends.server, 10, 10);
+    put(ends.server, 10, 0);
+    get(ends.client, 10, 0);
+}
+
+__attribute__((constructor)) static void add_inputs(void)
+{
+    add_case("signal_of_input", input_case, 0);
+    add_case("signal_of_input_by_ioctl", input_case, 1);
+}
+
+// Passes descriptors to this process itself, which then has others for them.
+static void pass_here(int *fds, int count)
+{
+    int channel[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, channel);
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control = {.header = {.cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    char byte = 'x';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
+    tell("passed", sendmsg(channel[0], &message, 0));
+    for (int at = 0; at < count; at++)
+        close(fds[at]);
+    tell("received", recvmsg(channel[1], &message, 0));
+    memcpy(fds, CMSG_DATA(&control.header), count * sizeof(int));
+}
+
+// What both ends of a connection have not read is all there for whoever gets both.
+CASE(pass_descriptor_with_data_both_ends)
+{
+    struct ends ends = pair();
+    put(ends.client, 50000, 0);
+    put(ends.server, 30000, 7);
+    get(ends.server, 100, 0);
+    int fds[2] = {ends.client, ends.server};
+    pass_here(fds, 2);
+    get(fds[1], 49900, 100);
+    get(fds[0], 30000, 7);
+    put(fds[0], 10, 0);
+    get(fds[1], 10, 0);
+    close(fds[0]);
+    char byte;
+    tell("end", recv(fds[1], &byte, 1, 0));
+}
+
+// One that is passed after its other end has gone back to TCP has no gap in what comes; that it ends early is not told here.
+CASE(pass_descriptor_with_data_late)
+{
+    struct ends ends = pair();
+    int on = 1;
+    put(ends.client, 100, 0);
+    setsockopt(ends.client, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on);
+    put(ends.client, 100, 100);
+    int fd = ends.server;
+    pass_here(&fd, 1);
+    shutdown(ends.client, SHUT_WR);
+    unsigned char bytes[300];
+    ssize_t more, done = 0;
+    while ((more = recv(fd, bytes + done, sizeof bytes - done, 0)) > 0)
+        done += more;
+    for (ssize_t at = 0; at < done; at++)
+        if (bytes[at] != pattern(at)) {
+            say("byte %zd is wrong", at);
+            break;
+        }
+    say("at most what was sent: %s", done <= 200 ? "yes" : "no");
+}

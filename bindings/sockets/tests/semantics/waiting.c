@@ -339,3 +339,180 @@ CASE(select_large)
     tell("one", select(fd + 1, &reads, NULL, NULL, &time));
     say("%d", !!FD_ISSET(fd, &reads));
 }
+
+// Answers that take some milliseconds each.
+static void *slow_thread(void *argument)
+{
+    for (int round = 0; round < 40; round++) {
+        sleep_ms(8);
+        put(*(int *)argument, 10, 0);
+    }
+    return NULL;
+}
+
+CASE(wait_some_milliseconds)
+{
+    struct ends ends = pair();
+    pthread_t thread;
+    pthread_create(&thread, NULL, slow_thread, &ends.client);
+    for (int round = 0; round < 40; round++)
+        get(ends.server, 10, 0);
+    pthread_join(thread, NULL);
+}
+
+// A listener without room answers nobody: a call that connects gives up, and is connected when there is room.
+CASE(connect_times_out)
+{
+    int listener = listening(AF_INET, 0), first = connecting(listener);
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    getsockname(listener, (void *)&address, &length);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), error = 0;
+    struct timeval time = {0, 100000};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+    tell("connect", connect(fd, (void *)&address, sizeof address));
+    tell("again", connect(fd, (void *)&address, sizeof address));
+    say("%s", events_text(poll_one(fd, POLLIN | POLLOUT, 0)));
+    int early = accept(listener, NULL, NULL);
+    put(first, 10, 0);
+    get(early, 10, 0);
+    // The kernel asks again after a second.
+    say("%s", events_text(poll_one(fd, POLLOUT, 8000)));
+    length = sizeof error;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    tell("error", error);
+    int late = accept(listener, NULL, NULL);
+    for (int round = 0; round < 20; round++) {
+        put(fd, 1000, round);
+        get(late, 1000, round);
+        put(late, 1000, round);
+        get(fd, 1000, round);
+    }
+    close(late);
+    char byte;
+    tell("end", recv(fd, &byte, 1, 0));
+}
+
+// And one that never is: the other connections go on.
+CASE(connect_times_out_for_good)
+{
+    int listener = listening(AF_INET, 0), first = connecting(listener), early;
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    getsockname(listener, (void *)&address, &length);
+    for (int at = 0; at < 3; at++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        struct timeval time = {0, 20000};
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+        tell("connect", connect(fd, (void *)&address, sizeof address));
+        tell("close", close(fd));
+    }
+    early = accept(listener, NULL, NULL);
+    put(first, 10, 0);
+    get(early, 10, 0);
+    int late = connecting(listener), other = accept(listener, NULL, NULL);
+    put(late, 10, 0);
+    get(other, 10, 0);
+}
+
+struct waiting {
+    struct ends ends;
+    int inner, outer, reports, holders, most_holders;
+    volatile int total, is_ended;
+};
+
+// A thread that is told of an edge-triggered instance, and leaves what is in it there.
+static void *wait_for_edges(void *argument)
+{
+    struct waiting *all = argument;
+    struct epoll_event event;
+    while (epoll_wait(all->outer, &event, 1, 300) > 0)
+        __atomic_add_fetch(&all->reports, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+// A thread that is told of a one-shot, which is then its own until it asks for the next.
+static void *take_turns(void *argument)
+{
+    struct waiting *all = argument;
+    struct epoll_event event;
+    char bytes[64];
+    while (!all->is_ended) {
+        if (epoll_wait(all->outer, &event, 1, 20) <= 0)
+            continue;
+        if (__atomic_add_fetch(&all->holders, 1, __ATOMIC_SEQ_CST) > 1)
+            all->most_holders = 2;
+        for (ssize_t more; (more = recv(all->ends.server, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+            all->total += more;
+        __atomic_sub_fetch(&all->holders, 1, __ATOMIC_SEQ_CST);
+        change(all->outer, EPOLL_CTL_MOD, all->inner, EPOLLIN | EPOLLONESHOT);
+    }
+    return NULL;
+}
+
+static void nested_threads_case(int is_once)
+{
+    struct waiting all = {.ends = pair(), .most_holders = 1};
+    pthread_t threads[3];
+    all.inner = instance(all.ends.server, EPOLLIN);
+    all.outer = instance(all.inner, EPOLLIN | (is_once ? EPOLLONESHOT : EPOLLET));
+    for (int at = 0; at < 3; at++)
+        pthread_create(threads + at, NULL, is_once ? take_turns : wait_for_edges, &all);
+    for (int round = 0; round < (is_once ? 300 : 3); round++) {
+        usleep(is_once ? round * 7 % 500 : 20000);
+        put(all.ends.client, 10, 0);
+    }
+    for (int round = 0; is_once && round < 500 && all.total < 3000; round++)
+        sleep_ms(10);
+    all.is_ended = 1;
+    for (int at = 0; at < 3; at++)
+        pthread_join(threads[at], NULL);
+    if (!is_once)
+        say("%s", all.reports > 0 && all.reports < 30 ? "as often as there is news" : "again and again");
+    else
+        say("%d bytes, %d at a time", all.total, all.most_holders);
+}
+
+__attribute__((constructor)) static void add_nested_threads(void)
+{
+    add_case("epoll_nested_edge_and_threads", nested_threads_case, 0);
+    add_case("epoll_nested_once_and_threads", nested_threads_case, 1);
+}
+
+// A connection is answered just when `poll` goes to sleep for it and many others: it is told.
+CASE(poll_while_a_connection_is_answered)
+{
+    enum { OTHERS = 400, ROUNDS = 120, WAIT_MS = 2000 };
+    int idle = listening(AF_INET, OTHERS + 8), busy = listening(AF_INET, 16), late = 0;
+    pid_t server = fork();
+    if (server == 0) {
+        alarm(20); // the parent's is not its own
+        for (int round = 0; round < ROUNDS; round++) {
+            poll_one(busy, POLLIN, -1);
+            usleep(round % 12 * 20);
+            int fd = accept(busy, NULL, NULL);
+            if (write(fd, "N", 1) != 1)
+                _exit(1);
+            read(fd, room, 1);
+            close(fd);
+        }
+        _exit(0);
+    }
+    static struct pollfd all[OTHERS + 1];
+    for (int at = 1; at <= OTHERS; at++)
+        all[at] = (struct pollfd){.fd = connecting(idle), .events = POLLIN};
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd = connecting(busy);
+        struct timespec before, after;
+        all[0] = (struct pollfd){.fd = fd, .events = POLLIN};
+        clock_gettime(CLOCK_MONOTONIC, &before);
+        int ready = poll(all, OTHERS + 1, WAIT_MS);
+        clock_gettime(CLOCK_MONOTONIC, &after);
+        // After its time it looks once more: the time tells.
+        late += ready != 1 || after.tv_sec - before.tv_sec >= WAIT_MS / 1000;
+        recv(fd, room, 1, 0);
+        close(fd);
+    }
+    tell("late", late);
+    waitpid(server, NULL, 0);
+}

@@ -202,7 +202,10 @@ impl<'a> Course<'a> {
         say("rate between hosts by message size");
         let ours = self.ours(links);
         let mut contenders = contest::contenders(&ours, &[], &self.ground, Op::Burst);
-        let iterations = self.setting.is_tried().then_some(500);
+        let (sizes, iterations) = match self.setting.is_tried() {
+            true => (&sizes[..1], Some(500)),
+            false => (sizes, None),
+        };
         let comparison = self.compared(Op::Burst, sizes, iterations, &mut contenders, say);
         for row in &comparison.results {
             let thousands = |rate: f64| rate / row.size as f64 / 1e3;
@@ -228,8 +231,9 @@ impl<'a> Course<'a> {
 
     /// Processor time of two waiting processes, by link.
     fn idle(&self, links: &[&str], report: &mut Report, say: Say<'_>) {
+        let seconds = if self.setting.is_tried() { 1 } else { 3 };
         for (ours, link) in self.ours(links).iter().zip(links) {
-            let (ours, ratio) = match ours.idle_share() {
+            let (ours, ratio) = match ours.idle_share(seconds) {
                 Ok(share) => (
                     format!("{:.2} % of a core ({link})", share * 100.0),
                     share / IDLE_SHARE,

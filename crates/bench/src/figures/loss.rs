@@ -18,8 +18,8 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
     };
     let tried = setting.is_tried();
     let plan = Plan {
-        bytes: if tried { 2 << 20 } else { 64 << 20 },
-        trips: if tried { 50 } else { 5000 },
+        bytes: if tried { 1 << 20 } else { 64 << 20 },
+        trips: if tried { 20 } else { 5000 },
         // Each turn already moves many bytes and makes many round trips, and TCP takes most of a minute for it.
         rounds: 1,
         losses: vec![0.01, 0.05],

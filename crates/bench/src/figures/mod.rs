@@ -10,8 +10,10 @@ mod loss;
 mod memory;
 mod messages;
 mod mpi;
+mod programs;
 #[cfg(feature = "seal")]
 mod sealing;
+mod streams;
 mod tuned;
 
 use std::ffi::OsString;
@@ -34,6 +36,8 @@ pub struct Setting {
     pub program: PathBuf,
     /// Command that becomes the other side of an exchange.
     pub serve: Vec<OsString>,
+    /// Command that becomes a server or a client of streams.
+    pub serve_streams: Vec<OsString>,
     /// Rounds of each comparison.
     pub rounds: usize,
     /// Rows of the dense system.
@@ -74,6 +78,10 @@ pub enum Part {
     Loss,
     /// Frames and half-round-trips with a cluster key.
     Sealing,
+    /// Byte streams of unmodified programs, compared with TCP between hosts of a testbed and with a bare copy.
+    Streams,
+    /// Real programs under load, compared with TCP.
+    Programs,
     /// Thresholds as `tsumuji tune` finds them, beside the defaults.
     Tuned,
 }
@@ -183,6 +191,8 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Sealing => sealing::sealing(setting, &mut report, say),
             #[cfg(not(feature = "seal"))]
             Part::Sealing => say("this program was built without seals"),
+            Part::Streams => streams::streams(setting, &mut report, say),
+            Part::Programs => programs::programs(setting, &mut report, say),
             Part::Tuned => tuned::tuned(setting, &mut report, say),
         }
     }
@@ -220,11 +230,13 @@ fn down(testbed: Testbed, say: Say<'_>) {
 
 /// A time as figures show it, with the contender's name.
 fn micros(standing: &Standing) -> String {
-    shown(
-        &standing.name,
-        standing.result.as_ref().map_err(String::as_str),
-        "us",
-    )
+    stands(standing, "us")
+}
+
+/// A contender's number as figures show it.
+fn stands(standing: &Standing, unit: &str) -> String {
+    let result = standing.result.as_ref().map_err(String::as_str);
+    shown(&standing.name, result, unit)
 }
 
 /// The result of one contender at one size, as figures show it.

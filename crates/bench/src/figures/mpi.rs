@@ -89,15 +89,9 @@ fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
             16 << 20,
         ]
     };
-    let largest = if setting.is_tried() {
-        4 << 10
-    } else {
-        usize::MAX
-    };
-    all.iter()
-        .copied()
-        .filter(|&size| size <= largest)
-        .collect()
+    // Of a small and of a large one there are figures.
+    let is_wanted = |size: &usize| !setting.is_tried() || [64, 4 << 10].contains(size);
+    all.iter().copied().filter(is_wanted).collect()
 }
 
 /// All figures compared with MPI.

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::ring::{Reader, Writer, channel};
+use rtrb::{Consumer, Producer, RingBuffer};
+
 use super::{pin_to, relax};
 use crate::stats::{HalfRtt, RoundTrips};
 
@@ -11,22 +12,33 @@ const RING_BYTES: usize = 512 << 10;
 /// Slots of a stream's ring, however small the messages.
 const RING_SLOTS_MAX: usize = 1024;
 
-fn put(writer: &mut Writer, message: &[u8], cpus: Option<[usize; 2]>) {
-    while !writer.try_put(message) {
+/// A ring of so many messages of `bytes`. All its memory is touched here.
+fn channel(messages: usize, bytes: usize) -> (Producer<u8>, Consumer<u8>) {
+    let mut memory = vec![1_u8; messages * bytes];
+    let (mut writer, mut reader) = RingBuffer::new(memory.len());
+    let written = writer.push_entire_slice(&memory);
+    let read = reader.pop_entire_slice(&mut memory);
+    written.and(read).expect("the ring is as large");
+    (writer, reader)
+}
+
+fn put(writer: &mut Producer<u8>, message: &[u8], cpus: Option<[usize; 2]>) {
+    while writer.push_entire_slice(message).is_err() {
         relax(cpus);
     }
 }
 
-fn take(reader: &mut Reader, message: &mut [u8], cpus: Option<[usize; 2]>) {
-    while !reader.try_take(message) {
+fn take(reader: &mut Consumer<u8>, message: &mut [u8], cpus: Option<[usize; 2]>) {
+    while reader.pop_entire_slice(message).is_err() {
         relax(cpus);
     }
     // The copy is never read; without this the compiler might leave it out.
     std::hint::black_box(message);
 }
 
-/// Half-round-trip of `size` bytes, copied in and out each way.
+/// Half-round-trip of `size` bytes (1 at least), copied in and out each way.
 pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfRtt {
+    let size = size.max(1);
     let (mut questions, mut asked) = channel(2, size);
     let (mut answers, mut answered) = channel(2, size);
     std::thread::scope(|scope| {
@@ -59,9 +71,10 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfR
     })
 }
 
-/// Messages a second of `size` bytes one way, copied in and out.
+/// Messages a second of `size` bytes (1 at least) one way, copied in and out.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> f64 {
-    let slots = (RING_BYTES / size.max(1)).clamp(2, RING_SLOTS_MAX);
+    let size = size.max(1);
+    let slots = (RING_BYTES / size).clamp(2, RING_SLOTS_MAX);
     let (mut writer, mut reader) = channel(slots, size);
     std::thread::scope(|scope| {
         scope.spawn(move || {

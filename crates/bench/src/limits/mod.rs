@@ -9,7 +9,6 @@ pub mod bulk;
 pub mod cacheline;
 pub mod copy;
 pub mod place;
-mod ring;
 pub mod tcp;
 pub mod udp;
 

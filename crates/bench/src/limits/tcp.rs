@@ -14,16 +14,20 @@ use crate::stats::{HalfRtt, RoundTrips};
 /// A later answer counts as lost; under heavy loss TCP waits for seconds.
 const LOST_AFTER: Duration = Duration::from_secs(20);
 
+/// Both ends of a connection: of the client, and of the server, which listens for it only.
+pub(crate) fn connection(client: &Place, server: &Place) -> io::Result<(TcpStream, TcpStream)> {
+    let ip = server.ip;
+    let listener = server.enter(move || TcpListener::bind((ip, 0)))?;
+    let addr = listener.local_addr()?;
+    let client = client.enter(move || TcpStream::connect(addr))?;
+    Ok((client, listener.accept()?.0))
+}
+
 /// Connections from each of `others` to `root`.
 fn connections(root: &Place, others: &[Place]) -> io::Result<(Vec<TcpStream>, Vec<TcpStream>)> {
-    let ip = root.ip;
-    let listener = root.enter(move || TcpListener::bind((ip, 0)))?;
-    let addr = listener.local_addr()?;
-    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    for other in others {
-        theirs.push(other.enter(move || TcpStream::connect(addr))?);
-        ours.push(listener.accept()?.0);
-    }
+    let pairs = others.iter().map(|other| connection(other, root));
+    let (theirs, ours): (Vec<_>, Vec<_>) =
+        pairs.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     for stream in ours.iter().chain(&theirs) {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -31,11 +35,10 @@ fn connections(root: &Place, others: &[Place]) -> io::Result<(Vec<TcpStream>, Ve
     Ok((theirs, ours))
 }
 
-/// Moves all of `bytes` one way, spinning. `Ok(false)`: `stop` was set meanwhile, or the other side is gone.
-fn spin(
-    stop: &AtomicBool,
-    cpus: Option<[usize; 2]>,
+/// Moves so many bytes by calls that move a part, or none yet: then `goes_on` decides. `Ok(false)`: it does not, or the other side is gone.
+pub(crate) fn whole(
     total: usize,
+    mut goes_on: impl FnMut() -> bool,
     mut step: impl FnMut(usize) -> io::Result<usize>,
 ) -> io::Result<bool> {
     let mut done = 0;
@@ -43,16 +46,34 @@ fn spin(
         match step(done) {
             Ok(0) => return Ok(false),
             Ok(count) => done += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if stop.load(Ordering::Relaxed) {
+            Err(error) if is_pause(&error) => {
+                if !goes_on() {
                     return Ok(false);
                 }
-                relax(cpus);
             }
             Err(error) => return Err(error),
         }
     }
     Ok(true)
+}
+
+/// Whether a call moved nothing only for now.
+pub(crate) fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// [`whole`], spinning until `stop` is set.
+pub(crate) fn spin(
+    stop: &AtomicBool,
+    cpus: Option<[usize; 2]>,
+    total: usize,
+    step: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<bool> {
+    let goes_on = || {
+        relax(cpus);
+        !stop.load(Ordering::Relaxed)
+    };
+    whole(total, goes_on, step)
 }
 
 /// Half-round-trip of `size` bytes (1 at least) between two places.

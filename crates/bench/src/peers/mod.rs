@@ -1,10 +1,11 @@
 //! Other libraries' programs doing the same on the same machine: MPI and ZeroMQ exchanging messages, PETSc on the same system.
 //!
 //! Their sources are in `bench/`, are embedded in this crate, and run from a temporary folder. A missing peer is reported with the package that
-//! contains it.
+//! contains it. `servers` are programs of the system themselves, under load, over kernel TCP or ours.
 
 pub mod mpi;
 pub mod petsc;
+pub(crate) mod servers;
 pub mod zeromq;
 
 use std::io::{Read, Seek, SeekFrom};

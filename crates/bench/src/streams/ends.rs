@@ -1,10 +1,12 @@
-//! The two ends of a stream, as an ordinary program has them: a server with a thread for each client, and clients with one connection each.
+//! The two ends of a stream, as an ordinary program has them: a server with a thread for each client, or one for all (`multiplexed`), and clients with
+//! one connection each.
 //!
 //! Runs in the processes that `measure` starts. Each tells on its standard output when it is ready, begins when its standard input is closed, and prints
 //! what it found. What is sent is checked where it comes back.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,11 +15,11 @@ use rustix::net::sockopt::set_tcp_congestion;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::{BYTES_MAX, CLIENTS_MAX, Path, Plan, Shape, StreamError};
+use super::{BYTES_MAX, CLIENTS_MAX, Path, Plan, Server, Shape, StreamError, multiplexed};
 use crate::stats::RoundTrips;
 
 /// A stream is written in pieces of its size, and read by as much.
-const LEAST_READ: usize = 64 << 10;
+pub(super) const LEAST_READ: usize = 64 << 10;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +51,7 @@ pub(super) struct Found {
 }
 
 /// A stream of either kind.
-trait Stream: Read + Write + Send {
+pub(super) trait Stream: Read + Write + Send + AsFd {
     fn set_spinning(&self) -> io::Result<()>;
 }
 
@@ -180,22 +182,26 @@ fn server(plan: &Plan, listen: &Listen) -> Result<Found, StreamError> {
     tell("accepted")?;
     wait_to_begin()?;
     let (cpu, began) = (cpu_now(), Instant::now());
-    let served: Vec<io::Result<Served>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (streams.iter_mut())
-            .map(|stream| {
-                scope.spawn(move || match plan.shape {
-                    Shape::Connections => answer_each(plan, accepting, began),
-                    Shape::Requests | Shape::OneWay => answer(plan, stream.as_mut(), began),
+    let served: Vec<io::Result<Served>> = if plan.server == Server::Epoll {
+        vec![multiplexed::answer_all(plan, &mut streams, began)]
+    } else {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (streams.iter_mut())
+                .map(|stream| {
+                    scope.spawn(move || match plan.shape {
+                        Shape::Connections => answer_each(plan, accepting, began),
+                        Shape::Requests | Shape::OneWay => answer(plan, stream.as_mut(), began),
+                    })
                 })
-            })
-            .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, io::Result<Served>>| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, io::Result<Served>>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        })
+    };
     let served = served.into_iter().collect::<io::Result<Vec<Served>>>()?;
     let first = served.iter().map(|one| one.first).min();
     let last = served.iter().map(|one| one.last).max();
@@ -209,10 +215,10 @@ fn server(plan: &Plan, listen: &Listen) -> Result<Found, StreamError> {
 
 /// What came from one client: messages, and when the first byte and the last.
 #[derive(Debug, Clone, Copy)]
-struct Served {
-    messages: u64,
-    first: Duration,
-    last: Duration,
+pub(super) struct Served {
+    pub(super) messages: u64,
+    pub(super) first: Duration,
+    pub(super) last: Duration,
 }
 
 /// Serves one client to its end.

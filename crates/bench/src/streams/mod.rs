@@ -10,6 +10,7 @@
 mod clocks;
 mod ends;
 mod gateways;
+mod multiplexed;
 mod path;
 mod series;
 
@@ -38,6 +39,10 @@ pub use series::{Row, Series};
 pub const BYTES_MAX: usize = 1 << 20;
 /// Most clients.
 pub const CLIENTS_MAX: usize = 64;
+/// Sizes of messages by one client, if none are stated.
+pub const SIZES: [usize; 5] = [1, 64, 1 << 10, 8 << 10, 64 << 10];
+/// Sizes of messages by many clients, if none are stated.
+pub const SIZES_OF_MANY: [usize; 3] = [32, 8 << 10, 64 << 10];
 /// TCP's congestion control, if the kernel has it and nobody asks for another.
 const USUAL_CONGESTION: &str = "cubic";
 /// Who waits for a process looks so often whether the user wants to stop.
@@ -57,6 +62,15 @@ pub enum Shape {
     Connections,
 }
 
+/// How a server serves its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Server {
+    /// A thread for each, which waits in `read`.
+    Threads,
+    /// One thread for all, which waits in `epoll_wait`. Not for [`Shape::Connections`].
+    Epoll,
+}
+
 /// A measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -68,6 +82,8 @@ pub struct Plan {
     pub bytes: usize,
     /// Each is a process with one connection.
     pub clients: usize,
+    /// How they are served.
+    pub server: Server,
     /// For how long.
     pub seconds: f64,
     /// Calls do not wait in the kernel: both ends ask again and again.
@@ -335,6 +351,7 @@ mod tests {
             path: Path::Tcp,
             bytes: 1024,
             clients: 2,
+            server: Server::Threads,
             seconds: 1.0,
             spins: false,
             congestion: None,

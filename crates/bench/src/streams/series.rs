@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde_json::{Value, json};
 use tsumuji_testbed::Testbed;
 
-use super::{Measured, Path, Plan, Shape, StreamError, measure};
+use super::{Measured, Path, Plan, Server, Shape, StreamError, measure};
 use crate::compare::{Listener, Step};
 use crate::stats::Rounds;
 use crate::stop;
@@ -21,6 +21,8 @@ pub struct Series {
     pub sizes: Vec<usize>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
+    /// How they are served.
+    pub server: Server,
     /// Rounds of all paths in turn.
     pub rounds: usize,
     /// Of one measurement.
@@ -97,6 +99,7 @@ impl Series {
             path,
             bytes,
             clients,
+            server: self.server,
             seconds: self.seconds,
             spins: self.spins,
             congestion: Some(self.congestion.clone()),
@@ -192,6 +195,7 @@ mod tests {
             paths: vec![Path::Tcp],
             sizes: vec![1],
             clients: vec![1, 2],
+            server: Server::Threads,
             rounds: 3,
             seconds: 0.01,
             spins: false,

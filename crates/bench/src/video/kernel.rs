@@ -1,12 +1,13 @@
 //! Video and bulk over sockets of the kernel.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{BULK_STREAMS, Schedule};
 use crate::limits::place::Place;
+use crate::limits::tcp::{self, is_pause};
 use crate::limits::udp;
 
 /// Bytes of bulk written by one call.
@@ -51,11 +52,7 @@ pub(super) fn run(
 
 /// Both ends of a connection; calls on them return after `LOOK` at the latest.
 fn connection(sender: &Place, receiver: &Place) -> io::Result<(TcpStream, TcpStream)> {
-    let ip = receiver.ip;
-    let listener = receiver.enter(move || TcpListener::bind((ip, 0)))?;
-    let addr = listener.local_addr()?;
-    let near = sender.enter(move || TcpStream::connect(addr))?;
-    let far = listener.accept()?.0;
+    let (near, far) = tcp::connection(sender, receiver)?;
     for stream in [&near, &far] {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(LOOK))?;
@@ -68,30 +65,13 @@ fn connection(sender: &Place, receiver: &Place) -> io::Result<(TcpStream, TcpStr
 fn whole(
     bytes: usize,
     last: Instant,
-    mut step: impl FnMut(usize) -> io::Result<usize>,
+    step: impl FnMut(usize) -> io::Result<usize>,
 ) -> io::Result<bool> {
-    let mut done = 0;
-    while done < bytes {
-        match step(done) {
-            Ok(0) => return Ok(false),
-            Ok(count) => done += count,
-            Err(error) if is_pause(&error) => {}
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        if done < bytes && Instant::now() >= last {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn is_pause(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
+    let moved = tcp::whole(bytes, || Instant::now() < last, step);
+    moved.or_else(|error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Ok(false),
+        _ => Err(error),
+    })
 }
 
 fn send_bulk(mut to: TcpStream, schedule: &Schedule) -> io::Result<()> {

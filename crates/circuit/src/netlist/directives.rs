@@ -6,7 +6,7 @@
 use super::reader::{Card, Definition, Reader};
 use super::scope::Scope;
 use super::values::{pieces, words};
-use super::{Analysis, Netlist, Origin, ReadError, SourceRef, quoted};
+use super::{Analysis, FileError, Netlist, Origin, SourceRef, quoted};
 
 /// Most points of a sweep.
 const MOST_POINTS: usize = 100_000;
@@ -44,7 +44,7 @@ const HARMLESS: [&str; 24] = [
 ];
 
 /// Reads one directive. `false`: the netlist ends here.
-pub(super) fn read(reader: &mut Reader<'_>, card: &str, origin: Origin) -> Result<bool, ReadError> {
+pub(super) fn read(reader: &mut Reader<'_>, card: &str, origin: Origin) -> Result<bool, FileError> {
     let (keyword, rest) = card
         .split_once(|c: char| c.is_whitespace())
         .unwrap_or((card, ""));
@@ -82,7 +82,7 @@ pub(super) fn read(reader: &mut Reader<'_>, card: &str, origin: Origin) -> Resul
 }
 
 /// The end of a file: an included one, or the netlist.
-fn end(reader: &mut Reader<'_>, origin: Origin) -> Result<bool, ReadError> {
+fn end(reader: &mut Reader<'_>, origin: Origin) -> Result<bool, FileError> {
     if reader.lines.end_file() {
         return Ok(true);
     }
@@ -98,7 +98,7 @@ fn end(reader: &mut Reader<'_>, origin: Origin) -> Result<bool, ReadError> {
 }
 
 /// Commands for an interactive program.
-fn skip_control(reader: &mut Reader<'_>, origin: Origin) -> Result<bool, ReadError> {
+fn skip_control(reader: &mut Reader<'_>, origin: Origin) -> Result<bool, FileError> {
     reader
         .skipped
         .entry(".control".into())

@@ -7,7 +7,7 @@
 use super::reader::{Card, Definition, Reader, TOO_MANY_NAMES};
 use super::scope::Scope;
 use super::values::pieces;
-use super::{Netlist, NodeId, ReadError, cards, quoted};
+use super::{FileError, Netlist, NodeId, cards, quoted};
 use std::collections::{HashMap, HashSet};
 
 #[cfg(doc)]
@@ -53,7 +53,7 @@ pub(super) struct Instance<'a> {
 type Unfolded = Result<(), (Card, String)>;
 
 /// Unfolds everything that waits.
-pub(super) fn unfold(reader: &mut Reader<'_>) -> Result<(), ReadError> {
+pub(super) fn unfold(reader: &mut Reader<'_>) -> Result<(), FileError> {
     let limits = reader.limits();
     let globals: HashSet<&str> = reader.globals.iter().map(|name| &**name).collect();
     let mut unfolding = Unfolding {

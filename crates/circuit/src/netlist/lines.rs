@@ -1,15 +1,15 @@
 //! Logical lines of a netlist: comments removed, continuations joined, letters in lower case, files included.
 //!
-//! `read` asks for one line after the other. A line that begins with `+` continues the one before, over comments and empty lines between them. `*`
+//! `reader` asks for one line after the other. A line that begins with `+` continues the one before, over comments and empty lines between them. `*`
 //! at the beginning of a line, `;`, and `$` after a blank begin comments. Of an included file no line is a title.
 //!
 //! Invariant: no more than two physical lines of each open file are in memory, each of [`LONGEST_LINE_BYTES`] at most, and files of [`MOST_FILES`]
 //! deep.
 
-use super::{Origin, ReadError, quoted};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use super::{Origin, quoted};
+use std::io::{BufRead, Read};
 use std::path::{Component, Path, PathBuf};
+use tsumuji_numbers::{FileError, Place, Source};
 
 /// Longest logical line: enough for the points of any source, not for a file without ends of lines.
 const LONGEST_LINE_BYTES: usize = 1 << 20;
@@ -62,23 +62,19 @@ impl<'a> Lines<'a> {
     }
 
     /// An error at a place.
-    pub(super) fn error(&self, origin: Origin, what: impl Into<String>) -> ReadError {
-        ReadError::Content {
-            file: self.file(origin).to_owned(),
-            line: origin.line,
-            what: what.into(),
-        }
+    pub(super) fn error(&self, origin: Origin, what: impl Into<String>) -> FileError {
+        FileError::new(self.file(origin), Place::Line(origin.line.into()), what)
     }
 
     /// The first line of the netlist, which is its title whatever it holds.
-    pub(super) fn title(&mut self) -> Result<String, ReadError> {
+    pub(super) fn title(&mut self) -> Result<String, FileError> {
         let mut bytes = Vec::new();
         self.physical(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// Puts the next logical line into `text`, which it empties before. `None` at the end of all files.
-    pub(super) fn next(&mut self, text: &mut String) -> Result<Option<Origin>, ReadError> {
+    pub(super) fn next(&mut self, text: &mut String) -> Result<Option<Origin>, FileError> {
         text.clear();
         let mut bytes = Vec::new();
         loop {
@@ -118,7 +114,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Appends to `bytes` the lines that continue it; keeps the one that does not.
-    fn continuations(&mut self, bytes: &mut Vec<u8>, origin: Origin) -> Result<(), ReadError> {
+    fn continuations(&mut self, bytes: &mut Vec<u8>, origin: Origin) -> Result<(), FileError> {
         let mut more = Vec::new();
         loop {
             more.clear();
@@ -150,7 +146,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Reads one physical line without its end into `bytes`. `false` at the end of the innermost file.
-    fn physical(&mut self, bytes: &mut Vec<u8>) -> Result<bool, ReadError> {
+    fn physical(&mut self, bytes: &mut Vec<u8>) -> Result<bool, FileError> {
         let open = self.open.last_mut().expect("a file is open");
         open.line = open.line.saturating_add(1);
         open.next_line = open.line;
@@ -161,7 +157,7 @@ impl<'a> Lines<'a> {
         let most = LONGEST_LINE_BYTES as u64 + 1;
         let read = (&mut open.reader).take(most).read_until(b'\n', bytes);
         let read =
-            read.map_err(|source| ReadError::io(&self.files[origin.file as usize], source))?;
+            read.map_err(|source| FileError::io(&self.files[origin.file as usize], source))?;
         if read == 0 {
             return Ok(false);
         }
@@ -184,7 +180,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The line as text, in lower case but for the names of files.
-    fn decode(&self, bytes: Vec<u8>, origin: Origin, text: &mut String) -> Result<(), ReadError> {
+    fn decode(&self, bytes: Vec<u8>, origin: Origin, text: &mut String) -> Result<(), FileError> {
         let Ok(decoded) = String::from_utf8(bytes) else {
             return Err(self.error(
                 origin,
@@ -209,7 +205,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Goes on with the file `path` of an `.include`, then with what follows in the present one.
-    pub(super) fn include(&mut self, path: &str, origin: Origin) -> Result<(), ReadError> {
+    pub(super) fn include(&mut self, path: &str, origin: Origin) -> Result<(), FileError> {
         let path = path.trim().trim_matches(['"', '\'']);
         let refused =
             |what: &str| Err(self.error(origin, format!("include {}: {what}", quoted(path))));
@@ -233,7 +229,7 @@ impl<'a> Lines<'a> {
         }
         let path = folder.join(relative);
         let name = path.display().to_string();
-        let io = |source| ReadError::io(&name, source);
+        let io = |source| FileError::io(&name, source);
         let real = path.canonicalize().map_err(io)?;
         if !real.starts_with(folder.canonicalize().map_err(io)?) {
             return refused("it is a link that leaves the folder of the netlist");
@@ -241,8 +237,10 @@ impl<'a> Lines<'a> {
         if !real.metadata().map_err(io)?.is_file() {
             return refused("it is no regular file");
         }
-        let file = File::open(&real).map_err(io)?;
-        let reader = super::decompressed(Box::new(BufReader::new(file))).map_err(io)?;
+        let (_, reader) = Source::open(&real, |_| ()).map_err(|error| match error {
+            FileError::Io { source, .. } => io(source), // by the name that the netlist gives
+            other => other,
+        })?;
         let number = self.files.len() as u16;
         self.files.push(name);
         self.open.push(Open::new(reader, number));
@@ -298,7 +296,7 @@ fn strip_comment(bytes: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn lines(text: &[u8]) -> Result<Vec<(u32, String)>, ReadError> {
+    fn lines(text: &[u8]) -> Result<Vec<(u32, String)>, FileError> {
         let mut lines = Lines::new("in", Box::new(text), None, u64::MAX);
         lines.title()?;
         let mut found = Vec::new();

@@ -19,10 +19,9 @@ mod tests;
 mod values;
 
 use crate::names::Names;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use tsumuji_solve::system::memory;
+pub use tsumuji_numbers::FileError;
+use tsumuji_numbers::memory;
 
 /// A node: its number in [`Netlist::nodes`]. Number 0 is ground, called `0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,53 +220,6 @@ struct Origin {
     line: u32,
 }
 
-/// Why a file gives no circuit.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// It cannot be opened or read.
-    #[error("{file}: cannot be read: {source}")]
-    Io {
-        /// The file.
-        file: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The content is no circuit that is understood.
-    #[error("{file}: line {line}: {what}")]
-    Content {
-        /// The file.
-        file: String,
-        /// Its line, counted from 1.
-        line: u32,
-        /// What is wrong, and what would be accepted.
-        what: String,
-    },
-    /// The file as a whole.
-    #[error("{file}: {what}")]
-    Whole {
-        /// The file.
-        file: String,
-        /// What is wrong, and what would be accepted.
-        what: String,
-    },
-}
-
-impl ReadError {
-    fn io(file: &str, source: std::io::Error) -> Self {
-        if source.kind() == std::io::ErrorKind::UnexpectedEof {
-            return Self::Whole {
-                file: file.into(),
-                what: "the compressed data ends early; the file is truncated".into(),
-            };
-        }
-        Self::Io {
-            file: file.into(),
-            source,
-        }
-    }
-}
-
 /// What reading may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -291,47 +243,26 @@ impl Limits {
 }
 
 /// Reads a netlist, gzipped or not.
-pub fn read(path: &Path) -> Result<Netlist, ReadError> {
-    let name = path.display().to_string();
-    let io = |source| ReadError::io(&name, source);
-    let file = File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.is_dir() {
-        return Err(io(std::io::Error::other("it is a directory")));
-    }
-    let reader = decompressed(Box::new(BufReader::with_capacity(1 << 18, file))).map_err(io)?;
+pub fn read(path: &Path) -> Result<Netlist, FileError> {
+    let (source, reader) = tsumuji_numbers::Source::open(path, |_| ())?;
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => Path::new(".").to_owned(),
     };
-    reader::read(&name, reader, Some(folder), Limits::of_this_machine())
+    reader::read(
+        &source.file,
+        reader,
+        Some(folder),
+        Limits::of_this_machine(),
+    )
 }
 
 /// Reads a netlist from bytes in memory, not compressed; `name` is for messages. It may include no files.
-pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Netlist, ReadError> {
+pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Netlist, FileError> {
     reader::read(name, Box::new(bytes), None, limits)
-}
-
-/// The reader, or what it decompresses to if it begins as gzip does.
-fn decompressed<'a>(mut reader: Box<dyn BufRead + 'a>) -> std::io::Result<Box<dyn BufRead + 'a>> {
-    let mut first = Vec::with_capacity(2);
-    (&mut reader).take(2).read_to_end(&mut first)?;
-    let is_compressed = first == [0x1f, 0x8b];
-    let whole = std::io::Cursor::new(first).chain(reader);
-    Ok(if is_compressed {
-        let decoder = flate2::bufread::MultiGzDecoder::new(whole);
-        Box::new(BufReader::with_capacity(1 << 18, decoder))
-    } else {
-        Box::new(whole)
-    })
 }
 
 /// A piece of a netlist within a message: quoted, in one line, and not too long.
 fn quoted(text: &str) -> String {
-    const MOST_LETTERS: usize = 40;
-    let shown: String = text.chars().take(MOST_LETTERS).collect();
-    let dots = if shown.len() < text.len() { "..." } else { "" };
-    format!(
-        "'{}{dots}'",
-        shown.escape_debug().to_string().replace("\\'", "'")
-    )
+    tsumuji_numbers::shown(text)
 }

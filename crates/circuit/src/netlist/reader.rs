@@ -5,11 +5,12 @@
 
 use super::lines::Lines;
 use super::scope::Scope;
-use super::{Analysis, Limits, Netlist, NodeId, Origin, ReadError, Resistor, Source};
+use super::{Analysis, Limits, Netlist, NodeId, Origin, Resistor, Source};
 use super::{directives, instances, number, quoted};
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::path::PathBuf;
+use tsumuji_numbers::{FileError, Place};
 
 /// A line that is read later.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ pub(super) fn read(
     reader: Box<dyn BufRead + '_>,
     folder: Option<PathBuf>,
     limits: Limits,
-) -> Result<Netlist, ReadError> {
+) -> Result<Netlist, FileError> {
     let start = Origin { file: 0, line: 1 };
     let mut reader = Reader {
         lines: Lines::new(name, reader, folder, limits.memory_bytes),
@@ -92,7 +93,7 @@ pub(super) fn read(
 
 impl Reader<'_> {
     /// Stores an element, or keeps its card for later.
-    fn element(&mut self, card: &str, origin: Origin) -> Result<(), ReadError> {
+    fn element(&mut self, card: &str, origin: Origin) -> Result<(), FileError> {
         if self.open.len() > 1 || !self.plain(card, origin)? {
             self.defer(card, origin)?;
         }
@@ -100,7 +101,7 @@ impl Reader<'_> {
     }
 
     /// Keeps a card in the innermost open definition.
-    fn defer(&mut self, card: &str, origin: Origin) -> Result<(), ReadError> {
+    fn defer(&mut self, card: &str, origin: Origin) -> Result<(), FileError> {
         let innermost = self.innermost();
         let cost = card.len() as u64 + CARD_BYTES;
         innermost.bytes += cost;
@@ -117,14 +118,14 @@ impl Reader<'_> {
     }
 
     /// Counts what a directive keeps.
-    pub(super) fn count(&mut self, card: &str, origin: Origin) -> Result<(), ReadError> {
+    pub(super) fn count(&mut self, card: &str, origin: Origin) -> Result<(), FileError> {
         let cost = card.len() as u64 + CARD_BYTES;
         self.innermost().bytes += cost;
         self.deferred_bytes += cost;
         self.check_memory(origin)
     }
 
-    fn check_memory(&self, origin: Origin) -> Result<(), ReadError> {
+    fn check_memory(&self, origin: Origin) -> Result<(), FileError> {
         if self.deferred_bytes + self.netlist.bytes() as u64 > self.limits.memory_bytes {
             return Err(self.lines.error(
                 origin,
@@ -135,7 +136,7 @@ impl Reader<'_> {
     }
 
     /// Stores the commonest cards: four words, the last a plain number. `false`: it is another card.
-    fn plain(&mut self, card: &str, origin: Origin) -> Result<bool, ReadError> {
+    fn plain(&mut self, card: &str, origin: Origin) -> Result<bool, FileError> {
         let mut words = card.split_ascii_whitespace();
         let (Some(name), Some(a), Some(b), Some(value), None) = (
             words.next(),
@@ -173,7 +174,7 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    fn node(&mut self, name: &str, origin: Origin) -> Result<NodeId, ReadError> {
+    fn node(&mut self, name: &str, origin: Origin) -> Result<NodeId, FileError> {
         let node = self.netlist.node(name);
         node.ok_or_else(|| self.lines.error(origin, TOO_MANY_NAMES))
     }
@@ -194,7 +195,7 @@ impl Reader<'_> {
     }
 
     /// After the last line: unfolds instances, finds what is referred to.
-    fn finish(mut self) -> Result<Netlist, ReadError> {
+    fn finish(mut self) -> Result<Netlist, FileError> {
         if let (Some(&(number, origin)), true) = (self.open.last(), self.open.len() > 1) {
             let name = quoted(&self.definitions[number].name);
             return Err(self.lines.error(
@@ -217,10 +218,9 @@ impl Reader<'_> {
                 .map_err(|what| self.lines.error(card.origin, what))?;
         }
         if self.netlist.elements() == 0 {
-            return Err(ReadError::Whole {
-                file: self.netlist.name,
-                what: "there are no elements; a netlist has a title in its first line and elements below".into(),
-            });
+            let what =
+                "there are no elements; a netlist has a title in its first line and elements below";
+            return Err(FileError::new(&self.netlist.name, Place::Whole, what));
         }
         debug_assert!(
             matches!(&self.netlist.analysis, Analysis::Sweep { values, .. } if !values.is_empty())

@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits {
     unfolded_bytes: 1 << 20,
 };
 
-fn parse(text: &str) -> Result<Netlist, ReadError> {
+fn parse(text: &str) -> Result<Netlist, FileError> {
     from_bytes("in.sp", text.as_bytes(), LIMITS)
 }
 

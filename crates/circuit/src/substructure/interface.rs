@@ -6,7 +6,7 @@
 use super::SolveError;
 use faer::linalg::solvers::{PartialPivLu, Solve};
 use faer::{Col, Mat};
-use tsumuji_solve::system::memory;
+use tsumuji_numbers::memory;
 
 /// Most unknowns of an interface: its matrix then has 2 GB, and takes minutes.
 const MOST_DENSE: usize = 16_384;

@@ -1,28 +1,31 @@
 //! Direct solution of a sparse system in parts: substructuring with a Schur complement.
 //!
-//! The command line makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`).
-//! Each part eliminates its interior by sparse LU (`part`), all at once on threads; the interface's equations, to which each part adds its Schur
-//! complement, are solved densely (`interface`), and each part substitutes back. Unknowns without a usable pivot within their part join the
-//! interface: the currents of voltage sources do, where their nodes are there. Each solution is refined by its residual, computed from the whole
-//! matrix in 64 bits.
+//! `compute` makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`).
+//! Each part eliminates its interior by sparse Cholesky factors or LU (`part`), all at once on threads or by processes (`team`). The interface's
+//! equations, to which each part adds its Schur complement, are solved densely (`interface`), and each part substitutes back. Unknowns without a
+//! usable pivot within their part join the interface: the currents of voltage sources do, where their nodes are there. Each solution is refined by
+//! its residual, computed from the whole matrix in 64 bits.
 //!
-//! One part is ordinary sparse LU.
+//! One part is an ordinary sparse factorisation.
 //!
 //! Invariant: [`Solution::residual`] is computed from A, b and x, never from factors.
 
 mod interface;
 mod part;
 mod partition;
+mod team;
 #[cfg(test)]
 mod tests;
 
 pub use part::{PartFactors, PartInput, PartOutput};
+pub use team::{Team, Threads};
 
 use faer::Mat;
 use interface::Interface;
 use partition::{INTERFACE, Partition};
+use tsumuji_numbers::memory;
 use tsumuji_solve::local::{FillLimit, LuError, relative};
-use tsumuji_solve::system::{Csr, memory};
+use tsumuji_solve::system::Csr;
 
 /// Most steps of iterative refinement of one solution; one is made always, more while the residual is above the tolerance and falls to half.
 const MOST_REFINEMENTS: usize = 4;
@@ -65,6 +68,15 @@ pub enum SolveError {
         /// Most that are accepted.
         limit: usize,
     },
+    /// A worker's process was lost, or does not fit.
+    #[error("{what}")]
+    Worker {
+        /// Which, and how.
+        what: String,
+    },
+    /// The caller wanted to stop while workers computed.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Sizes of a factorisation.
@@ -87,22 +99,21 @@ pub struct Solution {
     pub residual: f64,
 }
 
-/// A system divided into parts.
+/// A system divided into parts, which `T` computes.
 #[derive(Debug)]
-pub struct Substructure {
+pub struct Substructure<T = Threads> {
     partition: Partition,
     /// Number of each unknown within its part or within the interface.
     place: Vec<u32>,
     /// Unknowns of the interface as the partition makes it, ascending.
     interface: Vec<u32>,
-    /// Of each part's factors.
-    fill_limit: FillLimit,
     /// Most unknowns of the interface, those that join it included.
     interface_limit: usize,
+    team: T,
     factors: Option<Factors>,
 }
 
-/// Factors of all parts and of the interface.
+/// What the interface's equations need of all factors.
 #[derive(Debug)]
 struct Factors {
     matrix: Csr,
@@ -112,15 +123,12 @@ struct Factors {
     sizes: Sizes,
 }
 
-/// A part with what the others need to know of it.
+/// What the others need to know of a part.
 #[derive(Debug)]
 struct FactoredPart {
     interior: Vec<u32>,
     /// Numbers of the rows and columns of its Schur complement in the interface.
     border: Vec<u32>,
-    /// Unknowns of its border as the partition made it.
-    borders: usize,
-    factors: PartFactors,
 }
 
 impl Substructure {
@@ -143,13 +151,32 @@ impl Substructure {
             })
             .collect();
         Ok(Self {
-            fill_limit: fill_limit(partition.parts),
+            team: Threads::new(partition.parts),
             interface_limit: interface::most_unknowns(),
             partition,
             place,
             interface,
             factors: None,
         })
+    }
+
+    /// The same division, whose parts another team computes.
+    pub fn by<T: Team>(self, team: T) -> Substructure<T> {
+        Substructure {
+            partition: self.partition,
+            place: self.place,
+            interface: self.interface,
+            interface_limit: self.interface_limit,
+            team,
+            factors: None,
+        }
+    }
+}
+
+impl<T: Team> Substructure<T> {
+    /// Parts.
+    pub fn parts(&self) -> usize {
+        self.partition.parts
     }
 
     /// Factorises `matrix`, whose pattern is that of the division.
@@ -160,42 +187,21 @@ impl Substructure {
             "the division is that of another matrix"
         );
         self.factors = None;
-        let limit = self.fill_limit;
         let inputs = part::inputs(matrix, &self.partition, &self.place);
-        let outcomes: Vec<_> = std::thread::scope(|scope| {
-            let (first, others) = inputs.split_first().expect("there is a part");
-            let others: Vec<_> = others
-                .iter()
-                .map(|input| scope.spawn(move || input.factor(limit)))
-                .collect();
-            let first = first.factor(limit);
-            let others = others.into_iter().map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            std::iter::once(first).chain(others).collect()
-        });
+        let outputs = self.team.factor(&inputs)?;
         let mut unknowns = self.interface.len();
         let mut parts = Vec::with_capacity(inputs.len());
-        let mut outputs = Vec::with_capacity(inputs.len());
         // Names of the interface's unknowns in the whole system, those that join it behind the others.
         let mut names = self.interface.clone();
-        for (part, (input, outcome)) in inputs.into_iter().zip(outcomes).enumerate() {
-            let (factors, output) = outcome.map_err(|source| SolveError::Part { part, source })?;
+        for (input, output) in inputs.into_iter().zip(&outputs) {
             let delayed = &output.schur.delayed;
             let joined = unknowns as u32..(unknowns + delayed.len()) as u32;
             names.extend(delayed.iter().map(|&place| input.interior[place as usize]));
             unknowns += delayed.len();
-            let borders = input.border.len();
-            let border = joined.chain(input.border).collect();
             parts.push(FactoredPart {
                 interior: input.interior,
-                border,
-                borders,
-                factors,
+                border: joined.chain(input.border).collect(),
             });
-            outputs.push(output);
         }
         let limit = self.interface_limit;
         if unknowns > limit {
@@ -265,27 +271,33 @@ impl Substructure {
     }
 
     /// Solves A x = b with the present factors, and refines x until the residual is within `tolerance`, if that helps. There must be factors.
-    pub fn solve(&self, b: &[f64], tolerance: f64) -> Solution {
-        let factors = self
-            .factors
+    pub fn solve(&mut self, b: &[f64], tolerance: f64) -> Result<Solution, SolveError> {
+        let Self {
+            team,
+            interface,
+            factors,
+            ..
+        } = self;
+        let factors = factors
             .as_ref()
             .expect("`factor` was called and did not fail");
-        let norm = norm(b);
-        let mut x = self.substitute(factors, b);
+        let mut substitute = |b: &[f64]| substitute(team, interface, factors, b);
+        let norm_b = norm(b);
+        let mut x = substitute(b)?;
         let mut rest = residual(&factors.matrix, &x, b);
-        let mut found = relative(self::norm(&rest), norm);
+        let mut found = relative(norm(&rest), norm_b);
         for _ in 0..MOST_REFINEMENTS {
             if found == 0.0 || !found.is_finite() {
                 break;
             }
-            let correction = self.substitute(factors, &rest);
+            let correction = substitute(&rest)?;
             let better: Vec<f64> = x
                 .iter()
                 .zip(&correction)
                 .map(|(x, correction)| x + correction)
                 .collect();
             let better_rest = residual(&factors.matrix, &better, b);
-            let better_found = relative(self::norm(&better_rest), norm);
+            let better_found = relative(norm(&better_rest), norm_b);
             let has_helped = better_found < found;
             let is_worth_more = better_found > tolerance && better_found < found / 2.0;
             if has_helped {
@@ -295,73 +307,47 @@ impl Substructure {
                 break;
             }
         }
-        Solution { x, residual: found }
+        Ok(Solution { x, residual: found })
     }
+}
 
-    /// Forward and back substitution.
-    fn substitute(&self, factors: &Factors, b: &[f64]) -> Vec<f64> {
-        let forwarded = on_threads(&factors.parts, |part| {
-            let interior: Vec<f64> = part
-                .interior
-                .iter()
-                .map(|&unknown| b[unknown as usize])
-                .collect();
-            part.factors.forward(&interior, part.borders)
-        });
-        let mut inner = vec![0.0; factors.unknowns];
-        for (value, &unknown) in inner.iter_mut().zip(&self.interface) {
-            *value = b[unknown as usize];
+/// Forward and back substitution. `interface`: the unknowns of the interface as the partition made it.
+fn substitute(
+    team: &mut impl Team,
+    interface: &[u32],
+    factors: &Factors,
+    b: &[f64],
+) -> Result<Vec<f64>, SolveError> {
+    let at = |values: &[f64], unknowns: &[u32]| -> Vec<f64> {
+        let found = unknowns.iter().map(|&unknown| values[unknown as usize]);
+        found.collect()
+    };
+    let parts = &factors.parts;
+    let added = team.forward(parts.iter().map(|part| at(b, &part.interior)).collect())?;
+    let mut inner = at(b, interface);
+    inner.resize(factors.unknowns, 0.0);
+    for (part, added) in parts.iter().zip(&added) {
+        for (&unknown, value) in part.border.iter().zip(added) {
+            inner[unknown as usize] += value;
         }
-        for (part, y) in factors.parts.iter().zip(&forwarded) {
-            for (&unknown, value) in part.border.iter().zip(&y[part.factors.pivots()..]) {
-                inner[unknown as usize] += value;
-            }
-        }
-        factors.interface.solve(&mut inner);
-        let pairs: Vec<_> = factors.parts.iter().zip(forwarded).collect();
-        let interiors = on_threads(&pairs, |(part, y)| {
-            let mut y = y.clone();
-            for (&unknown, value) in part.border.iter().zip(&mut y[part.factors.pivots()..]) {
-                *value = inner[unknown as usize];
-            }
-            part.factors.backward(y)
-        });
-        let mut x = vec![0.0; b.len()];
-        for (value, &unknown) in inner.iter().zip(&self.interface) {
+    }
+    factors.interface.solve(&mut inner);
+    let borders = parts.iter().map(|part| at(&inner, &part.border));
+    let interiors = team.backward(borders.collect())?;
+    let mut x = vec![0.0; b.len()];
+    for (value, &unknown) in inner.iter().zip(interface) {
+        x[unknown as usize] = *value;
+    }
+    for (part, interior) in parts.iter().zip(&interiors) {
+        for (&unknown, value) in part.interior.iter().zip(interior) {
             x[unknown as usize] = *value;
         }
-        for (part, interior) in factors.parts.iter().zip(&interiors) {
-            for (&unknown, value) in part.interior.iter().zip(interior) {
-                x[unknown as usize] = *value;
-            }
-        }
-        x
     }
+    Ok(x)
 }
 
-/// Calls `work` for all items, the first on this thread and the others each on one of their own.
-fn on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let Some((first, others)) = items.split_first() else {
-        return Vec::new();
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> = others
-            .iter()
-            .map(|item| scope.spawn(move || work(item)))
-            .collect();
-        let first = work(first);
-        let others = others.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        std::iter::once(first).chain(others).collect()
-    })
-}
-
-/// What fits into the memory that is available, for each of several parts.
-fn fill_limit(parts: usize) -> FillLimit {
+/// What fits into the memory that is available, for each of several parts that share it.
+pub(crate) fn fill_limit(parts: usize) -> FillLimit {
     let available = memory::available_bytes().unwrap_or(u64::MAX);
     let entries = available / ENTRY_BYTES / parts as u64;
     FillLimit {

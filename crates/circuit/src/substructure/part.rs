@@ -1,7 +1,7 @@
 //! One part: its block of the matrix, its factors, and its share of the interface's equations.
 //!
-//! `super` makes a [`PartInput`] for each part and gives it to a thread. Input and output are plain data that name unknowns by number, so that a
-//! part may also be computed by another process.
+//! `super` makes a [`PartInput`] for each part and gives it to a [`Team`](super::Team): to a thread, or to another process (`crate::remote`). Input
+//! and output are plain data that name unknowns by number.
 
 use super::partition::{INTERFACE, Partition};
 use tsumuji_solve::local::{BorderedCholesky, FillLimit, LuError, PartialLu, Schur};
@@ -32,6 +32,10 @@ pub struct PartOutput {
 pub struct PartFactors {
     elimination: Elimination,
     interior: usize,
+    /// Unknowns of its border as the partition made it.
+    border: usize,
+    /// What the forward substitution leaves for the back substitution.
+    forwarded: Vec<f64>,
 }
 
 /// Factors of a part whose interior holds resistors, diodes and independent sources only, or of another one.
@@ -122,58 +126,78 @@ fn input(
 impl PartInput {
     /// Eliminates the interior.
     pub fn factor(&self, limit: FillLimit) -> Result<(PartFactors, PartOutput), LuError> {
-        let interior = self.interior.len();
-        let (elimination, schur, entries) =
-            match BorderedCholesky::new(&self.block, interior, limit)? {
-                Some((factors, values)) => {
-                    let entries = factors.entries();
-                    let schur = Schur {
-                        delayed: Vec::new(),
-                        values,
-                    };
-                    (Elimination::Symmetric(Box::new(factors)), schur, entries)
-                }
-                None => {
-                    let (factors, schur) = PartialLu::new(&self.block, interior, limit)?;
-                    let entries = factors.entries();
-                    (Elimination::General(Box::new(factors)), schur, entries)
-                }
-            };
-        let factors = PartFactors {
-            elimination,
-            interior,
-        };
-        Ok((factors, PartOutput { schur, entries }))
+        PartFactors::new(&self.block, self.interior.len(), limit)
     }
 }
 
 impl PartFactors {
-    /// From the right-hand side of the interior: what is kept until [`PartFactors::backward`]. Its end is what the part adds to the right-hand side
-    /// of the interface, in the order of the Schur complement.
-    pub fn forward(&self, interior: &[f64], border: usize) -> Vec<f64> {
-        let mut b = interior.to_vec();
-        b.resize(interior.len() + border, 0.0);
-        match &self.elimination {
-            Elimination::Symmetric(factors) => factors.forward(&b),
-            Elimination::General(factors) => factors.forward(&b),
-        }
+    /// Eliminates the first `interior` unknowns of a square block.
+    pub fn new(
+        block: &Csr,
+        interior: usize,
+        limit: FillLimit,
+    ) -> Result<(Self, PartOutput), LuError> {
+        let (elimination, schur, entries) = match BorderedCholesky::new(block, interior, limit)? {
+            Some((factors, values)) => {
+                let entries = factors.entries();
+                let schur = Schur {
+                    delayed: Vec::new(),
+                    values,
+                };
+                (Elimination::Symmetric(Box::new(factors)), schur, entries)
+            }
+            None => {
+                let (factors, schur) = PartialLu::new(block, interior, limit)?;
+                let entries = factors.entries();
+                (Elimination::General(Box::new(factors)), schur, entries)
+            }
+        };
+        let factors = Self {
+            elimination,
+            interior,
+            border: block.rows() - interior,
+            forwarded: Vec::new(),
+        };
+        Ok((factors, PartOutput { schur, entries }))
     }
 
-    /// Where in the vector of [`PartFactors::forward`] the interface begins.
-    pub fn pivots(&self) -> usize {
+    /// From the right-hand side of the interior: what the part adds to that of the interface, in the order of the Schur complement. `None`: these are
+    /// not as many numbers as the interior has unknowns.
+    pub fn forward(&mut self, interior: Vec<f64>) -> Option<Vec<f64>> {
+        if interior.len() != self.interior {
+            return None;
+        }
+        let mut b = interior;
+        b.resize(self.interior + self.border, 0.0);
+        self.forwarded = match &self.elimination {
+            Elimination::Symmetric(factors) => factors.forward(&b),
+            Elimination::General(factors) => factors.forward(&b),
+        };
+        Some(self.forwarded[self.pivots()..].to_vec())
+    }
+
+    /// Where in the vector of the forward substitution the interface begins.
+    fn pivots(&self) -> usize {
         match &self.elimination {
             Elimination::Symmetric(_) => self.interior,
             Elimination::General(factors) => factors.pivots(),
         }
     }
 
-    /// The interior of the solution, from the vector of `forward` in whose end the solution of the interface stands.
-    pub fn backward(&self, y: Vec<f64>) -> Vec<f64> {
+    /// The interior of the solution, from the interface's solution in the order of the Schur complement. `None`: these are not as many numbers as that
+    /// has rows, or [`PartFactors::forward`] was not called since the last call.
+    pub fn backward(&mut self, border: &[f64]) -> Option<Vec<f64>> {
+        let mut y = std::mem::take(&mut self.forwarded);
+        let pivots = self.pivots();
+        if y.len() != pivots + border.len() {
+            return None;
+        }
+        y[pivots..].copy_from_slice(border);
         let mut x = match &self.elimination {
             Elimination::Symmetric(factors) => factors.backward(y),
             Elimination::General(factors) => factors.backward(y),
         };
         x.truncate(self.interior);
-        x
+        Some(x)
     }
 }

@@ -8,7 +8,7 @@ use super::{Action, Buffer, Place, Plan};
 const INCOMING_AT_ONCE: usize = 8;
 
 /// Ranges of the blocks.
-fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
+pub(super) fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
     let mut start = 0;
     let place = |len: &usize| {
         start += len;

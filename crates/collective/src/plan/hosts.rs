@@ -4,6 +4,10 @@
 //! Folding joins neighbouring ranges of ranks if the members of each host have neighbouring ranks; otherwise these plans are for commutative
 //! operations only.
 
+mod gather;
+
+pub(crate) use gather::{all_gather_hosts, all_to_all_hosts, gather_hosts, scatter_hosts};
+
 use super::reduce::{all_reduce_doubling, all_reduce_halving, gathered, reduce_tree_into};
 use super::tree::{barrier, broadcast_tree};
 use super::{Action, Buffer, Place, Plan, Step};
@@ -46,6 +50,11 @@ impl Hosts {
         self.places.is_sorted()
     }
 
+    /// Number of members on the host that has most.
+    pub(crate) fn most(&self) -> usize {
+        self.ranks.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// The leaders in an operation with that root: it leads its host, the first rank each other.
     fn leaders(&self, root: usize) -> Vec<usize> {
         let mut leaders: Vec<usize> = self.ranks.iter().map(|ranks| ranks[0]).collect();
@@ -86,9 +95,26 @@ impl<'a> Part<'a> {
         self.place == self.leader
     }
 
+    /// Rank of its host's leader.
+    fn lead(&self) -> usize {
+        self.leaders[self.host]
+    }
+
     /// Among the hosts, the one of the root.
     fn root_host(&self) -> usize {
         self.hosts.places[self.root].0
+    }
+
+    /// The other members of its host, from the next one on.
+    fn neighbours(&self) -> impl Iterator<Item = usize> {
+        let here = self.ranks.len();
+        (1..here).map(move |turned| self.ranks[(self.place + turned) % here])
+    }
+
+    /// The other hosts, from the next one on.
+    fn other_hosts(&self) -> impl Iterator<Item = usize> {
+        let count = self.leaders.len();
+        (1..count).map(move |turned| (self.host + turned) % count)
     }
 }
 

@@ -11,7 +11,10 @@ mod reduce;
 mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
-pub(crate) use hosts::{Hosts, all_reduce_hosts, barrier_hosts, broadcast_hosts, reduce_hosts};
+pub(crate) use hosts::{
+    Hosts, all_gather_hosts, all_reduce_hosts, all_to_all_hosts, barrier_hosts, broadcast_hosts,
+    gather_hosts, reduce_hosts, scatter_hosts,
+};
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
     reduce_in_place, reduce_tree,
@@ -37,7 +40,7 @@ pub(crate) struct Place {
     pub(crate) len: usize,
 }
 
-/// What a transfer does on this side.
+/// What a step does on this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Send,
@@ -48,13 +51,18 @@ pub(crate) enum Action {
         /// The incoming element is the left operand.
         incoming_left: bool,
     },
+    /// No transfer: once all steps before it in the plan are done, these copies of `Plan::moves` are made.
+    Move {
+        first: u32,
+        end: u32,
+    },
 }
 
-/// One transfer, seen from one of its two sides.
+/// One transfer, seen from one of its two sides, or a move within this member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) action: Action,
-    /// The other side's rank.
+    /// The other side's rank; this member's for a move.
     pub(crate) peer: usize,
     /// Number of the transfer, unique between the two sides in each direction.
     pub(crate) tag: u16,
@@ -71,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// Copies (from, to) that are done before all steps.
     pub(crate) copies: Vec<(Place, Place)>,
+    /// Copies (from, to) of the steps that move, out of input or scratch.
+    pub(crate) moves: Vec<(Place, Place)>,
     pub(crate) scratch_bytes: usize,
     /// Some members forward bytes as they arrive, for which the next ones wait.
     pub(crate) streams: bool,
@@ -126,6 +136,20 @@ impl Plan {
 
     fn copy(&mut self, from: Place, to: Place) {
         self.copies.push((from, to));
+    }
+
+    /// Adds a step of member `rank` that makes these copies (from, to) when all steps so far are done; returns its number. Without copies it only
+    /// waits for them.
+    fn move_after_all(
+        &mut self,
+        rank: usize,
+        moves: impl IntoIterator<Item = (Place, Place)>,
+    ) -> u32 {
+        let first = self.moves.len() as u32;
+        self.moves.extend(moves);
+        let end = self.moves.len() as u32;
+        let nothing = Place::whole(Buffer::Output, 0);
+        self.add(Action::Move { first, end }, rank, 0, nothing)
     }
 }
 

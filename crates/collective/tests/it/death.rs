@@ -114,13 +114,30 @@ fn unblocked(
     collectives.wait_all(endpoint, requests).map(drop)
 }
 
-/// A member of a tree, ring or chain dies, over both kinds of links.
+fn parts(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    round: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    let size = collectives.size(world).expect("open");
+    let (mut own, mut all) = ([1_u64], vec![1_u64; size]);
+    let root = round % size;
+    collectives.gather(endpoint, world, root, &own, &mut all)?;
+    collectives.scatter(endpoint, world, root, &all, &mut own)?;
+    collectives.all_gather(endpoint, world, &own, &mut all)?;
+    let given = all.clone();
+    collectives.all_to_all(endpoint, world, &given, &mut all)
+}
+
+/// A member of a tree, ring or chain dies, or the leader of a host, over all kinds of links.
 #[test]
 fn death_is_told_to_everyone() {
     let table = Table::default();
     with_victims([
         (Over::Shm, 5, 2, &table, all_reduce),
         (Over::LossyUdp(10), 5, 4, &table, all_reduce),
+        (Over::Hosts(2), 5, 2, &table, parts),
     ]);
     with_victims([
         (Over::Udp, 4, 1, &table, unblocked),

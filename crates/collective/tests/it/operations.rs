@@ -2,8 +2,8 @@
 
 use crate::common::{Member, Over, on_all, only, values};
 use tsumuji_collective::table::{Can, Operation};
-use tsumuji_collective::{Algorithm, Op, Table};
-use tsumuji_node::Options;
+use tsumuji_collective::{Algorithm, Group, Op, Table};
+use tsumuji_node::{NodeId, Options};
 
 /// In elements of 8 bytes: none, one, small, around the limit of small messages, some frames, 1 MiB.
 const LENGTHS: [usize; 8] = [0, 1, 3, 100, 1024, 1025, 9000, 1 << 17];
@@ -75,28 +75,42 @@ fn scatter_and_gather(member: &mut Member, count: usize, round: usize) {
     assert!(everything == all, "all-gather of {count} at {rank}");
 }
 
-/// Equal parts.
-fn plain_forms(member: &mut Member, count: usize, round: usize) {
-    let (rank, size, root) = (member.rank, member.size, round % member.size);
-    let world = member.collectives.world();
+/// Equal parts, in a group of all members.
+fn plain_forms(member: &mut Member, group: Group, count: usize, round: usize) {
+    let rank = member.collectives.rank(group).expect("a member");
+    let (size, root) = (member.size, round % member.size);
     let all: Vec<u64> = (0..size)
         .flat_map(|rank| values(rank, count, round))
         .collect();
     let (mut part, mut back) = (vec![0; count], vec![0; all.len()]);
     let (collectives, endpoint) = (&mut member.collectives, &mut member.endpoint);
     collectives
-        .scatter(endpoint, world, root, &all, &mut part)
+        .scatter(endpoint, group, root, &all, &mut part)
         .expect("scatter");
     assert!(part == values(rank, count, round));
     collectives
-        .gather(endpoint, world, root, &part, &mut back)
+        .gather(endpoint, group, root, &part, &mut back)
         .expect("gather");
     assert!(rank != root || back == all);
     back.fill(0);
     collectives
-        .all_gather(endpoint, world, &part, &mut back)
+        .all_gather(endpoint, group, &part, &mut back)
         .expect("all-gather");
     assert!(back == all);
+    let between = |from: usize, to: usize| values(100 * from + to, count, round);
+    let send: Vec<u64> = (0..size).flat_map(|to| between(rank, to)).collect();
+    let want: Vec<u64> = (0..size).flat_map(|from| between(from, rank)).collect();
+    back.fill(0);
+    if round.is_multiple_of(2) {
+        let request = collectives.start_all_to_all(endpoint, group, send, back);
+        let waited = collectives.wait(endpoint, request.expect("start"));
+        back = waited.expect("all-to-all");
+    } else {
+        collectives
+            .all_to_all(endpoint, group, &send, &mut back)
+            .expect("all-to-all");
+    }
+    assert!(back == want, "equal all-to-all of {count} at {rank}");
 }
 
 fn all_to_all(member: &mut Member, count: usize, round: usize) {
@@ -121,18 +135,6 @@ fn all_to_all(member: &mut Member, count: usize, round: usize) {
         )
         .expect("all-to-all");
     assert!(receive == want, "all-to-all of {count} at {rank}");
-    let send: Vec<u64> = (0..size)
-        .flat_map(|to| values(100 * rank + to, count, round))
-        .collect();
-    let want: Vec<u64> = (0..size)
-        .flat_map(|from| values(100 * from + rank, count, round))
-        .collect();
-    let mut receive = vec![0; want.len()];
-    member
-        .collectives
-        .all_to_all(&mut member.endpoint, world, &send, &mut receive)
-        .expect("all-to-all");
-    assert!(receive == want, "equal all-to-all of {count} at {rank}");
 }
 
 /// Two by two matrices modulo 2¹⁶: associative, and the order of operands matters.
@@ -179,11 +181,12 @@ fn reductions(member: &mut Member, count: usize, round: usize) {
 }
 
 fn everything(member: &mut Member, lengths: &[usize]) {
+    let world = member.collectives.world();
     barrier(member);
     for (round, &count) in lengths.iter().enumerate() {
         broadcast(member, count, round);
         scatter_and_gather(member, count, round);
-        plain_forms(member, count, round + 1);
+        plain_forms(member, world, count, round + 1);
         all_to_all(member, count, round);
         reductions(member, count, round);
     }
@@ -271,6 +274,54 @@ fn everything_among_hosts() {
     }
 }
 
+/// Parts of all lengths combined by hosts, whether ranks of a host are neighbours or not.
+#[test]
+fn parts_among_hosts() {
+    let operations = [
+        Operation::AllGather,
+        Operation::Gather,
+        Operation::Scatter,
+        Operation::AllToAll,
+    ];
+    let rules = operations.map(|operation| only(operation, Algorithm::Hosts).rules);
+    let table = Table {
+        rules: rules.concat(),
+    };
+    for (nodes, each) in [(4, 2), (5, 2), (7, 3), (9, 4), (3, 2)] {
+        on_all(
+            Over::Hosts(each),
+            nodes,
+            &Options::default(),
+            &table,
+            |member| {
+                let ids = (0..nodes).step_by(2).chain((1..nodes).step_by(2));
+                let ids: Vec<NodeId> = ids.map(NodeId).collect();
+                let apart = member.collectives.group(&member.endpoint, &ids, 1);
+                let groups = [member.collectives.world(), apart.expect("group")];
+                for (round, &count) in LENGTHS[..7].iter().enumerate() {
+                    scatter_and_gather(member, count, round);
+                    for group in groups {
+                        plain_forms(member, group, count, round);
+                    }
+                }
+                barrier(member);
+            },
+        );
+    }
+}
+
+/// All on one host of a cluster of several: by the algorithms of shared memory, over a link that also leaves the host.
+#[test]
+fn everything_within_one_of_several_hosts() {
+    on_all(
+        Over::Hosts(4),
+        4,
+        &Options::default(),
+        &Table::default(),
+        |member| everything(member, &LENGTHS),
+    );
+}
+
 /// Each algorithm that can be chosen, for each operation and size.
 #[test]
 fn every_algorithm() {
@@ -279,11 +330,15 @@ fn every_algorithm() {
             for nodes in [2, 3, 4, 5, 7, 8, 9] {
                 let table = only(operation, algorithm);
                 on_all(Over::Shm, nodes, &Options::default(), &table, |member| {
+                    let world = member.collectives.world();
                     for (round, &count) in LENGTHS[..7].iter().enumerate() {
                         match operation {
                             Operation::Broadcast => broadcast(member, count, round),
                             Operation::AllGather => scatter_and_gather(member, count, round),
-                            _ => reductions(member, count, round),
+                            Operation::Reduce | Operation::AllReduce => {
+                                reductions(member, count, round);
+                            }
+                            _ => plain_forms(member, world, count, round),
                         }
                     }
                     barrier(member);
@@ -343,6 +398,15 @@ fn groups_of_one() {
                         }
                         Operation::Reduce => {
                             collectives.reduce(endpoint, world, 0, &given, &mut all, &Op::sum())
+                        }
+                        Operation::Gather => {
+                            collectives.gather(endpoint, world, 0, &given, &mut all)
+                        }
+                        Operation::Scatter => {
+                            collectives.scatter(endpoint, world, 0, &given, &mut all)
+                        }
+                        Operation::AllToAll => {
+                            collectives.all_to_all(endpoint, world, &given, &mut all)
                         }
                         _ => collectives.all_gather(endpoint, world, &given, &mut all),
                     };

@@ -174,7 +174,9 @@ fn with_victim(
     spec.env.push((ROLE.into(), role.into()));
     spec.join_timeout = LONG;
     let mut launcher = Launcher::start(spec).expect("start");
-    let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
+    let mut endpoint = launcher
+        .endpoint(options(), None, None, &|| false)
+        .expect("endpoint");
     let pids = launcher.pids();
     let kill = || {
         let victim = pids

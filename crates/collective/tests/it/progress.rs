@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use crate::common::{self, LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
-use tsumuji_collective::{Algorithm, CHANNEL, CollectiveError, GroupError, Op, Table};
+use tsumuji_collective::{
+    Algorithm, CHANNEL, CollectiveError, GroupError, OPERATIONS_MAX, Op, Table,
+};
 use tsumuji_node::{Channel, NodeId, Options, SendError};
 
 fn small() -> Options {
@@ -191,6 +193,58 @@ fn overlapping_groups_are_apart() {
             collectives.barrier(endpoint, world).expect("barrier");
         },
     );
+}
+
+/// Groups that are given up in the middle of operations leave nothing behind: neither operations under way, nor messages kept, nor credit.
+#[test]
+fn abandoned_groups_leave_nothing() {
+    for over in [Over::Shm, Over::LossyUdp(10)] {
+        on_all(over, 3, &Options::default(), &Table::default(), |member| {
+            let Member {
+                endpoint,
+                collectives,
+                rank,
+                ..
+            } = member;
+            let world = collectives.world();
+            let nodes: Vec<NodeId> = endpoint.members().iter().map(|node| node.id).collect();
+            // More operations than may be under way.
+            let rounds = OPERATIONS_MAX as u32 + 20;
+            for round in 1..=rounds {
+                let group = collectives.group(endpoint, &nodes, round).expect("group");
+                // One takes no part, so that none of the others ends.
+                if round as usize % 3 != *rank {
+                    let data = vec![1_u64; 300 * (round as usize % 4) + 1];
+                    let op = Op::<u64>::sum();
+                    let request = collectives.start_all_reduce(endpoint, group, data, &op);
+                    let request = request.expect("room for an operation");
+                    collectives.progress(endpoint).expect("progress");
+                    collectives.abandon_group(group).expect("abandon");
+                    assert!(matches!(
+                        collectives.wait(endpoint, request),
+                        Err(CollectiveError::NoSuchRequest)
+                    ));
+                } else {
+                    collectives.abandon_group(group).expect("abandon");
+                }
+                assert!(matches!(
+                    collectives.abandon_group(group),
+                    Err(GroupError::NoSuchGroup)
+                ));
+                if round % 16 == 0 {
+                    collectives.barrier(endpoint, world).expect("barrier");
+                }
+            }
+            let group = collectives
+                .group(endpoint, &nodes, rounds + 1)
+                .expect("group");
+            let mut sum = vec![*rank as u64; 50_000];
+            collectives
+                .all_reduce(endpoint, group, &mut sum, &Op::sum())
+                .expect("all-reduce");
+            assert!(sum.iter().all(|value| *value == 3));
+        });
+    }
 }
 
 /// Messages of the program pass through operations in both directions, in order, and none of either takes the other's.

@@ -1,11 +1,11 @@
 //! CSV with a header: a column for each feature, and one for the target (the last one unless it is named).
 
 use super::features::{COLUMNS_MAX, Features};
-use super::source::{DataError, Place, Source, finite, shown};
 use super::targets::{Builder, Want};
-use super::{Data, Reading, check_columns};
+use super::{Data, Reading, check_columns, finite};
 use csv::StringRecord;
-use std::io::BufRead;
+use std::io::{BufRead, Read, Take};
+use tsumuji_numbers::{FileError, Place, Source, shown};
 
 /// Where the columns of a file go.
 struct Columns {
@@ -21,9 +21,8 @@ pub(super) fn read(
     reader: Box<dyn BufRead + '_>,
     want: Want,
     reading: Reading<'_>,
-) -> Result<Data, DataError> {
-    // A quote that never ends makes one record of the whole file.
-    let bounded = std::io::Read::take(reader, source.memory_limit_bytes);
+) -> Result<Data, FileError> {
+    let bounded = reader.take(source.memory_limit_bytes);
     let mut table = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -77,10 +76,18 @@ pub(super) fn read(
 /// Reads the next record; `false`: there is none.
 fn next(
     source: &Source,
-    table: &mut csv::Reader<impl std::io::Read>,
+    table: &mut csv::Reader<Take<impl Read>>,
     record: &mut StringRecord,
-) -> Result<bool, DataError> {
-    table.read_record(record).map_err(|error| {
+) -> Result<bool, FileError> {
+    // A quote that never ends makes one record of the whole file.
+    table.get_mut().set_limit(source.memory_limit_bytes);
+    let read = table.read_record(record);
+    if table.get_ref().limit() == 0 {
+        let line = record.position().map_or(0, csv::Position::line);
+        let what = "the line is longer than the memory that is free; does a quote never end?";
+        return Err(source.error(Place::Line(line), what));
+    }
+    read.map_err(|error| {
         let line = error.position().map_or(0, csv::Position::line);
         match error.into_kind() {
             csv::ErrorKind::Io(error) => source.io(error),
@@ -97,7 +104,7 @@ fn header(
     source: &Source,
     record: &StringRecord,
     reading: Reading<'_>,
-) -> Result<Columns, DataError> {
+) -> Result<Columns, FileError> {
     let place = Place::Line(1);
     if record.iter().all(|cell| cell.parse::<f64>().is_ok()) {
         let what = "the first line holds numbers; a header with the names of the columns is needed";

@@ -101,7 +101,15 @@ impl Features {
     /// `out += factor · x` for a row x.
     #[inline]
     pub fn add_scaled(&self, row: usize, factor: f64, out: &mut [f64]) {
-        self.for_each(row, |j, x| out[j] += factor * x);
+        match self {
+            Self::Dense { columns, values } => {
+                let x = &values[row * columns..(row + 1) * columns];
+                out.iter_mut()
+                    .zip(x)
+                    .for_each(|(out, x)| *out += factor * x);
+            }
+            Self::Sparse { .. } => self.for_each(row, |j, x| out[j] += factor * x),
+        }
     }
 
     /// Calls `visit` with the column and value of each stored value of a row.

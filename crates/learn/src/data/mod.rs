@@ -6,18 +6,20 @@
 mod csv;
 mod features;
 mod npy;
-mod source;
 mod svmlight;
 mod targets;
 
 pub(crate) use features::dot;
 pub use features::{COLUMNS_MAX, Features};
-pub use source::{DataError, Place};
 pub use targets::{CLASSES_MAX, Targets, Want};
+pub use tsumuji_numbers::FileError;
 
-use source::Source;
 use std::io::BufRead;
 use std::path::Path;
+use tsumuji_numbers::{Place, Source, shown};
+
+const UNKNOWN_FORMAT: &str = "the format is unknown; accepted are svmlight (.svm, .svmlight, .libsvm, .txt), CSV (.csv), NumPy \
+                              (.npy, .npz), also with .gz";
 
 /// Rows with their targets.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,11 +55,16 @@ pub enum Reading<'a> {
     },
 }
 
+/// Memory that data may take where the kernel does not tell how much there is.
+const MEMORY_UNTOLD_BYTES: u64 = 4 << 30;
+
 /// Reads a file. The format is known by the name's ending.
-pub fn read(path: &Path, want: Want, reading: Reading<'_>) -> Result<Data, DataError> {
-    let source = Source::new(path);
-    let format = Format::of(&source)?;
-    let reader = source.open(path)?;
+pub fn read(path: &Path, want: Want, reading: Reading<'_>) -> Result<Data, FileError> {
+    let format = Format::of(&path.display().to_string())?;
+    let (mut source, reader) = Source::open(path, |_| ())?;
+    if source.memory_limit_bytes == u64::MAX {
+        source.memory_limit_bytes = MEMORY_UNTOLD_BYTES;
+    }
     read_from(&source, format, reader, want, reading)
 }
 
@@ -68,12 +75,13 @@ pub fn read_bytes(
     memory_limit_bytes: u64,
     want: Want,
     reading: Reading<'_>,
-) -> Result<Data, DataError> {
-    let source = Source {
+) -> Result<Data, FileError> {
+    let mut source = Source {
         file: name.to_owned(),
+        length_bytes: bytes.len() as u64,
         memory_limit_bytes,
     };
-    let format = Format::of(&source)?;
+    let format = Format::of(name)?;
     let reader = source.unpack(bytes)?;
     read_from(&source, format, reader, want, reading)
 }
@@ -87,8 +95,8 @@ enum Format {
 }
 
 impl Format {
-    fn of(source: &Source) -> Result<Self, DataError> {
-        let name = source.file.to_lowercase();
+    fn of(file: &str) -> Result<Self, FileError> {
+        let name = file.to_lowercase();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
         match () {
@@ -96,9 +104,7 @@ impl Format {
             () if ends(&[".svm", ".svmlight", ".libsvm", ".txt"]) => Ok(Self::Svmlight),
             () if ends(&[".npy"]) => Ok(Self::Npy),
             () if ends(&[".npz"]) => Ok(Self::Npz),
-            () => Err(DataError::UnknownFormat {
-                file: source.file.clone(),
-            }),
+            () => Err(FileError::new(file, Place::Whole, UNKNOWN_FORMAT)),
         }
     }
 }
@@ -109,7 +115,7 @@ fn read_from(
     reader: Box<dyn BufRead + '_>,
     want: Want,
     reading: Reading<'_>,
-) -> Result<Data, DataError> {
+) -> Result<Data, FileError> {
     let data = match format {
         Format::Csv => csv::read(source, reader, want, reading),
         Format::Svmlight => svmlight::read(source, reader, want, reading),
@@ -124,11 +130,23 @@ fn read_from(
     {
         let what = format!(
             "all rows are of one class, {}; a classifier needs at least two",
-            source::shown(only)
+            shown(only)
         );
         return Err(source.error(Place::Whole, what));
     }
     Ok(data)
+}
+
+/// A finite number; the error says what is accepted.
+fn finite(word: &str) -> Result<f64, String> {
+    match word.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        Ok(_) => Err(format!(
+            "{} is not finite; accepted are finite numbers",
+            shown(word)
+        )),
+        Err(_) => Err(format!("{} is no number", shown(word))),
+    }
 }
 
 /// Refuses data with another number of columns than the model's. `found`: without the target.
@@ -137,7 +155,7 @@ fn check_columns(
     place: Place,
     reading: Reading<'_>,
     found: usize,
-) -> Result<(), DataError> {
+) -> Result<(), FileError> {
     match reading {
         Reading::Like { columns, .. } if columns != found => {
             let what = format!("there are {found} columns of features; the model has {columns}");

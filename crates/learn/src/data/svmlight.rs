@@ -1,11 +1,13 @@
 //! svmlight (libsvm): `label index:value …` on each line, indices from 1, growing; a `#` begins a comment.
 
 use super::features::{COLUMNS_MAX, Features};
-use super::source::{DataError, Lines, Source, finite, shown};
 use super::targets::{Builder, Want};
-use super::{Data, Reading};
-use std::io::BufRead;
+use super::{Data, Reading, finite};
+use std::io::Read;
+use tsumuji_numbers::{FileError, Lines, Place, Source, shown};
 
+/// Longest line of text: a sparse row of about a million features.
+const LINE_LIMIT_BYTES: u64 = 16 << 20;
 /// Bytes that a stored value takes.
 const VALUE_BYTES: u128 = 12;
 /// Bytes that a row takes beside its values.
@@ -56,24 +58,24 @@ impl Rows {
     }
 }
 
-pub(super) fn read<'a>(
-    source: &'a Source,
-    reader: Box<dyn BufRead + 'a>,
+pub(super) fn read(
+    source: &Source,
+    reader: impl Read,
     want: Want,
     reading: Reading<'_>,
-) -> Result<Data, DataError> {
-    let mut lines = Lines::new(source, reader);
+) -> Result<Data, FileError> {
+    let mut lines = Lines::new(source, reader, LINE_LIMIT_BYTES);
     let mut rows = Rows {
         starts: vec![0],
         ..Rows::default()
     };
     let mut targets = Builder::new(want);
-    while let Some(line) = lines.next()? {
+    while let Some(line) = lines.next_text()? {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace();
         let Some(target) = words.next() else { continue };
         let taken = targets.push(target).and_then(|()| rows.push(words));
-        taken.map_err(|what| source.error(lines.place(), what))?;
+        taken.map_err(|what| lines.error(what))?;
         if let Reading::Like { columns, .. } = reading
             && rows.columns > columns
         {
@@ -81,7 +83,7 @@ pub(super) fn read<'a>(
                 "feature index {}; the model has {columns} columns of features",
                 rows.columns
             );
-            return Err(source.error(lines.place(), what));
+            return Err(lines.error(what));
         }
         let bytes = rows.values.len() as u128 * VALUE_BYTES + rows.starts.len() as u128 * ROW_BYTES;
         source.check_memory(lines.place(), bytes)?;
@@ -91,7 +93,7 @@ pub(super) fn read<'a>(
         Reading::Like { columns, .. } => columns,
     };
     if columns == 0 && rows.starts.len() > 1 {
-        return Err(source.error(super::Place::Whole, "no row has a feature"));
+        return Err(source.error(Place::Whole, "no row has a feature"));
     }
     Ok(Data {
         features: Features::Sparse {

@@ -1,8 +1,8 @@
 //! What is to be predicted: a number for each row, or the class of each row.
 
+use super::finite;
 use std::collections::HashMap;
-
-use super::source::{finite, shown};
+use tsumuji_numbers::shown;
 
 /// Most classes: each has parameters of its own, and a column of numbers is taken for labels by mistake.
 pub const CLASSES_MAX: usize = 256;

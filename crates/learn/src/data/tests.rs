@@ -42,6 +42,20 @@ fn doubles(values: &[f64]) -> Vec<u8> {
         .collect()
 }
 
+/// Text may be longer than the memory that its numbers take, and loses no row; a record that alone is longer is refused.
+#[test]
+fn memory_bounds_records_of_csv_not_their_text() {
+    const LIMIT_BYTES: u64 = 64 << 10;
+    let of = |text: &str| read_bytes("a.csv", text.as_bytes(), LIMIT_BYTES, Want::Numbers, LEARN);
+    let rows = (0..1000).map(|row| format!("{row:060},{row:059}\n"));
+    let text = String::from("x,y\n") + &rows.collect::<String>();
+    assert!(text.len() as u64 > LIMIT_BYTES);
+    assert_eq!(of(&text).unwrap().features.rows(), 1000);
+    let endless = format!("x,y\n1,2\n\"{}", "3".repeat(100_000));
+    let error = of(&endless).unwrap_err().to_string();
+    assert!(error.contains("line 3: the line is longer"), "{error}");
+}
+
 /// svmlight is read, also when packed, with comments, and keeps its labels.
 #[test]
 fn svmlight_is_read() {
@@ -233,8 +247,11 @@ fn npy_mistakes_are_named() {
     for (content, words) in [
         (Vec::new(), "truncated"),
         (b"hello world".to_vec(), "magic"),
-        (whole[..whole.len() - 3].to_vec(), "fewer bytes of data"),
-        ([&whole[..], b"x"].concat(), "more bytes of data"),
+        (
+            whole[..whole.len() - 3].to_vec(),
+            "has 29 bytes of data, its header announces 32",
+        ),
+        ([&whole[..], b"x"].concat(), "goes on after the 32 bytes"),
         (npy("|O", "False", "(2, 2)", &[]), "'|O' cannot be read"),
         (
             npy("<f8", "False", "(9999999999999, 9999999999)", &[]),
@@ -242,7 +259,7 @@ fn npy_mistakes_are_named() {
         ),
         (
             npy("<f8", "False", "(99999999999999999, 999999)", &[]),
-            "take more than",
+            "of data are more than the",
         ),
         (
             npy("<f8", "False", "(2,)", &doubles(&[1.0, 2.0])),

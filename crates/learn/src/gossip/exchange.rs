@@ -1,7 +1,8 @@
 //! Push and pull of parameters between two random workers: both take the mean.
 //!
 //! Nobody waits. Whoever pushed goes on stepping, and moves by half of the difference once the other's parameters come; a push whose answer is lost is
-//! forgotten. So the mean of two is kept except under loss, and then it is off by half of a difference that shrinks.
+//! forgotten. So the mean of two is kept except under loss, and then it is off by half of a difference that shrinks. Who has answered a push in a period
+//! does not push in it: one exchange of a pair is enough.
 
 use super::message::finite;
 
@@ -21,16 +22,19 @@ pub(super) struct Exchange {
     put_off: u32,
     /// So many may be; then the answer is taken for lost.
     patience: u32,
+    /// A peer's push was answered in this period.
+    has_answered: bool,
     pub(super) exchanges: u64,
     pub(super) rejected: u64,
 }
 
 impl Exchange {
-    /// Whether it is time for the next exchange: the last one's answer has come, or seems to be lost. Where answers take longer than a period, a new
-    /// exchange would undo each one before it.
+    /// Whether it is time for the next exchange; asked once a period. No peer was answered in it, and the answer to the last push has come, or seems to
+    /// be lost. Where answers take longer than a period, a new exchange would undo each one before it.
     pub(super) fn may_push(&mut self) -> bool {
         self.put_off += 1;
-        self.pending.is_none() || self.put_off >= self.patience
+        let has_answered = std::mem::take(&mut self.has_answered);
+        !has_answered && (self.pending.is_none() || self.put_off >= self.patience)
     }
 
     /// Begins an exchange with a worker; returns its number.
@@ -43,7 +47,7 @@ impl Exchange {
 
     /// Begins anew: answers that are still to come are too late. An answer is waited for as long as an epoch takes, at most.
     pub(super) fn begin(&mut self, periods_per_epoch: u64) {
-        self.pending = None;
+        (self.pending, self.has_answered) = (None, false);
         self.patience = periods_per_epoch.clamp(1, PATIENCE_MAX) as u32;
     }
 
@@ -59,6 +63,7 @@ impl Exchange {
             .zip(theirs)
             .for_each(|(own, theirs)| *own += (theirs - *own) / 2.0);
         self.exchanges += 1;
+        self.has_answered = true;
         Some(before)
     }
 
@@ -124,6 +129,16 @@ mod tests {
         exchange.push(1, &theta);
         let waits = (1..).find(|_| exchange.may_push());
         assert_eq!(waits, Some(20));
+    }
+
+    /// Who has answered a push does not push in the same period, but in the next one.
+    #[test]
+    fn who_answers_does_not_push() {
+        let mut exchange = Exchange::default();
+        exchange.begin(20);
+        assert!(exchange.pushed(&mut [1.0], &[2.0]).is_some());
+        assert!(!exchange.may_push());
+        assert!(exchange.may_push());
     }
 
     /// Corrupt parameters change nothing and are counted.

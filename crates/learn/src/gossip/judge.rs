@@ -3,9 +3,12 @@
 //! Stages: rows are handed out → workers step → parameters are collected → their gradient is certified → counters are collected → done. By `sgd`
 //! parameters are certified after 1, 2, 4, 8 … epochs, while workers step on. A worker that is lost is dropped at any stage; by `newton` the others
 //! then begin again at the newest parameters, for their sum has changed. A worker that joins gets the rows of those that were dropped, or a part of
-//! each share, while the others step on; then all begin again with it, by `sgd` at the mean of the parameters.
+//! each share, while the others step on; then all begin again with it, by `sgd` at the mean of the parameters. Where all workers say that they wait for
+//! each other, those that see the end are certified, or all begin again; after [`VAIN_MAX`] times without progress the run ends (`Stuck`).
 
 mod joining;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,6 +26,9 @@ use joining::count;
 
 /// The cause of a loss where nobody knows more.
 pub(super) const SILENT: &str = "nothing is heard from it any more";
+
+/// So often are workers that wait for each other told to begin again.
+const VAIN_MAX: u32 = 3;
 
 /// Parameters beyond this may overflow where they are squared.
 const OVERFLOW: f64 = 1e100;
@@ -42,6 +48,8 @@ pub(super) enum Fault {
     Protocol {
         worker: usize,
     },
+    /// The workers wait for each other's statistics, again and again.
+    Stuck,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +98,8 @@ struct Member {
     end: Option<End>,
     epochs: u64,
     is_last: bool,
+    /// Nothing of others comes to it, and it has not ended.
+    waits: bool,
     theta: Option<Vec<f64>>,
     sums: Option<Vec<f64>>,
     is_final: bool,
@@ -113,6 +123,8 @@ pub(super) struct Judge {
     steps: u64,
     /// Newton steps before this epoch.
     steps_before: u64,
+    /// Epochs since the last step that began because all waited.
+    vain: u32,
     totals: Totals,
     certified: Option<Certified>,
     /// Loss and gradient's norm as they come: iteration, loss, norm.
@@ -153,6 +165,7 @@ impl Judge {
             disagreement: 0.0,
             steps: 0,
             steps_before: 0,
+            vain: 0,
             totals: Totals::default(),
             certified: None,
             news: Vec::new(),
@@ -267,6 +280,9 @@ impl Judge {
         } else {
             self.go_on();
         }
+        if self.fault.is_none() {
+            self.drop_accused();
+        }
     }
 
     fn begin(&mut self) {
@@ -281,6 +297,7 @@ impl Judge {
         let epochs = epochs.unwrap_or(0);
         for member in &mut self.members {
             (member.end, member.epochs, member.is_last) = (None, epochs, false);
+            member.waits = false;
         }
         let alive = |member: &Member| member.takes_part && member.cause.is_none();
         let begin = Begin {
@@ -320,10 +337,14 @@ impl Judge {
                 if epoch != self.epoch || theta.len() != parameters || !finite(&theta) {
                     return;
                 }
-                member.end = end;
+                (member.end, member.waits) = (end, false);
                 let steps = self.steps_before + steps;
                 if steps > self.steps || end.is_some() {
                     self.theta = theta;
+                }
+                // The first step of an epoch may be made by one that hears all, where others do not.
+                if steps > self.steps_before + 1 {
+                    self.vain = 0;
                 }
                 if steps > self.steps {
                     self.steps = steps;
@@ -371,6 +392,13 @@ impl Judge {
                 }
             }
             Answer::Failed { why } => return self.drop_worker(worker, why),
+            Answer::Waits { epoch } => {
+                if epoch == self.epoch && self.stage == Stage::Iterating {
+                    member.waits = true;
+                    self.unblock();
+                }
+                return;
+            }
         }
         self.go_on();
     }
@@ -384,12 +412,39 @@ impl Judge {
         if !accusers.contains(&by) {
             accusers.push(by);
         }
-        let accusers = accusers.clone();
-        let standing = accusers.iter().filter(|by| self.is_alive(**by)).count();
-        let others = self.alive().count() - 1;
-        if 2 * standing > others {
+        self.drop_accused();
+    }
+
+    /// Where all wait, nobody makes what they wait for: those that see the end are certified, or all begin again.
+    fn unblock(&mut self) {
+        if self
+            .alive()
+            .any(|(_, member)| member.end.is_none() && !member.waits)
+        {
+            return;
+        }
+        if self.alive().any(|(_, member)| member.end.is_some()) {
+            return self.collect();
+        }
+        self.vain += 1;
+        if self.vain > VAIN_MAX {
+            self.fault = Some(Fault::Stuck);
+        } else {
+            self.begin();
+        }
+    }
+
+    /// Drops a worker that enough accuse; asked again after each drop, as then fewer are enough.
+    fn drop_accused(&mut self) {
+        let others = self.alive().count().saturating_sub(1);
+        let is_accused = |(_, member): &(usize, &Member)| {
+            let accusers = member.accusers.iter();
+            2 * accusers.filter(|by| self.is_alive(**by)).count() > others
+        };
+        let accused = self.alive().find(is_accused).map(|(worker, _)| worker);
+        if let Some(worker) = accused {
             self.drop_worker(
-                suspect,
+                worker,
                 "its peers refuse its numbers as implausible".to_owned(),
             );
         }
@@ -490,7 +545,12 @@ impl Judge {
         let all: Vec<&[f64]> = found.iter().map(Vec::as_slice).collect();
         self.disagreement = disagreement(&all);
         self.theta = match self.config.method {
-            Method::Newton => found[0].clone(),
+            Method::Newton => {
+                // One that has not seen the end would go on to another point.
+                let ended = self.alive().filter(|(_, member)| member.end.is_some());
+                let ended = ended.filter_map(|(_, member)| usable(member)).next();
+                ended.unwrap_or_else(|| found[0].clone())
+            }
             Method::Sgd => self.mean(),
         };
         if !is_end && self.is_joiner_ready() {

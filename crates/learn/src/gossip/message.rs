@@ -158,6 +158,10 @@ pub(super) enum Answer {
     Failed {
         why: String,
     },
+    /// Statistics of others have been missing for long.
+    Waits {
+        epoch: u32,
+    },
 }
 
 /// Between workers.
@@ -170,11 +174,39 @@ pub(super) enum PeerMessage {
         values: Vec<f64>,
     },
     /// The sender lacks the receiver's statistic of this version.
-    Ask { epoch: u32, version: u64 },
+    Ask {
+        epoch: u32,
+        version: u64,
+    },
     /// Parameters of SGD, to be averaged with the receiver's.
-    Push { number: u64, theta: Vec<f64> },
+    Push {
+        number: u64,
+        theta: Vec<f64>,
+    },
     /// The receiver's parameters before it averaged.
-    Pull { number: u64, theta: Vec<f64> },
+    Pull {
+        number: u64,
+        theta: Vec<f64>,
+    },
+    Mass(Mass),
+    /// The sum of all statistics of this version (push-sum).
+    Sum {
+        epoch: u32,
+        version: u64,
+        values: Vec<f64>,
+    },
+}
+
+/// All the mass of this version that the sender has ever given to the receiver (push-sum).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Mass {
+    pub(super) epoch: u32,
+    pub(super) version: u64,
+    /// Of the sender's messages of this version to the receiver, from 1.
+    pub(super) number: u64,
+    /// It answers the receiver's; else the receiver is to answer.
+    pub(super) is_answer: bool,
+    pub(super) given: Vec<f64>,
 }
 
 /// A message as bytes.

@@ -14,6 +14,7 @@ use super::judge::{Fault, Judge, SILENT, Stage};
 use super::message::{BULK, CONTROL, Order, Setup, encode};
 use super::serve::node;
 use super::table::Plausible;
+use super::worker::period;
 
 /// Bytes of rows in one message: large enough to be cheap, small against any budget.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -67,6 +68,11 @@ pub enum RunError {
         /// Its name.
         worker: String,
     },
+    /// The workers wait for each other's statistics, and none comes.
+    #[error(
+        "the workers wait for each other's numbers and get none; can each of their hosts reach every other?"
+    )]
+    Stuck,
     /// The user wanted it to end.
     #[error("interrupted")]
     Interrupted,
@@ -109,7 +115,9 @@ pub fn run<L: Link>(
     if workers > rows {
         return Err(RunError::MoreWorkersThanRows { workers, rows });
     }
-    let setup = setup(problem, config, mode, workers);
+    // Seeded apart from all else, for whoever guesses the seed may not connect.
+    let token = fastrand::u64(..);
+    let setup = setup(problem, config, mode, workers, token);
     let mut driver = Driver {
         judge: judge(problem, &setup),
         began: Instant::now(),
@@ -186,7 +194,14 @@ pub(super) fn deal<E>(
     Ok(())
 }
 
-pub(super) fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers: usize) -> Setup {
+/// What all workers are told first. `token`: what their connections of TCP begin with.
+pub(super) fn setup(
+    problem: &Problem,
+    config: &LearnConfig,
+    mode: Mode,
+    workers: usize,
+    token: u64,
+) -> Setup {
     let share = &problem.share;
     let (mut x_max, mut squares) = (1.0_f64, 0.0);
     for row in 0..share.rows() {
@@ -197,14 +212,18 @@ pub(super) fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers
     }
     let mean_square = 1.0 + squares / share.rows() as f64;
     let shape = share.shape();
+    let ranges = problem.ranges(workers);
+    let rows: Vec<u64> = ranges.iter().map(|rows| rows.len() as u64).collect();
+    let mut config = *config;
+    config.average = config.average.resolved(workers);
+    if config.sgd.period == 0 {
+        let most = rows.iter().max().copied().unwrap_or(0) as usize;
+        config.sgd.period = period(share, config.sgd.batch, most);
+    }
     Setup {
-        config: *config,
+        config,
         mode,
-        rows: problem
-            .ranges(workers)
-            .iter()
-            .map(|rows| rows.len() as u64)
-            .collect(),
+        rows,
         width: shape.width,
         outputs: shape.outputs,
         empty: share.features.empty_like(),
@@ -214,8 +233,7 @@ pub(super) fn setup(problem: &Problem, config: &LearnConfig, mode: Mode, workers
             .unwrap_or_else(|| rate_of(share.curvature(), mean_square)),
         x_max,
         y_max: share.targets.iter().fold(1.0, |most, y| y.abs().max(most)),
-        // Seeded apart from all else, for whoever guesses the seed may not connect.
-        token: fastrand::u64(..),
+        token,
     }
 }
 
@@ -441,6 +459,7 @@ fn explain<L: Link>(endpoint: &Endpoint<L>, fault: Fault) -> RunError {
         Fault::Protocol { worker } => RunError::Protocol {
             worker: name(worker),
         },
+        Fault::Stuck => RunError::Stuck,
     }
 }
 

@@ -1,13 +1,13 @@
 //! A worker with an endpoint and a clock.
 //!
 //! One visible loop: poll, send waiting messages, one step of work. While it computes long, the endpoint's progress assistant answers the others. Steps
-//! of SGD may be done by a thread beside this one (`beside`), as `Division` decides.
+//! of SGD may be done by a thread beside this one (`beside`).
 
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Division, Done, Endpoint, EndpointError, Executor,
-    Handler, Link, NOW_OR_NEVER, NodeId, SendError,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    NodeId, SendError,
 };
 
 use crate::config::Mode;
@@ -27,7 +27,13 @@ const WAIT: Duration = Duration::from_millis(5);
 const REPEAT: Duration = Duration::from_millis(2);
 /// The longest such wait: the delay that the loss of a late statistic costs.
 const REPEAT_MAX: Duration = Duration::from_millis(64);
-/// The same while messages of our own wait for room.
+/// Who has waited for the others for so long, and for what may come over a slow link, tells the judge.
+const WAITS: Duration = Duration::from_secs(30);
+/// A link that is slow, for many workers of a host together.
+const SLOW_BYTES_A_SECOND: f64 = 1e6;
+/// Bytes by which the heads of messages between workers may differ.
+const HEADS_DIFFER: usize = 64;
+/// Longest wait while messages of our own wait for room, or sockets are polled.
 const CONTENDED: Duration = Duration::from_micros(200);
 /// Messages that wait for room; more stay with the thread that makes them.
 const WAITING_MOST: usize = 64;
@@ -78,8 +84,8 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         .ok_or(WorkerError::NotAWorker)?;
     let mut driver = Driver {
         worker: Worker::new(me, is_corrupt),
-        division: None,
-        beside: None,
+        beside: Beside::new(),
+        rows_beside: 0,
         computed: Duration::ZERO,
         fault: None,
         judge_lost: false,
@@ -88,6 +94,7 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
         repeat: REPEAT,
         ask_at: None,
         taken: 0,
+        waits_since: None,
     };
     let result = driver.run(endpoint);
     if let Err(error) = &result
@@ -110,10 +117,9 @@ fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), Wo
 struct Driver {
     /// One without a run, while the worker itself is lent; then it only keeps what waits to be sent.
     worker: Worker,
-    /// Since steps are done.
-    division: Option<Division>,
-    /// Started when it is first needed.
-    beside: Option<Beside>,
+    beside: Beside,
+    /// Rows that the other thread has done, before what is lent.
+    rows_beside: u64,
     /// Time spent on steps on this thread.
     computed: Duration,
     fault: Option<WorkerFault>,
@@ -126,6 +132,8 @@ struct Driver {
     ask_at: Option<Instant>,
     /// Statistics that had been taken then.
     taken: u64,
+    /// Since when others are waited for, or since the judge was told of it.
+    waits_since: Option<Instant>,
 }
 
 impl Driver {
@@ -133,21 +141,14 @@ impl Driver {
         let team = &endpoint.members()[1..];
         let is_contended = endpoint.is_oversubscribed(team);
         let is_crowded = endpoint.is_oversubscribed(&[team, team].concat());
-        let gains = !is_crowded && team.len() > 1;
+        let cores = (team.len() <= 1, is_crowded);
         let began = Instant::now();
         loop {
             let is_idle = self.poll(endpoint)? == 0;
-            if self.beside.as_ref().is_some_and(Beside::idles) {
-                self.recall();
-            }
-            let is_beside = self.divide((gains, is_crowded), began)?;
+            self.divide(cores, began)?;
             let sent = self.send(endpoint)?;
-            if is_beside {
-                match (is_idle, is_crowded) {
-                    (true, true) => std::thread::yield_now(),
-                    (true, false) => std::hint::spin_loop(),
-                    (false, _) => {}
-                }
+            if self.beside.steps.is_lent() {
+                self.beside.steps.back_off(is_idle);
                 continue;
             }
             let wait = if sent { WAIT } else { CONTENDED };
@@ -155,9 +156,8 @@ impl Driver {
             let step = self.worker.step();
             self.computed += before.elapsed();
             match step {
-                // A core is shared: the peers' next messages come from whoever waits for it.
                 Step::Again => {
-                    (self.repeat, self.ask_at) = (REPEAT, None);
+                    (self.repeat, self.ask_at, self.waits_since) = (REPEAT, None, None);
                     if is_contended {
                         // A core is shared: the peers' next messages come from whoever waits for it.
                         std::thread::yield_now();
@@ -165,9 +165,15 @@ impl Driver {
                 }
                 Step::Wait => drop(endpoint.poll_wait(self, self.patience(wait))?),
                 Step::WaitForPeers => {
+                    let since = *self.waits_since.get_or_insert_with(Instant::now);
+                    let slowest = self.worker.bytes_of_step() as f64 / SLOW_BYTES_A_SECOND;
+                    if since.elapsed() >= WAITS + Duration::from_secs_f64(slowest) {
+                        self.worker.waits();
+                        self.waits_since = None;
+                    }
                     let wait = if sent { self.until_ask() } else { CONTENDED };
                     endpoint.poll_wait(self, self.patience(wait))?;
-                    if sent && !self.has_tcp() && self.until_ask().is_zero() {
+                    if sent && self.until_ask().is_zero() {
                         self.worker.ask();
                         self.repeat = (2 * self.repeat).min(REPEAT_MAX);
                         self.ask_at = Some(Instant::now() + self.repeat);
@@ -207,64 +213,37 @@ impl Driver {
         if self.has_tcp() { CONTENDED } else { wait }
     }
 
-    /// Has the thread step that is to do it; returns whether that is the other one.
-    fn divide(
-        &mut self,
-        (gains, is_crowded): (bool, bool),
-        began: Instant,
-    ) -> Result<bool, WorkerError> {
-        let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
-        if lent.is_none() && !self.worker.steps_by_itself() {
-            if let Some(division) = &mut self.division {
-                division.pause();
-            }
-            return Ok(false);
-        }
-        let executor = self.worker.executor();
-        let division = self
-            .division
-            .get_or_insert_with(|| Division::new(executor, gains));
-        let rows = lent.map_or_else(|| self.worker.rows_done(), Beside::rows_done);
-        let is_beside = division.is_beside(Done {
-            now_ns: began.elapsed().as_nanos() as u64,
-            work: rows as f64,
-            computed_ns: self.computed.as_nanos() as u64,
-        });
-        match (is_beside, lent.is_some()) {
-            (true, false) => {
-                let beside = match &mut self.beside {
-                    Some(beside) => beside,
-                    none => match Beside::start(is_crowded) {
-                        Ok(started) => none.insert(started),
-                        // Nobody asked for it.
-                        Err(_) if executor == Executor::Adaptive => {
-                            *division = Division::new(Executor::RunToCompletion, false);
-                            return Ok(false);
-                        }
-                        Err(error) => return Err(WorkerError::Thread(error)),
-                    },
-                };
-                let mut worker = self.worker.replaced();
-                std::mem::swap(self.worker.out(), worker.out()); // what waits to be sent stays
-                beside.lend(worker);
-            }
-            (false, true) => self.recall(),
-            _ => {}
-        }
-        Ok(is_beside)
+    /// Has the thread step that is to do it.
+    fn divide(&mut self, cores: (bool, bool), began: Instant) -> Result<(), WorkerError> {
+        let worker = &mut self.worker;
+        let executor = worker.executor();
+        let now_ns = began.elapsed().as_nanos() as u64;
+        let done = (worker.rows_done() as f64, self.computed.as_nanos() as u64);
+        let here = worker.steps_by_itself().then_some(done);
+        let lend = || {
+            let mut lent = worker.replaced();
+            std::mem::swap(worker.out(), lent.out()); // what waits to be sent stays
+            Some(lent)
+        };
+        let returned = (self.beside.steps).divide(executor, cores, now_ns, here, lend);
+        self.take_back(returned.map_err(WorkerError::Thread)?);
+        Ok(())
     }
 
     /// Takes the worker back, if it is lent.
     fn recall(&mut self) {
-        let Some(beside) = &mut self.beside else {
+        let returned = self.beside.steps.recall();
+        self.take_back(returned);
+    }
+
+    fn take_back(&mut self, returned: Option<(Worker, f64)>) {
+        let Some((mut worker, rows)) = returned else {
             return;
         };
-        let Some(mut worker) = beside.recall() else {
-            return;
-        };
+        self.rows_beside += rows as u64;
         // In the order in which they were made.
         let mut out = std::mem::take(self.worker.out());
-        out.extend(beside.leaving());
+        out.extend(self.beside.leaving());
         out.append(worker.out());
         *worker.out() = out;
         self.worker = worker;
@@ -272,15 +251,13 @@ impl Driver {
 
     /// Takes what a peer has sent, where the worker is. `is_kept`: it is not lost.
     fn take_of_peer(&mut self, from: usize, bytes: &[u8], is_kept: bool) {
-        match &mut self.beside {
-            Some(beside) if beside.is_lent() => {
-                if !beside.give(from, bytes) && is_kept {
-                    self.recall();
-                    self.worker.peer(from, bytes);
-                }
+        if self.beside.steps.is_lent() {
+            if self.beside.give(from, bytes) || !is_kept {
+                return;
             }
-            _ => self.worker.peer(from, bytes),
+            self.recall();
         }
+        self.worker.peer(from, bytes);
     }
 
     /// Returns how much happened; 0: nothing.
@@ -319,8 +296,7 @@ impl Driver {
             let link = endpoint.counters().link.sent_bytes;
             let tcp = self.tcp.as_ref().map_or(0, Tcp::sent_bytes);
             let before = self.began_at.unwrap_or(link);
-            let rows = self.beside.as_ref().map_or(0, Beside::rows);
-            self.worker.finish(link - before + tcp, rows);
+            self.worker.finish(link - before + tcp, self.rows_beside);
         }
         if self.worker.mode() == Some(Mode::Tcp) && self.tcp.is_none() {
             self.listen()?;
@@ -342,9 +318,9 @@ impl Driver {
 
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
-        if let Some(beside) = self.beside.as_ref().filter(|beside| beside.is_lent()) {
+        if self.beside.steps.is_lent() {
             let room = WAITING_MOST.saturating_sub(self.worker.out().len());
-            self.worker.out().extend(beside.leaving().take(room));
+            self.worker.out().extend(self.beside.leaving().take(room));
         }
         if self.worker.out().is_empty() {
             return Ok(true);
@@ -359,7 +335,8 @@ impl Driver {
                     tcp.send(worker, &out.bytes);
                     Ok(())
                 }
-                To::Worker(worker) if out.bytes.len() <= capacity => {
+                // All messages of one size go the same way, whatever their heads.
+                To::Worker(worker) if out.bytes.len() + HEADS_DIFFER <= capacity => {
                     let datagram = Datagram {
                         channel_id: PEERS_ID,
                         key: out.key,

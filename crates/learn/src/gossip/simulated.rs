@@ -32,7 +32,7 @@ pub struct Judge(judge::Judge);
 impl Judge {
     /// Begins a run; returns what the workers are to be sent first.
     pub fn new(problem: &Problem, config: &LearnConfig, workers: usize) -> (Self, Vec<Message>) {
-        let setup = setup(problem, config, Mode::Gossip, workers);
+        let setup = setup(problem, config, Mode::Gossip, workers, config.seed);
         let judge = run::judge(problem, &setup);
         let shares = problem.ranges(workers).into_iter();
         let shares = shares.map(|rows| vec![rows]).enumerate().collect();

@@ -30,10 +30,15 @@ impl Plausible {
         let Some(&rows) = self.rows.get(from) else {
             return false;
         };
-        let rows = rows as f64;
-        if values.len() != self.shape.statistic(hessian) || !finite(values) || values[0] != rows {
-            return false;
-        }
+        values.len() == self.shape.statistic(hessian)
+            && finite(values)
+            && values[0] == rows as f64
+            && self.sums(values, hessian)
+    }
+
+    /// Whether these can be sums over as many rows as they say, or over parts of rows.
+    pub(super) fn sums(&self, values: &[f64], hessian: bool) -> bool {
+        let rows = values[0];
         (0..self.shape.outputs).all(|output| {
             let (loss, gradient, triangle) = self.shape.parts(values, hessian, output);
             loss >= 0.0 && self.gradient(rows, loss, gradient) && self.triangle(rows, triangle)
@@ -103,6 +108,11 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Numbers of a statistic.
+    pub(super) fn statistic(&self) -> usize {
+        self.plausible.shape.statistic(true)
+    }
+
     pub(super) fn new(plausible: Plausible) -> Self {
         let workers = plausible.rows.len();
         Self {

@@ -16,7 +16,8 @@ const QUEUE_FRAMES: usize = 4;
 const READ_BYTES: usize = 64 << 10;
 /// Token and number.
 const HELLO_BYTES: usize = 10;
-/// Connections beyond the workers' own that are open at a time; those of strangers are closed once they say something false.
+/// Connections beyond the workers' own that are open at a time; those of others are closed once they say something false, or, the oldest first, where
+/// there is no place for another.
 const STRANGERS_MAX: usize = 16;
 
 /// Why sockets cannot be used.
@@ -165,10 +166,17 @@ impl Tcp {
         if known.count() + 1 >= self.workers {
             return Ok(()); // all are here; asking the kernel each time would only cost
         }
-        while self.incoming.len() < self.workers + STRANGERS_MAX {
+        // No more at a time: a worker's words are read before strangers come in its place.
+        for _ in 0..STRANGERS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
+                    if self.incoming.len() >= self.workers + STRANGERS_MAX
+                        && let Some(oldest) =
+                            self.incoming.iter().position(|one| one.from.is_none())
+                    {
+                        self.incoming.remove(oldest);
+                    }
                     self.incoming.push(Incoming {
                         stream,
                         from: None,
@@ -241,6 +249,7 @@ impl Incoming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     fn pair() -> (Tcp, Tcp) {
         let mut a = Tcp::listen(0, 2, 77).unwrap();
@@ -270,6 +279,32 @@ mod tests {
         }
         assert_eq!(come, [b"first".to_vec(), long]);
         assert!(a.sent_bytes() > 3_000_000);
+    }
+
+    /// Strangers that say nothing do not keep the workers out.
+    #[test]
+    fn silent_strangers_make_place() {
+        let (mut a, mut b) = (
+            Tcp::listen(0, 2, 77).unwrap(),
+            Tcp::listen(1, 2, 77).unwrap(),
+        );
+        let stranger = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
+        let strangers: Vec<TcpStream> = (0..2 + STRANGERS_MAX).map(stranger).collect();
+        while b.incoming.len() < strangers.len() {
+            b.poll(&mut |_, _| panic!("a stranger's words")).unwrap();
+        }
+        a.connect(&[0, b.port()]).unwrap();
+        a.send(1, b"here");
+        let began = Instant::now();
+        let mut has_come = false;
+        while !has_come {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is kept out");
+            a.poll(&mut |_, _| panic!("nothing was sent there"))
+                .unwrap();
+            b.poll(&mut |from, frame| has_come |= from == 0 && frame == b"here")
+                .unwrap();
+        }
+        assert_eq!(b.incoming.len(), strangers.len());
     }
 
     /// Strangers without the token are closed, and what they say goes nowhere.

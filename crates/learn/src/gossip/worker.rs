@@ -2,8 +2,8 @@
 //!
 //! Driven by `serve`. Phases: rows arrive → the judge orders to begin → steps until the method ends → answers until it may leave.
 //!
-//! Invariant (`newton`): a worker takes a step only from the sum of all statistics of one version, so all workers of an epoch have the same parameters
-//! at the same version.
+//! Invariant (`newton`): a worker takes a step only from the sum of all statistics of one version, which has the same bits everywhere. So all workers of an
+//! epoch have the same parameters at the same version.
 
 mod newton;
 mod reduce;
@@ -20,10 +20,12 @@ use crate::objective::Share;
 use crate::sgd::Sgd;
 
 use super::exchange::Exchange;
-use super::message::{Answer, Begin, Order, PeerMessage, Setup, encode};
-use super::table::{Plausible, Table};
+use super::message::{Answer, Begin, Mass, Order, PeerMessage, Setup, encode};
+use super::table::Plausible;
+use newton::Averages;
 
 pub(super) use reduce::{Reduced, Reducing};
+pub(super) use sgd::period;
 
 /// Why a worker ends without the judge's order to leave.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -113,7 +115,7 @@ pub(super) struct Worker {
     setup: Option<Box<Setup>>,
     share: Option<Share>,
     state: State,
-    table: Option<Table>,
+    averages: Option<Averages>,
     exchange: Exchange,
     /// Peers that may be chosen.
     peers: Vec<usize>,
@@ -137,7 +139,7 @@ impl Worker {
             setup: None,
             share: None,
             state: State::None,
-            table: None,
+            averages: None,
             exchange: Exchange::default(),
             peers: Vec::new(),
             ports: None,
@@ -266,6 +268,10 @@ impl Worker {
             PeerMessage::Push { .. } => 2,
             PeerMessage::Pull { .. } => 3,
             PeerMessage::Ask { .. } => 4,
+            PeerMessage::Mass(mass) => {
+                5 + 2 * u32::from(mass.is_answer) + (mass.version % 2) as u32
+            }
+            PeerMessage::Sum { version, .. } => 9 + (version % 2) as u32,
         };
         self.out.push_back(Out {
             to: To::Worker(to),
@@ -344,13 +350,15 @@ impl Worker {
             .filter(|worker| *worker != self.me)
             .collect();
         self.accused = vec![false; setup.rows.len()];
-        self.table = Some(Table::new(Plausible {
+        let plausible = Plausible {
             shape: setup.shape(),
             kind: setup.config.kind,
             rows: setup.rows.clone(),
             x_max: setup.x_max,
             y_max: setup.y_max,
-        }));
+        };
+        let average = setup.config.average;
+        self.averages = Some(Averages::new(average, self.me, plausible));
         self.share = Some(Share {
             kind: setup.config.kind,
             outputs: setup.outputs,
@@ -384,8 +392,8 @@ impl Worker {
 
     /// Begins, or begins again. The workers' rows may have changed: the last ones of a share go to a worker that has joined.
     fn begin(&mut self, begin: Begin) {
-        let (Some(setup), Some(share), Some(table)) =
-            (&mut self.setup, &mut self.share, &mut self.table)
+        let (Some(setup), Some(share), Some(averages)) =
+            (&mut self.setup, &mut self.share, &mut self.averages)
         else {
             return;
         };
@@ -396,7 +404,7 @@ impl Worker {
             .collect();
         self.accused.resize(begin.rows.len(), false);
         share.truncate(begin.rows[self.me] as usize);
-        table.reset(&begin.alive, &begin.rows);
+        averages.reset(&begin.alive, &begin.rows);
         setup.rows = begin.rows;
         let (config, shape) = (setup.config, setup.shape());
         match config.method {
@@ -448,16 +456,22 @@ impl Worker {
         }
         match PeerMessage::parse(bytes) {
             None => self.refuse(from),
+            Some(
+                PeerMessage::Statistic { epoch, .. }
+                | PeerMessage::Mass(Mass { epoch, .. })
+                | PeerMessage::Sum { epoch, .. },
+            ) if self.is_ahead(epoch) => self.keep_early(from, bytes),
             Some(PeerMessage::Statistic {
                 epoch,
                 version,
                 values,
-            }) => {
-                if matches!(self.state, State::Newton { epoch: own, .. } if epoch > own) {
-                    return self.keep_early(from, bytes);
-                }
-                self.statistic(from, epoch, version, values);
-            }
+            }) => self.statistic(from, epoch, version, values),
+            Some(PeerMessage::Mass(mass)) => self.mass(from, &mass),
+            Some(PeerMessage::Sum {
+                epoch,
+                version,
+                values,
+            }) => self.sum(from, epoch, version, values),
             Some(PeerMessage::Ask { epoch, version }) => self.asked(from, epoch, version),
             Some(PeerMessage::Push { number, theta }) => self.pushed(from, number, &theta),
             Some(PeerMessage::Pull { number, theta }) => self.pulled(from, number, &theta),
@@ -500,7 +514,9 @@ impl Worker {
 
 fn corrupt(message: &mut PeerMessage) {
     match message {
-        PeerMessage::Statistic { values, .. } => values.iter_mut().for_each(|value| *value *= -1e6),
+        PeerMessage::Statistic { values, .. }
+        | PeerMessage::Mass(Mass { given: values, .. })
+        | PeerMessage::Sum { values, .. } => values.iter_mut().for_each(|value| *value *= -1e6),
         PeerMessage::Ask { .. } => {}
         PeerMessage::Push { theta, .. } | PeerMessage::Pull { theta, .. } => theta.fill(f64::NAN),
     }

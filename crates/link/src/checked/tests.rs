@@ -1,5 +1,5 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::each;

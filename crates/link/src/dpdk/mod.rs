@@ -448,6 +448,9 @@ impl Link for Dpdk {
         }
     }
 
+    #[inline]
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         let stats = self.port.stats();
         let lost = stats.missed + stats.receive_errors + stats.no_mbuf + stats.transmit_errors;

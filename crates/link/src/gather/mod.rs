@@ -86,6 +86,8 @@ pub(crate) trait Outlet {
     fn judge(&mut self, error: &io::Error) -> Verdict;
     /// The kernel took datagrams.
     fn taken(&mut self) {}
+    /// The kernel took fewer sends than it was given: an error that it did not tell may wait at the socket.
+    fn cut_short(&mut self) {}
 }
 
 /// A datagram in the arena.
@@ -346,6 +348,9 @@ impl<O: Outlet> Gather<O> {
                         }
                     });
                     sends.map(|sends| {
+                        if sends < self.groups.len() {
+                            self.outlet.cut_short();
+                        }
                         let sent = self.groups[..sends].iter();
                         sent.map(|group| group.datagrams).sum()
                     })

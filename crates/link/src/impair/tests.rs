@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::each;
+use crate::{Capacity, Frame};
 
 /// A link that receives the numbers 0, 1, 2 … as frames of 100 bytes, as fast as it is polled.
 struct Numbers(u64);
@@ -63,6 +63,8 @@ impl Link for Numbers {
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         Ok(false)
     }
+
+    fn note_time(&mut self, _: u64) {}
 
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()

@@ -446,6 +446,9 @@ impl Link for Packet {
         }
     }
 
+    #[inline]
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         let drops = sys::take_drops(self.socket.as_fd()).unwrap_or(0);
         self.ring_drops

@@ -27,7 +27,7 @@ use crate::{Frame, Link, LinkAddr, LinkError, Rings, each};
 /// Name of a process that is a relay, as the kernel shows it.
 pub const PROCESS_NAME: &str = "tsumuji-relay";
 
-/// Frames taken from one side in a turn.
+/// Frames taken from one side in a poll.
 const BURST_FRAMES: usize = 64;
 /// Frames of the largest size that a ring between relay and process holds.
 const RING_FRAMES: usize = 512;
@@ -176,7 +176,7 @@ impl<D: Ethernet> Relay<D> {
     }
 
     /// Passes on what there is, some frames each way. Returns their number.
-    pub fn turn(&mut self) -> Result<usize, LinkError> {
+    pub fn poll_once(&mut self) -> Result<usize, LinkError> {
         let frames = self.inward()? + self.outward()?;
         if frames > 0 {
             self.shm.flush()?;

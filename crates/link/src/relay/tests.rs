@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use super::*;
+use crate::capture::Capture;
+use crate::checked::Checked;
 use crate::ether::{announcement, write_header};
-use crate::{Capacity, LinkCaps, LinkCounters, Receiver, conformance};
+use crate::impair::{Impair, ImpairConfig};
+use crate::{Capacity, LinkCaps, LinkCounters, Receiver, conformance, pass_on};
 
 const FRAME_BYTES: usize = 1498;
 /// Frames in the receive ring of a device.
@@ -107,6 +110,8 @@ impl Link for Station {
         Ok(false)
     }
 
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()
     }
@@ -151,11 +156,11 @@ impl Served {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                if relay.turn().unwrap() == 0 {
+                if relay.poll_once().unwrap() == 0 {
                     relay.wait(Duration::from_millis(1)).unwrap();
                 }
             }
-            while relay.turn().unwrap() > 0 {} // what the link has just sent
+            while relay.poll_once().unwrap() > 0 {} // what the link has just sent
         });
         Self {
             link,
@@ -174,49 +179,7 @@ impl Drop for Served {
 }
 
 impl Link for Served {
-    fn caps(&self) -> LinkCaps {
-        self.link.caps()
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.link.local_addr()
-    }
-
-    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-        self.link.capacity(to)
-    }
-
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
-        self.link.send(to, frames)
-    }
-
-    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        self.link.receive(max, receiver)
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.fd()
-    }
-
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.link.arm_fd()
-    }
-
-    fn counters(&self) -> LinkCounters {
-        self.link.counters()
-    }
+    pass_on!((link): caps local_addr capacity send receive flush wait fd arm_fd note_time counters);
 }
 
 fn make(count: usize) -> Vec<Served> {
@@ -246,8 +209,8 @@ fn relay() -> (Relay<Station>, [Relayed; 2]) {
 
 /// Passes on all that there is.
 fn settle(relay: &mut Relay<Station>) -> usize {
-    let turns = std::iter::repeat_with(|| relay.turn().unwrap());
-    turns.take_while(|frames| *frames > 0).sum()
+    let polls = std::iter::repeat_with(|| relay.poll_once().unwrap());
+    polls.take_while(|frames| *frames > 0).sum()
 }
 
 fn ethernet(to: MacAddr, from: MacAddr, content: &[u8]) -> Vec<u8> {
@@ -271,20 +234,20 @@ fn frames_find_their_slots() {
     let (mut relay, mut links) = relay();
     let own = mac(0);
     let [first, second, third] = [0, 1, 2].map(|slot| own.of_slot(slot).unwrap());
-    let stranger = mac(9);
-    let mut of_another = ethernet(first, stranger, b"x");
+    let unknown = mac(9);
+    let mut of_another = ethernet(first, unknown, b"x");
     of_another[12] = 8;
     for frame in [
-        ethernet(first, stranger, b"one"),
-        ethernet(second, stranger, b"two"),
-        ethernet(MacAddr::BROADCAST, stranger, b"all"),
-        ethernet(third, stranger, b"nobody"),
-        ethernet(own.of_slot(3).unwrap(), stranger, b"no slot"),
+        ethernet(first, unknown, b"one"),
+        ethernet(second, unknown, b"two"),
+        ethernet(MacAddr::BROADCAST, unknown, b"all"),
+        ethernet(third, unknown, b"nobody"),
+        ethernet(own.of_slot(3).unwrap(), unknown, b"no slot"),
         ethernet(second, first, b"by a loop"),
         of_another,
         vec![1, 2, 3],
         vec![],
-        ethernet(first, stranger, &[7; 2000]),
+        ethernet(first, unknown, &[7; 2000]),
     ] {
         relay.device().arrive(&frame);
     }
@@ -309,7 +272,7 @@ fn forged_frames_stay() {
     of_another[12] = 8;
     for frame in [
         ethernet(mac(9), second, b"as its neighbour"),
-        ethernet(mac(9), mac(7), b"as a stranger"),
+        ethernet(mac(9), mac(7), b"as an unknown"),
         ethernet(second, own, b"to its neighbour"),
         ethernet(MacAddr([1, 0, 0, 0, 0, 1]), own, b"to a group"),
         of_another,
@@ -392,4 +355,29 @@ fn the_end_of_a_relay_is_told() {
     assert!(sleeper.wait(Duration::from_secs(60)).is_err());
     assert!(Relay::new(Station::segment(1).remove(0), 0).is_err());
     assert!(Relay::new(Station::segment(1).remove(0), 65).is_err());
+}
+
+/// A process learns that its relay has ended, also if it never waits and its link is wrapped.
+fn is_told_through<L: Link>(wrap: impl FnOnce(Relayed) -> L) {
+    let (relay, [link, _]) = relay();
+    let mut link = wrap(link);
+    link.note_time(1_000_000_000);
+    assert_eq!(link.receive(64, &mut each(|_, _| {})).unwrap(), 0);
+    drop(relay);
+    link.note_time(2_000_000_000);
+    let failed = link.receive(64, &mut each(|_, _| {}));
+    assert!(failed.unwrap_err().to_string().contains("relay has ended"));
+}
+
+/// Wrappers pass the time on.
+#[test]
+fn the_end_of_a_relay_is_told_through_wrappers() {
+    let held = ImpairConfig {
+        delay: Duration::from_millis(1),
+        ..ImpairConfig::default()
+    };
+    is_told_through(Checked::new);
+    is_told_through(|link| Capture::new(link, std::io::sink()));
+    is_told_through(|link| Impair::new(link, ImpairConfig::default()).unwrap());
+    is_told_through(|link| Impair::new(link, held).unwrap());
 }

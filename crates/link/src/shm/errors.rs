@@ -52,11 +52,17 @@ pub enum ShmAttachError {
         reason: &'static str,
     },
     /// No such node in the job.
-    #[error("node {node} does not exist in a job of {nodes} nodes (0 to {last})", last = nodes - 1)]
+    #[error("node {node} does not exist in a job of at most {nodes} nodes (0 to {last})", last = nodes - 1)]
     NoSuchNode {
         /// The index asked for.
         node: u16,
-        /// Nodes in the job.
+        /// Nodes that the job can have.
+        nodes: usize,
+    },
+    /// Live processes hold all indices that those who join may take.
+    #[error("all of this job's {nodes} nodes are taken by living processes; end one first")]
+    Full {
+        /// Nodes that the job can have.
         nodes: usize,
     },
     /// A live process holds the index.
@@ -67,9 +73,9 @@ pub enum ShmAttachError {
         /// The index asked for.
         node: u16,
     },
-    /// The job has no generation left: it was attached to too often.
+    /// The job has no generation left: it was made with a small limit of file sizes, or a process wrote garbage.
     #[error(
-        "this job's {generations} generations are used up (each attach takes one); start the job anew, or with more generations"
+        "this job's {generations} generations are used up (each attach takes one); start the job anew, with `ulimit -f unlimited`"
     )]
     NoGenerationsLeft {
         /// The job's limit.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::sys::{Map, WriteWord};
-use super::tests::{receive, send, small};
+use super::tests::{attach_again, receive, send, small};
 use super::*;
 use crate::each;
 
@@ -61,14 +61,7 @@ fn garbage_in_a_region_harms_nobody_else() {
         assert!(receive(&mut a).contains(&b"still here".to_vec()), "{seed}");
         // A mapping keeps the lock.
         drop((bad, region));
-        // A child that another test forks keeps it, too, until it executes another program.
-        let begun = std::time::Instant::now();
-        let mut reborn = loop {
-            match Shm::attach(&job, 2) {
-                Ok(reborn) => break reborn,
-                Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
-            }
-        };
+        let mut reborn = attach_again(&job, 2);
         assert!(send(&mut reborn, LinkAddr::Local(0), b"reborn"));
         assert!(receive(&mut a).contains(&b"reborn".to_vec()), "{seed}");
         assert!(send(&mut a, LinkAddr::Local(2), b"welcome"));

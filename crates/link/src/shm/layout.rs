@@ -1,25 +1,29 @@
 //! Layout of the job's memory.
 //!
 //! ```text
-//! head     magic, sizes | next generation | changes | directory: node → generation     mapped by all, writable
+//! head     magic, sizes | next generation | changes, nodes seen | directory: node → generation     mapped by all, writable
 //! bells    64 bytes a node                                                 mapped by all, writable
-//! generation 1   identity | broadcast counters | starts | heads | rings | broadcast ring
+//! generation 1   identity | broadcast counters | starts and heads | broadcast ring | rings
 //! generation 2   …                                           writable by the process that has it, read-only for all others
 //! ```
+//!
+//! The file is sparse, and almost as long as offsets go (`FILE_BYTES_MAX`): a region is never used again, and each has room for rings towards `NODES_MAX`
+//! nodes. That costs offsets alone. Memory is taken where something was written. Address space is taken by what a process maps: the head, all but the
+//! rings (the *front*) of its own generation and of each live peer's, and two rings for each live peer.
 //!
 //! Offsets alone: `segment` and `peers` make views with them.
 
 use super::errors::ShmCreateError;
 use super::ring::{LINE_BYTES, record_lines};
 
-/// Nodes of a job: the directory stays small and the regions within any address space.
-pub const NODES_MAX: usize = 1024;
+/// Nodes of a job at a time. A process maps three parts of the file for each peer, and the kernel permits it 65,530 mappings (`vm.max_map_count`).
+pub const NODES_MAX: usize = 4096;
 /// The largest frame: beyond it a ring of sane size holds too few.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// The largest ring.
 pub const RING_BYTES_MAX: usize = 1 << 30;
-/// The most generations of a job.
-pub const GENERATIONS_MAX: u64 = 1 << 20;
+/// The longest file: offsets have 63 bits. It holds about a million generations of the largest sizes, and a thousand million of the default ones.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 62;
 
 /// Memory that the rings of one node are meant to use at most, by default.
 const RINGS_BYTES_PER_NODE: usize = 16 << 20;
@@ -35,8 +39,6 @@ pub struct ShmConfig {
     pub ring_bytes: usize,
     /// Each node's broadcast ring; a power of two that holds four largest frames.
     pub broadcast_bytes: usize,
-    /// How often processes may attach in all. Costs only address space.
-    pub generations: u64,
 }
 
 impl ShmConfig {
@@ -52,7 +54,6 @@ impl ShmConfig {
             frame_bytes: (32 << 10) + 128 - 8,
             ring_bytes,
             broadcast_bytes: 512 << 10,
-            generations: (nodes as u64 * 16).max(4096),
         }
     }
 }
@@ -64,15 +65,20 @@ fn prev_power_of_two(value: usize) -> usize {
 /// Offsets of everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Nodes that the job was made for.
     pub(crate) nodes: usize,
+    /// Nodes that it can have: the first `nodes`, and those that join.
+    pub(crate) nodes_max: usize,
     pub(crate) frame_bytes: usize,
     pub(crate) ring_bytes: usize,
     pub(crate) broadcast_bytes: usize,
     pub(crate) generations: u64,
     pub(super) head_bytes: usize,
-    ring_stride_bytes: usize,
-    rings_at: usize,
+    /// A ring with its margin.
+    pub(crate) ring_stride_bytes: usize,
     broadcast_at: usize,
+    /// A generation's bytes before its rings.
+    pub(super) front_bytes: usize,
     pub(super) generation_bytes: usize,
     pub(super) total_bytes: u64,
 }
@@ -84,9 +90,11 @@ pub(super) mod head {
     pub(in crate::shm) const FRAME_BYTES: usize = 16;
     pub(in crate::shm) const RING_BYTES: usize = 24;
     pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
-    pub(in crate::shm) const GENERATIONS: usize = 40;
+    pub(in crate::shm) const NODES_MAX: usize = 40;
     pub(in crate::shm) const NEXT_GENERATION: usize = 64;
     pub(in crate::shm) const CHANGES: usize = 128;
+    /// One more than the highest node that ever attached. Beside `CHANGES`, for both are written together.
+    pub(in crate::shm) const NODES_SEEN: usize = 136;
     pub(in crate::shm) const DIRECTORY: usize = 192;
 }
 
@@ -102,12 +110,19 @@ pub(super) mod generation {
     pub(in crate::shm) const BROADCAST_TAIL: usize = 64;
     pub(in crate::shm) const BROADCAST_NEWEST: usize = 72;
     pub(in crate::shm) const BROADCAST_RESERVE: usize = 128;
-    pub(in crate::shm) const STARTS: usize = 192;
+    pub(in crate::shm) const PEERS: usize = 256;
 }
+/// A generation's lines for each peer: where that one starts as consumer, and how far that one, as producer, was read.
+const PEER_BYTES: usize = 2 * LINE_BYTES;
 
 impl Layout {
-    pub(super) fn new(nodes: usize, config: ShmConfig) -> Result<Self, ShmCreateError> {
-        if !(1..=NODES_MAX).contains(&nodes) {
+    /// For a job of `nodes` nodes that may become `nodes_max`, with as many generations as a file of `most_bytes` holds.
+    pub(super) fn new(
+        (nodes, nodes_max): (usize, usize),
+        config: ShmConfig,
+        most_bytes: u64,
+    ) -> Result<Self, ShmCreateError> {
+        if !(1..=nodes_max).contains(&nodes) || nodes_max > NODES_MAX {
             return Err(ShmCreateError::Nodes { nodes });
         }
         let size = |ok: bool, what, value, accepted| {
@@ -139,31 +154,27 @@ impl Layout {
             config.broadcast_bytes as u64,
             "a power of two, at least four times a frame and at most 1 GiB",
         )?;
-        size(
-            (nodes as u64..=GENERATIONS_MAX).contains(&config.generations),
-            "generations",
-            config.generations,
-            "at least one a node and at most 1048576",
-        )?;
         // The limits above keep all of these far below 2^63.
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
-        let head_bytes = page(head::DIRECTORY + nodes * 8) + page(nodes * LINE_BYTES);
+        let head_bytes = page(head::DIRECTORY + nodes_max * 8) + page(nodes_max * LINE_BYTES);
         let ring_stride_bytes = page(config.ring_bytes + record_bytes);
-        let rings_at = page(generation::STARTS + 2 * nodes * LINE_BYTES);
-        let broadcast_at = rings_at + nodes * ring_stride_bytes;
-        let generation_bytes = broadcast_at + page(config.broadcast_bytes);
+        let broadcast_at = page(generation::PEERS + nodes_max * PEER_BYTES);
+        let front_bytes = broadcast_at + page(config.broadcast_bytes);
+        let generation_bytes = front_bytes + nodes_max * ring_stride_bytes;
+        let generations = most_bytes.saturating_sub(head_bytes as u64) / generation_bytes as u64;
         Ok(Self {
             nodes,
+            nodes_max,
             frame_bytes,
             ring_bytes: config.ring_bytes,
             broadcast_bytes: config.broadcast_bytes,
-            generations: config.generations,
+            generations,
             head_bytes,
             ring_stride_bytes,
-            rings_at,
             broadcast_at,
+            front_bytes,
             generation_bytes,
-            total_bytes: head_bytes as u64 + config.generations * generation_bytes as u64,
+            total_bytes: head_bytes as u64 + generations * generation_bytes as u64,
         })
     }
 
@@ -181,16 +192,22 @@ impl Layout {
 
     /// In the head's map.
     pub(crate) fn bell_at(&self, node: usize) -> usize {
-        (head::DIRECTORY + self.nodes * 8).next_multiple_of(PAGE_BYTES) + node * LINE_BYTES
+        (head::DIRECTORY + self.nodes_max * 8).next_multiple_of(PAGE_BYTES) + node * LINE_BYTES
     }
 
     pub(super) fn generation_at(&self, generation: u64) -> u64 {
         self.head_bytes as u64 + (generation - 1) * self.generation_bytes as u64
     }
 
-    /// In a generation's map, as all below: where the consumers of its rings must start. One line for each consumer.
+    /// The generation's ring towards a consumer, in the file.
+    pub(super) fn ring_at(&self, generation: u64, consumer: usize) -> u64 {
+        let rings_at = self.generation_at(generation) + self.front_bytes as u64;
+        rings_at + (consumer * self.ring_stride_bytes) as u64
+    }
+
+    /// In a generation's front, as all below: where the consumers of its rings must start. One line for each consumer.
     pub(crate) fn start_at(&self, consumer: usize) -> StartAt {
-        let line = generation::STARTS + consumer * LINE_BYTES;
+        let line = generation::PEERS + consumer * PEER_BYTES;
         StartAt {
             generation: line,
             ring: line + 8,
@@ -201,20 +218,12 @@ impl Layout {
 
     /// How far the generation, as consumer, has read in each producer's ring. One line for each producer.
     pub(crate) fn consumed_at(&self, producer: usize) -> ConsumedAt {
-        let line = generation::STARTS + (self.nodes + producer) * LINE_BYTES;
+        let line = generation::PEERS + producer * PEER_BYTES + LINE_BYTES;
         ConsumedAt {
             generation: line,
             head: line + 8,
             reads: line + 16,
         }
-    }
-
-    /// The ring towards a consumer: its offset, and its bytes with the margin.
-    pub(crate) fn ring_at(&self, consumer: usize) -> (usize, usize) {
-        (
-            self.rings_at + consumer * self.ring_stride_bytes,
-            self.ring_stride_bytes,
-        )
     }
 
     /// The broadcast ring.
@@ -256,7 +265,7 @@ impl Layout {
     pub(crate) fn interesting_words_for_test(&self, reader: usize) -> Vec<usize> {
         let start = self.start_at(reader);
         let consumed = self.consumed_at(reader);
-        let (ring, _) = self.ring_at(reader);
+        let ring = self.front_bytes + reader * self.ring_stride_bytes;
         let mut words = vec![
             generation::NODE,
             generation::NUMBER,

@@ -1,8 +1,9 @@
 //! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between live processes.
 //!
-//! The launcher makes the job's memory (`ShmJob::create`) and passes the descriptor to the processes; each attaches under its node index. `layout`
-//! has the offsets, `segment` the ownership of generations, `peers` the argument why a process may die at any point, `ring` and `broadcast` the two
-//! kinds of rings, `memory` the bodies sent by reference, `doorbell` the waking, `sys` the only `unsafe` beside them.
+//! The launcher makes the job's memory (`ShmJob::create`) and passes the descriptor to the processes; each attaches under its node index, and those that
+//! join later under a free one. `layout` has the offsets, `segment` the ownership of generations, `peers` the argument why a process may die at any
+//! point, `ring` and `broadcast` the two kinds of rings, `memory` the bodies sent by reference, `doorbell` the waking, `sys` the only `unsafe` beside
+//! them.
 //!
 //! ```
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, shm::{Shm, ShmConfig, ShmJob}};
@@ -22,6 +23,8 @@ mod doorbell;
 mod errors;
 #[cfg(test)]
 mod garbage_tests;
+#[cfg(test)]
+mod generation_tests;
 mod layout;
 mod memory;
 mod peers;
@@ -35,11 +38,12 @@ mod tests;
 mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use errors::{ShmAttachError, ShmCreateError};
-pub use layout::{FRAME_BYTES_MAX, GENERATIONS_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
+pub use layout::{FRAME_BYTES_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
 pub use memory::{Identity, ProcessMemory};
 pub use probe::probe;
 pub use segment::ShmJob;
@@ -53,7 +57,7 @@ use doorbell::{Doze, Sleeper};
 use peers::Peer;
 use ring::record_lines;
 use segment::Job;
-use sys::{BellRef, BellSocket, WordsRw, WriteWord};
+use sys::{BellRef, BellSocket, Map, WordsRw, WriteWord};
 
 /// The link's name.
 const NAME: &str = "shm";
@@ -66,8 +70,11 @@ pub struct Shm {
     // Fields are dropped in this order: `_identity` first, so that nobody reads our memory any more when `peers` releases bodies sent by reference;
     // `job` last, so that all views are gone before it releases the lock on our index.
     _identity: Identity,
+    /// By index; grows as nodes join.
     peers: Vec<Peer>,
     words: WordsRw,
+    /// The front of our generation.
+    own: Arc<Map>,
     /// How many bytes of bodies each peer may send us by reference at a time.
     reference_max: WriteWord,
     /// A peer has not read all bodies that were sent to it by reference.
@@ -106,9 +113,20 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// Joins the job behind `fd` as `node`. The descriptor may be closed afterwards.
+    /// Joins the job behind `fd` as `node`, which may be one beyond those that the job was made for. The descriptor may be closed afterwards.
     pub fn attach(fd: impl AsFd, node: u16) -> Result<Self, ShmAttachError> {
-        let job = Job::claim(fd.as_fd(), node)?;
+        Self::begin(Job::claim(fd.as_fd(), node)?, node)
+    }
+
+    /// Joins the job behind `fd` as the lowest node from `first` on that no live process is. With `is_fresh` one that no process has ever been goes
+    /// first: others may know a node that has left by its place.
+    pub fn attach_free(fd: impl AsFd, first: u16, is_fresh: bool) -> Result<Self, ShmAttachError> {
+        let (job, node) = Job::claim_free(fd.as_fd(), first, is_fresh)?;
+        Self::begin(job, node)
+    }
+
+    /// Begins a generation of a node that is claimed.
+    fn begin(job: Job, node: u16) -> Result<Self, ShmAttachError> {
         let layout = job.layout;
         let socket = BellSocket::new().ok();
         let name = socket.as_ref().map_or(0, BellSocket::name);
@@ -123,7 +141,7 @@ impl Shm {
             has_referred: false,
             has_fetched: false,
             claims_seen_ms: 0,
-            peers: (0..nodes as u16)
+            peers: (0..(nodes as u16).max(node + 1))
                 .map(|peer| Peer::new(&job, &own, peer))
                 .collect(),
             words: WordsRw::new(
@@ -132,6 +150,7 @@ impl Shm {
                 layout.broadcast_words() as usize,
                 layout.broadcast_counters_at(),
             ),
+            own,
             sleeper: Sleeper::new(&bell),
             bell,
             socket,
@@ -159,7 +178,7 @@ impl Shm {
         Ok(shm)
     }
 
-    /// Nodes in the job, alive or not.
+    /// Nodes that the job was made for.
     pub fn nodes(&self) -> usize {
         self.job.layout.nodes
     }
@@ -175,7 +194,8 @@ impl Shm {
             generation,
             ..
         } = self;
-        let freed = job.free_dead_generations(*me, *generation, |node| {
+        let known = peers.len() as u16;
+        let freed = job.free_dead_generations((*me, *generation), known, |node| {
             let inbound = peers[usize::from(node)].inbound.as_ref();
             inbound.is_some_and(|inbound| inbound.is_started(*generation))
         });
@@ -225,7 +245,7 @@ impl Link for Shm {
         LinkCaps {
             name: NAME,
             frame_bytes: layout.frame_bytes,
-            // One ring for each sender, so this is the sum over all senders.
+            // One ring for each sender, so this is the sum over all senders that were expected.
             receive_frames: (per_ring - 1) as usize * (layout.nodes - 1).max(1),
             burst_frames: BURST_FRAMES,
             gathers: false,
@@ -244,10 +264,12 @@ impl Link for Shm {
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         self.notice_changes()?;
         let frames = match to {
-            LinkAddr::Local(node) if node != self.me => {
+            LinkAddr::Local(node)
+                if node != self.me && usize::from(node) < self.job.layout.nodes_max =>
+            {
+                // Nobody may have taken that place yet.
                 let peer = self.peers.get_mut(usize::from(node));
-                peer.ok_or(LinkError::NoSuchPeer { link: NAME, to })?
-                    .free_frames(self.generation)
+                peer.map_or(0, |peer| peer.free_frames(self.generation))
             }
             LinkAddr::Broadcast => BURST_FRAMES,
             _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
@@ -350,6 +372,9 @@ impl Link for Shm {
         Ok(self.armed)
     }
 
+    #[inline]
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         self.counters
     }
@@ -438,7 +463,9 @@ impl Rings for Shm {
     /// A live process of a node holds the lock on that node's byte, until the last of its mappings goes.
     fn process_at(&self, peer: LinkAddr) -> Option<u64> {
         match peer {
-            LinkAddr::Local(node) if node != self.me && usize::from(node) < self.nodes() => {
+            LinkAddr::Local(node)
+                if node != self.me && usize::from(node) < self.job.layout.nodes_max =>
+            {
                 let claimed = self.job.is_claimed(node)?;
                 Some(if claimed {
                     self.job.generation_of(node.into())

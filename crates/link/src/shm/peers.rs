@@ -27,7 +27,7 @@ use super::errors::ShmAttachError;
 use super::layout::{Layout, generation};
 use super::memory::{ProcessMemory, Referred};
 use super::ring::{Consumer, Producer};
-use super::segment::Job;
+use super::segment::{Job, Opened};
 use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WordsRo, WriteWord};
 use crate::LinkAddr;
 
@@ -73,18 +73,17 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    fn new(layout: &Layout, map: &Arc<Map>, me: usize, bell_name: u64) -> Self {
-        let word = |offset| ReadWord::new(map, offset);
-        let (ring_at, ring_bytes) = layout.ring_at(me);
+    fn new(layout: &Layout, opened: &Opened, me: usize) -> Self {
+        let word = |offset| ReadWord::new(&opened.front, offset);
         let start = layout.start_at(me);
         let taken = layout.consumed_at(me);
         Self {
             receiving: Receiving::Waiting,
             sendable: true,
-            lines: LinesRo::new(map, ring_at, ring_bytes),
+            lines: LinesRo::new(&opened.ring, 0, layout.ring_stride_bytes),
             consumer: Consumer::new(layout.ring_lines(), layout.frame_bytes, 0),
             words: WordsRo::new(
-                map,
+                &opened.front,
                 layout.broadcast_at(),
                 layout.broadcast_words() as usize,
                 layout.broadcast_counters_at(),
@@ -103,7 +102,7 @@ impl Inbound {
             memory: ProcessMemory::of(
                 [0, 8, 16].map(|at| word(generation::IDENTITY + at).load(Ordering::Relaxed)),
             ),
-            bell_name,
+            bell_name: opened.bell_name,
         }
     }
 
@@ -132,9 +131,13 @@ impl Inbound {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: LinkAddr,
+    /// The directory's entry: which generation is present.
+    pub(super) entry: ReadWord,
+    /// The one that we turned to last.
     pub(super) generation: u64,
     pub(super) inbound: Option<Inbound>,
-    pub(super) lines: LinesRw,
+    /// Our ring, mapped when the peer's first generation shows up.
+    pub(super) lines: Option<LinesRw>,
     pub(super) producer: Producer,
     pub(super) bell: BellRef,
     /// The bell's word that we rang last; 0 is the word of an awake node and never rung.
@@ -162,14 +165,14 @@ impl Peer {
         let layout = &job.layout;
         let index = usize::from(node);
         let word = |offset| WriteWord::new(own, offset);
-        let (ring_at, ring_bytes) = layout.ring_at(index);
         let start = layout.start_at(index);
         let consumed = layout.consumed_at(index);
         Self {
             addr: LinkAddr::Local(node),
+            entry: job.entry_of(index),
             generation: 0,
             inbound: None,
-            lines: LinesRw::new(own, ring_at, ring_bytes),
+            lines: None,
             producer: Producer::new(layout.ring_lines(), layout.frame_bytes),
             bell: BellRef::new(job.head(), layout.bell_at(index)),
             rung: 0,
@@ -205,10 +208,14 @@ impl Peer {
         self.inbound = None;
         self.referred.clear(); // the earlier generation is over, for the new one holds its lock
         self.generation = generation;
-        let Some((map, bell_name)) = job.open_generation(node, generation)? else {
+        let Some(opened) = job.open_generation(node, generation, me.into())? else {
             return Ok(false);
         };
-        self.inbound = Some(Inbound::new(&job.layout, &map, me.into(), bell_name));
+        if self.lines.is_none() {
+            let ring = job.map_ring(our_generation, node, true)?;
+            self.lines = Some(LinesRw::new(&ring, 0, job.layout.ring_stride_bytes));
+        }
+        self.inbound = Some(Inbound::new(&job.layout, &opened, me.into()));
         self.producer.restart();
         let (position, sequence) = broadcast.start();
         self.start_ring
@@ -249,8 +256,11 @@ impl Peer {
             let (before, unread) = self.before;
             return if before == generation { unread } else { 0 };
         }
+        let Some(lines) = &self.lines else {
+            return 0;
+        };
         let head = (self.inbound.as_ref()).and_then(|inbound| inbound.taken(our_generation));
-        self.producer.unread(&self.lines, head)
+        self.producer.unread(lines, head)
     }
 
     /// Starts to receive, if the peer has stated where. `Err`: it stated an impossible position.

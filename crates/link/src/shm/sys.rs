@@ -20,7 +20,7 @@ mod rings;
 pub(crate) use bell::{BellRef, BellSocket};
 pub(crate) use fence::{fence_before_bell, fence_others, is_fenced_by_others};
 pub(crate) use file::{
-    file_size_limit_bytes, give_back, is_byte_locked, next_data, read_word, reopen, seal_and_size,
+    file_size_limit_bytes, give_back, is_locked, next_data, read_word, reopen, seal_and_size,
     sealed_memfd, try_lock_byte,
 };
 pub use host::coarse_ms;

@@ -2,11 +2,14 @@
 //!
 //! Called by `Shm::send`, its like, and `Shm::flush`.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use super::Shm;
 use super::doorbell::{self, Ring};
 use super::memory::reference;
+use super::peers::Peer;
 use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
 use crate::{Frame, LinkAddr, LinkError};
@@ -25,26 +28,28 @@ impl Shm {
         (node, generation): (u16, Option<u64>),
         write: impl FnOnce(&mut Producer, &LinesRw, &dyn Fn() -> Option<u64>) -> Sent,
     ) -> Result<bool, LinkError> {
-        let peer = match self.peers.get_mut(usize::from(node)) {
-            Some(peer) if node != self.me => peer,
-            _ => {
+        let peer = self.peers.get_mut(usize::from(node));
+        let Some(peer) = peer.filter(|_| node != self.me) else {
+            if node == self.me || usize::from(node) >= self.job.layout.nodes_max {
                 return Err(LinkError::NoSuchPeer {
                     link: super::NAME,
                     to: LinkAddr::Local(node),
                 });
             }
+            // Nobody has taken that place yet.
+            self.counters.refused += 1;
+            return Ok(false);
         };
         if generation.is_some_and(|generation| generation != peer.generation) {
             return Ok(false);
         }
-        let Some(inbound) = peer.inbound.as_mut().filter(|inbound| inbound.sendable) else {
+        let open = peer.inbound.as_mut().filter(|inbound| inbound.sendable);
+        let (Some(inbound), Some(lines)) = (open, &peer.lines) else {
             self.counters.refused += 1;
             return Ok(false);
         };
         let generation = self.generation;
-        match write(&mut peer.producer, &peer.lines, &|| {
-            inbound.taken(generation)
-        }) {
+        match write(&mut peer.producer, lines, &|| inbound.taken(generation)) {
             Sent::Frame(bytes) => {
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += bytes as u64;
@@ -165,9 +170,22 @@ impl Shm {
                     }
                 }
             }
-            peer.producer.warm(&peer.lines);
+            if let Some(lines) = &peer.lines {
+                peer.producer.warm(lines);
+            }
         }
         self.touched.clear();
+    }
+
+    /// Takes in the nodes that joined beyond those known so far.
+    fn add_peers(&mut self) {
+        let Self {
+            job, own, peers, ..
+        } = self;
+        let known = peers.len();
+        let newest = (known..job.nodes_seen()).rfind(|node| job.generation_of(*node) != 0);
+        let nodes = newest.map_or(known, |newest| newest + 1);
+        peers.extend((known..nodes).map(|node| Peer::new(job, own, node as u16)));
     }
 
     /// Reads the directory and turns to peers that began a new generation.
@@ -175,27 +193,28 @@ impl Shm {
     pub(super) fn refresh(&mut self) -> Result<(), LinkError> {
         // The counter first: an entry that appears while we read the directory raises it again.
         self.changes_seen = self.job.changes();
+        self.add_peers();
         self.live.clear();
+        let mut failed = None;
         for (node, peer) in (0u16..).zip(&mut self.peers) {
             if node == self.me {
                 continue;
             }
-            let generation = self.job.generation_of(node.into());
+            let generation = peer.entry.load(Ordering::Acquire);
             if generation != peer.generation {
-                let sound = peer
-                    .turn_to(
-                        &self.job,
-                        self.me,
-                        node.into(),
-                        generation,
-                        &self.broadcast,
-                        self.generation,
-                    )
-                    .map_err(|error| LinkError::Io {
-                        what: "cannot map the memory of a peer that attached",
-                        source: std::io::Error::other(error),
-                    })?;
-                if !sound {
+                let turned = peer.turn_to(
+                    &self.job,
+                    self.me,
+                    node.into(),
+                    generation,
+                    &self.broadcast,
+                    self.generation,
+                );
+                if turned.is_err() {
+                    peer.generation = 0; // it is tried again
+                }
+                let is_sound = turned.map_err(|error| failed = Some(error));
+                if is_sound == Ok(false) {
                     self.counters.dropped_frames += 1;
                     tracing::warn!(
                         node,
@@ -212,6 +231,14 @@ impl Shm {
         if self.has_dead_generations {
             self.free_dead_generations();
         }
-        Ok(())
+        let Some(error) = failed else {
+            return Ok(());
+        };
+        // The other peers are served all the same.
+        self.changes_seen = u64::MAX;
+        Err(LinkError::Io {
+            what: "cannot map the memory of a peer that attached",
+            source: std::io::Error::other(error),
+        })
     }
 }

@@ -306,6 +306,23 @@ fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
         .unwrap_or(MTU_BYTES_DEFAULT)
 }
 
+/// The address of the interface `name`: its first of IPv4, or else of IPv6, and of those none that counts on one segment only. `None`: it has none, or
+/// there is no such interface.
+pub fn ip_of_interface(name: &str) -> io::Result<Option<IpAddr>> {
+    Ok(ip_among(&sys::interface_addrs()?, name))
+}
+
+fn ip_among(interfaces: &[sys::InterfaceAddr], name: &str) -> Option<IpAddr> {
+    let ips = || {
+        let own = interfaces.iter().filter(|interface| interface.name == name);
+        own.map(|interface| interface.ip)
+    };
+    let reaches_far = |ip: &IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    ips()
+        .find(IpAddr::is_ipv4)
+        .or_else(|| ips().find(reaches_far))
+}
+
 fn frame_bytes_for(mtu_bytes: usize, addr: SocketAddr) -> usize {
     let header_bytes = if addr.is_ipv4() {
         IPV4_HEADER_BYTES
@@ -423,6 +440,9 @@ impl Link for Udp {
         }
         Ok(!self.has_frames())
     }
+
+    #[inline]
+    fn note_time(&mut self, _: u64) {}
 
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;

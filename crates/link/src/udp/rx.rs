@@ -254,8 +254,6 @@ impl Rx {
     }
 }
 
-/// Whether the socket itself is unusable. All other errors are temporary: nothing there, an interrupted call, no memory now, or an ICMP error about
-/// an earlier datagram.
 /// Takes the errors out that came by ICMP and wait at the socket: with any left there it counts as readable for ever. Returns whether there were some.
 #[cold]
 pub(super) fn take_errors(fd: BorrowedFd<'_>) -> bool {
@@ -267,6 +265,8 @@ pub(super) fn take_errors(fd: BorrowedFd<'_>) -> bool {
     taken.count() > 0
 }
 
+/// Whether the socket itself is unusable. All other errors are temporary: nothing there, an interrupted call, no memory now, or an ICMP error about
+/// an earlier datagram.
 pub(super) fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

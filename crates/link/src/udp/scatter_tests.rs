@@ -181,7 +181,7 @@ fn wrong_guesses_are_put_together_again() {
     let to = b.local_addr();
     let sent = message(40 * BODY_BYTES - 1);
     let mut taker = Taker::new(sent.len(), 65);
-    let mut strangers = Vec::new();
+    let mut unknown = Vec::new();
     for round in 0..10 {
         // Shorter than a head, as long, a little longer, and larger than any part; alone or several in one datagram.
         for bytes in [1, 7, 8, 9, 600, 1007, 1008, 1009, 1472] {
@@ -190,7 +190,7 @@ fn wrong_guesses_are_put_together_again() {
                     .map(|i| (i + copy + round) as u8 & 0x7f)
                     .collect();
                 c.send_one(to, Frame::whole(&frame)).expect("send");
-                strangers.push(frame);
+                unknown.push(frame);
             }
         }
         c.flush().expect("flush");
@@ -201,7 +201,7 @@ fn wrong_guesses_are_put_together_again() {
         taker.receive(&mut b);
     }
     assert!(taker.came.iter().all(|&came| came) && taker.message == sent);
-    assert!(taker.others == strangers);
+    assert!(taker.others == unknown);
     assert_eq!(b.counters().dropped_frames, 0);
 }
 

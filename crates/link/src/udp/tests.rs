@@ -35,6 +35,29 @@ fn receive(udp: &mut Udp) -> Vec<Vec<u8>> {
     frames
 }
 
+/// An interface is known by its IPv4 address, else by one of IPv6 that other segments reach.
+#[test]
+fn interfaces_have_an_address() {
+    let of = |name: &str, ip: &str| sys::InterfaceAddr {
+        name: name.to_owned(),
+        ip: ip.parse().expect(ip),
+        up: true,
+        loopback: false,
+    };
+    let interfaces = [
+        of("eth0", "fe80::1"),
+        of("eth0", "fd00::1"),
+        of("eth1", "fd00::2"),
+        of("eth1", "10.0.0.1"),
+        of("eth1", "10.0.0.2"),
+        of("eth2", "fe80::3"),
+    ];
+    let ip = |name| ip_among(&interfaces, name).map(|ip| ip.to_string());
+    assert_eq!(ip("eth0").as_deref(), Some("fd00::1"));
+    assert_eq!(ip("eth1").as_deref(), Some("10.0.0.1"));
+    assert_eq!((ip("eth2"), ip("eth")), (None, None));
+}
+
 /// Frames are sized for the interface: MTU less headers, but no larger than a datagram may be.
 #[test]
 fn frame_size_follows_the_mtu() {

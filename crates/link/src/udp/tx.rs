@@ -68,6 +68,10 @@ impl gather::Outlet for Outlet {
         tracing::debug!("the kernel refuses UDP_SEGMENT");
     }
 
+    fn cut_short(&mut self) {
+        take_errors(self.socket.as_fd());
+    }
+
     /// Any error but these (no route, bad port, dropped by the interface's queue) loses the datagram to be sent. One that came by ICMP is about an earlier
     /// one.
     fn judge(&mut self, error: &io::Error) -> Verdict {

@@ -358,6 +358,9 @@ impl Link for Xdp {
         }
     }
 
+    #[inline]
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
         counters.dropped_frames += self.kernel_drops() + self.umem.astray();

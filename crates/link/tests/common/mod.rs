@@ -42,6 +42,19 @@ pub(crate) fn late<L: Link>(links: Vec<L>) -> Vec<Impair<L>> {
     late.collect::<Result<_, _>>().expect("impair")
 }
 
+/// Links that lose, repeat and reorder frames.
+pub(crate) fn rough<L: Link>(links: Vec<L>) -> Vec<Impair<L>> {
+    let config = ImpairConfig {
+        loss: 0.07,
+        duplicate: 0.07,
+        reorder: 0.1,
+        seed: 9,
+        ..ImpairConfig::default()
+    };
+    let rough = links.into_iter().map(|link| Impair::new(link, config));
+    rough.collect::<Result<_, _>>().expect("impair")
+}
+
 /// Links with a checksum around each frame.
 pub(crate) fn checked<L: Link>(links: Vec<L>) -> Vec<Checked<L>> {
     links.into_iter().map(Checked::new).collect()
@@ -58,13 +71,24 @@ pub(crate) fn damaged<L: Link>(links: Vec<L>) -> Vec<Checked<Impair<L>>> {
     checked(damaged.collect::<Result<_, _>>().expect("impair"))
 }
 
-/// Makes the tests, of all checks or of those that are named. `skip if` an expression gives a reason: they print it and test nothing.
+/// Makes the tests, of all checks or of those that are named. `skip if` an expression gives a reason: they print it and test nothing. A `variant` of a link
+/// that is tested in full, with other sizes or a wrapper, sleeps less often.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
         conformance_tests!(skip if None::<String>; $make);
     };
+    (variant; $make:expr) => {
+        conformance_tests!(variant; skip if None::<String>; $make);
+    };
     (skip if $lacking:expr; $make:expr) => {
+        conformance_tests!(all but wakes skip if $lacking; $make; no_wake_is_lost no_wake_through_fd_is_lost);
+    };
+    (variant; skip if $lacking:expr; $make:expr) => {
+        conformance_tests!(all but wakes skip if $lacking; $make;
+            no_wake_of_a_variant_is_lost no_wake_of_a_variant_through_fd_is_lost);
+    };
+    (all but wakes skip if $lacking:expr; $make:expr; $($wakes:ident)+) => {
         conformance_tests!(skip if $lacking; $make;
             caps_are_sane
             frames_arrive_intact
@@ -78,8 +102,7 @@ macro_rules! conformance_tests {
             garbage_addresses_do_no_harm
             many_peers_talk
             stream_between_threads
-            no_wake_is_lost
-            no_wake_through_fd_is_lost
+            $($wakes)+
         );
     };
     (skip if $lacking:expr; $make:expr; $($check:ident)+) => {

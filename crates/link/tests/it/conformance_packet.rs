@@ -22,18 +22,18 @@ mod ethernet {
 
 mod jumbo {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
+    conformance_tests!(variant; skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
 }
 
 /// The largest frames that a virtual cable takes.
 mod superframes {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 65_535, PacketConfig::default()));
+    conformance_tests!(variant; skip if lacking(); |nodes| open(nodes, 65_535, PacketConfig::default()));
 }
 
 mod small_ring {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         let config = PacketConfig {
             frame_bytes: Some(1000),
             buffer_bytes: Some(600_000),
@@ -46,7 +46,7 @@ mod small_ring {
 /// What the refused second claimant of an interface is told to make.
 mod macvlan {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         segment::macvlans(nodes);
         let links = (0..nodes)
             .map(|node| Packet::open(&format!("v{node}"), PacketConfig::default()).expect("open"));
@@ -56,14 +56,14 @@ mod macvlan {
 
 mod late {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         common::late(open(nodes, 1500, PacketConfig::default()))
     });
 }
 
 mod checked {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         common::checked(open(nodes, 1500, PacketConfig::default()))
     });
 }

@@ -17,12 +17,11 @@ mod default {
 
 mod small {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let config = ShmConfig {
             frame_bytes: 600,
             ring_bytes: 8192,
             broadcast_bytes: 4096,
-            generations: 64,
         };
         job(nodes, config)
     });
@@ -31,7 +30,7 @@ mod small {
 /// Memory damages nothing: nothing is checked, and nothing between.
 mod checked {
     use super::*;
-    conformance_tests!(|nodes| common::checked(job(nodes, ShmConfig::for_nodes(nodes))));
+    conformance_tests!(variant; |nodes| common::checked(job(nodes, ShmConfig::for_nodes(nodes))));
 }
 
 mod damaged {

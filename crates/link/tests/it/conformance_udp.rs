@@ -22,7 +22,7 @@ mod loopback {
 
 mod ethernet_sized {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = UdpConfig {
             frame_bytes: Some(1472),
@@ -34,7 +34,7 @@ mod ethernet_sized {
 
 mod without_offload {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = UdpConfig {
             frame_bytes: Some(1472),
@@ -52,7 +52,7 @@ mod multicast {
 
 mod multicast_ethernet_sized {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let config = UdpConfig {
             frame_bytes: Some(1472),
             ..UdpConfig::default()
@@ -63,17 +63,17 @@ mod multicast_ethernet_sized {
 
 mod multicast_late {
     use super::*;
-    conformance_tests!(|nodes| common::late(in_group(nodes, UdpConfig::default())));
+    conformance_tests!(variant; |nodes| common::late(in_group(nodes, UdpConfig::default())));
 }
 
 mod multicast_checked {
     use super::*;
-    conformance_tests!(|nodes| common::checked(in_group(nodes, UdpConfig::default())));
+    conformance_tests!(variant; |nodes| common::checked(in_group(nodes, UdpConfig::default())));
 }
 
 mod ipv6 {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
         let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         // A machine without IPv6 can only repeat what it has.
@@ -87,7 +87,7 @@ mod ipv6 {
 
 mod checked {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         common::checked(sockets(nodes, addr, UdpConfig::default()))
     });

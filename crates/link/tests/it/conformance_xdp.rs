@@ -39,23 +39,23 @@ mod native {
 
 mod generic_jumbo {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Generic)));
+    conformance_tests!(variant; skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Generic)));
 }
 
 mod native_jumbo {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Native)));
+    conformance_tests!(variant; skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Native)));
 }
 
 /// The largest frames that a virtual cable takes: 17 chunks to send, 18 to receive.
 mod generic_superframes {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 65_535, with_mode(XdpMode::Generic)));
+    conformance_tests!(variant; skip if lacking(); |nodes| open(nodes, 65_535, with_mode(XdpMode::Generic)));
 }
 
 mod small_rings {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         let config = XdpConfig {
             frame_bytes: Some(3998),
             ring_frames: Some(300),
@@ -70,7 +70,7 @@ mod small_rings {
 /// What a second process of a host takes; there is no native mode for it.
 mod macvlan {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         segment::macvlans(nodes);
         let links = (0..nodes)
             .map(|node| Xdp::open(&format!("v{node}"), XdpConfig::default()).expect("open"));
@@ -80,14 +80,14 @@ mod macvlan {
 
 mod late {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         common::late(open(nodes, 1500, XdpConfig::default()))
     });
 }
 
 mod checked {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
+    conformance_tests!(variant; skip if lacking(); |nodes| {
         common::checked(open(nodes, 9000, XdpConfig::default()))
     });
 }

@@ -6,7 +6,8 @@
 //!
 //! Invariant: when standard input ends, for whatever cause, the program and its process group are killed at once and the agent ends, so nothing is
 //! left running on a host whose launcher is gone. The same happens when the launcher is silent for the agreed time, as a connection may die
-//! unnoticed. Writing blocks on purpose: a launcher that does not read stops the program's output; the agent goes on reading meanwhile.
+//! unnoticed; a launcher that is about to be suspended says so, and is waited for. Writing blocks on purpose: a launcher that does not read stops the
+//! program's output; the agent goes on reading meanwhile.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::binding::Seat;
+use super::binding::CoreSlot;
 use super::door::Door;
 use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 use super::leftovers::Leftovers;
@@ -87,6 +88,7 @@ pub fn serve_agent() -> Result<(), AgentError> {
         frames: Frames::new(false),
         pulse: Pulse::new(Duration::MAX),
         pending: VecDeque::new(),
+        group: None,
         gone: false,
     };
     line.write(frames::GREETING)?;
@@ -104,6 +106,8 @@ struct Line<'a> {
     pulse: Pulse,
     /// Messages read while something was written.
     pending: VecDeque<ToAgent>,
+    /// The program's process group, while it runs.
+    group: Option<Pid>,
     /// The input has ended.
     gone: bool,
 }
@@ -235,9 +239,26 @@ impl Line<'_> {
             return match self.frames.next() {
                 Ok(None) => Ok(None),
                 Ok(Some((Kind::Alive, _))) => continue,
-                Ok(Some((Kind::Message, content))) => serde_json::from_slice(content)
-                    .map(Some)
-                    .map_err(|_| AgentError::Garbage),
+                Ok(Some((Kind::Message, content))) => {
+                    let message: ToAgent =
+                        serde_json::from_slice(content).map_err(|_| AgentError::Garbage)?;
+                    // At once: what is being written may block until the launcher goes on.
+                    let signal = match message {
+                        ToAgent::Pause => Signal::STOP,
+                        ToAgent::Continue => Signal::CONT,
+                        _ => return Ok(Some(message)),
+                    };
+                    self.pulse.hold(signal == Signal::STOP);
+                    // This is the last word.
+                    let is_other =
+                        |other: &ToAgent| !matches!(other, ToAgent::Pause | ToAgent::Continue);
+                    self.pending.retain(is_other);
+                    let Some(group) = self.group else {
+                        return Ok(Some(message)); // it is obeyed once the program runs
+                    };
+                    let _ = rustix::process::kill_process_group(group, signal); // it may be empty, which is fine
+                    continue;
+                }
                 _ => Err(AgentError::Garbage),
             };
         }
@@ -314,12 +335,12 @@ impl Agent {
             directory,
             silence_ms,
             relay,
-            seat,
+            core_slot,
         } = start
         else {
             return Err(AgentError::Garbage);
         };
-        line.pulse = Pulse::new(Duration::from_millis(silence_ms));
+        line.pulse.begin_again(Duration::from_millis(silence_ms));
         let (program, arguments) = command.split_first().ok_or(AgentError::Garbage)?;
         if let Some(Err(error)) = relay.as_ref().map(relay::ensure) {
             line.tell(&FromAgent::CouldNotStart {
@@ -342,11 +363,11 @@ impl Agent {
         if let Some(directory) = directory.filter(|path| std::path::Path::new(path).is_dir()) {
             run.current_dir(directory);
         }
-        let core = match seat.map(Seat::core).transpose() {
+        let core = match core_slot.map(CoreSlot::core).transpose() {
             Ok(core) => core,
             Err(reason) => {
                 // Said once for the host.
-                if seat.is_some_and(|seat| seat.index == 0) {
+                if core_slot.is_some_and(|core_slot| core_slot.index == 0) {
                     let mut frame = Vec::new();
                     frames::put(&mut frame, Kind::Stderr, format!("{reason}\n").as_bytes());
                     line.write(&frame)?;
@@ -372,6 +393,7 @@ impl Agent {
             Pipe::new(child.stdout.take(), Kind::Stdout).map_err(failed("pipe"))?,
             Pipe::new(child.stderr.take(), Kind::Stderr).map_err(failed("pipe"))?,
         ];
+        line.group = Some(Pid::from_child(&child));
         line.tell(&FromAgent::Started { pid: child.id() })?;
         Ok(Some(Self {
             node,
@@ -387,6 +409,7 @@ impl Agent {
 
     fn run(mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
         let over = self.serve(line);
+        line.group = None; // its number may be another's once it is reaped
         // Processes that it left running are killed with it; the process group still is its own, as it is not reaped yet.
         self.signal(Signal::KILL);
         let status = self.child.wait().map_err(failed("wait for the program"))?;
@@ -456,6 +479,8 @@ impl Agent {
             ToAgent::Start { .. } => return Err(AgentError::Garbage),
             ToAgent::Stop => self.signal(Signal::TERM),
             ToAgent::Signal { signal } => self.signal(signal.into()),
+            ToAgent::Pause => self.signal(Signal::STOP),
+            ToAgent::Continue => self.signal(Signal::CONT),
             ToAgent::CloseStdout => self.pipes[0].fd = None,
             ToAgent::Forward { message } => {
                 if let Some(program) = &self.joined {
@@ -488,8 +513,8 @@ impl Agent {
 
     /// Relays messages of the rendezvous. The first connection that says hello as our node is the program's.
     fn carry_messages(&mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
-        let strangers = std::mem::take(&mut self.connections);
-        for fd in strangers {
+        let unknown = std::mem::take(&mut self.connections);
+        for fd in unknown {
             match rendezvous::receive::<FromWorker>(fd.as_fd()) {
                 Ok(Received::Nothing) => self.connections.push(fd),
                 Ok(Received::Message(message, _)) => {

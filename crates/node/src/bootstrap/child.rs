@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tsumuji_proto::NodeId;
 
-use super::binding::Seat;
 use super::exit::WorkerFailure;
 use super::frames::{FromAgent, Kind, ToAgent, UserSignal};
 use super::lines::Lines;
@@ -34,8 +33,8 @@ pub(super) struct Order {
     /// The host that it shares with other nodes, as in `TableEntry`.
     pub(super) host: Option<u16>,
     pub(super) command: Command,
-    /// It runs on a core of its own. An agent learns of that by its start message.
-    pub(super) seat: Option<Seat>,
+    /// The core to which it is bound. An agent chooses it by itself.
+    pub(super) core: Option<usize>,
     /// For a command that reaches an agent: its start message, and the limit of its silence.
     pub(super) start: Option<(ToAgent, Duration)>,
     /// Where its standard output and standard error go; `None`: not piped.
@@ -152,7 +151,7 @@ impl Worker {
             name,
             host,
             mut command,
-            seat,
+            core,
             start,
             stdout,
             stderr,
@@ -161,7 +160,6 @@ impl Worker {
             // No death signal: when its input ends, the agent also ends what its program started, which a signal would not.
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         } else {
-            let core = seat.and_then(|seat| seat.core().ok()); // `Launcher` has said why there is none
             crate::sys::die_with_parent(&mut command, core);
             command.stdin(Stdio::null());
             if stdout.is_some() {
@@ -248,12 +246,12 @@ impl Worker {
     /// Ends the worker and what it started: TERM asks it to end, KILL ends it at once.
     pub(super) fn signal(&mut self, signal: Signal) {
         if let Some(remote) = &mut self.remote {
-            if signal == Signal::TERM {
+            if signal == Signal::TERM && remote.is_greeted() {
                 let _ = remote.tell(&ToAgent::Stop); // an agent that is gone needs no signal
                 return;
             }
-            // A second KILL goes to the command itself: it no longer reaches the agent.
-            if remote.hang_up() {
+            // A second KILL goes to the command itself: it no longer reaches the agent. So does a TERM while no agent has answered.
+            if remote.hang_up() && signal == Signal::KILL {
                 return;
             }
         }
@@ -269,6 +267,26 @@ impl Worker {
             None => drop(rustix::process::kill_process_group(
                 Pid::from_child(&self.child),
                 signal.into(),
+            )),
+        }
+    }
+
+    /// Suspends the worker and what it started, or continues them.
+    pub(super) fn pause(&mut self, is_paused: bool) {
+        // Errors are ignored as in `pass_on`.
+        match (&mut self.remote, is_paused) {
+            (Some(remote), true) => drop(remote.tell(&ToAgent::Pause)),
+            (Some(remote), false) => {
+                remote.excuse(); // it said nothing meanwhile
+                drop(remote.tell(&ToAgent::Continue));
+            }
+            (None, _) => drop(rustix::process::kill_process_group(
+                Pid::from_child(&self.child),
+                if is_paused {
+                    Signal::STOP
+                } else {
+                    Signal::CONT
+                },
             )),
         }
     }

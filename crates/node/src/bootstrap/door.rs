@@ -3,7 +3,7 @@
 //! Owned by `keeper` and `agent`, which poll it. Abstract sockets have no permissions: any user of this host may connect, as often as he likes. The
 //! kernel tells the user of each connection, and those of other users are closed before anything is read.
 //!
-//! Invariant: a round accepts at most `CALLS_PER_TURN` connections, and after `CROWD` foreign ones pauses for `CROWD_PAUSE`, so that the owner keeps
+//! Invariant: a round accepts at most `CALLS_PER_ROUND` connections, and after `CROWD` foreign ones pauses for `CROWD_PAUSE`, so that the owner keeps
 //! its deadlines whatever others do.
 
 use std::io;
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::rendezvous::{self, Caller};
 
 /// Less than a millisecond's work, and enough for all calls of a hundred workers.
-const CALLS_PER_TURN: usize = 256;
+const CALLS_PER_ROUND: usize = 256;
 /// Number of foreign connections in one round that causes a pause.
 const CROWD: usize = 16;
 /// One such round per pause costs a tenth of a core; a worker queued behind foreign connections gets in after some tens of milliseconds.
@@ -52,15 +52,15 @@ impl Door {
         if Instant::now() < self.opens {
             return Ok(callers);
         }
-        let mut strangers = 0;
-        for _ in 0..CALLS_PER_TURN {
+        let mut unknown = 0;
+        for _ in 0..CALLS_PER_ROUND {
             match rendezvous::accept(self.listener.as_fd())? {
                 Caller::Welcome(fd) => callers.push(fd),
-                Caller::Stranger => strangers += 1,
+                Caller::Unknown => unknown += 1,
                 Caller::Nobody => break,
             }
         }
-        if strangers >= CROWD {
+        if unknown >= CROWD {
             self.opens = Instant::now() + CROWD_PAUSE;
         }
         Ok(callers)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::binding::Seat;
+use super::binding::CoreSlot;
 use super::relay::Wanted;
 use super::rendezvous::{FromLauncher, FromWorker};
 
@@ -42,6 +42,8 @@ pub(super) struct Pulse {
     silence: Duration,
     said: Instant,
     heard: Instant,
+    /// The other side was suspended, and has announced it: nothing is said to it, and its silence is none.
+    is_held: bool,
 }
 
 impl Pulse {
@@ -51,7 +53,22 @@ impl Pulse {
             silence,
             said: now,
             heard: now,
+            is_held: false,
         }
+    }
+
+    /// Begins anew with another limit of silence. The other side may be suspended already.
+    pub(super) fn begin_again(&mut self, silence: Duration) {
+        *self = Self {
+            is_held: self.is_held,
+            ..Self::new(silence)
+        };
+    }
+
+    /// The other side is suspended from now on, or goes on.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+        self.heard();
     }
 
     /// Limit of the other side's silence.
@@ -70,20 +87,26 @@ impl Pulse {
 
     /// Whether it is time for a sign of life.
     pub(super) fn is_due(&self) -> bool {
-        self.said.elapsed() >= self.silence / BEATS
+        !self.is_held && self.said.elapsed() >= self.silence / BEATS
     }
 
     pub(super) fn is_silent(&self) -> bool {
-        self.heard.elapsed() >= self.silence
+        !self.is_held && self.heard.elapsed() >= self.silence
     }
 
     /// Time until the other side's silence is too long; zero: it is.
     pub(super) fn until_silent(&self) -> Duration {
+        if self.is_held {
+            return Duration::MAX;
+        }
         self.silence.saturating_sub(self.heard.elapsed())
     }
 
     /// Longest sleep: until the next sign of life or until silence is too long, unless it is already.
     pub(super) fn until_next(&self) -> Duration {
+        if self.is_held {
+            return Duration::MAX;
+        }
         let to_say = (self.silence / BEATS).saturating_sub(self.said.elapsed());
         match self.until_silent() {
             Duration::ZERO => to_say,
@@ -108,7 +131,8 @@ pub(super) enum ToAgent {
         /// The relay that its link needs.
         relay: Option<Wanted>,
         /// Run the program on a core of its own.
-        seat: Option<Seat>,
+        #[serde(rename = "seat")]
+        core_slot: Option<CoreSlot>,
     },
     /// A message for the program that said hello.
     Forward { message: FromLauncher },
@@ -118,6 +142,10 @@ pub(super) enum ToAgent {
     Stop,
     /// Send it a signal of the user's.
     Signal { signal: UserSignal },
+    /// The launcher is about to be suspended: suspend the program, and expect no sign of life.
+    Pause,
+    /// The launcher goes on: continue the program.
+    Continue,
 }
 
 /// A signal without a meaning of its own, which a launcher passes on.

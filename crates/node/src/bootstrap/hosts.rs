@@ -10,7 +10,7 @@ use std::process::Command;
 
 use tsumuji_proto::NodeId;
 
-use super::binding::{Binding, Seat};
+use super::binding::{Binding, CoreSlot};
 use super::child::Order;
 use super::frames::{FRAME_BYTES_MAX, ToAgent};
 use super::launcher::{LaunchError, LaunchSpec};
@@ -71,10 +71,10 @@ fn is_passed_on(name: &OsStr) -> bool {
 }
 
 /// The place of node `index` among the nodes of its host.
-fn seat(hosts: &Hosts, index: u16) -> Seat {
+fn core_slot(hosts: &Hosts, index: u16) -> CoreSlot {
     let host = &hosts.nodes[usize::from(index)].host;
     let same = |nodes: &[HostNode]| nodes.iter().filter(|node| node.host == *host).count() as u16; // `MAX_NODES` is far below
-    Seat {
+    CoreSlot {
         index: same(&hosts.nodes[..usize::from(index)]),
         of: same(&hosts.nodes),
     }
@@ -123,7 +123,7 @@ pub(super) fn order(
             .and_then(|path| path.to_str().map(str::to_owned)),
         silence_ms: u64::try_from(spec.silence.as_millis()).unwrap_or(u64::MAX),
         relay: host.relay(),
-        seat: (spec.binding == Binding::Core).then(|| seat(hosts, index)),
+        core_slot: (spec.binding == Binding::Core).then(|| core_slot(hosts, index)),
     };
     let bytes = serde_json::to_vec(&start).map_or(usize::MAX, |message| message.len());
     if bytes >= FRAME_BYTES_MAX {
@@ -142,7 +142,7 @@ pub(super) fn order(
         name: format!("{} {index} on {}", spec.name_prefix, host.host),
         host: shared,
         command,
-        seat: None,
+        core: None,
         start: Some((start, spec.silence)),
         stdout: Some(spec.print_stdout()),
         stderr: Some(spec.print_stderr()),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tsumuji_link::LinkAddr;
 use tsumuji_link::ether::MacAddr;
-use tsumuji_link::shm::{Shm, ShmAttachError};
+use tsumuji_link::shm::{NODES_MAX, Shm};
 use tsumuji_proto::NodeId;
 
 use super::offer::{Server, ask};
@@ -25,22 +25,21 @@ use crate::route::ip_towards;
 
 /// Time to be admitted and to learn who the others are: longer than it takes until a member that comes back elsewhere counts as dead.
 pub(super) const WITHIN: Duration = Duration::from_secs(30);
-/// Nodes that a launch over shared memory has room for beside those that it starts.
+/// Nodes that a launch over shared memory expects beside those that it starts.
 const ROOM: usize = 16;
-/// Nodes that a shared memory may have, as far as those that join look for a place.
-const PLACES: u16 = tsumuji_link::shm::NODES_MAX as u16;
 
-/// Number of nodes that shared memory for `nodes` has room for, where others may join.
-pub(super) fn places(nodes: usize) -> usize {
-    (2 * nodes).max(nodes + ROOM).min(usize::from(PLACES))
+/// Number of nodes that the shared memory of a launch of `nodes` expects, where others may join: for so many a member's receive side is sized. More may
+/// come, and then share it.
+pub(super) fn expected(nodes: usize) -> usize {
+    (2 * nodes).max(nodes + ROOM).min(NODES_MAX)
 }
 
-/// Offers the shared memory of a launch to processes of this user that join; returns its address in `TSUMUJI_JOIN`.
-pub(super) fn offer(memory: OwnedFd) -> io::Result<(Server, String)> {
+/// Offers the shared memory of a launch to processes of this user that join as the nodes from `first` on; returns its address in `TSUMUJI_JOIN`.
+pub(super) fn offer(memory: OwnedFd, first: u16) -> io::Result<(Server, String)> {
     let process = std::process::id();
     let listener = rendezvous::listen(&name_of(process))?;
     Ok((
-        Server::start(listener, memory, ())?,
+        Server::start(listener, memory, first)?,
         format!("shm:{process}"),
     ))
 }
@@ -106,7 +105,7 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
     let id = number(ENV_NODE, "the id of a member that died")?.map(NodeId);
     let (base, to) = match (at, link) {
         (Where::Memory(process), None | Some(LinkSpec::Shm)) => {
-            (place_in_memory(process)?, LinkAddr::Local(0))
+            (place_in_memory(process, id.is_some())?, LinkAddr::Local(0))
         }
         (Where::Udp(addr), None | Some(LinkSpec::Udp(None))) => {
             let ip = ip_towards(addr).map_err(|error| wrong(&error.to_string()))?;
@@ -145,33 +144,21 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
     Ok(Some((base, JoinRequest { to, name, id })))
 }
 
-/// Takes a free place in the shared memory of a launch.
-fn place_in_memory(process: u32) -> Result<Base, OpenError> {
+/// Takes a free place in the shared memory of a launch, behind those of the processes that it starts. A process that takes the id of a dead member must
+/// not come from the place of another member that has left.
+fn place_in_memory(process: u32, has_id: bool) -> Result<Base, OpenError> {
     let failed = |source| OpenError::Neighbours {
         what: "ask the launcher for the shared memory",
         source,
     };
-    let found = ask::<()>(&name_of(process)).map_err(failed)?;
-    let ((), memory) = found.ok_or_else(|| {
+    let found = ask::<u16>(&name_of(process)).map_err(failed)?;
+    let (first, memory) = found.ok_or_else(|| {
         failed(io::Error::new(
             io::ErrorKind::NotFound,
             format!("process {process} of this user is no launcher with --admit over shm"),
         ))
     })?;
-    // The last places are those that the launcher did not fill. They are numbered from 0, and there may be fewer than `PLACES`.
-    let mut nodes = PLACES;
-    while nodes > 0 {
-        nodes -= 1;
-        match Shm::attach(memory.as_fd(), nodes) {
-            Ok(link) => return Ok(Base::Shm(link)),
-            Err(ShmAttachError::NoSuchNode { nodes: there, .. }) => {
-                nodes = u16::try_from(there).unwrap_or(PLACES).min(nodes);
-            }
-            Err(ShmAttachError::Taken { .. }) => {}
-            Err(other) => return Err(other.into()),
-        }
-    }
-    Err(failed(io::Error::other("all of its places are taken")))
+    Ok(Base::Shm(Shm::attach_free(memory.as_fd(), first, has_id)?))
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub(super) struct Keeper {
     spawned: Instant,
     /// When some process began to wait for the others.
     waiting_since: Option<Instant>,
+    /// Since when the workers are suspended.
+    paused_since: Option<Instant>,
     table_sent: bool,
 }
 
@@ -88,6 +90,7 @@ impl Keeper {
             connections: Vec::new(),
             spawned: Instant::now(),
             waiting_since: None,
+            paused_since: None,
             table_sent: false,
         }
     }
@@ -107,10 +110,11 @@ impl Keeper {
         });
         let mut kill_at = failed.then(Instant::now);
         while self.workers.iter().any(|worker| worker.pidfd.is_some()) {
-            let (stop, signals) = {
+            let (stop, signals, pause) = {
                 let mut state = shared.lock();
-                (state.stop, std::mem::take(&mut state.signals))
+                (state.stop, std::mem::take(&mut state.signals), state.pause)
             };
+            self.pause(pause, shared);
             let running = |worker: &&mut Worker| worker.pidfd.is_some();
             for signal in signals {
                 let workers = self.workers.iter_mut().filter(running);
@@ -124,7 +128,7 @@ impl Keeper {
                 self.signal_all(Signal::KILL);
                 kill_at = Some(Instant::now() + Duration::from_secs(1)); // again, should a child have forked meanwhile
             }
-            if kill_at.is_none() {
+            if kill_at.is_none() && self.paused_since.is_none() {
                 self.check_deadlines(shared);
             }
             if let Err(error) = self.serve(wake, kill_at, shared) {
@@ -132,9 +136,10 @@ impl Keeper {
                 self.signal_all(Signal::KILL);
                 std::thread::sleep(Duration::from_millis(1));
             }
-            self.bury(kill_at.is_some(), shared);
+            self.reap(kill_at.is_some(), shared);
         }
         self.leftovers = None;
+        shared.update(|state| state.ended = true);
         // A slow reader gets all output, unless the launcher wants to stop.
         let mut stop_at = None;
         while !self.output.flush(FLUSH_LOOK) {
@@ -169,6 +174,29 @@ impl Keeper {
         workers
             .filter(|worker| worker.pidfd.is_some())
             .for_each(|worker| worker.signal(signal));
+    }
+
+    /// Suspends the workers, or continues them; the time of a pause counts for no deadline.
+    fn pause(&mut self, pause: bool, shared: &Shared) {
+        if pause != self.paused_since.is_some() {
+            let workers = self.workers.iter_mut();
+            workers
+                .filter(|worker| worker.pidfd.is_some())
+                .for_each(|worker| worker.pause(pause));
+            match self.paused_since.take() {
+                None => self.paused_since = Some(Instant::now()),
+                Some(since) => {
+                    let lost = since.elapsed();
+                    self.spawned += lost;
+                    self.waiting_since = self.waiting_since.map(|since| since + lost);
+                }
+            }
+        }
+        // A pipe that is full takes the word later.
+        let is_told = !pause || self.agents().all(Remote::is_flushed);
+        if is_told && shared.lock().is_paused != pause {
+            shared.update(|state| state.is_paused = pause);
+        }
     }
 
     /// Reports workers that do not join, and those that reported a failure but do not end.
@@ -282,6 +310,10 @@ impl Keeper {
         }
         self.connections.retain(|connection| connection.open);
         for index in 0..self.workers.len() {
+            if shared.lock().pause != self.paused_since.is_some() {
+                self.send_table(shared);
+                return Ok(()); // at once, not after all have been read
+            }
             if has_room {
                 self.workers[index].read_pipes(&self.output);
             }
@@ -296,7 +328,7 @@ impl Keeper {
                 }
             }
         }
-        if kill_at.is_none() {
+        if kill_at.is_none() && self.paused_since.is_none() {
             self.blame_silence(shared);
         }
         self.send_table(shared);
@@ -560,7 +592,7 @@ impl Keeper {
     }
 
     /// Records and reaps children that have ended.
-    fn bury(&mut self, stopping: bool, shared: &Shared) {
+    fn reap(&mut self, stopping: bool, shared: &Shared) {
         for index in 0..self.workers.len() {
             let Some(pidfd) = &self.workers[index].pidfd else {
                 continue;

@@ -1,7 +1,8 @@
 //! The parent's side: starts the processes of one host, or of several, and knows which of them failed.
 //!
 //! Used by programs that distribute their work (`solve`) and by `tsumuji launch`. The caller handles signals to the parent (Ctrl-C): workers run in
-//! process groups of their own, so the terminal's interrupt reaches only the parent, which then calls [`Launcher::shutdown`].
+//! process groups of their own, so the terminal's interrupt reaches only the parent, which then calls [`Launcher::shutdown`]; before it is suspended
+//! (Ctrl-Z) it calls [`pause_launches`](super::pause_launches).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use tsumuji_link::dpdk::DpdkMeetError;
 use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
 use tsumuji_proto::{Congestion, NodeId};
 
-use super::binding::{Binding, Seat};
+use super::binding::{self, Binding};
 use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::UserSignal;
@@ -26,6 +27,7 @@ use super::keeper::Keeper;
 use super::leftovers::Leftovers;
 use super::meeting::Meeting;
 use super::output::{Output, Target};
+use super::pauses;
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
 use super::{
@@ -43,6 +45,9 @@ use tsumuji_link::impair::ImpairConfig;
 
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
+
+/// How often a wait of the parent's asks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Default of `LaunchSpec::silence`: longer than delays of a busy host or a relearning switch, shorter than people wait.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -284,12 +289,12 @@ impl Launcher {
             (LinkSpec::Udp(_) | LinkSpec::Multicast { .. } | LinkSpec::Dpdk(_), None)
             | (_, Some(_)) => None,
             (LinkSpec::Shm, None) => {
-                let places = if spec.admits {
-                    joining::places(total)
+                let expected = if spec.admits {
+                    joining::expected(total)
                 } else {
                     total
                 };
-                Some(ShmJob::create(places, ShmConfig::for_nodes(total))?)
+                Some(ShmJob::create(expected, ShmConfig::for_nodes(total))?)
             }
             (LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Relay(_), None) => {
                 return Err(LaunchError::OneHost {
@@ -300,7 +305,8 @@ impl Launcher {
         let offer = match &memory {
             Some(memory) if spec.admits => {
                 let memory = memory.try_clone().map_err(io("duplicate"))?;
-                Some(joining::offer(memory).map_err(io("offer the shared memory"))?)
+                let started = total as u16; // `MAX_NODES` is far below
+                Some(joining::offer(memory, started).map_err(io("offer the shared memory"))?)
             }
             _ => None,
         };
@@ -329,6 +335,15 @@ impl Launcher {
             host: shared.first().copied().flatten(),
         });
 
+        // Agents choose those of other hosts.
+        let cores = match (&spec.hosts, spec.binding) {
+            (None, Binding::Core) => binding::cores(spec.nodes),
+            _ => Ok(Vec::new()),
+        };
+        let core_of = |node: u16| {
+            let cores = cores.as_ref().ok()?;
+            cores.get(usize::from(node) - first).copied()
+        };
         let numbers = (0..=u16::MAX).take(total).skip(first); // `MAX_NODES` is far below
         let orders: Result<_, LaunchError> = match &spec.hosts {
             Some(there) => numbers
@@ -337,13 +352,13 @@ impl Launcher {
             None => numbers
                 .map(|node| {
                     let link = link_of(&spec.link, node, total, socket)?;
-                    Ok(order(&spec, node, total, &name, &link))
+                    Ok(order(&spec, node, total, &name, &link, core_of(node)))
                 })
                 .collect(),
         };
         let orders = orders?;
         let output = Output::start(Arc::clone(&wake)).map_err(io("start a thread"))?;
-        if let Some(Err(reason)) = seat(&spec, 0).map(Seat::core) {
+        if let Err(reason) = &cores {
             output.push(Target::Stderr, format!("{reason}\n").into_bytes());
         }
         // Those of other hosts are their agents' business. A host without a shell has the process groups only.
@@ -354,6 +369,7 @@ impl Launcher {
         let timeout = spec.join_timeout;
         let keeper = Keeper::new(listener, memory, own_entry, timeout, output, leftovers);
         let shared = Arc::new(Shared::default());
+        pauses::register(&shared, &wake);
         let thread = {
             let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
             let thread = std::thread::Builder::new().name("tsumuji-keeper".to_owned());
@@ -384,12 +400,14 @@ impl Launcher {
         }
     }
 
-    /// Opens the parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Works once only.
+    /// Opens the parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Works once only. Gives up with
+    /// [`OpenError::Abandoned`] soon after `stop` says so.
     pub fn endpoint(
         &mut self,
         mut options: Options,
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
+        stop: &dyn Fn() -> bool,
     ) -> Result<Endpoint<AnyLink>, OpenError> {
         let base = self.own.take().ok_or(OpenError::NotAMember)?;
         self.shared.lock().waiting = true;
@@ -398,7 +416,16 @@ impl Launcher {
             let done = |state: &super::shared::State| {
                 state.table.is_some() || state.failure.is_some() || state.finished
             };
-            let mut state = self.shared.wait(None, done); // bounded by the keeper's join timeout
+            // Bounded by the keeper's join timeout.
+            let mut state = loop {
+                let state = self.shared.wait(Instant::now().checked_add(LOOK), done);
+                if done(&state) {
+                    break state;
+                }
+                if stop() {
+                    return Err(OpenError::Abandoned);
+                }
+            };
             state.waiting = false;
             match (&state.table, &state.failure) {
                 (Some(table), _) => table.clone(),
@@ -538,16 +565,14 @@ fn link_of(
     })
 }
 
-/// The place of the `index`-th child among those of this host, if they are bound to cores here.
-fn seat(spec: &LaunchSpec, index: usize) -> Option<Seat> {
-    let here = spec.hosts.is_none() && spec.binding == Binding::Core;
-    here.then_some(Seat {
-        index: index as u16, // `MAX_NODES` is far below
-        of: spec.nodes as u16,
-    })
-}
-
-fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &LinkSpec) -> Order {
+fn order(
+    spec: &LaunchSpec,
+    node: u16,
+    total: usize,
+    rendezvous: &str,
+    link: &LinkSpec,
+    core: Option<usize>,
+) -> Order {
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
     for name in Security::ENV
@@ -569,7 +594,7 @@ fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &Li
         name: format!("{} {node}", spec.name_prefix),
         host: None,
         command,
-        seat: seat(spec, usize::from(node) - usize::from(spec.with_self)),
+        core,
         start: None,
         stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),
         stderr: (!inherits(spec.stderr)).then(|| spec.print_stderr()),

@@ -139,7 +139,7 @@ fn silent_worker_is_named() {
     spec.join_timeout = Duration::from_millis(200);
     let mut launcher = Launcher::start(spec).expect("start");
     let error = launcher
-        .endpoint(Options::default(), None, None)
+        .endpoint(Options::default(), None, None, &|| false)
         .expect_err("nobody joins")
         .to_string();
     assert!(
@@ -155,7 +155,7 @@ fn worker_that_ends_without_joining_is_named() {
     spec.with_self = true;
     let mut launcher = Launcher::start(spec).expect("start");
     let error = launcher
-        .endpoint(Options::default(), None, None)
+        .endpoint(Options::default(), None, None, &|| false)
         .expect_err("nobody joins")
         .to_string();
     assert!(
@@ -177,7 +177,7 @@ fn reported_errors_are_told() {
     let output = Output::start(Arc::clone(&wake)).expect("thread");
     let keeper = Keeper::new(listener, None, None, LONG, output, None);
     let orders = (0..2)
-        .map(|node| order(&spec, node, 2, &name, &spec.link))
+        .map(|node| order(&spec, node, 2, &name, &spec.link, None))
         .collect();
     let thread = {
         let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
@@ -195,8 +195,8 @@ fn reported_errors_are_told() {
         _meeting: None,
     };
 
-    let stranger = rendezvous::connect(&name).expect("connect");
-    rustix::net::send(&stranger, b"\x00\xff{]", rustix::net::SendFlags::NOSIGNAL).expect("send");
+    let unknown = rendezvous::connect(&name).expect("connect");
+    rustix::net::send(&unknown, b"\x00\xff{]", rustix::net::SendFlags::NOSIGNAL).expect("send");
     let bold = rendezvous::connect(&name).expect("connect");
     let hello = rendezvous::FromWorker::Hello {
         version: rendezvous::VERSION,

@@ -25,6 +25,7 @@ mod meeting;
 mod neighbours;
 mod offer;
 mod output;
+mod pauses;
 pub(crate) mod relay;
 mod remote;
 pub(crate) mod rendezvous;
@@ -40,6 +41,7 @@ pub use joining::JoinAddress;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub(crate) use neighbours::HostMemory;
 pub(crate) use offer::Server as HostServer;
+pub use pauses::{continue_launches, pause_launches};
 pub use relay::{RelayEnd, RelayPlan, RelayServeError, RelayServes, serve_relay};
 pub use worker::{
     endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,

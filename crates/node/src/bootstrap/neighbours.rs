@@ -2,7 +2,8 @@
 //!
 //! Called by `worker` and `launcher` when other nodes of the cluster run on this host. Each node listens under an abstract name made of the cluster's
 //! addresses and its own rank on the host, and gives the memory to whoever asks. A node that begins asks all others; if none has the memory, it makes
-//! it. So the memory lives as long as one of the nodes, a restarted node gets the same as before, and nothing is left when all have ended.
+//! it. So the memory lives as long as one of the nodes, a restarted node gets the same as before, and nothing is left when all have ended. While no
+//! other node has the memory, one that is stopped keeps those that begin from making it: it may have it.
 //!
 //! Invariant: a node looks for the memory, or makes it, only while it holds the name `…-join`: no two make it. A node that listens has the memory.
 
@@ -12,7 +13,7 @@ use std::os::fd::OwnedFd;
 use tsumuji_link::LinkAddr;
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 
-use super::offer::{Server, ask, listen_within};
+use super::offer::{Server, ask_any, listen_within};
 use crate::error::OpenError;
 use crate::membership::Membership;
 
@@ -70,15 +71,8 @@ impl Neighbours {
             "listen as this node of this host (does it run already?)",
         ))?;
         let others = (0..self.nodes).filter(|rank| *rank != self.rank);
-        let mut found = None;
-        for rank in others {
-            let asked = ask::<()>(&self.of(rank));
-            found = asked.map_err(failed("ask another node of this host"))?;
-            if found.is_some() {
-                break;
-            }
-        }
-        let memory = match found {
+        let found = ask_any::<()>(others.map(|rank| self.of(rank)));
+        let memory = match found.map_err(failed("ask another node of this host"))? {
             Some(((), memory)) => memory,
             None => {
                 let nodes = usize::from(self.nodes);
@@ -127,6 +121,7 @@ mod tests {
     use tsumuji_link::shm::Shm;
     use tsumuji_proto::NodeId;
 
+    use super::super::rendezvous;
     use super::*;
 
     fn membership(me: u16, port: u16) -> Membership {
@@ -186,6 +181,30 @@ mod tests {
             Shm::attach(&other.memory, b.rank).is_ok(),
             "of another cluster"
         );
+    }
+
+    /// A node that is stopped does not keep others from the memory that a third one gives; alone, it keeps them from making another.
+    #[test]
+    fn stopped_nodes_are_passed_over() {
+        let port = 10_000 + (std::process::id() % 10_000) as u16;
+        let [stopped, second, third] = [0, 1, 2].map(|me| {
+            let mut here = Membership {
+                hosts: vec![Some(0); 4],
+                ..membership(me, port)
+            };
+            Neighbours::take_over(&mut here).expect("there are three")
+        });
+        let made = second.meet().expect("made");
+        let _mute = rendezvous::listen(&stopped.of(0)).expect("listen");
+        let given = third.meet().expect("given");
+        let _shm = Shm::attach(&made.memory, 0).expect("attach");
+        assert!(Shm::attach(&given.memory, 0).is_err(), "it is the same");
+        drop((made, given));
+        let error = third
+            .meet()
+            .expect_err("it may have the memory")
+            .to_string();
+        assert!(error.contains("has not answered"), "{error}");
     }
 
     /// Nodes that begin at the same moment get one memory.

@@ -18,6 +18,8 @@ use super::rendezvous::{self, Received, VERSION};
 
 /// How long to wait for a name that another process holds, and for an answer: longer than the kernel takes to end a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one is asked before the next is asked as well: those that run answer at once.
+const HESITATION: Duration = Duration::from_millis(50);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(2);
 
@@ -36,37 +38,77 @@ pub(super) fn listen_within(name: &str) -> io::Result<OwnedFd> {
 
 /// Asks whoever listens under a name for its memory, and what it says of it. `None`: nobody is there, it has just ended, or it has none yet.
 pub(super) fn ask<A: DeserializeOwned>(name: &str) -> io::Result<Option<(A, OwnedFd)>> {
-    let connection = match rendezvous::connect(name) {
-        Ok(connection) => connection,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    ask_any(std::iter::once(name.to_owned()))
+}
+
+/// As `ask`, of several names: asks one after the other, and takes the first answer. One that is silent does not keep the others from being asked; an
+/// error is told if nobody answers.
+pub(super) fn ask_any<A: DeserializeOwned>(
+    mut names: impl Iterator<Item = String>,
+) -> io::Result<Option<(A, OwnedFd)>> {
     let deadline = Instant::now() + PATIENCE;
+    let (mut silent, mut failure) = (Vec::new(), None);
     loop {
-        match rendezvous::receive(connection.as_fd())? {
-            Received::Message((VERSION, about), Some(memory)) => return Ok(Some((about, memory))),
-            Received::Closed => return Ok(None),
-            Received::Nothing if Instant::now() < deadline => {
-                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
-                let left = deadline.saturating_duration_since(Instant::now());
-                let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
-            }
-            Received::Nothing => {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!(
-                        "it is there, but has not answered for {} s (is it stopped?)",
-                        PATIENCE.as_secs()
-                    ),
-                ));
-            }
-            _ => {
-                return Err(io::Error::other(
-                    "it speaks another language; are both of one version?",
-                ));
-            }
+        let name = names.next();
+        match name.as_deref().map(rendezvous::connect) {
+            Some(Ok(connection)) => silent.push(connection),
+            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+            Some(Err(error)) => failure = Some(error),
+            None => {}
+        }
+        let until = match name {
+            Some(_) => deadline.min(Instant::now() + HESITATION),
+            None => deadline,
+        };
+        if let Some(answer) = hear(&mut silent, &mut failure, until) {
+            return Ok(Some(answer));
+        }
+        if name.is_none() {
+            let is_silent = !silent.is_empty();
+            let failure = failure.or_else(|| is_silent.then(timed_out));
+            return failure.map_or(Ok(None), Err);
         }
     }
+}
+
+/// The first answer on these connections until then. Those that were closed, or failed, are dropped.
+fn hear<A: DeserializeOwned>(
+    connections: &mut Vec<OwnedFd>,
+    failure: &mut Option<io::Error>,
+    until: Instant,
+) -> Option<(A, OwnedFd)> {
+    loop {
+        for connection in std::mem::take(connections) {
+            match rendezvous::receive(connection.as_fd()) {
+                Ok(Received::Message((VERSION, about), Some(memory))) => {
+                    return Some((about, memory));
+                }
+                Ok(Received::Closed) => {}
+                Ok(Received::Nothing) => connections.push(connection),
+                Ok(_) => {
+                    *failure = Some(io::Error::other(
+                        "it speaks another language; are both of one version?",
+                    ));
+                }
+                Err(error) => *failure = Some(error),
+            }
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if connections.is_empty() || left.is_zero() {
+            return None;
+        }
+        let fds = connections.iter();
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+    }
+}
+
+fn timed_out() -> io::Error {
+    let seconds = PATIENCE.as_secs();
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("it is there, but has not answered for {seconds} s (is it stopped?)"),
+    )
 }
 
 /// When the memory was given last; `None`: never.

@@ -442,7 +442,7 @@ impl<D: Ethernet> Service<D> {
         let (clock, mut runqueue) = (SystemClock::new(), Runqueue::default());
         let mut looked = Instant::now();
         loop {
-            let frames = self.relay.turn()?;
+            let frames = self.relay.poll_once()?;
             let now = clock.now();
             if frames > 0 {
                 idle.work(now.as_nanos());
@@ -501,7 +501,7 @@ impl<D: Ethernet> Service<D> {
                 }
                 return Ok(false);
             }
-            if self.relay.turn()? == 0 {
+            if self.relay.poll_once()? == 0 {
                 std::thread::sleep(RETRY);
             }
         }

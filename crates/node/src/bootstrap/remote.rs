@@ -73,6 +73,11 @@ impl Remote {
         Ok(())
     }
 
+    /// All that was told has left.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.to.is_none() || self.outbox.is_empty()
+    }
+
     /// Sends a sign of life, if it is time. Bytes that wait in the outbox serve as one once they leave; with a stuck pipe, more of them would not
     /// help.
     pub(super) fn beat(&mut self) {

@@ -139,7 +139,7 @@ pub(crate) enum Caller {
     /// A connection of this user or root.
     Welcome(OwnedFd),
     /// A connection of another user, or one that was closed already.
-    Stranger,
+    Unknown,
     Nobody,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Caller> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(connection) if is_trusted(connection.as_fd()) => Ok(Caller::Welcome(connection)),
         Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
-            Ok(Caller::Stranger)
+            Ok(Caller::Unknown)
         }
         Err(rustix::io::Errno::AGAIN) => Ok(Caller::Nobody),
         Err(error) => Err(error.into()),

@@ -34,12 +34,18 @@ pub(super) struct State {
     pub(super) exits: Vec<WorkerExit>,
     /// Error of writing the workers' output.
     pub(super) stdout_error: Option<std::io::Error>,
-    /// The keeper has nothing left to do: every child is reaped.
+    /// Every child is reaped; output may be left.
+    pub(super) ended: bool,
+    /// The keeper has nothing left to do: every child is reaped, and all output was written or given up.
     pub(super) finished: bool,
     /// The launcher wants to stop: TERM now, KILL after this grace.
     pub(super) stop: Option<Duration>,
     /// Signals to pass on; as in the kernel, one of a kind waits.
     pub(super) signals: BTreeSet<UserSignal>,
+    /// The workers are to be suspended.
+    pub(super) pause: bool,
+    /// They are, as far as the keeper can tell.
+    pub(super) is_paused: bool,
     /// The launcher itself waits for the table.
     pub(super) waiting: bool,
 }

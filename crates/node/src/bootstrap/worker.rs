@@ -46,7 +46,8 @@ pub fn was_launched() -> bool {
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts: `TSUMUJI_CLUSTER` (path of a cluster
 /// file) and `TSUMUJI_NODE`. To join a running cluster: `TSUMUJI_JOIN` (address of its node 0, which admits: `TSUMUJI_ADMIT=1`), `TSUMUJI_LINK`, and
-/// `TSUMUJI_NODE` for the place of a member that died. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared
+/// `TSUMUJI_NODE` for the place of a member that died; a process that waits to be admitted says so on standard error, after three seconds and then
+/// every ten. Under `mpiexec`, `mpirun` or `srun`: what these set, and `TSUMUJI_LINK` (without it shared
 /// memory within a host, UDP between hosts). In all cases optionally `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and
 /// `TSUMUJI_CONGESTION`.
 /// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
@@ -97,7 +98,8 @@ fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
         let (options, impair, capture) = settings(options, &name)?;
         let link = Unsealed::open(base, impair, capture.as_deref())?;
         let link = options.security.apply(link)?;
-        Endpoint::join(link, request, options, joining::WITHIN)
+        let mut tell = |waiting: &str| eprintln!("waiting for {waiting}");
+        Endpoint::join_telling(link, request, options, joining::WITHIN, &mut tell)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
         let me = required(
             ENV_NODE,

@@ -1,21 +1,25 @@
 //! The table of members as it is now: processes join a running cluster and come back at other addresses.
 //!
 //! Part of `channel`, which passes in what arrives, and calls `settle` with the means to answer. Node 0 admits: it gives a process that asks an id, and
-//! tells all others. Each entry of the table has a version, 0 as when the node opened; of two versions the higher one counts. Nodes that meet tell each
+//! tells all others (`news`). Each entry of the table has a version, 0 as when the node opened; of two versions the higher one counts. Nodes that meet tell each
 //! other all entries of higher versions, so that one that was away learns what it missed.
 //!
 //! Invariants: ids are dense from 0; an entry whose address is not known yet has `LinkAddr::Broadcast`, and only in a node that is joining.
 
+mod news;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tsumuji_link::LinkAddr;
-use tsumuji_link::ether::MacAddr;
 use tsumuji_proto::{Event, NodeId, Pace};
-use tsumuji_wire::{Admission, Join};
+use tsumuji_wire::{Admission, Join, Refusal};
 
+pub use self::news::is_understood;
+use self::news::{Entry, News};
+pub(crate) use self::news::{NAME_BYTES, cut};
 use super::control;
 use super::outbox::{Outbox, Way};
 use crate::error::presentable;
@@ -24,35 +28,11 @@ use crate::peers::Peers;
 
 /// Most processes that wait for an answer; others ask again.
 const ASKED_MAX: usize = 64;
-/// After it has opened, node 0 admits nobody for this long: meanwhile the others tell it whom it admitted before it was started again.
+/// After it has met the last of the first members, node 0 admits nobody for this long: meanwhile they tell it whom it admitted before it was started
+/// again.
 const LEARNS_FOR: Duration = Duration::from_secs(1);
 /// Ids below this may be given.
 const IDS: usize = u16::MAX as usize;
-/// Longest name of a member, in bytes.
-pub(crate) const NAME_BYTES: usize = tsumuji_wire::join::JOIN_TEXT_BYTES;
-
-/// Kinds of control messages: the first byte, beside those of `control` and `statistics`.
-const ENTRY: u8 = 5;
-const TABLE: u8 = 6;
-/// Bytes of an entry before its name.
-const ENTRY_BYTES: usize = 28;
-
-/// One line of the table, as nodes tell it each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    id: NodeId,
-    version: u32,
-    addr: LinkAddr,
-    name: String,
-}
-
-/// A control message about the table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum News {
-    Entry(Entry),
-    /// All entries were told; there are so many.
-    Table(u16),
-}
 
 /// A process that asks to become a member.
 #[derive(Debug)]
@@ -61,6 +41,14 @@ struct Asked {
     id: Option<NodeId>,
     nonce: u64,
     name: String,
+}
+
+/// Why a process is not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refused {
+    reason: String,
+    /// To ask again is of no use.
+    is_final: bool,
 }
 
 /// See the head of this module.
@@ -75,6 +63,10 @@ pub(crate) struct Members {
     /// The id of a member that joined and died is given to another one after this time.
     dead_after: Duration,
     opened: Instant,
+    /// First members that were not met yet, and did not die: they may know whom this node admitted before it was started again.
+    unmet: BTreeSet<NodeId>,
+    /// When the last of them was met.
+    learned: Instant,
     asked: VecDeque<Asked>,
     heard: Vec<(NodeId, News)>,
     /// Peers that were met and not yet told what they may have missed.
@@ -98,14 +90,18 @@ impl Members {
         admits: bool,
         (pace, dead_after): (Pace, Duration),
     ) -> Self {
+        let opened = Instant::now();
+        let others = membership.members.iter().map(|member| member.id);
         Self {
+            unmet: others.filter(|id| *id != membership.me).collect(),
+            opened,
+            learned: opened,
             versions: vec![0; membership.members.len()],
             first: membership.members.len(),
             membership,
             admits,
             pace,
             dead_after,
-            opened: Instant::now(),
             asked: VecDeque::new(),
             heard: Vec::new(),
             met: Vec::new(),
@@ -171,12 +167,16 @@ impl Members {
         match event {
             Event::PeerUp { peer, .. } => {
                 self.dead_since.remove(peer);
+                if self.unmet.remove(peer) {
+                    self.learned = Instant::now();
+                }
                 self.met.push(*peer);
                 self.is_due = true;
                 false
             }
             Event::PeerDead { peer, .. } => {
                 self.dead_since.insert(*peer, Instant::now());
+                self.unmet.remove(peer);
                 self.moved.remove(peer)
             }
             _ => false,
@@ -207,17 +207,16 @@ impl Members {
         }
         for asked in std::mem::take(&mut self.asked) {
             done += 1;
-            if let Some(answer) = self.admit(&asked, way, peers, outbox) {
-                self.admitted.extend(answer.as_ref().ok());
-                let admission = Admission {
-                    source: self.me(),
-                    nonce: asked.nonce,
-                    answer: answer.as_ref().copied().map_err(String::as_bytes),
-                };
-                let mut frame = [0; tsumuji_wire::join::JOIN_HEADER_BYTES + NAME_BYTES];
-                if let Some(bytes) = admission.write(&mut frame) {
-                    way.send_frame(asked.from, &frame[..bytes]);
-                }
+            let answer = self.admit(&asked, way, peers, outbox);
+            self.admitted.extend(answer.as_ref().ok());
+            let admission = Admission {
+                source: self.me(),
+                nonce: asked.nonce,
+                answer: answer.as_ref().copied().map_err(Refused::told),
+            };
+            let mut frame = [0; tsumuji_wire::join::JOIN_HEADER_BYTES + NAME_BYTES];
+            if let Some(bytes) = admission.write(&mut frame) {
+                way.send_frame(asked.from, &frame[..bytes]);
             }
         }
         for peer in std::mem::take(&mut self.met) {
@@ -249,24 +248,24 @@ impl Members {
         is_new
     }
 
-    /// Decides about a process that asks. `None`: it is not answered, and will ask again.
+    /// Decides about a process that asks.
     fn admit(
         &mut self,
         asked: &Asked,
         way: &mut impl Way,
         peers: &mut Peers,
         outbox: &mut Outbox,
-    ) -> Option<Result<NodeId, String>> {
+    ) -> Result<NodeId, Refused> {
         let me = self.me();
         if me != NodeId(0) || !self.admits {
-            return Some(Err(if me == NodeId(0) {
+            return Err(Refused::finally(if me == NodeId(0) {
                 "it admits nobody: start it with --admit or TSUMUJI_ADMIT=1".to_owned()
             } else {
                 format!("it is {me}: node 0 admits")
             }));
         }
-        if self.len() > 1 && self.opened.elapsed() < LEARNS_FOR {
-            return None;
+        if let Some(reason) = self.learns(asked.id, asked.from) {
+            return Err(Refused::for_now(reason));
         }
         let known = |member: &&Member| {
             member.addr == asked.from || self.membership.way(member) == asked.from
@@ -274,26 +273,35 @@ impl Members {
         if let Some(member) = self.membership.members.iter().find(known) {
             // It did not hear the answer, or is a new process in the place of another.
             let id = member.id;
-            return Some(match asked.id {
-                Some(other) if other != id => Err(format!("{id} has this address")),
-                _ if id == me => Err("it has this address itself".to_owned()),
+            return match asked.id {
+                Some(other) if other != id => {
+                    Err(Refused::for_now(format!("{id} has this address")))
+                }
+                _ if id == me => Err(Refused::finally("it has this address itself".to_owned())),
                 _ => Ok(id),
-            });
+            };
+        }
+        if let Some(reason) = self.beyond_reach(asked.from) {
+            return Err(Refused::finally(reason.to_owned()));
         }
         let id = match asked.id {
             Some(id) if id == me || usize::from(id.0) >= self.len() => {
-                return Some(Err(format!(
-                    "no other process was {id}; there are {}",
-                    self.len()
-                )));
+                let reason = format!("no other process was {id}; there are {}", self.len());
+                // Who was not met may still know of it.
+                let is_final = self.unmet.is_empty();
+                return Err(Refused { reason, is_final });
             }
             Some(id) if peers.is_up(id) => {
-                return Some(Err(format!("{id} is not dead, at another address")));
+                let reason = format!("{id} is not dead, at another address");
+                return Err(Refused::for_now(reason));
             }
             Some(id) => id,
             None => match self.free_id(peers) {
                 Some(id) => id,
-                None => return Some(Err(format!("all {IDS} ids are used"))),
+                None => {
+                    let reason = format!("all {IDS} ids are used");
+                    return Err(Refused::for_now(reason));
+                }
             },
         };
         let member = Member {
@@ -303,10 +311,48 @@ impl Members {
         };
         tracing::info!(node = id.0, name = %member.name, addr = %member.addr, "joins");
         let is_set = self.set(member, way, peers, outbox);
-        Some(if is_set {
+        if is_set {
             Ok(id)
         } else {
-            Err("no member can have this address".to_owned())
+            let reason = "no member can have this address".to_owned();
+            Err(Refused::finally(reason))
+        }
+    }
+
+    /// Why nobody is admitted yet: others may still tell whom this node admitted before it was started again. A first member that is not heard of for
+    /// `dead_after` is not waited for, nor is the one that asks now, which wants `id` or has the address `from`.
+    fn learns(&self, id: Option<NodeId>, from: LinkAddr) -> Option<String> {
+        let asks = |peer: NodeId| {
+            let member = self.membership.members.get(usize::from(peer.0));
+            Some(peer) == id || member.is_some_and(|member| member.addr == from)
+        };
+        let awaited = self.unmet.iter().find(|peer| !asks(**peer));
+        match awaited.filter(|_| self.opened.elapsed() < self.dead_after.max(LEARNS_FOR)) {
+            Some(peer) => Some(format!(
+                "it has not met {peer} yet, which may know whom it admitted before"
+            )),
+            None => (self.first > 1 && self.learned.elapsed() < LEARNS_FOR)
+                .then(|| "it is just being told whom it admitted before".to_owned()),
+        }
+    }
+
+    /// Why other members would not reach this address, though this node does.
+    fn beyond_reach(&self, from: LinkAddr) -> Option<&'static str> {
+        let LinkAddr::Inet(from) = from else {
+            return None;
+        };
+        if matches!(from.ip(), IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80) {
+            return Some("others may not reach its link-local address; give it another by --link");
+        }
+        let from_loopback = from.ip().is_loopback();
+        let is_mixed = self.membership.members.iter().any(|member| {
+            matches!(member.addr, LinkAddr::Inet(addr)
+                if !addr.ip().is_unspecified() && addr.ip().is_loopback() != from_loopback)
+        });
+        is_mixed.then_some(if from_loopback {
+            "others cannot reach its loopback address; give it another by --link"
+        } else {
+            "it cannot reach members at loopback addresses"
         })
     }
 
@@ -425,13 +471,25 @@ impl Members {
     }
 }
 
-/// As much of a name as is told.
-pub(crate) fn cut(name: &str) -> &str {
-    let mut end = name.len().min(NAME_BYTES);
-    while !name.is_char_boundary(end) {
-        end -= 1;
+impl Refused {
+    /// That will not change.
+    fn finally(reason: String) -> Self {
+        let is_final = true;
+        Self { reason, is_final }
     }
-    &name[..end]
+
+    /// The process may ask again.
+    fn for_now(reason: String) -> Self {
+        let is_final = false;
+        Self { reason, is_final }
+    }
+
+    fn told(&self) -> Refusal<'_> {
+        Refusal {
+            reason: self.reason.as_bytes(),
+            is_final: self.is_final,
+        }
+    }
 }
 
 /// Whether both are addresses of one kind of link, and frames can be sent to the second.
@@ -454,127 +512,68 @@ fn put(news: News, to: NodeId, outbox: &mut Outbox) {
     outbox.put_control(to, control::CHANNEL, &news.to_bytes());
 }
 
-impl News {
-    /// Entry: 0 kind · 1 zero · 2 id · 4 version · 8 kind of address · 9 zero · 10 address (18) · 28 name. Table: 0 kind · 1 zero · 2 number of nodes.
-    fn to_bytes(&self) -> Vec<u8> {
-        let entry = match self {
-            Self::Table(nodes) => {
-                let [low, high] = nodes.to_le_bytes();
-                return vec![TABLE, 0, low, high];
-            }
-            Self::Entry(entry) => entry,
-        };
-        let mut bytes = vec![ENTRY, 0];
-        bytes.extend(entry.id.0.to_le_bytes());
-        bytes.extend(entry.version.to_le_bytes());
-        let (kind, addr) = match entry.addr {
-            LinkAddr::Local(index) => (0, index.to_le_bytes().to_vec()),
-            LinkAddr::Inet(addr) => {
-                let (kind, ip) = match addr.ip() {
-                    IpAddr::V4(ip) => (1, ip.octets().to_vec()),
-                    IpAddr::V6(ip) => (2, ip.octets().to_vec()),
-                };
-                (kind, [&ip[..], &addr.port().to_le_bytes()].concat())
-            }
-            LinkAddr::Ether(mac) => (3, mac.0.to_vec()),
-            _ => (u8::MAX, Vec::new()), // no member's
-        };
-        bytes.extend([kind, 0]);
-        bytes.extend(addr);
-        bytes.resize(ENTRY_BYTES, 0);
-        bytes.extend(entry.name.as_bytes());
-        bytes
-    }
-
-    /// `None`: it is none, or of a later version.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        if let [TABLE, 0, low, high] = *bytes {
-            return Some(Self::Table(u16::from_le_bytes([low, high])));
-        }
-        let (head, name) = bytes.split_first_chunk::<ENTRY_BYTES>()?;
-        let [ENTRY, 0, i0, i1, v0, v1, v2, v3, kind, 0, addr @ ..] = *head else {
-            return None;
-        };
-        let port = |at: usize| u16::from_le_bytes([addr[at], addr[at + 1]]);
-        let (addr, length) = match kind {
-            0 => (LinkAddr::Local(port(0)), 2),
-            1 => {
-                let ip: [u8; 4] = addr[..4].try_into().ok()?;
-                (LinkAddr::Inet(SocketAddr::new(ip.into(), port(4))), 6)
-            }
-            2 => {
-                let ip: [u8; 16] = addr[..16].try_into().ok()?;
-                (LinkAddr::Inet(SocketAddr::new(ip.into(), port(16))), 18)
-            }
-            3 => (LinkAddr::Ether(MacAddr(addr[..6].try_into().ok()?)), 6),
-            _ => return None,
-        };
-        let is_sound =
-            name.len() <= NAME_BYTES && head[10 + length..].iter().all(|&byte| byte == 0);
-        let name = std::str::from_utf8(name).ok().filter(|_| is_sound)?;
-        Some(Self::Entry(Entry {
-            id: NodeId(u16::from_le_bytes([i0, i1])),
-            version: u32::from_le_bytes([v0, v1, v2, v3]),
-            addr,
-            name: name.to_owned(),
-        }))
-    }
-}
-
-/// Whether the bytes are news of the table, and read as they would be written: for fuzzing.
-pub fn is_understood(bytes: &[u8]) -> bool {
-    let news = News::parse(bytes);
-    if let Some(news) = &news {
-        assert_eq!(news.to_bytes(), bytes, "{news:?}");
-    }
-    news.is_some()
-}
-
 #[cfg(test)]
 mod tests {
+    use tsumuji_link::ether::MacAddr;
+
+    use super::news::tests::entry;
     use super::*;
 
-    fn entry(id: u16, version: u32, addr: &str) -> Entry {
-        let inet = addr.parse().map(LinkAddr::Inet);
-        Entry {
-            id: NodeId(id),
-            version,
-            addr: inet.unwrap_or_else(|_| match addr.parse() {
-                Ok(mac) => LinkAddr::Ether(mac),
-                Err(_) => LinkAddr::Local(addr.parse().expect(addr)),
-            }),
-            name: format!("näme {id}"),
-        }
+    /// Node 0 admits nobody before all first members were met, died, or were silent for long; nor in the second in which they tell what they know.
+    #[test]
+    fn first_members_are_heard_first() {
+        let addrs = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"];
+        let addrs = addrs.map(|addr| addr.parse().expect(addr));
+        let membership = Arc::new(Membership::inet(NodeId(0), &addrs));
+        let options = (Pace::Free, Duration::from_secs(20));
+        let mut members = Members::new(membership, true, options);
+        let long_ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        (members.opened, members.learned) = (
+            long_ago(19).expect("the machine is up"),
+            long_ago(19).expect("the machine is up"),
+        );
+        let from = LinkAddr::Local(9);
+        let text = |members: &Members| members.learns(None, from).unwrap_or_default();
+        assert!(text(&members).contains("not met node 1"));
+        members.note(&Event::PeerDead {
+            peer: NodeId(1),
+            failed_messages: 0,
+        });
+        assert!(text(&members).contains("not met node 2"));
+        let again = members.learns(Some(NodeId(2)), from);
+        assert_eq!(again, None, "it is the one that was not met");
+        members.note(&Event::PeerUp {
+            peer: NodeId(2),
+            incarnation: 1,
+        });
+        assert!(text(&members).contains("just being told"));
+        members.learned = members.opened;
+        assert_eq!(members.learns(None, from), None);
+        members.unmet.insert(NodeId(1));
+        members.dead_after = Duration::from_secs(18);
+        assert_eq!(members.learns(None, from), None, "it was silent for long");
     }
 
-    /// What is told is read back; anything cut or changed in length is refused.
+    /// Loopback addresses and others are not mixed, and a link-local one is admitted by nobody.
     #[test]
-    fn news_read_as_written() {
-        for addr in [
-            "7",
-            "10.0.0.1:7000",
-            "[2001:db8::1]:65535",
-            "02:00:00:00:00:09",
+    fn addresses_beyond_reach_are_refused() {
+        for (member, joins, refused) in [
+            ("127.0.0.1:1", "127.0.0.2:7", false),
+            ("127.0.0.1:1", "10.0.0.2:7", true),
+            ("10.0.0.1:1", "127.0.0.1:7", true),
+            ("10.0.0.1:1", "10.0.0.2:7", false),
+            ("0.0.0.0:1", "127.0.0.1:7", false),
+            ("[2001:db8::1]:1", "[2001:db8::2]:7", false),
+            ("[2001:db8::1]:1", "[::1]:7", true),
+            ("[2001:db8::1]:1", "[fe80::2]:7", true),
         ] {
-            let news = News::Entry(entry(300, 1 << 30, addr));
-            let bytes = news.to_bytes();
-            assert!(is_understood(&bytes), "{addr}");
-            assert_eq!(News::parse(&bytes), Some(news));
-            for cut in 0..ENTRY_BYTES {
-                assert_eq!(News::parse(&bytes[..cut]), None);
-            }
-            let long = [&bytes[..ENTRY_BYTES], &[b'a'; NAME_BYTES + 1]].concat();
-            assert_eq!(News::parse(&long), None);
-        }
-        assert!(is_understood(&News::Table(65_535).to_bytes()));
-        for other in [
-            &[][..],
-            &[ENTRY],
-            &[TABLE, 0, 1],
-            &[TABLE, 1, 0, 0],
-            &[9; 40],
-        ] {
-            assert_eq!(News::parse(other), None);
+            let addrs = [member.parse().expect(member)];
+            let membership = Arc::new(Membership::inet(NodeId(0), &addrs));
+            let options = (Pace::Free, Duration::from_secs(1));
+            let members = Members::new(membership, true, options);
+            let joins = LinkAddr::Inet(joins.parse().expect(joins));
+            let reason = members.beyond_reach(joins);
+            assert_eq!(reason.is_some(), refused, "{member} {joins}: {reason:?}");
         }
     }
 

@@ -452,6 +452,11 @@ impl MessageSender {
         self.remote.takes(to, channel)
     }
 
+    /// Has the endpoint settle, as when a message was sent.
+    pub(crate) fn ring(&self) {
+        self.remote.bell.ring();
+    }
+
     /// Sends checked messages in order; waits for room until `is_over`. Those that the endpoint takes no more are dropped.
     pub(crate) fn send_together(&self, messages: &mut Vec<Outgoing>, is_over: impl Fn() -> bool) {
         let mut state = self.remote.lock();

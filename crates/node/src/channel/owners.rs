@@ -77,6 +77,15 @@ impl Channels {
         }
     }
 
+    /// Panics if a worker of an executor has: whoever awaits its answer would wait for ever.
+    pub(super) fn repeat_panics(&self) {
+        let executors = self
+            .opened
+            .values()
+            .filter_map(|entry| entry.executor.as_ref());
+        executors.for_each(|executor| executor.repeat_panic());
+    }
+
     /// States of all executors.
     pub(crate) fn executors(&self) -> impl Iterator<Item = (u16, ExecutorState)> {
         let channels = self.opened.iter();

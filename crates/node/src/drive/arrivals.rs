@@ -7,15 +7,15 @@ use tsumuji_proto::{Channel, Datagram, Delivery, Engine, Instant, NodeId, Posted
 
 use tsumuji_wire::Join;
 
-use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN};
+use super::{Intake, MESSAGES_PER_POLL, RECEIVE_FRAMES_MIN};
 use crate::clock::Clock;
 use crate::table::Table;
 
 /// How many frames, `most` at most, the next poll receives, after one that asked for `asked` and got `received` with `messages` in them.
 #[inline]
 pub(super) fn next_burst(asked: usize, (received, messages): (usize, u64), most: usize) -> usize {
-    if messages > MESSAGES_PER_TURN {
-        let frames = received as u64 * MESSAGES_PER_TURN / messages;
+    if messages > MESSAGES_PER_POLL {
+        let frames = received as u64 * MESSAGES_PER_POLL / messages;
         (frames as usize).clamp(RECEIVE_FRAMES_MIN, most)
     } else if received >= asked {
         (2 * asked).min(most)
@@ -57,7 +57,7 @@ impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
 
     /// Handles a frame that comes from no member: an ask to become one, or nothing.
     #[cold]
-    fn stranger(&mut self, from: LinkAddr, frame: &[u8]) {
+    fn unknown_peer(&mut self, from: LinkAddr, frame: &[u8]) {
         match Join::parse(frame) {
             Some(join) => self.intake.asked(from, &join),
             None => *self.spoofed_source_frames += 1,
@@ -74,7 +74,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
         if self.is_spoofed(from, frame) {
-            return self.stranger(from, frame);
+            return self.unknown_peer(from, frame);
         }
         self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
     }

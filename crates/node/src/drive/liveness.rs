@@ -1,10 +1,11 @@
 //! Which processes are alive, where the kernel can tell: the session with a dead one ends once its last frames were received.
 
 use tsumuji_link::{Link, Rings};
-use tsumuji_proto::{Event, NodeId};
+use tsumuji_proto::{Event, Instant, NodeId};
 
 use super::Drive;
 use crate::clock::Clock;
+use crate::metrics::NEVER;
 
 /// Interval of asking the kernel which processes are alive.
 const LIVENESS_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
@@ -21,6 +22,11 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.liveness_at = self.now;
     }
 
+    /// When the kernel is asked next.
+    pub(crate) fn liveness_due(&self) -> Option<Instant> {
+        (self.liveness_at != NEVER).then_some(self.liveness_at)
+    }
+
     /// Asks the kernel which processes have ended. Their last frames are received first: their sessions end when a later poll has found nothing more.
     #[cold]
     pub(super) fn check_liveness(&mut self) {
@@ -30,7 +36,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             let known = dying.iter().any(|(other, _)| *other == peer);
             if !known && self.is_gone(peer, process) {
                 dying.push((peer, self.now));
-                self.dying_turns = 0;
+                self.dying_polls = 0;
             }
         }
         if !dying.is_empty() {

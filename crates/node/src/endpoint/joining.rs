@@ -8,7 +8,9 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_proto::NodeId;
 use tsumuji_wire::{Admission, Join, join};
 
-use super::{Core, Endpoint};
+use super::presence::{QUIET, TOLD_EVERY};
+use super::{Core, Counters, Endpoint};
+use crate::absence::{Absence, AbsenceCause, Absent};
 use crate::channel::members::{NAME_BYTES, cut};
 use crate::error::{OpenError, SendError, presentable};
 use crate::membership::{Member, Membership};
@@ -35,9 +37,9 @@ impl<L: Link> Endpoint<L> {
     /// Becomes a member of a running cluster: asks its node 0, and waits until this node knows all members. The others learn of it from node 0, and
     /// hellos begin; see `wait_up`.
     ///
-    /// Errors: [`OpenError::NotAdmitted`] says what node 0 answered if it admitted nobody within `timeout`, for example because the member with that
-    /// id is not dead yet. Ids are given in the order of joining; that of a member that joined and has been dead for `Options::dead_after` is given
-    /// again.
+    /// Errors: [`OpenError::NotAdmitted`] says what node 0 answered if it did not admit this process within `timeout`, for example because the member
+    /// with that id is not dead yet; and at once, if waiting is of no use. Ids are given in the order of joining; that of a member that joined and has
+    /// been dead for `Options::dead_after` is given again.
     pub fn join(
         link: L,
         request: JoinRequest,
@@ -47,10 +49,25 @@ impl<L: Link> Endpoint<L> {
     where
         L: Send + 'static,
     {
+        Self::join_telling(link, request, options, timeout, &mut |_| ())
+    }
+
+    /// As [`join`](Self::join). `tell` gets what is to be told to the user, after three seconds and then every ten: whom this process waits for, and
+    /// what is known of the cause.
+    pub fn join_telling(
+        link: L,
+        request: JoinRequest,
+        options: Options,
+        timeout: Duration,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Self, OpenError>
+    where
+        L: Send + 'static,
+    {
         let deadline = Instant::now() + timeout;
         let mut link = Checked::new(link);
         let name = cut(&request.name).to_owned();
-        let (admitting, me) = ask(&mut link, &request, &name, deadline)?;
+        let (admitting, me) = ask(&mut link, &request, &name, deadline, tell)?;
         let member = |id| Member {
             id: NodeId(id),
             name: String::new(),
@@ -64,18 +81,42 @@ impl<L: Link> Endpoint<L> {
             addr: link.local_addr(),
         };
         let mut endpoint = Self::over(link, Membership::of(me, members), options)?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        let is_complete = endpoint
-            .core
-            .write()
-            .run_until(left, |_, intake| intake.channels.members.is_complete())?;
-        if !is_complete {
-            let reason = "it did not tell who the other members are".to_owned();
-            let to = request.to;
-            return Err(OpenError::NotAdmitted { to, reason });
-        }
+        endpoint.learn_members((admitting, request.to), deadline, tell)?;
         endpoint.update_members();
         Ok(endpoint)
+    }
+
+    /// Waits until the node that admitted this process, at address `to`, has told who the others are.
+    fn learn_members(
+        &mut self,
+        (admitting, to): (NodeId, LinkAddr),
+        deadline: Instant,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(), OpenError> {
+        let mut tell_at = Instant::now() + QUIET;
+        loop {
+            if self.core.read().channels.members.is_complete() {
+                return Ok(());
+            }
+            let other = self.other_congestion(admitting);
+            let reason = match other {
+                Some(theirs) => AbsenceCause::OtherCongestion(theirs).to_string(),
+                None => "it did not tell who the other members are".to_owned(),
+            };
+            let now = Instant::now();
+            if other.is_some() || now >= deadline {
+                return Err(OpenError::NotAdmitted { to, reason });
+            }
+            if now >= tell_at {
+                tell(&waiting(to, &reason));
+                tell_at = now + TOLD_EVERY;
+            }
+            let left = deadline.min(tell_at).saturating_duration_since(now);
+            self.core.write().run_until(left, |_, intake| {
+                intake.channels.members.is_complete()
+                    || intake.peers.other_congestion(admitting).is_some()
+            })?;
+        }
     }
 
     /// Adds a member, whose id must be the number of members so far; or gives the member of that id another address or name, which ends the session
@@ -116,13 +157,48 @@ impl<L: Link> Core<L> {
     }
 }
 
-/// Asks until it is admitted; returns the id of the node that admits, and the own one.
+/// What is told of a process that waits for node 0.
+fn waiting(to: LinkAddr, reason: &str) -> String {
+    format!("node 0 at {to} ({reason})")
+}
+
+/// What is known of a node 0 that answers nothing.
+fn silence<L: Link>(link: &Checked<L>, to: LinkAddr) -> String {
+    let counters = Counters {
+        link: link.counters(),
+        seal: link.sealing(),
+        ..Counters::default()
+    };
+    let silent = Absent {
+        peer: NodeId(0),
+        name: "it does not answer".to_owned(),
+        cause: AbsenceCause::NoAnswer,
+    };
+    let mut absence = Absence::of(vec![silent], &counters);
+    absence.ask(|_| Some(to));
+    let is_known =
+        absence.members[0].cause != AbsenceCause::NoAnswer || !absence.turned_away.is_empty();
+    if is_known {
+        return absence.to_string();
+    }
+    let name = &absence.members[0].name;
+    match (to, counters.seal) {
+        (LinkAddr::Local(_), _) => name.clone(),
+        // Frames of another key are dropped there, without a word.
+        (_, Some(_)) => format!("{name}: it is not there, or has another key or --seal"),
+        (_, None) => format!("{name}: it is not there, or has a key, and this process has none"),
+    }
+}
+
+/// Asks until it is admitted, or refused for good; returns the id of the node that admits, and the own one.
 fn ask<L: Link>(
     link: &mut Checked<L>,
     request: &JoinRequest,
     name: &str,
     deadline: Instant,
+    tell: &mut dyn FnMut(&str),
 ) -> Result<(NodeId, NodeId), OpenError> {
+    let to = request.to;
     let nonce = random_u64().map_err(OpenError::Random)?;
     let join = Join {
         id: request.id,
@@ -131,37 +207,50 @@ fn ask<L: Link>(
     };
     let mut frame = [0; join::JOIN_HEADER_BYTES + NAME_BYTES];
     let bytes = join.write(&mut frame).unwrap_or(0); // it fits
-    let mut reason = "it does not answer".to_owned();
+    let mut refused: Option<String> = None;
     let mut ask_at = Instant::now();
+    let mut tell_at = ask_at + QUIET;
     loop {
         let now = Instant::now();
-        if now >= deadline {
-            let to = request.to;
-            return Err(OpenError::NotAdmitted { to, reason });
+        if now >= deadline.min(tell_at) {
+            let reason = refused.clone().unwrap_or_else(|| silence(link, to));
+            if now >= deadline {
+                return Err(OpenError::NotAdmitted { to, reason });
+            }
+            tell(&waiting(to, &reason));
+            tell_at = now + TOLD_EVERY;
         }
         if now >= ask_at {
-            link.send(request.to, std::iter::once(Frame::whole(&frame[..bytes])))?;
+            link.send(to, std::iter::once(Frame::whole(&frame[..bytes])))?;
             link.flush()?;
             ask_at = now + ASK_EVERY;
         }
-        let mut admitted = None;
+        let (mut admitted, mut is_final) = (None, false);
         let mut take = each(|from, frame: &[u8]| {
             let admission = Admission::parse(frame).filter(|admission| admission.nonce == nonce);
-            match admission.filter(|_| from == request.to) {
+            match admission.filter(|_| from == to) {
                 Some(Admission {
                     source,
                     answer: Ok(id),
                     ..
                 }) => admitted = Some((source, id)),
                 Some(Admission {
-                    answer: Err(why), ..
-                }) => reason = presentable(&String::from_utf8_lossy(why)),
+                    answer: Err(refusal),
+                    ..
+                }) => {
+                    refused = Some(presentable(&String::from_utf8_lossy(refusal.reason)));
+                    is_final = refusal.is_final;
+                }
                 None => {}
             }
         });
         link.receive(BURST, &mut take)?;
-        match admitted {
-            Some((source, id)) if source != id => return Ok((source, id)),
+        match (admitted, refused.as_ref().filter(|_| is_final)) {
+            (Some((source, id)), _) if source != id => return Ok((source, id)),
+            (None, Some(reason)) => {
+                let reason = reason.clone();
+                return Err(OpenError::NotAdmitted { to, reason });
+            }
             _ => link.wait(ask_at.min(deadline).saturating_duration_since(now))?,
         }
     }

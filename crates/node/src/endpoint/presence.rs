@@ -1,4 +1,4 @@
-//! Which peers are up or dead, how often their sessions ended, and reconnecting to a dead one.
+//! Which peers are up or dead, waiting for those that are not met and telling why, how often sessions ended, and reconnecting to a dead peer.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::error::{MeetError, SendError};
 use crate::peers::Peers;
 
 /// Nodes that are up meet in milliseconds; whoever waits longer than this is told for whom.
-const QUIET: Duration = Duration::from_secs(3);
+pub(super) const QUIET: Duration = Duration::from_secs(3);
 /// Time from one such word to the next.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+pub(super) const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often the caller of `meet` may end it.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -47,8 +47,8 @@ impl<L: Link> Endpoint<L> {
             .collect())
     }
 
-    /// Waits until all members are met, for `within` at most. Members that died or left, and those that were never there, are waited for, too: they may
-    /// be started yet.
+    /// Waits until all members are met, for `within` at most; `Duration::MAX`: as long as it takes. Members that died or left, and those that were
+    /// never there, are waited for, too: they may be started yet.
     ///
     /// `meanwhile` is called every tenth of a second, and gets what is to be told to the user: who is missing, and why, after three seconds and then
     /// every ten. Its error ends the wait. A member of another congestion control ends it at once.

@@ -16,7 +16,7 @@ use crate::handler::Handler;
 use crate::intake::{Intake, Taker};
 
 /// Bytes taken from mailboxes between two polls, so that peers soon learn that there is room again.
-const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
+const TAKEN_BYTES_PER_POLL: usize = 64 << 10;
 
 /// Each message counts for so many bytes more: after 64 small messages at the latest a program that works long on each polls.
 const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
@@ -302,7 +302,7 @@ impl<L: Link> Core<L> {
     /// Polls, if much was taken since the last time.
     #[inline]
     fn answer_peers(&mut self) -> Result<(), EndpointError> {
-        if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
+        if self.taken_bytes >= TAKEN_BYTES_PER_POLL {
             self.taken_bytes = 0;
             self.progress()?;
         }

@@ -16,8 +16,8 @@ use crate::error::SendError;
 use crate::intake::Intake;
 use crate::peers::Peers;
 
-/// Messages of this size and more, in bytes, are borrowed. Over links that gather, those of [`Tuning::lend_bytes`](crate::Tuning::lend_bytes) and more
-/// are, too, unless they are part of a batch: they are copied while they travel.
+/// Messages of this size and more, in bytes, are borrowed. Over links that gather, those of
+/// [`Tuning::borrow_bytes`](crate::Tuning::borrow_bytes) and more are, too, unless they are part of a batch: they are copied while they travel.
 const BORROWED_BYTES: usize = 32 << 10;
 
 /// `send` waits until nearly all of a message of this size and more has left; the rest of a shorter one waits in the queue.
@@ -36,7 +36,7 @@ const READ_LOOK: Duration = Duration::from_micros(50);
 const WINDOW_LOOK: Duration = Duration::from_millis(10);
 
 /// Limit of polls in which `listen` empties the rings, if peers keep filling them.
-const LISTEN_TURNS: u32 = 512;
+const LISTEN_POLLS: u32 = 512;
 
 /// Least time that `send` waits for a reader of a full ring without any progress: a few times as long as one message of the ring takes. For a longer
 /// message it waits a nanosecond for each byte: its reader may touch the memory for the first time.
@@ -167,7 +167,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         let id = core.send_copied(to, channel, message, true, false)?;
         // A message that was borrowed may be acknowledged by now.
-        let is_open = message.len() < core.drive.tuning.lend_bytes
+        let is_open = message.len() < core.drive.tuning.borrow_bytes
             || !core.drive.engine.is_acknowledged(to, id);
         if is_open {
             core.peers.track(to, id);
@@ -442,7 +442,7 @@ impl<L: Link> Core<L> {
     /// Receives what peers have sent so far: a control message that stops a channel may lie behind all of it.
     #[cold]
     fn listen(&mut self) -> Result<(), LinkError> {
-        for _ in 0..LISTEN_TURNS {
+        for _ in 0..LISTEN_POLLS {
             if self.progress()? == 0 {
                 break;
             }
@@ -468,7 +468,7 @@ impl<L: Link> Core<L> {
             return Ok(UNTRACKED);
         }
         let lends = bytes >= BORROWED_BYTES
-            || bytes >= self.drive.tuning.lend_bytes && self.drive.gathers_alone(to);
+            || bytes >= self.drive.tuning.borrow_bytes && self.drive.gathers_alone(to);
         if lends {
             match self.send_borrowed(to, channel, message, notify) {
                 // Nothing has left, so it may wait for memory like a copied message.

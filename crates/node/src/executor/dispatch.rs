@@ -6,11 +6,13 @@
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread::available_parallelism;
 
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::process::getpid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tsumuji_proto::{Channel, Datagram, Delivery, DeliveryClass, Instant};
 
-use super::policy::{self, Measured, PERIOD_NS, Trial};
+use super::policy::{self, BUSY_PERCENT, Measured, PERIOD_NS, Trial};
 use super::workers::{Cores, Job, TIMED_EVERY, Workers};
 use super::{Answers, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service};
 use crate::channel::MessageSender;
@@ -21,8 +23,14 @@ use crate::handler::{Context, Handler};
 const DATAGRAMS_MAX: usize = 1024;
 /// A call of this length is timed each time: by the next it may be as long again.
 const LONG_TIMED_NS: u64 = 2_000;
-/// The mean moves by 1/2³ of each difference.
-const MEAN_SHIFT: u32 = 3;
+/// A mean is made of so many timed calls, or of fewer that took so long together: single long calls among short ones weigh as they should, and a
+/// service that grows heavy is noticed within some periods.
+const MEAN_CALLS: u64 = 256;
+const MEAN_NS: u64 = 500_000;
+/// The first mean is made of so many.
+const FIRST_CALLS: u64 = 16;
+/// Bits of the number of calls in `Shared::timed`: more than `MEAN_CALLS` and a call of each worker.
+const CALLS_BITS: u32 = 16;
 
 const REASONS: [Reason; 6] = [
     Reason::Fixed,
@@ -47,6 +55,8 @@ pub(crate) struct Shared {
     pub(super) waiting: AtomicUsize,
     dropped_datagrams: AtomicU64,
     call_ns: AtomicU64,
+    /// Calls timed since the mean was made: their nanoseconds, shifted by `CALLS_BITS`, and their number.
+    timed: AtomicU64,
     moves: AtomicU64,
     /// The channel was closed.
     pub(super) is_over: AtomicBool,
@@ -59,21 +69,37 @@ impl Shared {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Whether the call of that number is timed.
+    /// Whether the call of that number is timed. One in `TIMED_EVERY` is, at no regular distance: a service may be heavy each 32nd time.
     #[inline]
     pub(super) fn is_timed(&self, number: u32) -> bool {
-        number.is_multiple_of(TIMED_EVERY) || self.call_ns.load(Ordering::Relaxed) >= LONG_TIMED_NS
+        let mixed = number.wrapping_mul(0x9e37_79b9);
+        let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca6b);
+        let call_ns = self.call_ns.load(Ordering::Relaxed);
+        mixed < u32::MAX / TIMED_EVERY || call_ns == 0 || call_ns >= LONG_TIMED_NS
     }
 
-    /// A call took so long. Threads that report at the same moment may overwrite each other: a mean bears that.
+    /// A call took so long. Of threads that report at the same moment some may be forgotten: a mean bears that.
     #[inline]
     pub(super) fn took(&self, call_ns: u64) {
-        let mean = self.call_ns.load(Ordering::Relaxed);
-        let moved = match mean {
-            0 => call_ns,
-            mean => mean - (mean >> MEAN_SHIFT) + (call_ns >> MEAN_SHIFT),
-        };
-        self.call_ns.store(moved, Ordering::Relaxed);
+        let call = (call_ns << CALLS_BITS) | 1;
+        let timed = (self.timed.fetch_add(call, Ordering::Relaxed)).wrapping_add(call);
+        let (sum_ns, calls) = (timed >> CALLS_BITS, timed & ((1 << CALLS_BITS) - 1));
+        let is_first = self.call_ns.load(Ordering::Relaxed) == 0;
+        let most = if is_first { FIRST_CALLS } else { MEAN_CALLS };
+        if calls >= most || sum_ns >= MEAN_NS {
+            self.timed.store(0, Ordering::Relaxed);
+            let mean_ns = (sum_ns / calls.max(1)).max(1);
+            self.call_ns.store(mean_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Panics if a worker has: called by the driving thread for each message, and when a worker rings.
+    #[inline]
+    pub(crate) fn repeat_panic(&self) {
+        assert!(
+            !self.has_panicked.load(Ordering::Acquire),
+            "a service panicked in a worker"
+        );
     }
 
     pub(crate) fn state(&self) -> ExecutorState {
@@ -112,8 +138,9 @@ pub(crate) struct Dispatch {
     begun: Instant,
     served: u64,
     trial: Trial,
-    /// Cores of the thread that opened the channel.
+    /// Where workers may run, and how many of these cores the driving thread does not need.
     affinity: Option<CpuSet>,
+    spare_cores: usize,
 }
 
 impl Dispatch {
@@ -124,6 +151,7 @@ impl Dispatch {
     ) -> Self {
         let clock = SystemClock::new();
         let wants_workers = options.executor == Executor::Pipeline;
+        let (affinity, cores) = usable_cores();
         let mut dispatch = Self {
             shared: Arc::new(Shared {
                 executor: options.executor,
@@ -141,7 +169,8 @@ impl Dispatch {
             messages: 0,
             served: 0,
             trial: Trial::default(),
-            affinity: sched_getaffinity(None).ok(),
+            affinity,
+            spare_cores: cores - 1,
         };
         if dispatch.options.executor == Executor::Adaptive {
             dispatch.tell(Reason::Unmeasured);
@@ -159,12 +188,11 @@ impl Dispatch {
         (self.shared.reason).store(index.unwrap_or(0) as u8, Ordering::Relaxed);
     }
 
-    /// Number of workers: no more than there are cores beside this thread's, and at least one.
+    /// Number of workers: no more than there are cores beside the driving thread's, and at least one.
     fn worker_count(&self) -> usize {
-        let spare = spare_cores();
         let wanted = match self.options.workers {
-            0 => spare,
-            asked => asked.min(spare),
+            0 => self.spare_cores,
+            asked => asked.min(self.spare_cores),
         };
         wanted.max(1)
     }
@@ -231,15 +259,20 @@ impl Dispatch {
             span_ns,
         };
         let now_ns = now.as_nanos();
-        let has_core = spare_cores() > 0 && self.trial.is_allowed(now_ns);
+        let has_core = self.spare_cores > 0 && self.trial.is_allowed(now_ns);
         let (mut wants, mut reason) = policy::decide(self.wants_workers, has_core, measured);
         let is_moved = wants && !self.wants_workers;
         if is_moved && reason == Reason::Heavy {
             self.trial.begin(measured.calls, measured.span_ns);
         } else if wants && reason == Reason::Heavy {
-            // A period in which nothing waited tells nothing.
-            let waited = self.shared.waiting.load(Ordering::Relaxed) > 0;
-            if waited && (self.trial).has_failed(measured.calls, measured.span_ns, now_ns) {
+            // A period in which nothing waited tells nothing of their rate. One message may be that whose answer has just left.
+            let waited = self.shared.waiting.load(Ordering::Relaxed) > 1
+                || measured.percent() >= BUSY_PERCENT;
+            let has_failed = match waited {
+                true => (self.trial).has_failed(measured.calls, measured.span_ns, now_ns),
+                false => self.trial.is_idle(now_ns),
+            };
+            if has_failed {
                 (wants, reason) = (false, Reason::NoCore);
             }
         }
@@ -254,10 +287,7 @@ impl Dispatch {
     /// Begins a message: decides who serves it. `true`: a worker.
     #[inline]
     fn goes_to_workers(&mut self, context: &mut Context<'_>) -> bool {
-        assert!(
-            !self.shared.has_panicked.load(Ordering::Relaxed),
-            "a service panicked in a worker"
-        );
+        self.shared.repeat_panic();
         self.calls = self.calls.wrapping_add(1);
         self.messages += 1;
         self.review();
@@ -281,9 +311,24 @@ impl Dispatch {
     }
 }
 
-/// Cores beside that of the driving thread.
-fn spare_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get) - 1
+/// Cores that this thread may use, and their number, at least one. If it is bound to one, those of the process's first thread: a program may bind the
+/// thread that drives before it opens the channel.
+fn usable_cores() -> (Option<CpuSet>, usize) {
+    let own = sched_getaffinity(None).ok();
+    if own.is_some_and(|own| own.count() == 1)
+        && let Ok(first) = sched_getaffinity(Some(getpid()))
+    {
+        // The number counts what the system allows the whole process, too, and the thread that asks must not be bound.
+        let ask = move || {
+            sched_setaffinity(None, &first).ok()?;
+            available_parallelism().ok()
+        };
+        let asked = std::thread::Builder::new().spawn(ask).ok();
+        let number = asked.and_then(|asked| asked.join().ok()?);
+        let number = number.map_or(first.count() as usize, NonZero::get);
+        return (Some(first), number.max(1));
+    }
+    (own, available_parallelism().map_or(1, NonZero::get))
 }
 
 impl Handler for Dispatch {

@@ -1,6 +1,6 @@
 //! Which thread of a program that computes all the time does so: the one that polls, or one beside it.
 //!
-//! A pure decision on measurements, asked for by the program between its steps. Adaptive begins on the polling thread. If that spends more than
+//! A pure decision on measurements, asked for by `beside` between the program's steps. Adaptive begins on the polling thread. If that spends more than
 //! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if it is
 //! done faster, and comes back if not.
 
@@ -16,18 +16,18 @@ const PARTS: f64 = 1e6;
 
 /// What a program has done so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Done {
+pub(super) struct Done {
     /// Time, from the program's own beginning on.
-    pub now_ns: u64,
+    pub(super) now_ns: u64,
     /// Work, in a unit of the program's choice: laps, rows.
-    pub work: f64,
+    pub(super) work: f64,
     /// Time spent on computing; only told while the polling thread computes.
-    pub computed_ns: u64,
+    pub(super) computed_ns: u64,
 }
 
 /// Decides which thread computes.
 #[derive(Debug)]
-pub struct Division {
+pub(super) struct Division {
     executor: Executor,
     may_gain: bool,
     beside: bool,
@@ -38,7 +38,7 @@ pub struct Division {
 
 impl Division {
     /// `may_gain`: there are others to hear from, and a core for a second thread.
-    pub fn new(executor: Executor, may_gain: bool) -> Self {
+    pub(super) fn new(executor: Executor, may_gain: bool) -> Self {
         Self {
             executor,
             may_gain,
@@ -49,7 +49,7 @@ impl Division {
     }
 
     /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the program computes.
-    pub fn is_beside(&mut self, done: Done) -> bool {
+    pub(super) fn is_beside(&mut self, done: Done) -> bool {
         if self.executor != Executor::Adaptive || !self.may_gain {
             return self.beside;
         }
@@ -78,7 +78,7 @@ impl Division {
     }
 
     /// The program does not compute: the time until it does again counts for nothing.
-    pub fn pause(&mut self) {
+    pub(super) fn pause(&mut self) {
         self.since = Done::default();
     }
 }

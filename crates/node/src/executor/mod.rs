@@ -5,6 +5,8 @@
 //! transmits; heavy services then hold up neither acknowledgements nor other channels. *Adaptive* begins with the first, measures, and moves the
 //! service to the workers and back (`policy`).
 //!
+//! A program that computes all the time has no service: it lends its work to a thread ([`Beside`]) by the same three words.
+//!
 //! Opened by `Endpoint::serve`; it is the channel's handler (`dispatch`). Invariants: messages of one peer on ordered channels are served one at a time, in order,
 //! also across a move, and their answers leave in that order; a message counts against the channel's budget until it was served, which bounds the
 //! workers' queues.
@@ -12,6 +14,7 @@
 //! Left out on purpose: a thread of its own for transmission. The engine is one state machine, so one thread at a time both receives and transmits;
 //! workers give it their answers.
 
+mod beside;
 mod dispatch;
 mod division;
 mod policy;
@@ -25,8 +28,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tsumuji_proto::{Channel, NodeId};
 
+pub use self::beside::{Beside, Stepped, Work};
 pub(crate) use self::dispatch::{Dispatch, Shared};
-pub use self::division::{Division, Done};
 use crate::channel::{MessageSender, Outgoing};
 use crate::error::SendError;
 use crate::handler::Context;
@@ -64,7 +67,7 @@ pub struct Answers<'a>(Via<'a>);
 
 #[derive(Debug)]
 enum Via<'a> {
-    /// Messages leave when the present turn ends.
+    /// Messages leave when the present poll ends.
     Driver(&'a mut dyn Outlet),
     /// The worker sends them when it has served some.
     Worker {
@@ -181,9 +184,10 @@ impl FromStr for Executor {
 pub struct ExecutorOptions {
     /// Who runs the service.
     pub executor: Executor,
-    /// Number of workers; 0: one for each core but the driving thread's. There are no more than that in any case, and at least one.
+    /// Number of workers; 0: one for each core but the driving thread's. There are no more than that in any case, and at least one. The cores are those
+    /// of the thread that opens the channel; if it is bound to one, those of the process's first thread.
     pub workers: usize,
-    /// Cores for the workers, in turn; empty: the scheduler chooses.
+    /// Cores for the workers, in turn; empty: the scheduler chooses. A worker whose core cannot be had is not bound; the log says so.
     pub cores: Vec<usize>,
 }
 
@@ -202,7 +206,7 @@ pub enum Reason {
     Heavy,
     /// One call takes so long that peers would wait for acknowledgements.
     Long,
-    /// There is no core for workers.
+    /// There is no core for workers, or they have lately done no good: their rate was lower, or messages came one at a time.
     NoCore,
 }
 
@@ -240,7 +244,7 @@ pub struct ExecutorState {
     pub waiting_messages: usize,
     /// Datagrams dropped because too many waited.
     pub dropped_datagrams: u64,
-    /// Mean time of a call, of the last some dozens, in nanoseconds.
+    /// Mean time of a call, in nanoseconds: of the last few hundred that were timed, or of fewer long ones.
     pub call_ns: u64,
     /// How often the service was moved.
     pub moves: u64,

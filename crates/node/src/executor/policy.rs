@@ -19,6 +19,9 @@ const LONG_CALL_NS: u64 = 200_000;
 const HEAVY_PERCENT: u64 = 50;
 const LIGHT_PERCENT: u64 = 10;
 
+/// Workers that compute for so much of the time, in percent of one thread's, are used, even if no message is seen to wait.
+pub(super) const BUSY_PERCENT: u64 = 90;
+
 /// A move is on trial for so many periods in which messages wait for workers.
 const TRIAL_PERIODS: u32 = 5;
 /// After a trial that failed there is no other for this time, doubled each time up to the most.
@@ -35,6 +38,8 @@ pub(crate) struct Trial {
     periods: u32,
     work: u64,
     span_ns: u64,
+    /// Periods in a row in which nothing waited for workers.
+    idle: u32,
     pause_ns: u64,
     paused_until_ns: u64,
 }
@@ -47,7 +52,7 @@ impl Trial {
     /// The move is about to be made; before it `work` was done in `span_ns`.
     pub(crate) fn begin(&mut self, work: u64, span_ns: u64) {
         self.before = Some(Self::rate(work, span_ns));
-        (self.periods, self.work, self.span_ns) = (0, 0, 0);
+        (self.periods, self.work, self.span_ns, self.idle) = (0, 0, 0, 0);
     }
 
     /// Whether a move may be tried at this time.
@@ -57,6 +62,7 @@ impl Trial {
 
     /// Takes a period after the move; `true`: it did harm, and is to be taken back. Leave out periods in which there was not enough work.
     pub(crate) fn has_failed(&mut self, work: u64, span_ns: u64, now_ns: u64) -> bool {
+        self.idle = 0;
         let Some(before) = self.before else {
             return false;
         };
@@ -74,9 +80,25 @@ impl Trial {
             self.pause_ns = 0;
             return false;
         }
+        self.pause(now_ns);
+        true
+    }
+
+    /// Takes a period after the move in which no message waited for workers; `true`: it is to be taken back. Where one comes after the other, as where a
+    /// peer waits for each answer, workers only add the way to them.
+    pub(crate) fn is_idle(&mut self, now_ns: u64) -> bool {
+        self.idle += 1;
+        if self.idle < TRIAL_PERIODS {
+            return false;
+        }
+        (self.before, self.idle) = (None, 0);
+        self.pause(now_ns);
+        true
+    }
+
+    fn pause(&mut self, now_ns: u64) {
         self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
         self.paused_until_ns = now_ns + self.pause_ns;
-        true
     }
 }
 
@@ -92,17 +114,29 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn percent(&self) -> u64 {
+    /// Of one thread's time.
+    pub(super) fn percent(&self) -> u64 {
         (self.call_ns.saturating_mul(self.calls)).saturating_mul(100) / self.span_ns.max(1)
     }
 }
 
 /// Whether the service is to be with the workers, and why.
 pub(super) fn decide(with_workers: bool, has_core: bool, measured: Measured) -> (bool, Reason) {
-    let Measured { call_ns, calls, .. } = measured;
+    let Measured { calls, span_ns, .. } = measured;
     if calls == 0 {
         return (with_workers, Reason::Unmeasured);
     }
+    // The mean is that of some calls. On one thread all of them took no longer than the period.
+    let most_ns = if with_workers {
+        u64::MAX
+    } else {
+        span_ns / calls
+    };
+    let call_ns = measured.call_ns.min(most_ns);
+    let measured = Measured {
+        call_ns,
+        ..measured
+    };
     let reason = if call_ns >= LONG_CALL_NS {
         Reason::Long
     } else if with_workers {
@@ -145,6 +179,7 @@ mod tests {
             (1_400, 99, false, (false, Reason::Light)),
             (1_600, 49, false, (false, Reason::Light)),
             (1_600, 51, false, (true, Reason::Heavy)),
+            (1_600, 1_300, false, (false, Reason::Light)), // cannot be: one thread has 100 %
             (250_000, 1, false, (true, Reason::Long)),
             (250_000, 1, true, (true, Reason::Long)),
             (1_000, 60, true, (true, Reason::Heavy)),
@@ -181,6 +216,26 @@ mod tests {
         }
         assert!(trial.is_allowed(now_ns));
         assert!(!fails(&mut trial, worse, now_ns), "it was decided");
+    }
+
+    /// Where messages come one at a time the workers lose the service, not where some wait now and then.
+    #[test]
+    fn workers_without_a_queue_gain_nothing() {
+        let mut trial = Trial::default();
+        let before = measured(5_000, 100);
+        trial.begin(before.calls, before.span_ns);
+        for period in 0..10 * TRIAL_PERIODS {
+            let is_over = match period % 3 {
+                0 => trial.has_failed(2 * before.calls, before.span_ns, 0),
+                _ => trial.is_idle(0),
+            };
+            assert!(!is_over, "{period}");
+        }
+        for _ in 1..TRIAL_PERIODS - 2 {
+            assert!(!trial.is_idle(7));
+        }
+        while !trial.is_idle(7) {}
+        assert!(!trial.is_allowed(6 + PAUSE_LEAST_NS) && trial.is_allowed(7 + PAUSE_LEAST_NS));
     }
 
     /// Without a core for workers nothing moves, and nothing is decided without a call.

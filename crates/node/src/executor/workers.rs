@@ -86,8 +86,12 @@ impl Cores<'_> {
             return self.all;
         }
         let core = self.each[number % self.each.len()];
+        if core >= CpuSet::MAX_CPU {
+            tracing::warn!(core, "a worker is not bound to its core: there is none");
+            return self.all;
+        }
         let mut one = CpuSet::new();
-        (core < CpuSet::MAX_CPU).then(|| one.set(core))?;
+        one.set(core);
         Some(one)
     }
 }
@@ -206,7 +210,7 @@ impl Worker {
             });
             if std::panic::catch_unwind(serve_all).is_err() {
                 self.shared.has_panicked.store(true, Ordering::Release);
-                return;
+                return self.sender.ring(); // no other message may ever come
             }
             self.sender
                 .send_together(&mut outgoing, || self.shared.is_over());

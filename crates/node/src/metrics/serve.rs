@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Readers that one listener serves at a time. Each may keep an answer in memory; `top` and a scraper are two.
 const TALKS_MAX: usize = 8;
 /// Connections that one listener accepts in one round: half a millisecond's work.
-const CALLS_PER_TURN: usize = 2 * BACKLOG as usize;
+const CALLS_PER_ROUND: usize = 2 * BACKLOG as usize;
 /// Queue of the UNIX socket: one round accepts all of it, so connections of other users do not delay ours for long.
 const BACKLOG: i32 = 64;
 /// Number of connections in one round after which the listener pauses.
@@ -155,11 +155,11 @@ impl Door {
             Ok(client) if matches!(self, Self::Tcp(_)) || local::is_friend(client.as_fd()) => {
                 Ok(Caller::Welcome(client))
             }
-            Ok(_) => Ok(Caller::Stranger),
+            Ok(_) => Ok(Caller::Unknown),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(Caller::Nobody),
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {
-                    Ok(Caller::Stranger)
+                    Ok(Caller::Unknown)
                 }
                 _ => Err(error),
             },
@@ -170,7 +170,7 @@ impl Door {
 enum Caller {
     Welcome(OwnedFd),
     /// A connection of another user, or one that was closed already.
-    Stranger,
+    Unknown,
     Nobody,
 }
 
@@ -234,7 +234,7 @@ fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
 impl Listener {
     fn take_calls(&mut self, shared: &Mutex<Snapshot>) {
         let mut welcomed = 0;
-        for calls in 0..CALLS_PER_TURN {
+        for calls in 0..CALLS_PER_ROUND {
             if calls == CROWD {
                 self.opens = Instant::now() + CROWD_PAUSE;
             }
@@ -255,7 +255,7 @@ impl Listener {
                         return;
                     }
                 }
-                Ok(Caller::Stranger) => {}
+                Ok(Caller::Unknown) => {}
                 Ok(Caller::Nobody) => return,
                 Err(_) => {
                     self.opens = Instant::now() + ACCEPT_PAUSE;

@@ -1,13 +1,9 @@
 //! A sealed link whose keys may change while it runs.
 
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use tsumuji_link::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
-    SealMode,
-};
+use tsumuji_link::{Link, SealMode, pass_on};
 use tsumuji_seal::{Keys, Sealed};
 
 use crate::any_link::Unsealed;
@@ -68,67 +64,63 @@ fn modified(path: &PathBuf) -> Option<SystemTime> {
 }
 
 impl Link for Keyed {
-    fn caps(&self) -> LinkCaps {
-        self.sealed.caps()
-    }
-
-    fn local_addr(&self) -> LinkAddr {
-        self.sealed.local_addr()
-    }
-
-    #[inline]
-    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-        self.sealed.capacity(to)
-    }
-
-    #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
-        self.sealed.send(to, frames)
-    }
-
-    #[inline]
-    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        self.sealed.receive(max, receiver)
-    }
-
-    #[inline]
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.sealed.flush()
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.sealed.wait(timeout)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.sealed.fd()
-    }
-
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.sealed.arm_fd()
-    }
+    pass_on!((sealed): caps local_addr capacity send receive flush wait fd arm_fd set_reach counters sealing);
 
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
+        self.sealed.note_time(now_ns);
         if now_ns >= self.look_at_ns {
             self.look_at_ns = now_ns.saturating_add(LOOK_EVERY_NS);
             self.look();
         }
     }
+}
 
-    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
-        self.sealed.set_reach(to, frame_bytes);
-    }
+#[cfg(test)]
+mod tests {
+    use tsumuji_link::each;
+    use tsumuji_link::ether::{HEADER_BYTES, LENGTH_BYTES, MacAddr};
+    use tsumuji_link::relay::{Described, Relayed};
+    use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    use tsumuji_seal::ClusterKey;
 
-    fn counters(&self) -> LinkCounters {
-        self.sealed.counters()
-    }
+    use super::*;
+    use crate::any_link::Base;
 
-    fn sealing(&self) -> Option<SealCounters> {
-        self.sealed.sealing()
+    /// A process that never waits learns through its seal that its relay has ended.
+    #[test]
+    fn the_end_of_a_relay_is_told() {
+        let described = Described {
+            mac: MacAddr([2, 0, 0, 0, 1, 0]),
+            slots: 1,
+            frame_bytes: 1498,
+            receive_frames: 256,
+        };
+        let config = ShmConfig {
+            frame_bytes: described.frame_bytes + HEADER_BYTES + LENGTH_BYTES,
+            ..ShmConfig::for_nodes(2)
+        };
+        let memory = ShmJob::create(2, config).expect("memory");
+        let relay = Shm::attach(&memory, 0).expect("the relay's end");
+        let link = Relayed::attach(&memory, 0, described).expect("a place");
+        let file = std::env::temp_dir().join(format!("tsumuji-keyed-{}", std::process::id()));
+        let key = ClusterKey::generate().expect("randomness");
+        key.write_new(&file).expect("key file");
+        let link = Keyed::new(
+            Unsealed::Plain(Base::Relay(link)),
+            file.clone(),
+            SealMode::Encrypt,
+        );
+        std::fs::remove_file(file).expect("removed");
+        let mut link = link.expect("keys");
+        link.note_time(1_000_000_000);
+        let frames = link.receive(64, &mut each(|_, _| {}));
+        assert_eq!(frames.expect("the relay lives"), 0);
+        drop(relay);
+        link.note_time(2_000_000_000);
+        let failed = link
+            .receive(64, &mut each(|_, _| {}))
+            .expect_err("no relay");
+        assert!(failed.to_string().contains("relay has ended"), "{failed}");
     }
 }

@@ -1,11 +1,6 @@
 //! A link around another one, for tests: passes on everything, and lets a meddler decide what becomes of what is sent.
 
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
-
-use tsumuji_link::{
-    Capacity, Frame, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters, each, hand_over,
-};
+use tsumuji_link::{Capacity, Frame, LinkCaps, LinkError, Receiver, each, hand_over, pass_on};
 use tsumuji_node::{Link, LinkAddr};
 
 /// What becomes of frames that are about to be sent.
@@ -44,11 +39,10 @@ pub(crate) struct Meddled<L, M> {
 }
 
 impl<L: Link, M: Meddler> Link for Meddled<L, M> {
+    pass_on!((link): local_addr flush wait fd arm_fd note_time counters sealing);
+
     fn caps(&self) -> LinkCaps {
         self.meddler.amend(self.link.caps())
-    }
-    fn local_addr(&self) -> LinkAddr {
-        self.link.local_addr()
     }
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         let mut capacity = self.link.capacity(to)?;
@@ -81,23 +75,5 @@ impl<L: Link, M: Meddler> Link for Meddled<L, M> {
             max,
             &mut each(|from, frame| hand_over(receiver, from, frame)),
         )
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.fd()
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.link.arm_fd()
-    }
-    fn counters(&self) -> LinkCounters {
-        self.link.counters()
-    }
-    fn sealing(&self) -> Option<SealCounters> {
-        self.link.sealing()
     }
 }

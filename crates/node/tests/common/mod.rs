@@ -3,8 +3,8 @@
 
 pub(crate) mod hosts;
 pub(crate) mod meddled;
+pub(crate) mod other_user;
 pub(crate) mod promises;
-pub(crate) mod stranger;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The way of a stranger that is the switch: all cables end at it, it passes frames on, and does with them what it likes.
+//! The way of an attacker that is the switch: all cables end at it, it passes frames on, and does with them what it likes.
 //!
 //! Each node has a network namespace with one end of a veth pair, the other ends lie in the namespace of the thread that calls
 //! `Wiretap::new`: all of that goes away with the threads. No node can tell whether a frame comes from another node.
@@ -15,8 +15,8 @@ use fastrand::Rng;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tsumuji_link::ether::{ETHERTYPE, Frames, HEADER_BYTES, MacAddr};
 
+use crate::attacker::{ATTACKER, Attacker, NODES, Sent};
 use crate::segment;
-use crate::stranger::{NODES, STRANGER, Sent, Stranger};
 
 /// As the links are opened.
 pub(crate) const MTU: u32 = 1500;
@@ -45,7 +45,7 @@ const ETHER_BYTES_MIN: usize = 60;
 /// One in so many frames is dropped, one sent twice, one held back, one changed.
 const MISFORTUNE_ONE_IN: usize = 40;
 
-/// Of node `node`, or of the stranger.
+/// Of node `node`, or of the attacker.
 pub(crate) fn mac(node: usize) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, 1 + node as u8])
 }
@@ -166,21 +166,21 @@ impl Wiretap {
         }
     }
 
-    /// Passes on what is there, for a moment; the stranger hears it and has its say.
-    pub(crate) fn turn(&mut self, stranger: &mut Stranger, acts_per_frame: usize) {
+    /// Passes on what is there, for a moment; the attacker hears it and has its say.
+    pub(crate) fn poll_once(&mut self, attacker: &mut Attacker, acts_per_frame: usize) {
         let mut bytes = [0; 4096];
         match (&self.socket).read(&mut bytes) {
-            Ok(count) => self.pass(&mut bytes[..count], stranger),
+            Ok(count) => self.pass(&mut bytes[..count], attacker),
             Err(_) => self.release(),
         }
         for _ in 0..acts_per_frame {
-            let sent = stranger.act();
-            let frame = self.wrap(&sent, &mut stranger.dice);
+            let sent = attacker.act();
+            let frame = self.wrap(&sent, &mut attacker.dice);
             self.inject(sent.to, &frame);
         }
     }
 
-    fn pass(&mut self, frame: &mut [u8], stranger: &mut Stranger) {
+    fn pass(&mut self, frame: &mut [u8], attacker: &mut Attacker) {
         let Some((ends, _)) = frame.split_first_chunk::<12>() else {
             return;
         };
@@ -194,7 +194,7 @@ impl Wiretap {
         each_frame(*over_udp, frame, |frame| {
             on_frame(frame);
             if to_all || to.is_some() {
-                stranger.hear(Sent {
+                attacker.hear(Sent {
                     from,
                     to: to.unwrap_or(usize::from(from == 0)),
                     frame: frame.to_vec(),
@@ -207,7 +207,7 @@ impl Wiretap {
             }
             return;
         };
-        let dice = &mut stranger.dice;
+        let dice = &mut attacker.dice;
         match dice.usize(..MISFORTUNE_ONE_IN) {
             0 => {}
             1 => {
@@ -306,4 +306,4 @@ fn each_frame(over_udp: bool, frame: &mut [u8], mut on_frame: impl FnMut(&[u8]))
     }
 }
 
-const _: () = assert!(STRANGER < 200); // addresses end in a byte
+const _: () = assert!(ATTACKER < 200); // addresses end in a byte

@@ -51,7 +51,9 @@ fn suci_carries_all_sizes_in_order() {
         assert!(a.flush(LONG).expect("flush"));
         let counters = a.counters().engine;
         let lossy = matches!(over, Over::LossyUdp(_) | Over::LossyShm(_));
-        assert!(counters.asks > 0 || !lossy, "{over:?}: {counters:?}");
+        // Which side has lost frames is chance.
+        let permitted = counters.asks + counters.grants;
+        assert!(permitted > 0 || !lossy, "{over:?}: {counters:?}");
         let _ = a.close(LONG); // before joining: the peer's last acknowledgements need our turns
         peer.join().expect("peer");
     }

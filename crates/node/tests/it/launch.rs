@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use crate::common::stranger::Stranger;
+use crate::common::other_user::OtherUser;
 use crate::common::{self, LONG};
 use rustix::net::SocketType;
 use tsumuji_node::{
@@ -156,14 +156,14 @@ fn ring_of_processes_completes() {
 
 /// Another user who calls at the rendezvous without end does not keep the processes from meeting there.
 #[test]
-fn strangers_do_not_hold_up_a_launch() {
-    common::stranger::act_if_spawned();
-    let name = "launch::strangers_do_not_hold_up_a_launch";
+fn other_users_do_not_hold_up_a_launch() {
+    common::other_user::act_if_spawned();
+    let name = "launch::other_users_do_not_hold_up_a_launch";
     let prefix = "tsumuji-";
-    let strangers: Vec<_> = (0..2)
-        .filter_map(|_| Stranger::call(name, SocketType::SEQPACKET, prefix))
+    let other_users: Vec<_> = (0..2)
+        .filter_map(|_| OtherUser::call(name, SocketType::SEQPACKET, prefix))
         .collect();
-    if strangers.is_empty() {
+    if other_users.is_empty() {
         return;
     }
     for _ in 0..5 {
@@ -181,7 +181,9 @@ fn killed_worker_is_named_and_dead() {
         let mut spec = spec(2, link, "echo");
         spec.with_self = true;
         let mut launcher = Launcher::start(spec).expect("start");
-        let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
+        let mut endpoint = launcher
+            .endpoint(options(), None, None, &|| false)
+            .expect("endpoint");
         assert_eq!(endpoint.name_of(NodeId(2)), "worker 2");
         for id in [NodeId(1), NodeId(2)] {
             endpoint.send(id, CHANNEL, b"hello").expect("send");
@@ -230,7 +232,9 @@ fn workers_own_error_is_told() {
     let mut spec = spec(1, "shm", "echo");
     spec.with_self = true;
     let mut launcher = Launcher::start(spec).expect("start");
-    let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
+    let mut endpoint = launcher
+        .endpoint(options(), None, None, &|| false)
+        .expect("endpoint");
     endpoint.send(NodeId(1), CHANNEL, b"fail").expect("send");
     assert!(endpoint.flush(LONG).is_ok());
     let Progress::Failed(failure) = launcher.wait(LONG) else {
@@ -250,7 +254,7 @@ fn worker_that_dies_before_joining_fails_the_launch() {
     spec.with_self = true;
     let mut launcher = Launcher::start(spec).expect("start");
     let error = launcher
-        .endpoint(options(), None, None)
+        .endpoint(options(), None, None, &|| false)
         .expect_err("worker 1 is not there")
         .to_string();
     assert!(

@@ -22,6 +22,7 @@ mod order;
 mod polling;
 mod posts;
 mod references;
+mod rough;
 mod silence;
 mod stopped;
 mod together;

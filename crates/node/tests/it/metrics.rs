@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::stranger::Stranger;
+use crate::common::other_user::OtherUser;
 use crate::common::{self, LONG, Over, cluster};
 use rustix::net::SocketType;
 use tsumuji_node::metrics::{Sample, local_nodes, parse};
@@ -102,7 +102,7 @@ fn sealing_is_shown() {
 
     let (mut a, b) = pair(Over::SealedUdp(SealMode::Encrypt), &on_loopback(), 50);
     // What anybody may send to the port: nothing sealed, and a sealed frame of no session.
-    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let unknown_peer = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
     let door = match a.members()[0].addr {
         LinkAddr::Inet(addr) => addr,
         other => panic!("{other}"),
@@ -111,15 +111,15 @@ fn sealing_is_shown() {
     envelope[0] = 0x17;
     envelope[2] = 32;
     for frame in [&[0x10; 40][..], &envelope] {
-        stranger.send_to(frame, door).expect("send");
+        unknown_peer.send_to(frame, door).expect("send");
     }
     // A busy machine may make the two themselves repeat what the seal drops, for other reasons.
-    let strangers = |a: &Endpoint<AnyLink>| {
+    let unknown = |a: &Endpoint<AnyLink>| {
         let seal = a.counters().seal.expect("sealed");
         (seal.unsealed, seal.unknown_session)
     };
     let start = std::time::Instant::now();
-    while strangers(&a) != (1, 1) {
+    while unknown(&a) != (1, 1) {
         a.progress().expect("link");
         assert!(start.elapsed() < LONG, "{:?}", a.counters().seal);
     }
@@ -348,13 +348,13 @@ fn foreign_names_hide_no_node() {
 
 /// Another user who calls without end is turned away, and takes neither our time nor the place of those who may ask.
 #[test]
-fn strangers_keep_nobody_out() {
-    common::stranger::act_if_spawned();
+fn other_users_keep_nobody_out() {
+    common::other_user::act_if_spawned();
     let (a, b) = pair(Over::Udp, &shown_at(MetricsAt::Local), 1);
     let id = std::process::id();
     let prefix = format!("tsumuji-metrics-{id}-");
-    let Some(stranger) = Stranger::call(
-        "metrics::strangers_keep_nobody_out",
+    let Some(other_user) = OtherUser::call(
+        "metrics::other_users_keep_nobody_out",
         SocketType::STREAM,
         &prefix,
     ) else {
@@ -369,7 +369,7 @@ fn strangers_keep_nobody_out() {
         assert!(answers.count() >= 2); // those of other tests may have gone
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    drop((stranger, a, b));
+    drop((other_user, a, b));
 }
 
 /// Without the option nothing listens; with an impossible address the endpoint is refused, and the message names it.

@@ -87,17 +87,17 @@ fn profiles_are_read() {
 fn thresholds_have_bounds() {
     let of = |[
         reference_bytes,
-        lend_bytes,
+        borrow_bytes,
         frame_bytes,
-        turn_frames,
+        poll_frames,
         unscheduled_frames,
         spin_us,
         elements,
     ]: [usize; 7]| Tuning {
         reference_bytes,
-        lend_bytes,
+        borrow_bytes,
         frame_bytes,
-        turn_frames,
+        poll_frames,
         unscheduled_frames,
         spin_us,
         elements,
@@ -123,9 +123,9 @@ fn thresholds_have_bounds() {
 fn thresholds_change_no_message() {
     let tight = Tuning {
         reference_bytes: 4096,
-        lend_bytes: 1024,
+        borrow_bytes: 1024,
         frame_bytes: 1024,
-        turn_frames: 4,
+        poll_frames: 4,
         unscheduled_frames: 1,
         spin_us: 2,
         elements: 1,

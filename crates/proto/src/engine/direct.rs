@@ -35,11 +35,11 @@ const REFERENCE_RINGS: usize = 2;
 const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 
 /// A driver takes in fewer frames, and at most one message by reference, before it sends pending acknowledgements.
-const TURN_FRAMES: usize = 128;
+const POLL_FRAMES: usize = 128;
 
 /// Charged bytes after which direct messages of a stopped peer are dropped.
 pub(super) fn unasked_bytes(config: &Config, link: &PeerLink) -> usize {
-    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * link.frame_bytes as usize
+    UNASKED_RINGS * config.ring_bytes + POLL_FRAMES * link.frame_bytes as usize
 }
 
 /// A message has at most this fraction of a ring: others are on their way, too.

@@ -129,7 +129,7 @@ impl Engine {
         }
         let super::Shared { pool, counters, .. } = &mut self.shared;
         let (heard, lossless) = (state.last_heard, state.link.lossless);
-        let Some(asks) = state.send.hurry(now, heard, lossless, pool, counters) else {
+        let Some(asks) = state.send.repair_now(now, heard, lossless, pool, counters) else {
             return false;
         };
         state.ping_due |= asks;

@@ -369,26 +369,26 @@ fn lost_permission_is_asked_for_again() {
 /// last frame left, and something must be unanswered.
 #[test]
 fn repair_is_brought_forward() {
-    for (congestion, repair) in [
+    for (congestion, sent) in [
         (Congestion::SUCI, "ask 1: 0 +2"),
         (Congestion::Credit, "data 2"),
     ] {
         let mut wire = pair_under(congestion);
-        let hurry = |wire: &mut Wire, after: Duration| {
+        let repair = |wire: &mut Wire, after: Duration| {
             wire.now += after;
             wire.nodes[1].engine.repair_now(wire.now, NodeId(0))
         };
         let (soon, late) = (Duration::from_micros(200), Duration::from_millis(1));
-        assert!(!hurry(&mut wire, late), "nothing is unanswered");
+        assert!(!repair(&mut wire, late), "nothing is unanswered");
         for message in 0..2 {
             wire.send(1, 0, Channel::ordered(0), body(message, 10));
             assert_eq!(said(&mut wire), [format!("data {message}")]);
         }
-        assert!(!hurry(&mut wire, soon), "too early");
-        assert!(hurry(&mut wire, late));
-        assert!(!hurry(&mut wire, soon), "twice");
-        assert_eq!(said(&mut wire), [repair]);
-        assert!(hurry(&mut wire, late), "no longer silence is waited for");
+        assert!(!repair(&mut wire, soon), "too early");
+        assert!(repair(&mut wire, late));
+        assert!(!repair(&mut wire, soon), "twice");
+        assert_eq!(said(&mut wire), [sent]);
+        assert!(repair(&mut wire, late), "no longer silence is waited for");
         assert_eq!(said(&mut wire).len(), 1);
         assert_eq!(wire.nodes[1].engine.counters().probes, 2);
     }

@@ -135,3 +135,21 @@ fn each_is_kept_alive_in_its_time() {
     assert_eq!(asked[0], 0);
     assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");
 }
+
+/// Time in which a node did not run is no silence of its peers; what follows is.
+#[test]
+fn own_absence_is_no_silence() {
+    let (peer, mut slot) = (NodeId(1), vec![0; 1500]);
+    let (mut hub, _) = star(1, Duration::from_secs(1), &mut slot); // dead after 100 s
+    let absence = Duration::from_secs(1_000);
+    let mut now = Instant::from_nanos(0) + absence;
+    hub.note_absence(now, absence);
+    hub.handle_timeout(now);
+    assert!(hub.is_up(peer));
+    now += Duration::from_secs(99);
+    hub.handle_timeout(now);
+    assert!(hub.is_up(peer));
+    now += Duration::from_secs(2);
+    hub.handle_timeout(now);
+    assert!(!hub.is_up(peer), "it is silent for 101 s");
+}

@@ -88,6 +88,17 @@ impl Engine {
         self.feed_hungry();
     }
 
+    /// For `absence`, until `now`, this process did not run: it was stopped, perhaps together with its peers. That time does not count as their
+    /// silence.
+    pub fn note_absence(&mut self, now: Instant, absence: Duration) {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.last_heard = (peer.last_heard + absence).min(now);
+            peer.session.connecting_since = (peer.session.connecting_since + absence).min(now);
+            peer.send.note_silence(now);
+        }
+        self.shared.doubts.clear();
+    }
+
     /// Ends a session that cannot go on: a message of ours is sent again and again without an answer, or a message of the peer is incomplete
     /// here although the peer counts it as delivered.
     fn end_if_stuck(&mut self, index: usize, now: Instant) {

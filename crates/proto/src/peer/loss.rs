@@ -14,7 +14,7 @@ const REORDERING_FRAMES_MAX: u64 = 64;
 pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
 
 /// Time between probes that a program brings forward, at least: it may call in a loop while the peer does not run.
-const HURRIED_APART: Duration = Duration::from_millis(1);
+const REPAIRS_APART: Duration = Duration::from_millis(1);
 
 /// Loss detection by overtaking.
 #[derive(Debug)]
@@ -142,10 +142,10 @@ impl Silence {
 
     /// Whether the program may bring the next probe forward: a round trip ago or longer something was last sent or answered, so that an answer would
     /// have come. `in_flight` as in `probe_at`.
-    pub(super) fn may_hurry(&self, now: Instant, rtt: &Rtt, in_flight: bool) -> bool {
+    pub(super) fn may_repair(&self, now: Instant, rtt: &Rtt, in_flight: bool) -> bool {
         let apart = match self.backoff {
             0 => rtt.smoothed,
-            _ => rtt.smoothed.max(HURRIED_APART),
+            _ => rtt.smoothed.max(REPAIRS_APART),
         };
         (in_flight || self.blocked_since.is_some()) && now >= self.quiet_since + apart
     }

@@ -522,7 +522,7 @@ impl Send {
 
     /// Brings forward what silence would do, unless that is too early. `Some(true)`: an acknowledgement is to be requested.
     #[cold]
-    pub(crate) fn hurry(
+    pub(crate) fn repair_now(
         &mut self,
         now: Instant,
         last_heard: Instant,
@@ -530,7 +530,7 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<bool> {
-        if !control!(&self.control, may_hurry(now, &self.rtt)) {
+        if !control!(&self.control, may_repair(now, &self.rtt)) {
             return None;
         }
         let ledger = Ledger {

@@ -61,22 +61,22 @@ mod encrypted_shm {
 
 mod readable_shm {
     use super::*;
-    conformance_tests!(|nodes| sealed(job(nodes), SealMode::Auth));
+    conformance_tests!(variant; |nodes| sealed(job(nodes), SealMode::Auth));
 }
 
 mod encrypted_udp {
     use super::*;
-    conformance_tests!(|nodes| sealed(sockets(nodes), SealMode::Encrypt));
+    conformance_tests!(variant; |nodes| sealed(sockets(nodes), SealMode::Encrypt));
 }
 
 mod readable_udp {
     use super::*;
-    conformance_tests!(|nodes| sealed(sockets(nodes), SealMode::Auth));
+    conformance_tests!(variant; |nodes| sealed(sockets(nodes), SealMode::Auth));
 }
 
 mod encrypted_multicast {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         sealed(
             common::in_group(nodes, UdpConfig::default()),
             SealMode::Encrypt,
@@ -86,7 +86,7 @@ mod encrypted_multicast {
 
 mod readable_multicast {
     use super::*;
-    conformance_tests!(|nodes| {
+    conformance_tests!(variant; |nodes| {
         sealed(
             common::in_group(nodes, UdpConfig::default()),
             SealMode::Auth,
@@ -94,7 +94,30 @@ mod readable_multicast {
     });
 }
 
+/// Shared memory beneath a seal offers nothing past it, and faults beneath it are losses above it.
+mod rough_shm {
+    use super::*;
+    conformance_tests!(skip if None::<String>; |nodes| {
+        let links = sealed(common::rough(job(nodes)), SealMode::Encrypt);
+        assert!(links.iter().all(|link| link.rings().is_none()));
+        links
+    }; only_faults_happen);
+}
+
+mod late_shm {
+    use super::*;
+    conformance_tests!(skip if None::<String>; |nodes| {
+        sealed(common::late(job(nodes)), SealMode::Encrypt)
+    }; batches_arrive bodies_find_their_places many_peers_talk);
+}
+
+#[test]
+fn rings_are_not_reached_past_a_seal() {
+    let mut links = sealed(job(2), SealMode::Auth);
+    assert!(links[0].rings().is_none() && links[1].rings_mut().is_none());
+}
+
 mod late_and_reordered {
     use super::*;
-    conformance_tests!(|nodes| { sealed(common::late(sockets(nodes)), SealMode::Encrypt) });
+    conformance_tests!(variant; |nodes| { sealed(common::late(sockets(nodes)), SealMode::Encrypt) });
 }

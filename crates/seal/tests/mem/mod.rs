@@ -207,6 +207,8 @@ impl Link for Mem {
         Ok(true)
     }
 
+    fn note_time(&mut self, _: u64) {}
+
     fn counters(&self) -> LinkCounters {
         LinkCounters {
             received_frames: self.received_frames,

@@ -1,4 +1,4 @@
-//! Moves events to processes and their frames away. The loop that drives an engine is production's (`Process::turn`); this module decides when it is
+//! Moves events to processes and their frames away. The loop that drives an engine is production's (`Process::poll_once`); this module decides when it is
 //! polled, and passes on the results.
 
 use super::Net;
@@ -77,6 +77,7 @@ impl<P: Process> Net<P> {
     pub(super) fn start(&mut self, node: NodeId) {
         let incarnation = (self.incarnation_rng.bits() as u32).max(1);
         let host = self.host_mut(node);
+        host.card.begin_process();
         host.config.incarnation = incarnation;
         host.process = Some(P::new(host.config.clone(), host.card.clone()));
         self.oracle.born(node, incarnation);
@@ -87,6 +88,7 @@ impl<P: Process> Net<P> {
         let now = self.now();
         let host = self.host_mut(node);
         host.peers.insert(peer);
+        host.card.begin(now, 0);
         if let Some(process) = host.process.as_mut() {
             process.add_peer(now, peer);
         }
@@ -145,7 +147,7 @@ impl<P: Process> Net<P> {
                 items: std::mem::take(&mut self.items),
                 events: std::mem::take(&mut self.events),
             };
-            process.turn(&mut inbox);
+            process.poll_once(&mut inbox);
             let Inbox { items, events, .. } = inbox;
             (self.items, self.events) = (items, events);
             let traffic = &mut self.medium.traffic;
@@ -426,6 +428,7 @@ impl<P: Process> Net<P> {
             if let Destination::Peer(peer) = to
                 && !self.forgiving.contains(&(node, peer))
                 && let Some(host) = self.hosts.get(usize::from(peer.0))
+                && host.config.ring_bytes == 0
             {
                 let check_bytes = if self.checked { CHECK_BYTES } else { 0 };
                 let (length, most) = (bytes.len(), host.config.frame_bytes + check_bytes);

@@ -86,6 +86,9 @@ impl<P: Process> Net<P> {
         let Some(process) = host.process.as_mut() else {
             return Ok(());
         };
+        host.card.begin(now, 0);
+        // Only what is not tracked passes the queue.
+        let tracked_mask = if host.config.ring_bytes > 0 { 0xf1 } else { 1 };
         let (id, message, notify) = match wish {
             Wish::Given(bytes) => {
                 let sum = checksum(bytes);
@@ -113,7 +116,7 @@ impl<P: Process> Net<P> {
                     submitted: now,
                     keep: false,
                 };
-                let notify = seed & 1 == 0;
+                let notify = seed & tracked_mask == 0;
                 let id = if seed & 2 == 0 {
                     process.submit(to, channel, Payload::Shared(body.into()), notify)?
                 } else {

@@ -109,6 +109,7 @@ impl<P: Process> Net<P> {
         self.oracle.died(node);
         let host = &mut self.hosts[usize::from(node.0)];
         self.medium.traffic.nobody += host.card.clear();
+        host.card.end_process();
         self.wishes -= host
             .wishes
             .values()

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::{DEFAULT_PATIENCE, Net};
 use crate::card::Card;
@@ -45,6 +46,7 @@ impl<P: Process> Net<P> {
             rate_bits: 0,
             defer_ppm: 0,
             checked: false,
+            job: Rc::default(),
             patience: DEFAULT_PATIENCE,
             wishes: 0,
             refused_messages: 0,
@@ -134,14 +136,16 @@ impl<P: Process> Net<P> {
         self.forgiving.extend([(a, b), (b, a)]);
     }
 
-    /// Adds a node with a running engine and no peers. Its receive ring holds `config.receive_frames`.
+    /// Adds a node with a running engine and no peers. Its receive ring holds `config.receive_frames`; with `config.ring_bytes` it is in shared memory
+    /// with all such nodes, whose paths must keep frames in order and lose none.
     pub fn node(&mut self, config: Config) -> NodeId {
         let node = NodeId(u16::try_from(self.hosts.len()).expect("node ids have 16 bits"));
         self.switch.add_port();
         let config = Config { me: node, ..config };
         let rng = self.seed.rng(1_000 + u64::from(node.0));
         let port = Port::new(self.rate_bits);
-        let card = Card::new(&config, port, rng, (self.checked, self.defer_ppm));
+        let job = Rc::clone(&self.job);
+        let card = Card::new(&config, port, rng, (self.checked, self.defer_ppm), job);
         self.hosts.push(Host::new(config, card));
         self.start(node);
         node

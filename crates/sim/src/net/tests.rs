@@ -173,7 +173,7 @@ impl Process for Stub {
         self.queue(to, SHARE, datagram.lap as u8, datagram.payload);
         Ok(0)
     }
-    fn turn(&mut self, program: &mut impl Program) {
+    fn poll_once(&mut self, program: &mut impl Program) {
         let now = self.card.now();
         let mut arrived = Vec::new();
         let mut take = each(|_, frame| arrived.push(frame.to_vec()));

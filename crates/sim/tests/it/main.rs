@@ -9,4 +9,5 @@ mod datagrams;
 mod hands;
 mod many;
 mod ring;
+mod rings;
 mod suci;

@@ -1,32 +1,24 @@
-//! A thread that computes beside the one that polls: receiving, computing and transmitting on two cores, as RELAX divides a worker.
+//! A worker's relaxation on a thread beside the one that polls: receiving, computing and transmitting on two cores, as RELAX divides a worker.
 //!
-//! Owned by `serve`. The worker's numbers ([`Field`]) move to this thread and back, so that one thread at a time has x. What arrives meanwhile, and what
-//! is to leave, goes through two rings; their packets go round, so that no frame allocates memory.
+//! Owned by `serve`. The worker's numbers ([`Field`]) are lent, and are recalled when a lap of a synchronous run is complete. What arrives meanwhile, and
+//! what is to leave, goes through two rings; their packets go round, so that no frame allocates memory.
 //!
-//! Invariants: the field comes back with all that was given to the ring in it; an endpoint belongs to the polling thread alone.
+//! Invariant: an endpoint belongs to the polling thread alone.
 
 use std::convert::Infallible;
-use std::panic::resume_unwind;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tsumuji_board::Carrier;
+use tsumuji_node::{Stepped, Work};
 use tsumuji_wire::{Datagram, NodeId};
 
 use super::config::Mode;
-use super::field::{Field, JUDGE, Outlet, Stepped};
+use super::field::{Field, JUDGE, Outlet};
 use super::message::LapReport;
 
 /// Datagrams that wait in one direction. When there are more, the computing thread finds no slot, as if the link had none, and the polling thread drops
 /// what arrives, as a full link does.
 const RING: usize = 256;
-/// How long the computing thread rests before a lap that could change little. What arrives ends it.
-const REST: Duration = Duration::from_micros(100);
-/// Where threads outnumber cores, a core is given away at least this often.
-const TURN: Duration = Duration::from_micros(50);
 
 /// A copy of a datagram.
 #[derive(Debug)]
@@ -45,39 +37,25 @@ impl Packet {
     };
 }
 
-/// One end of a ring: where packets are filled.
-#[derive(Debug)]
-struct Filler {
-    full: rtrb::Producer<Packet>,
-    empty: rtrb::Consumer<Packet>,
+/// One end of a ring. At one packets are filled, at the other they are drained, and go back.
+struct End {
+    gives: rtrb::Producer<Packet>,
+    takes: rtrb::Consumer<Packet>,
 }
 
-/// The other end.
-#[derive(Debug)]
-struct Drainer {
-    full: rtrb::Consumer<Packet>,
-    empty: rtrb::Producer<Packet>,
-}
-
-fn ring() -> (Filler, Drainer) {
+/// The end for `fill`, and the end for `drain`.
+fn ring() -> (End, End) {
     let (full_in, full_out) = rtrb::RingBuffer::new(RING);
     let (mut empty_in, empty_out) = rtrb::RingBuffer::new(RING);
     while empty_in.push(Packet::EMPTY).is_ok() {}
-    let filler = Filler {
-        full: full_in,
-        empty: empty_out,
-    };
-    let drainer = Drainer {
-        full: full_out,
-        empty: empty_in,
-    };
-    (filler, drainer)
+    let end = |gives, takes| End { gives, takes };
+    (end(full_in, empty_out), end(empty_in, full_out))
 }
 
-impl Filler {
+impl End {
     /// Puts in a copy; false: the ring is full.
-    fn put(&mut self, to: &[NodeId], datagram: &Datagram<'_>) -> bool {
-        let Ok(mut packet) = self.empty.pop() else {
+    fn fill(&mut self, to: &[NodeId], datagram: &Datagram<'_>) -> bool {
+        let Ok(mut packet) = self.takes.pop() else {
             return false;
         };
         packet.to.clear();
@@ -88,136 +66,54 @@ impl Filler {
             payload: &[],
             ..*datagram
         };
-        self.full.push(packet).is_ok() // there are no more packets than places
+        self.gives.push(packet).is_ok() // there are no more packets than places
     }
-}
 
-impl Drainer {
     /// Takes out the oldest packet.
-    fn take<T>(&mut self, with: impl FnOnce(&[NodeId], &Datagram<'_>) -> T) -> Option<T> {
-        let packet = self.full.pop().ok()?;
+    fn drain<T>(&mut self, with: impl FnOnce(&[NodeId], &Datagram<'_>) -> T) -> Option<T> {
+        let packet = self.takes.pop().ok()?;
         let datagram = Datagram {
             payload: &packet.payload,
             ..packet.head
         };
         let result = with(&packet.to, &datagram);
-        let _ = self.empty.push(packet); // there are no more packets than places
+        let _ = self.gives.push(packet); // there are no more packets than places
         Some(result)
     }
 }
 
-/// What both threads see.
-#[derive(Debug, Default)]
-struct Shared {
-    /// The field is wanted back.
-    recalled: AtomicBool,
-    /// The computing thread rests.
-    rests: AtomicBool,
-    /// Laps done, as the bits of an `f64`.
-    progress: AtomicU64,
-}
-
-/// A field on its way between the threads.
-#[derive(Debug)]
-struct Lent {
-    field: Field,
-    mode: Mode,
-}
-
-/// What came back.
-#[derive(Debug)]
-pub(super) struct Returned {
-    pub(super) field: Field,
-    /// A lap of a synchronous run is complete.
-    pub(super) lap: bool,
-}
-
 /// The polling thread's side.
-#[derive(Debug)]
 pub(super) struct Beside {
-    shared: Arc<Shared>,
-    /// `None`: the thread is to end.
-    lends: Option<Sender<Lent>>,
-    returns: Receiver<Returned>,
-    arrived: Filler,
-    leaving: Drainer,
-    thread: Option<JoinHandle<()>>,
-    is_lent: bool,
-    /// Laps done when the field was lent, with parts.
-    lent_at: f64,
-    /// Arrived datagrams for which the ring had no place, and leaving ones for which the link had none, since the field was lent.
+    pub(super) laps: tsumuji_node::Beside<Lent>,
+    arrived: End,
+    leaving: End,
+    /// Arrived datagrams for which the ring had no place, and leaving ones for which the link had none, since a field came back.
     dropped: u64,
 }
 
 impl Beside {
-    /// Starts the thread. `began`: the origin of all times of this worker; `yields`: threads outnumber cores.
-    pub(super) fn start(began: Instant, yields: bool) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (lends, lent) = channel();
-        let (give_back, returns) = channel();
+    /// `began`: the origin of all times of this worker.
+    pub(super) fn new(began: Instant) -> Self {
         let (arrived, arriving) = ring();
         let (leaves, leaving) = ring();
-        let computing = Computing {
-            shared: Arc::clone(&shared),
-            arriving,
-            outlet: RingOutlet { leaves, began },
-            yields,
-        };
-        let thread = std::thread::Builder::new()
-            .name("tsumuji-compute".to_owned())
-            .spawn(move || computing.run(&lent, &give_back))?;
-        Ok(Self {
-            shared,
-            lends: Some(lends),
-            returns,
+        Self {
+            laps: tsumuji_node::Beside::new(Ends {
+                arriving,
+                leaves,
+                began,
+            }),
             arrived,
             leaving,
-            thread: Some(thread),
-            is_lent: false,
-            lent_at: 0.0,
             dropped: 0,
-        })
-    }
-
-    /// Lends the field: from now on the other thread computes.
-    pub(super) fn lend(&mut self, field: Field, mode: Mode) {
-        self.shared.recalled.store(false, Ordering::Relaxed);
-        self.lent_at = field.walk().progress();
-        (self.shared.progress).store(self.lent_at.to_bits(), Ordering::Relaxed);
-        let sent = self
-            .lends
-            .as_ref()
-            .is_some_and(|lends| lends.send(Lent { field, mode }).is_ok());
-        if !sent {
-            self.repeat_panic();
         }
-        self.is_lent = true;
-    }
-
-    pub(super) fn is_lent(&self) -> bool {
-        self.is_lent
-    }
-
-    /// Whether the other thread rests until something arrives.
-    pub(super) fn rests(&self) -> bool {
-        self.is_lent && self.shared.rests.load(Ordering::Relaxed)
-    }
-
-    /// Laps done by the field that is lent, with the part of the current one.
-    pub(super) fn progress(&self) -> f64 {
-        f64::from_bits(self.shared.progress.load(Ordering::Relaxed))
     }
 
     /// Gives a datagram that arrived to the computing thread.
     pub(super) fn give(&mut self, datagram: &Datagram<'_>) {
-        if !self.arrived.put(&[], datagram) {
+        if !self.arrived.fill(&[], datagram) {
             self.dropped += 1;
         }
-        if self.rests()
-            && let Some(thread) = &self.thread
-        {
-            thread.thread().unpark();
-        }
+        self.laps.wake();
     }
 
     /// Takes the oldest datagram that is to leave; `send` returns how many copies found no transmit slot.
@@ -225,150 +121,89 @@ impl Beside {
         &mut self,
         send: impl FnOnce(&[NodeId], &Datagram<'_>) -> Result<usize, E>,
     ) -> Result<bool, E> {
-        match self.leaving.take(send) {
-            None => Ok(false),
-            Some(refused) => {
-                self.dropped += refused? as u64;
-                Ok(true)
+        let refused = self.leaving.drain(send).transpose()?;
+        self.dropped += refused.unwrap_or(0) as u64;
+        Ok(refused.is_some())
+    }
+
+    /// The field that came back, with what this thread has counted, and whether a lap of a synchronous run is complete.
+    pub(super) fn returned(&mut self, (lent, laps): (Lent, f64)) -> (Field, bool) {
+        let Lent { mut field, lap, .. } = lent;
+        field.refused += std::mem::take(&mut self.dropped);
+        field.laps_beside += laps;
+        (field, lap)
+    }
+}
+
+/// A field on its way between the threads.
+#[derive(Debug)]
+pub(super) struct Lent {
+    field: Field,
+    mode: Mode,
+    /// A lap of a synchronous run is complete.
+    lap: bool,
+}
+
+impl Lent {
+    pub(super) fn new(field: Field, mode: Mode) -> Self {
+        let lap = false;
+        Self { field, mode, lap }
+    }
+}
+
+impl Work for Lent {
+    type Ends = Ends;
+
+    fn take_arrived(&mut self, ends: &mut Ends, _: bool) {
+        let mut take = |_: &[NodeId], datagram: &Datagram<'_>| {
+            if self.mode == Mode::Async {
+                self.field.take(datagram);
             }
-        }
+        };
+        while ends.arriving.drain(&mut take).is_some() {}
     }
 
-    /// The field, if the other thread gave it back by itself.
-    pub(super) fn returned(&mut self) -> Option<Returned> {
-        if !self.is_lent {
-            return None;
-        }
-        match self.returns.try_recv() {
-            Ok(returned) => Some(self.received(returned)),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => self.repeat_panic(),
-        }
-    }
-
-    /// Asks for the field, and waits for it: for one step of the computation at most.
-    pub(super) fn recall(&mut self) -> Option<Returned> {
-        if !self.is_lent {
-            return None;
-        }
-        self.shared.recalled.store(true, Ordering::Release);
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-        match self.returns.recv() {
-            Ok(returned) => Some(self.received(returned)),
-            Err(_) => self.repeat_panic(),
-        }
-    }
-
-    fn received(&mut self, mut returned: Returned) -> Returned {
-        self.is_lent = false;
-        returned.field.refused += std::mem::take(&mut self.dropped);
-        returned.field.laps_beside += returned.field.walk().progress() - self.lent_at;
-        returned
-    }
-
-    /// The thread ends only when it is told to, or by a panic.
-    fn repeat_panic(&mut self) -> ! {
-        let ended = self.thread.take().map(JoinHandle::join);
-        match ended {
-            Some(Err(panic)) => resume_unwind(panic),
-            _ => unreachable!("the computing thread ended by itself"),
-        }
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        self.lends = None;
-        self.shared.recalled.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join(); // a panic was told by the thread itself
-        }
-    }
-}
-
-/// The computing thread.
-struct Computing {
-    shared: Arc<Shared>,
-    arriving: Drainer,
-    outlet: RingOutlet,
-    yields: bool,
-}
-
-impl Computing {
-    fn run(mut self, lent: &Receiver<Lent>, give_back: &Sender<Returned>) {
-        while let Ok(Lent { mut field, mode }) = lent.recv() {
-            let lap = self.compute(&mut field, mode);
-            if give_back.send(Returned { field, lap }).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Computes until the field is recalled, or a lap of a synchronous run is complete: then it returns true.
-    fn compute(&mut self, field: &mut Field, mode: Mode) -> bool {
-        let mut turn = Instant::now();
-        loop {
-            let recalled = self.shared.recalled.load(Ordering::Acquire);
-            let mut take = |_: &[NodeId], datagram: &Datagram<'_>| {
-                if mode == Mode::Async {
-                    field.take(datagram);
+    fn step_with(&mut self, ends: &mut Ends) -> Stepped {
+        let Ok(stepped) = match self.mode {
+            Mode::Async => self.field.step_async(ends),
+            Mode::Sync => (self.field.step_sync(ends)).map(|lap| {
+                self.lap = lap;
+                if lap {
+                    Stepped::Ended
+                } else {
+                    Stepped::Again(false)
                 }
-            };
-            while self.arriving.take(&mut take).is_some() {}
-            if recalled {
-                return false;
-            }
-            let lap = match mode {
-                Mode::Async => {
-                    let Ok(stepped) = field.step_async(&mut self.outlet);
-                    match stepped {
-                        Stepped::Rows(lap) => lap,
-                        Stepped::Rests => {
-                            self.shared.rests.store(true, Ordering::Relaxed);
-                            std::thread::park_timeout(REST);
-                            self.shared.rests.store(false, Ordering::Relaxed);
-                            false
-                        }
-                    }
-                }
-                Mode::Sync => match field.step_sync(&mut self.outlet) {
-                    Ok(true) => return true,
-                    Ok(false) => false,
-                },
-                Mode::Krylov(_) => return false, // never lent
-            };
-            let bits = field.walk().progress().to_bits();
-            self.shared.progress.store(bits, Ordering::Relaxed);
-            if self.yields && (lap || turn.elapsed() >= TURN) {
-                std::thread::yield_now();
-                turn = Instant::now();
-            }
-        }
+            }),
+            Mode::Krylov(_) => Ok(Stepped::Ended), // never lent
+        };
+        stepped
+    }
+
+    fn done(&self) -> f64 {
+        self.field.walk().progress()
     }
 }
 
-/// Puts updates and reports into the ring.
-struct RingOutlet {
-    leaves: Filler,
+/// The computing thread's ends of the rings. Updates and reports leave by them.
+pub(super) struct Ends {
+    arriving: End,
+    leaves: End,
     began: Instant,
 }
 
-impl Carrier for RingOutlet {
+impl Carrier for Ends {
     type Error = Infallible;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, Infallible> {
-        Ok(usize::from(!self.leaves.put(readers, &update)))
+        Ok(usize::from(!self.leaves.fill(readers, &update)))
     }
 }
 
-impl Outlet for RingOutlet {
+impl Outlet for Ends {
     fn report(&mut self, report: &LapReport) -> Result<(), Infallible> {
         let payload = report.payload();
         // One that finds no place is lost: the next one is newer.
-        self.leaves.put(&[JUDGE], &report.datagram(&payload));
+        self.leaves.fill(&[JUDGE], &report.datagram(&payload));
         Ok(())
     }
 

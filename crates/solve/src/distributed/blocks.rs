@@ -18,6 +18,7 @@ struct Received {
     lap: u32,
     values: usize,
     estimate: Estimate,
+    stops: bool,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +79,7 @@ impl Blocks {
             };
         }
         received.values += piece.values.len();
-        received.estimate = piece.estimate;
+        (received.estimate, received.stops) = (piece.estimate, piece.stops);
         field.install(from, piece.start, &piece.values, lap);
         Ok(())
     }
@@ -107,8 +108,8 @@ impl Blocks {
             && (mode != Mode::Sync || received.lap == lap.get())
     }
 
-    /// The estimate that came with a worker's newest block.
-    pub(super) fn estimate(&self, from: usize) -> Estimate {
-        self.received[from].estimate
+    /// The estimate that came with a worker's newest block, and whether that worker was told to stop.
+    pub(super) fn told(&self, from: usize) -> (Estimate, bool) {
+        (self.received[from].estimate, self.received[from].stops)
     }
 }

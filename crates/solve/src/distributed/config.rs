@@ -96,7 +96,7 @@ pub struct SolveConfig {
     pub omega: f64,
     /// In how many bits sweeps read dense rows.
     pub precision: Precision,
-    /// Whether another method may follow where a Krylov method fails.
+    /// Whether another method may follow where a Krylov method fails, or waits too long.
     pub may_change: bool,
     /// Whether epochs are combined at pauses (GCR) where laps alone are slow.
     pub combines: bool,

@@ -14,6 +14,7 @@ use crate::local::{Inner, Sweeper};
 use crate::system::RowBlock;
 use std::ops::Range;
 use tsumuji_board::{Board, Carrier, Elements, Lap, Private, Published, Reads};
+use tsumuji_node::Stepped;
 use tsumuji_wire::{Datagram, NodeId};
 
 /// Where a worker's frames go: datagrams to the other workers, reports to the judge. All may be lost.
@@ -43,15 +44,6 @@ const OVERFLOW_GUARD: f64 = 1e12;
 /// staleness, and hardly any time is saved.
 const FRAMES_PER_LAP: usize = 16;
 const SMALL_FRAME: usize = 64;
-
-/// Result of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stepped {
-    /// Relaxed rows. The flag: a lap is complete.
-    Rows(bool),
-    /// Waits for others; nothing to do until something arrives or a short time has passed.
-    Rests,
-}
 
 /// The exact residual of a worker's rows.
 #[derive(Debug)]
@@ -315,11 +307,11 @@ impl Field {
         }
     }
 
-    /// The exact residual of the own rows: one pass over them, two with `magnitude`.
-    pub(super) fn exact_residual(&self, magnitude: bool) -> Exact {
+    /// The exact residual of the own rows: one pass over them, two with `magnitude`. `between` is called now and then.
+    pub(super) fn exact_residual(&self, magnitude: bool, between: &mut dyn FnMut()) -> Exact {
         let mut residual = vec![0.0; self.sweeper.block().rhs.len()];
         let x = self.board.values();
-        let magnitude_sq = self.sweeper.exact_residual(x, &mut residual, magnitude);
+        let magnitude_sq = (self.sweeper).exact_residual(x, &mut residual, magnitude, between);
         Exact {
             residual_sq: kernels::sum_of_squares(&residual),
             magnitude_sq,
@@ -359,7 +351,7 @@ impl Field {
         (0..workers).map(held).collect()
     }
 
-    /// One step of an asynchronous run: relaxes some rows, publishes them, reports and repairs when it is time.
+    /// One step of an asynchronous run: relaxes some rows, publishes them, reports and repairs when it is time. The flag of the result: a lap is complete.
     pub(super) fn step_async<O: Outlet>(&mut self, outlet: &mut O) -> Result<Stepped, O::Error> {
         if self.is_done() || self.should_rest() {
             let now = outlet.now_ns();
@@ -387,7 +379,7 @@ impl Field {
             let heard = heard.map(|neighbour| board.lap(*neighbour).map_or(0, Lap::get));
             self.round.lap(self.walk.estimate().measured_sq, heard);
         }
-        self.mind(outlet, computed, reached.estimate)?;
+        self.mind(outlet, computed, reached.estimate || self.walk.laps() == 0)?;
         let done = outlet.now_ns();
         let received_ns = std::mem::take(&mut self.received_ns);
         self.refused += published.refused;
@@ -396,7 +388,7 @@ impl Field {
             done - computed + received_ns,
             published.refused,
         );
-        Ok(Stepped::Rows(reached.lap))
+        Ok(Stepped::Again(reached.lap))
     }
 
     /// Time spent on receiving, for the automatic setting of elements.
@@ -409,10 +401,14 @@ impl Field {
         let rows = self.next_rows(super::walk::part_rows(self.sweeper.lap_rows().len(), 1));
         let began = outlet.now_ns();
         let squares = self.sweeper.relax(rows.clone(), self.board.values_mut());
-        self.computed_ns += outlet.now_ns() - began;
+        let computed = outlet.now_ns();
+        self.computed_ns += computed - began;
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
             self.report(outlet, self.walk.estimate())?;
+        } else if computed.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS {
+            self.reported_ns = computed;
+            outlet.report(&LapReport::HEARTBEAT)?;
         }
         Ok(reached.lap)
     }
@@ -473,10 +469,14 @@ impl Field {
         now: u64,
         estimate: bool,
     ) -> Result<(), O::Error> {
-        if estimate && self.walk.laps() > 0 && now.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS
-        {
+        if estimate && now.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS {
             self.reported_ns = now;
-            self.report(outlet, self.round.estimate(self.walk.estimate()))?;
+            if self.walk.laps() > 0 {
+                self.report(outlet, self.round.estimate(self.walk.estimate()))?;
+            } else {
+                // The first lap may take longer than a lease.
+                outlet.report(&LapReport::HEARTBEAT)?;
+            }
         }
         if !self.alone && now.wrapping_sub(self.repaired_ns) >= REPAIR_EVERY_NS {
             self.repaired_ns = now;

@@ -23,6 +23,7 @@ use crate::report::Reason;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+mod measured;
 mod standstill;
 
 /// Reports of each worker that must find the sum low enough. One might be older than a value under way that raises it; an unnecessary pause costs a
@@ -109,6 +110,8 @@ struct WorkerSlot {
     busy: Option<f64>,
     /// The newest report of this epoch.
     report: Option<LapReport>,
+    /// Reports of this epoch that arrived.
+    heard: u32,
     /// Reports since the sum became and stayed low enough.
     low: u32,
     frozen: Option<Frozen>,
@@ -117,6 +120,30 @@ struct WorkerSlot {
     /// Elements of its block that have arrived.
     solved: usize,
     stats: Option<WorkerStats>,
+}
+
+/// The best verified x of this division.
+#[derive(Debug, Clone, Copy)]
+struct Best {
+    /// Its relative residual; infinite: there is none.
+    residual: f64,
+    /// It is that of the last pause. Otherwise workers have kept it.
+    is_last: bool,
+}
+
+impl Best {
+    fn none() -> Self {
+        Self {
+            residual: f64::INFINITY,
+            is_last: false,
+        }
+    }
+
+    /// Takes the residual of the x that workers hold now.
+    fn see(&mut self, residual: f64) {
+        self.is_last = residual < self.residual;
+        self.residual = self.residual.min(residual);
+    }
 }
 
 #[derive(Debug)]
@@ -137,8 +164,11 @@ pub(super) struct Judge {
     slots: Vec<WorkerSlot>,
     disagreements: u32,
     interrupted: bool,
+    /// Why relaxation is to follow the Krylov method, once that has stopped.
+    relaxes: Option<String>,
     verifications: u64,
     residual: f64,
+    best: Best,
     reason: Option<Reason>,
     notes: Vec<String>,
     /// The last known values: snapshots, then the solution.
@@ -171,8 +201,10 @@ impl Judge {
             slots: vec![WorkerSlot::default(); ranges.len()],
             disagreements: 0,
             interrupted: false,
+            relaxes: None,
             verifications: 0,
             residual: f64::NAN,
+            best: Best::none(),
             reason: None,
             notes: Vec::new(),
             x: start.unwrap_or_else(|| vec![0.0; n]),
@@ -226,7 +258,8 @@ impl Judge {
         self.division = self.division.wrapping_add(1);
         self.epoch = self.epoch.wrapping_add(1);
         self.phase = Phase::Loading;
-        self.reason = None;
+        (self.reason, self.relaxes) = (None, None);
+        self.best = Best::none();
         self.policy.restart();
         self.out.clear(); // orders of the last division are void
         for (worker, rows) in ranges.iter().enumerate() {
@@ -355,25 +388,22 @@ impl Judge {
 
     /// A worker joins: it gets half of the rows of the one that has most. Too late, or more workers than rows: nothing happens.
     pub(super) fn joined(&mut self, worker: usize) {
-        if worker >= self.slots.len() {
-            self.slots.resize_with(worker + 1, WorkerSlot::default);
+        let is_gone = self.slots.get(worker).is_some_and(|slot| slot.is_gone);
+        if self.takes_part(worker) || is_gone {
+            return;
         }
         let is_late = matches!(self.phase, Phase::Collecting | Phase::Done);
-        if self.takes_part(worker) || self.slots[worker].is_gone {
-            return;
-        }
-        if is_late {
-            self.out.push_back((worker, Order::Leave));
-            return;
-        }
         let mut ranges: Vec<Range<usize>> =
             self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        let Some(donor) = (0..ranges.len()).max_by_key(|other| ranges[*other].len()) else {
-            return;
-        };
-        if ranges[donor].len() < 2 {
+        let donor = (0..ranges.len()).max_by_key(|other| ranges[*other].len());
+        let Some(donor) = donor.filter(|donor| !is_late && ranges[*donor].len() >= 2) else {
+            // No slot for it: the number of slots is that of the last division.
             self.out.push_back((worker, Order::Leave));
             return;
+        };
+        if worker >= ranges.len() {
+            ranges.resize(worker + 1, 0..0);
+            self.slots.resize_with(worker + 1, WorkerSlot::default);
         }
         let middle = ranges[donor].start + ranges[donor].len() / 2;
         ranges[worker] = middle..ranges[donor].end;
@@ -445,10 +475,9 @@ impl Judge {
         })
     }
 
-    /// Ends the run as interrupted, with the verified x of the pause that this begins. In synchronous runs, whose workers stop by themselves, and before
-    /// the first epoch nothing is to be had: false.
+    /// Ends the run as interrupted, with the verified x of the pause that this begins. Before the first epoch nothing is to be had: false.
     pub(super) fn interrupt(&mut self) -> bool {
-        if self.config.mode == Mode::Sync || !self.begun {
+        if !self.begun {
             return false;
         }
         if self.phase == Phase::Iterating {
@@ -466,6 +495,7 @@ impl Judge {
         let Some(slot) = self.slots.get_mut(worker) else {
             return;
         };
+        slot.heard += 1;
         if slot
             .report
             .is_some_and(|held| report.number.wrapping_sub(held.number) as i32 <= 0)
@@ -500,11 +530,8 @@ impl Judge {
     /// Takes a reliable message from a worker.
     pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) -> Result<(), JudgeFault> {
         let bad = |what| Err(JudgeFault::Protocol { worker, what });
-        if worker >= self.slots.len() {
-            return bad("a message although it has no rows");
-        }
         if !self.takes_part(worker) {
-            return Ok(()); // it was taken for lost
+            return Ok(()); // it was taken for lost, or was refused
         }
         let Some(answer) = Answer::parse(bytes) else {
             return bad("a message that does not parse");
@@ -624,12 +651,15 @@ impl Judge {
         self.watch = self.policy.watch();
         self.phase = Phase::Iterating;
         for slot in &mut self.slots {
-            (slot.report, slot.low, slot.frozen, slot.exact) = (None, 0, None, None);
+            (slot.report, slot.heard, slot.low) = (None, 0, 0);
+            (slot.frozen, slot.exact) = (None, None);
         }
+        let keeps = std::mem::take(&mut self.best.is_last);
         self.all(&Order::Begin {
             epoch: self.epoch,
             rhs_sq: self.rhs_sq,
             watch: self.watch,
+            keeps,
             factors,
         });
         if self.interrupted {
@@ -660,3 +690,6 @@ impl Judge {
 #[cfg(test)]
 #[path = "judge_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod more_tests;

@@ -6,7 +6,7 @@ use crate::local::{Inner, Precision};
 use crate::system::{Csr, Dense, Matrix, System};
 
 /// A strictly dominant system with every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
-fn dense(n: usize, weight: f64) -> System {
+pub(super) fn dense(n: usize, weight: f64) -> System {
     let mut random = fastrand::Rng::with_seed(17);
     let mut values = vec![0.0; n * n];
     for row in 0..n {
@@ -27,7 +27,7 @@ fn dense(n: usize, weight: f64) -> System {
 }
 
 /// The five-point Laplacian on k × k points.
-fn poisson(k: usize) -> System {
+pub(super) fn poisson(k: usize) -> System {
     let mut triplets = Vec::new();
     for i in 0..k {
         for j in 0..k {
@@ -74,7 +74,7 @@ fn rounding(system: &System, x: &[f64]) -> f64 {
     f64::EPSILON * squares.sqrt() / system.rhs_norm()
 }
 
-fn solve(
+pub(super) fn solve(
     system: &System,
     workers: usize,
     config: &SolveConfig,
@@ -528,7 +528,7 @@ fn unasked_answers_are_faults() {
         values: vec![0.0; 2],
     };
     assert!(judge().answer(1, &beyond.encode()).is_err());
-    assert!(judge().answer(7, &[]).is_err());
+    assert_eq!(judge().answer(7, &[]), Ok(()), "it has no rows");
 }
 
 /// The rows of a lost worker go to its neighbours, which are told only of what they lack; the last worker's loss ends the run.
@@ -581,7 +581,7 @@ fn half_loaded_workers_begin_anew() {
 }
 
 /// Moments of a run at which something may happen: loading, iterating, pausing, collecting.
-fn moment(random: &mut fastrand::Rng) -> u64 {
+pub(super) fn moment(random: &mut fastrand::Rng) -> u64 {
     1 << random.u32(12..24)
 }
 
@@ -627,28 +627,6 @@ fn deaths_delay_but_never_falsify() {
             dense(40, 0.6)
         };
         let verdict = solve(&system, workers, &config, weather);
-        assert!(
-            verdict.reason.is_converged(),
-            "{:?} seed {seed}",
-            verdict.reason
-        );
-    }
-}
-
-/// Workers join at any moment, others die meanwhile: the run converges, and those that came in time have done laps.
-#[test]
-fn workers_join_and_leave() {
-    for seed in 1..=80 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mode = if random.bool() {
-            Mode::Async
-        } else {
-            Mode::Sync
-        };
-        let mut weather = Weather::calm(seed);
-        weather.joins = [moment(&mut random), moment(&mut random)];
-        weather.deaths[0] = (moment(&mut random), random.usize(..4));
-        let verdict = solve(&poisson(9), 2, &config(mode), weather);
         assert!(
             verdict.reason.is_converged(),
             "{:?} seed {seed}",

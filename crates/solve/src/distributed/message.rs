@@ -44,10 +44,13 @@ pub(super) enum Order {
         rhs_sq: f64,
         /// What ends the epoch.
         watch: Watch,
+        /// The x of the last pause is the best so far: keep it.
+        keeps: bool,
         /// Combination of former epochs to begin with; see `local::accelerate`.
         factors: Vec<f64>,
     },
-    /// Stop iterating, send the own block to all others, answer `Frozen`.
+    /// Stop iterating, send the own block to all others, answer `Frozen`. In synchronous runs: tell all others with the next block that the run is to
+    /// stop; all do after the same lap.
     Pause {
         /// The epoch that ends.
         epoch: u32,
@@ -63,6 +66,8 @@ pub(super) enum Order {
     Finish {
         /// The epoch that has ended.
         epoch: u32,
+        /// With the x that was kept, which is better than the last.
+        is_kept: bool,
     },
     /// Of a judge that takes the place of another: answer `Standing`.
     Inquire,
@@ -268,7 +273,7 @@ pub struct WorkerStats {
     pub shares_taken: u64,
     /// Elements per frame at the end.
     pub elements: u64,
-    /// Frames given to the link while iterating: updates and reports.
+    /// Frames given to the link while iterating: updates and reports; of a link that leaves the host those that left it.
     pub wire_frames: u64,
     /// Their bytes, without the link's own headers.
     pub wire_bytes: u64,
@@ -302,6 +307,8 @@ pub(super) struct Piece {
     pub(super) lap: u32,
     /// Estimate of the sender for its rows, squared (sync).
     pub(super) estimate: Estimate,
+    /// The sender was told to stop (sync).
+    pub(super) stops: bool,
     /// The first element; where the receiver's list is packed, its place in that.
     pub(super) start: usize,
     #[serde(skip)]
@@ -485,7 +492,7 @@ impl Note {
         match self {
             Note::Reads { elements, .. } => {
                 let mut bytes = codec::head_to_bytes(self, 4 * elements.len());
-                bytes.extend(elements.iter().flat_map(|element| element.to_le_bytes()));
+                codec::put_u32s(&mut bytes, elements);
                 bytes
             }
             Note::Piece(piece) => codec::to_bytes(self, &piece.values),
@@ -495,13 +502,7 @@ impl Note {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (mut note, rest) = codec::head_from_bytes(bytes)?;
         match &mut note {
-            Note::Reads { elements, .. } => {
-                let (words, odd) = rest.as_chunks::<4>();
-                if !odd.is_empty() {
-                    return None;
-                }
-                elements.extend(words.iter().map(|word| u32::from_le_bytes(*word)));
-            }
+            Note::Reads { elements, .. } => *elements = codec::u32s(rest)?,
             Note::Piece(piece) => piece.values = codec::f64s(rest)?,
         }
         Some(note)

@@ -42,6 +42,7 @@ fn orders() -> Vec<Order> {
             epoch: 4,
             rhs_sq: 2.5,
             watch,
+            keeps: true,
             factors: vec![0.5, -1.0],
         },
         Order::Pause { epoch: 4 },
@@ -49,7 +50,10 @@ fn orders() -> Vec<Order> {
             epoch: 4,
             magnitude: true,
         },
-        Order::Finish { epoch: 4 },
+        Order::Finish {
+            epoch: 4,
+            is_kept: true,
+        },
         Order::Leave,
         Order::Abort {
             why: "worker 2 died".into(),
@@ -115,6 +119,7 @@ fn messages_round_trip() {
             measured_sq: 3.0,
             expected_sq: 1.0,
         },
+        stops: true,
         start: 4,
         values: vec![5.0],
     };

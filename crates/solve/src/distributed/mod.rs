@@ -1,10 +1,11 @@
-//! Relaxation by several processes: a judge (node 0) and workers (nodes 1 to N), over their own messages.
+//! Linear systems by several processes: a judge (node 0) and workers (nodes 1 to N), over their own messages.
 //!
-//! The judge distributes the rows, receives lap reports, and decides by exact residuals; workers relax and publish. `message` has the messages
-//! between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network (`net`); `run` and `serve` give them an
-//! endpoint and a clock. `division` decides which thread of a worker computes, `beside` is the second one. `field` has a worker's numbers, `readers` to
-//! whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual;
-//! `throttle` sends updates as fast as they leave, `watch` ends epochs, `ranges` and `pace` divide rows anew, and `local::accelerate` combines epochs where laps alone would converge too slowly.
+//! The judge distributes the rows, receives lap reports, and decides by exact residuals; workers relax and publish, or iterate a Krylov method together
+//! (`space`). `message` has the messages between them; `judge` and `worker` are state machines without I/O, tested under a simulated lossy network
+//! (`net`); `run` and `serve` give them an endpoint and a clock. `beside` is a worker's second thread, which may compute. `field` has a worker's numbers,
+//! `readers` to whom they go, `blocks` what comes reliably, `feed` and `loading` the two ends of rows under way, `walk` and `round` its estimates of the residual;
+//! `throttle` sends updates as fast as they leave, `watch` ends epochs, `ranges` and `pace` divide rows anew, `choice` has
+//! relaxation follow a Krylov method that waits too long, and `local::accelerate` combines epochs where laps alone would converge too slowly.
 //!
 //! A judge that dies is replaced by another process (`succession`).
 //!
@@ -12,7 +13,8 @@
 
 mod beside;
 mod blocks;
-mod codec;
+mod choice;
+pub mod codec;
 mod config;
 mod error;
 mod feed;
@@ -28,6 +30,7 @@ mod run;
 mod serve;
 pub mod simulated;
 mod space;
+mod stage_clock;
 mod stats;
 mod step;
 mod succession;

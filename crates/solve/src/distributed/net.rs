@@ -472,7 +472,7 @@ pub(super) fn run(
                     built.expect("good lists");
                 }
                 Step::Verify => {
-                    let exact = worker.exact_residual();
+                    let exact = worker.exact_residual(&mut || ());
                     worker.verified(exact);
                 }
                 Step::Count => worker.finish(WorkerStats::default()),

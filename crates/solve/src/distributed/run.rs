@@ -3,6 +3,7 @@
 //! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between polls, so that workers have the cores. Rows
 //! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
+use super::choice::{Advice, Choice};
 use super::config::{Shares, SolveConfig};
 use super::error::SolveError;
 use super::feed::Feed;
@@ -11,11 +12,12 @@ use super::judge::{Judge, JudgeFault, Origin, Stage};
 use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, WorkerStats};
 use super::pace::Pace;
 use super::ranges;
+use super::stage_clock::StageClock;
 use super::stats;
 use super::succession;
 use crate::local::{Limits, Relaxation};
-use crate::report::{Outcome, Progress, Seconds};
-use crate::system::{Generate, PartitionError, System, partition_by};
+use crate::report::{Outcome, Progress};
+use crate::system::{Generate, PartitionError, Scaling, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
@@ -44,10 +46,12 @@ const CHECK: Duration = Duration::from_millis(20);
 const CAUSE: Duration = Duration::from_secs(1);
 /// Why a worker is taken for lost that its launcher knows nothing of.
 const SILENT: &str = "nothing is heard from it any more";
+/// Without a look for so long this process was stopped, perhaps with its workers: nobody could be heard.
+const STOPPED: Duration = Duration::from_secs(2);
 /// A worker is silent if it was not heard of for so many of its longest pauses so far.
 const PAUSES: u32 = 8;
-/// A pass over all rows, and what workers tell at pauses, may take so many leases.
-const PASS_LEASES: u32 = 4;
+/// Preparing rows may take so many times as long as it took first.
+const LOADINGS: u32 = 4;
 
 /// How long to wait for the acknowledgement of the last orders.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -67,6 +71,14 @@ impl Input<'_> {
         match self {
             Self::System(system) => system.n(),
             Self::Generate(what) => what.n(),
+        }
+    }
+
+    /// Scales of the columns: workers hold x of the scaled system.
+    fn scaling(&self) -> Option<&Scaling> {
+        match self {
+            Self::System(system) => system.scaling.as_ref(),
+            Self::Generate(_) => None,
         }
     }
 }
@@ -145,8 +157,8 @@ impl Solved {
 
 /// Solves `input` with all other members of the cluster as workers, from x = 0 or as `start` says.
 ///
-/// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true an asynchronous run ends with the x that it has,
-/// verified; any other run as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
+/// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true the run ends with the x that it has,
+/// verified; before workers iterate, as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
 pub fn run<L: Link>(
     endpoint: &mut Endpoint<L>,
     input: Input<'_>,
@@ -165,22 +177,29 @@ pub fn run<L: Link>(
         first: now_ms(),
         first_elements: Some(endpoint.tuning().elements),
     };
+    let scaling = input.scaling();
+    let x = start.x.map(|x| match scaling {
+        Some(scaling) => scaling.scaled(&x),
+        None => x,
+    });
     let judge = if start.succeeds {
         let lease = Duration::from_millis(config.lease_ms);
         let n = input.rows();
         let told = succession::survey(endpoint, (n, origin.system), lease)?;
-        Judge::succeeding(limits, config, (n, origin), &told, start.x)
+        Judge::succeeding(limits, config, (n, origin), &told, x)
     } else {
         let ranges = share_out(input, config, workers)?;
-        Judge::new(limits, config, (ranges, origin), start.x)
+        Judge::new(limits, config, (ranges, origin), x)
     };
     let mut bench = Bench {
         feeds: (0..workers).map(|_| None).collect(),
         bytes: (0, 0),
         heard: vec![Heard::now(); workers],
+        looked: Instant::now(),
         judge,
         input,
         up: Vec::new(),
+        choice: Choice::default(),
         first_loading: None,
         fault: None,
     };
@@ -196,6 +215,7 @@ pub fn run<L: Link>(
         Err(error) => return Err(error.into()),
     }
     let ended = bench.judge.into_ended().expect("the run is done");
+    let x = Scaling::undo(scaling, ended.x);
     Ok(Solved {
         outcome: Outcome {
             converged: ended.reason.is_converged(),
@@ -206,7 +226,7 @@ pub fn run<L: Link>(
             verifications: ended.verifications,
             seconds: clock.seconds,
             notes: ended.notes,
-            x: ended.x,
+            x,
         },
         workers: ended.stats,
         lost_workers: ended.lost,
@@ -244,52 +264,13 @@ fn share_out(
     }
 }
 
-/// Time spent in each stage.
-struct StageClock {
-    began: Instant,
-    seconds: Seconds,
-    stage: Stage,
-    since: Instant,
-}
-
-impl StageClock {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            began: now,
-            seconds: Seconds::default(),
-            stage: Stage::Distributing,
-            since: now,
-        }
-    }
-
-    fn note(&mut self, stage: Stage) {
-        if stage == self.stage {
-            return;
-        }
-        let now = Instant::now();
-        let spent = (now - self.since).as_secs_f64();
-        match self.stage {
-            Stage::Distributing => {
-                self.seconds.distribute += spent;
-                self.began = now;
-            }
-            Stage::Iterating => self.seconds.iterate += spent,
-            Stage::Verifying => {
-                self.seconds.verify += spent;
-                self.seconds.verify_last = spent;
-            }
-            Stage::Collecting | Stage::Done => self.seconds.verify += spent,
-        }
-        (self.stage, self.since) = (stage, now);
-    }
-}
-
 /// When a worker was last heard of.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     at: Instant,
     longest: Duration,
+    /// Not heard of for half of a lease when another was taken for lost: it has no more time than before, whatever the stage.
+    suspect: bool,
 }
 
 impl Heard {
@@ -297,6 +278,7 @@ impl Heard {
         Self {
             at: Instant::now(),
             longest: Duration::ZERO,
+            suspect: false,
         }
     }
 }
@@ -310,8 +292,11 @@ struct Bench<'a> {
     /// Bytes of rows sent, and to be sent.
     bytes: (u64, u64),
     heard: Vec<Heard>,
+    /// When this process looked for reports last.
+    looked: Instant,
     /// Nodes that are new here.
     up: Vec<usize>,
+    choice: Choice,
     /// How long the first division took until all were ready.
     first_loading: Option<Duration>,
     fault: Option<JudgeFault>,
@@ -358,7 +343,7 @@ impl Bench<'_> {
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
                 return Ok(());
             }
-            let now = Instant::now();
+            let now = self.look();
             if now - checked >= CHECK {
                 checked = now;
                 if !stopping && stop() {
@@ -375,6 +360,7 @@ impl Bench<'_> {
                     }
                 }
                 self.check_leases(endpoint, lease);
+                self.choose(endpoint, now, config);
                 match self.judge.stage() {
                     _ if config.shares != Shares::Measured => {}
                     Stage::Distributing => pace.rest(now),
@@ -389,7 +375,10 @@ impl Bench<'_> {
                     && now - saved >= *every
                 {
                     saved = now;
-                    save(x);
+                    match self.input.scaling() {
+                        Some(scaling) => save(&scaling.unscaled(x)),
+                        None => save(x),
+                    }
                 }
             }
             if now - shown >= PROGRESS && self.judge.stage() == Stage::Iterating {
@@ -426,6 +415,29 @@ impl Bench<'_> {
         }
     }
 
+    /// Looks whether another method would take less time.
+    fn choose<L: Link>(&mut self, endpoint: &Endpoint<L>, now: Instant, config: &SolveConfig) {
+        // Where shares follow the speeds of workers, those come first.
+        if !self.judge.may_relax() || config.shares == Shares::Measured {
+            return self.choice.rest();
+        }
+        let Some((_, _, residual)) = self.judge.progress() else {
+            return;
+        };
+        let workers = self.judge.paces();
+        let observed = (self.choice).observe(now, (residual, config.tol), &workers);
+        let Some(mut measured) = observed else { return };
+        let flows = (0..workers.len()).filter_map(|worker| endpoint.flow(node(worker)));
+        let round_trip = flows.map(|flow| flow.rtt.as_nanos()).max().unwrap_or(0);
+        measured.note_round_trip(round_trip as f64 / 1e9);
+        measured.loss = self.judge.loss();
+        match self.choice.conclude(&measured, self.input) {
+            Some(Advice::Relax(why)) => self.judge.relax(why),
+            Some(Advice::Tell(note)) => self.judge.tell(note),
+            None => {}
+        }
+    }
+
     /// Gives rows to nodes that have joined.
     fn welcome<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
         if self.up.is_empty() {
@@ -444,26 +456,39 @@ impl Bench<'_> {
         }
     }
 
+    /// The present time. Time in which this process was stopped does not count as silence of workers.
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        let pause = now - self.looked;
+        if pause >= STOPPED {
+            for heard in &mut self.heard {
+                heard.at = (heard.at + pause).min(now);
+            }
+        }
+        self.looked = now;
+        now
+    }
+
     /// Notes that a worker was heard of.
     fn note(&mut self, worker: usize) {
         let is_iterating = self.judge.stage() == Stage::Iterating;
+        let now = self.look();
         if let Some(heard) = self.heard.get_mut(worker) {
-            let now = Instant::now();
             if is_iterating {
                 heard.longest = heard.longest.max(now - heard.at);
             }
             heard.at = now;
+            heard.suspect = false;
         }
     }
 
     /// Goes on without workers that were not heard of for `lease`. Before they first iterate that is for their links and launcher to say.
     fn check_leases<L: Link>(&mut self, endpoint: &mut Endpoint<L>, lease: Duration) {
-        let lease = match self.judge.stage() {
-            Stage::Iterating => lease,
-            Stage::Verifying | Stage::Collecting => PASS_LEASES * lease,
-            // Preparing rows may take long, but hardly longer than the first time.
+        let of_stage = match self.judge.stage() {
+            Stage::Iterating | Stage::Verifying | Stage::Collecting => lease,
+            // Workers are silent while they prepare rows.
             Stage::Distributing => match self.first_loading {
-                Some(first) => PASS_LEASES * lease.max(first),
+                Some(first) => LOADINGS * lease.max(first),
                 None => return,
             },
             Stage::Done => return,
@@ -471,7 +496,8 @@ impl Bench<'_> {
         for worker in 0..self.heard.len() {
             let heard = self.heard[worker];
             let silence = heard.at.elapsed();
-            if silence > lease.max(PAUSES * heard.longest) && self.judge.takes_part(worker) {
+            let own = if heard.suspect { lease } else { of_stage };
+            if silence > own.max(PAUSES * heard.longest) && self.judge.takes_part(worker) {
                 let cause = format!("not heard of for {:.1} s", silence.as_secs_f64());
                 if let Err(fault) = self.judge.lost(worker, &cause) {
                     self.fault = Some(fault);
@@ -481,9 +507,12 @@ impl Bench<'_> {
                     why: "it was taken for lost".to_owned(),
                 };
                 let _ = endpoint.try_send(node(worker), CONTROL, &order.encode());
-                self.heard
-                    .iter_mut()
-                    .for_each(|heard| heard.at = Instant::now());
+                for heard in &mut self.heard {
+                    heard.suspect = heard.at.elapsed() > lease / 2;
+                    if !heard.suspect {
+                        heard.at = Instant::now();
+                    }
+                }
             }
         }
     }
@@ -500,16 +529,23 @@ impl Bench<'_> {
             let channel = if let Order::Setup(setup) = &mut order {
                 let x = self.judge.known_x();
                 self.feeds[worker] = Some(Feed::new(self.input, setup, x, CHUNK_BYTES));
-                self.heard[worker] = Heard::now();
-                if let RowSource::Stream { bytes } = &setup.rows {
-                    self.bytes.1 += bytes.iter().sum::<u64>();
+                // One that is silent already gets no new time by being told something.
+                if !self.heard[worker].suspect {
+                    self.heard[worker] = Heard::now();
                 }
                 BULK
             } else {
                 CONTROL
             };
             match endpoint.try_send(node(worker), channel, &order.encode()) {
-                Ok(()) => sent = true,
+                Ok(()) => {
+                    sent = true;
+                    if let Order::Setup(setup) = &order
+                        && let RowSource::Stream { bytes } = &setup.rows
+                    {
+                        self.bytes.1 += bytes.iter().sum::<u64>();
+                    }
+                }
                 Err(SendError::WouldBlock { .. }) => {
                     self.judge.out().push_front((worker, order));
                     break;

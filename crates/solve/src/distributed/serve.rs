@@ -1,11 +1,11 @@
 //! A worker with an endpoint and a clock.
 //!
 //! One visible loop: poll, send waiting messages, one step of work. A worker never waits for another while it iterates. Where workers outnumber cores
-//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. Where `division` says so, a second thread
-//! takes the steps (`beside`), and this one receives and transmits. While a worker computes long outside of laps (factorising, making rows, a pass over
+//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. A second thread may
+//! take the steps (`beside`), while this one receives and transmits. While a worker computes long outside of laps (factorising, making rows, a pass over
 //! a large block) the endpoint's progress assistant answers the others.
 
-use super::beside::{Beside, Returned};
+use super::beside::{Beside, Lent};
 use super::config::SolveConfig;
 use super::field::{JUDGE, Outlet, node};
 use super::message::{LapReport, REPORT_CHANNEL};
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_collective::{CollectiveError, Collectives, GroupError, TableError};
 use tsumuji_node::{
-    ChannelError, Context, Datagram, Delivery, Division, Done, Endpoint, EndpointError, Handler,
-    Link, NodeId, SendError,
+    ChannelError, Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId,
+    SendError,
 };
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
@@ -85,10 +85,10 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         tsumuji_collective::CHANNEL,
         tsumuji_collective::channel_options(),
     )?;
+    let began = Instant::now();
     let mut driver = Driver {
         worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
-        division: None,
-        beside: None,
+        beside: Beside::new(began),
         meter: Meter::default(),
         collectives: None,
         inbox: Inbox::default(),
@@ -96,7 +96,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         fault: None,
         orphaned: None,
     };
-    let result = serve(endpoint, &mut driver, me);
+    let result = serve(endpoint, &mut driver, began);
     if let Err(WorkerError::Fault(fault)) = &result
         && !matches!(fault, WorkerFault::Aborted { .. })
     {
@@ -112,18 +112,14 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
 fn serve<L: Link>(
     endpoint: &mut Endpoint<L>,
     driver: &mut Driver,
-    me: usize,
+    began: Instant,
 ) -> Result<(), WorkerError> {
-    let others: Vec<NodeId> = (0..endpoint.members().len() - 1)
-        .filter(|other| *other != me)
-        .map(node)
-        .collect();
     let team = &endpoint.members()[1..]; // the judge sleeps
     // With so many threads for each worker, threads outnumber cores.
     let too_many = (1..=SolveConfig::THREADS_MOST)
         .find(|&threads| endpoint.is_oversubscribed(&vec![team; threads].concat()))
         .unwrap_or(usize::MAX);
-    let began = Instant::now();
+    let is_alone = team.len() <= 1; // there is nothing to receive
     let now_ns = || began.elapsed().as_nanos() as u64;
     let (mut turn, mut beat) = (0, 0);
     loop {
@@ -141,9 +137,10 @@ fn serve<L: Link>(
         driver.check()?;
         let sent = driver.send(endpoint)?;
         let threads = driver.worker.threads();
-        let (contended, crowded) = (threads >= too_many, threads + 1 >= too_many);
-        let gains = !crowded && !others.is_empty(); // alone there is nothing to receive
-        driver.divide(before, (gains, crowded), began)?;
+        let (is_contended, is_crowded) = (threads >= too_many, threads + 1 >= too_many);
+        if driver.divide(before, (is_alone, is_crowded))? {
+            continue;
+        }
         // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.
         let is_joined = driver.worker.joins_updates();
         if is_joined {
@@ -156,28 +153,24 @@ fn serve<L: Link>(
             began,
             sent: 0,
         };
-        if let Some(beside) = &mut driver.beside {
-            while beside.take_leaving(|to, datagram| outlets.update(to, *datagram))? {
-                idle = false;
+        while (driver.beside).take_leaving(|to, datagram| outlets.update(to, *datagram))? {
+            idle = false;
+        }
+        if driver.beside.laps.is_lent() {
+            driver.throttle.sent(outlets.sent);
+            if is_joined {
+                endpoint.uncork()?;
             }
-            if beside.is_lent() {
-                driver.throttle.sent(outlets.sent);
-                if is_joined {
-                    endpoint.uncork()?;
-                }
-                match (beside.returned(), beside.rests()) {
-                    (Some(returned), _) => driver.take_back(returned)?,
-                    // The numbers are needed for a moment; then they are lent again.
-                    _ if driver.worker.owes_snapshot(before) => {
-                        driver.recall()?;
-                        driver.worker.snapshot(before);
-                    }
-                    (None, true) => drop(endpoint.poll_wait(driver, REST)?),
-                    (None, false) if idle && crowded => std::thread::yield_now(),
-                    (None, false) => std::hint::spin_loop(),
-                }
-                continue;
+            if driver.worker.owes_snapshot(before) {
+                // The numbers are needed for a moment; then they are lent again.
+                driver.recall()?;
+                driver.worker.snapshot(before);
+            } else if driver.beside.laps.rests() {
+                endpoint.poll_wait(driver, REST)?;
+            } else {
+                driver.beside.laps.back_off(idle);
             }
+            continue;
         }
         let step = driver.worker.step(&mut outlets)?;
         driver.throttle.sent(outlets.sent);
@@ -189,7 +182,7 @@ fn serve<L: Link>(
             .note(driver.worker.is_running(), || endpoint.counters().link);
         match step {
             Step::Again(lap) => {
-                if contended && (lap || now_ns() - turn >= TURN_NS) {
+                if is_contended && (lap || now_ns() - turn >= TURN_NS) {
                     std::thread::yield_now();
                     turn = now_ns();
                 }
@@ -199,9 +192,7 @@ fn serve<L: Link>(
                 let now = now_ns();
                 if now - beat >= HEARTBEAT_NS {
                     beat = now;
-                    let payload = LapReport::HEARTBEAT.payload();
-                    let beat = LapReport::HEARTBEAT.datagram(&payload);
-                    Carrier::update(endpoint, &[JUDGE], beat)?;
+                    tell_of_life(endpoint)?;
                 }
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
@@ -220,7 +211,13 @@ fn serve<L: Link>(
                 driver.worker.built(built.map_err(WorkerFault::from)?)?;
             }
             Step::Verify => {
-                let exact = driver.worker.exact_residual();
+                let exact = driver.worker.exact_residual(&mut || {
+                    let now = now_ns();
+                    if now - beat >= HEARTBEAT_NS {
+                        beat = now;
+                        let _ = tell_of_life(endpoint); // the next poll finds the same fault
+                    }
+                });
                 driver.worker.verified(exact);
             }
             Step::Count => {
@@ -239,13 +236,17 @@ fn serve<L: Link>(
     }
 }
 
+/// Tells the judge that this worker lives.
+fn tell_of_life<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), SendError> {
+    let payload = LapReport::HEARTBEAT.payload();
+    Carrier::update(endpoint, &[JUDGE], LapReport::HEARTBEAT.datagram(&payload))?;
+    Ok(())
+}
+
 /// The worker and the findings of polling.
 struct Driver {
     worker: Worker,
-    /// Since the setup is known.
-    division: Option<Division>,
-    /// Started when it is first needed.
-    beside: Option<Beside>,
+    beside: Beside,
     meter: Meter,
     /// Made when they are first needed.
     collectives: Option<Collectives>,
@@ -300,62 +301,32 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives the work to the thread that is to do it. `gains`: a second one may do better; `crowded`: threads outnumber cores.
-    fn divide(
-        &mut self,
-        now_ns: u64,
-        (gains, crowded): (bool, bool),
-        began: Instant,
-    ) -> Result<(), WorkerError> {
-        let Some(executor) = self.worker.executor() else {
-            return Ok(());
+    /// Gives the work to the thread that is to do it; returns whether it came back.
+    fn divide(&mut self, now_ns: u64, cores: (bool, bool)) -> Result<bool, WorkerError> {
+        let worker = &mut self.worker;
+        let Some(executor) = worker.executor() else {
+            return Ok(false);
         };
-        let division = (self.division).get_or_insert_with(|| Division::new(executor, gains));
-        let lent = self.beside.as_ref().filter(|beside| beside.is_lent());
-        let done = match (lent, self.worker.relaxing()) {
-            (Some(beside), _) => Done {
-                now_ns,
-                work: beside.progress(),
-                computed_ns: 0,
-            },
-            (None, Some(field)) => Done {
-                now_ns,
-                work: field.walk().progress(),
-                computed_ns: field.computed_ns,
-            },
-            (None, None) => {
-                division.pause();
-                return Ok(());
-            }
-        };
-        match (division.is_beside(done), lent.is_some()) {
-            (true, false) => {
-                let beside = match &mut self.beside {
-                    Some(beside) => beside,
-                    none => {
-                        let started = Beside::start(began, crowded);
-                        none.insert(started.map_err(WorkerError::Thread)?)
-                    }
-                };
-                if let Some((field, mode)) = self.worker.lend() {
-                    beside.lend(field, mode);
-                }
-            }
-            (false, true) => self.recall()?,
-            _ => {}
-        }
-        Ok(())
+        let here = worker.relaxing();
+        let here = here.map(|field| (field.walk().progress(), field.computed_ns));
+        let returned = (self.beside.laps).divide(executor, cores, now_ns, here, || worker.lend());
+        let returned = returned.map_err(WorkerError::Thread)?;
+        let is_back = returned.is_some();
+        self.take_back(returned)?;
+        Ok(is_back)
     }
 
     /// Takes the work back, if it is lent.
     fn recall(&mut self) -> Result<(), WorkerFault> {
-        match self.beside.as_mut().and_then(Beside::recall) {
-            Some(returned) => self.take_back(returned),
-            None => Ok(()),
-        }
+        let returned = self.beside.laps.recall();
+        self.take_back(returned)
     }
 
-    fn take_back(&mut self, Returned { field, lap }: Returned) -> Result<(), WorkerFault> {
+    fn take_back(&mut self, returned: Option<(Lent, f64)>) -> Result<(), WorkerFault> {
+        let Some(returned) = returned else {
+            return Ok(());
+        };
+        let (field, lap) = self.beside.returned(returned);
         self.worker.take_back(field, lap)
     }
 
@@ -428,9 +399,9 @@ impl Handler for Driver {
     }
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
-        match &mut self.beside {
-            Some(beside) if beside.is_lent() => beside.give(&datagram),
-            _ => self.worker.datagram(&datagram),
+        match self.beside.laps.is_lent() {
+            true => self.beside.give(&datagram),
+            false => self.worker.datagram(&datagram),
         }
     }
 

@@ -281,7 +281,7 @@ impl Worker {
                 Ok(Work::Read(0.0))
             }
             Step::Verify => {
-                let exact = self.worker.exact_residual();
+                let exact = self.worker.exact_residual(&mut || ());
                 self.worker.verified(exact);
                 Ok(Work::Read(self.entries))
             }

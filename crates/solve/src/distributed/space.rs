@@ -66,10 +66,11 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Begins an epoch.
-    fn begin(&mut self, epoch: u32) {
+    /// Begins an epoch. `stop`: it was ordered to stop already.
+    fn begin(&mut self, epoch: u32, stop: bool) {
         *self = Self {
             epoch,
+            stop,
             ..Self::default()
         };
     }
@@ -128,6 +129,8 @@ pub(super) struct Parts {
     pub(super) snapshots: bool,
     /// Whether to go on without a judge.
     pub(super) outlives: bool,
+    /// Whether this worker was told to stop before the epoch could begin.
+    pub(super) stops: bool,
     /// Laps of earlier epochs, and the seconds in which this worker computed then.
     pub(super) laps: f64,
     pub(super) busy: f64,
@@ -171,7 +174,7 @@ impl<'a, L: Link> Between<'a, L> {
         inbox: &'a mut Inbox,
         parts: Parts,
     ) -> Result<Self, Broken> {
-        inbox.begin(parts.epoch);
+        inbox.begin(parts.epoch, parts.stops);
         endpoint.update_members();
         let members: Vec<NodeId> = parts.team.iter().map(|worker| node(*worker)).collect();
         // An epoch is greater than any before it, also those of earlier divisions.
@@ -205,10 +208,10 @@ impl<'a, L: Link> Between<'a, L> {
         (self.iterations, self.parts.busy + busy.as_secs_f64())
     }
 
-    /// Ends the use of the group.
+    /// Ends the use of the group. After a failure operations are under way that nobody will end; the judge tells all members so.
     pub(super) fn part(self) {
-        // After a failure operations are under way that nobody will end: the group stays.
-        let _ = self.collectives.close_group(self.group);
+        // It was formed by this.
+        let _ = self.collectives.abandon_group(self.group);
     }
 
     fn wait<M: Memory>(&mut self, request: Request<M>) -> Result<M, Broken> {

@@ -34,7 +34,10 @@ impl Meter {
             return;
         }
         let link = link();
-        let now = (link.sent_frames, link.sent_bytes);
+        let now = (
+            link.sent_frames - link.near_frames,
+            link.sent_bytes - link.near_bytes,
+        );
         match self.since.take() {
             None => self.since = Some(now),
             Some(since) => {
@@ -70,6 +73,23 @@ fn parse(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Frames that stay on the host of a worker are not counted, nor what leaves while it does not iterate.
+    #[test]
+    fn wires_are_metered() {
+        let mut meter = Meter::default();
+        let link = |frames: u64| LinkCounters {
+            sent_frames: 3 * frames,
+            sent_bytes: 300 * frames,
+            near_frames: 2 * frames,
+            near_bytes: 250 * frames,
+            ..LinkCounters::default()
+        };
+        for (runs, frames) in [(true, 10), (false, 14), (true, 20), (false, 21)] {
+            meter.note(runs, || link(frames));
+        }
+        assert_eq!(meter.total(), (5, 250));
+    }
 
     /// The kernel's line is parsed, and this process has used some memory.
     #[test]

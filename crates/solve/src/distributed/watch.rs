@@ -178,7 +178,7 @@ impl Policy {
     /// The rows are divided anew: values of lost workers are older than before, and what was reached so far is no measure.
     pub(super) fn restart(&mut self) {
         (self.standing, self.standstills) = (f64::INFINITY, 0);
-        self.last = 1.0;
+        (self.last, self.best) = (1.0, f64::INFINITY);
         (self.tightening, self.growth) = (1.0, GROWTH);
     }
 

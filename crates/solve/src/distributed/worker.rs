@@ -8,9 +8,10 @@
 //! the answer to `Verify` x does not change. A message that does not fit the phase is a failure of the run; a late one (of an older epoch or division)
 //! is dropped.
 
+use super::beside::Lent;
 use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
-use super::field::{Carried, Exact, Field, Outlet, Stepped};
+use super::field::{Carried, Exact, Field, Outlet};
 use super::loading::Loading;
 use super::message::{
     Answer, Note, Order, Piece, RowSource, Setup, Standing, WorkerStats, is_older,
@@ -24,7 +25,7 @@ use crate::system::{Generate, RowBlock};
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::Elements;
-use tsumuji_node::Executor;
+use tsumuji_node::{Executor, Stepped};
 use tsumuji_wire::Datagram;
 
 /// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
@@ -77,8 +78,12 @@ pub(super) struct Worker {
     field: Option<Field>,
     /// Of each thread's rows, where a Krylov method iterates.
     preconditioners: Vec<(Range<usize>, Preconditioner)>,
+    /// The best x so far, of the own rows.
+    best: Option<Vec<f64>>,
     /// Why this worker ended the epoch, where workers do.
     cause: Option<Cause>,
+    /// This worker was told to stop after a lap (sync); the second: the others have been told with its last block.
+    stops: (bool, bool),
     epoch: u32,
     /// ‖b‖₂².
     rhs_sq: f64,
@@ -106,7 +111,9 @@ impl Worker {
             carried: Carried::default(),
             field: None,
             preconditioners: Vec::new(),
+            best: None,
             cause: None,
+            stops: (false, false),
             epoch: 0,
             busy: 0.0,
             rhs_sq: 0.0,
@@ -131,12 +138,10 @@ impl Worker {
 
     /// Gives the numbers to another thread that computes, if this worker relaxes now. Until they are given back,
     /// `datagram`, `order`, `piece` and `step` are not to be called.
-    pub(super) fn lend(&mut self) -> Option<(Field, Mode)> {
+    pub(super) fn lend(&mut self) -> Option<Lent> {
+        self.relaxing()?;
         let mode = self.setup.as_ref()?.config.mode;
-        (self.phase == Phase::Running && !self.is_krylov())
-            .then(|| self.field.take())
-            .flatten()
-            .map(|field| (field, mode))
+        self.field.take().map(|field| Lent::new(field, mode))
     }
 
     /// Takes the numbers back. `lap`: a lap of a synchronous run is complete.
@@ -243,28 +248,39 @@ impl Worker {
                     epoch,
                     rhs_sq,
                     watch,
+                    keeps,
                     factors,
                 },
                 Phase::Idle | Phase::Frozen,
             ) => {
+                if keeps {
+                    let field = self.field.as_ref().expect("idle after building");
+                    self.best = Some(field.own_x().to_vec());
+                }
                 if !self.begin(epoch, rhs_sq, watch, &factors) {
                     return bad("factors for epochs that never were");
                 }
                 Ok(())
             }
-            (Order::Pause { epoch } | Order::Verify { epoch, .. } | Order::Finish { epoch }, _)
-                if is_late(epoch) =>
-            {
+            (
+                Order::Pause { epoch } | Order::Verify { epoch, .. } | Order::Finish { epoch, .. },
+                _,
+            ) if is_late(epoch) => Ok(()),
+            // No worker may stop before another that has not heard of it. The epoch may have ended by itself.
+            (Order::Pause { epoch }, _) if epoch == self.epoch && self.is_in_step() => {
+                self.stops.0 = true;
                 Ok(())
             }
-            // A Krylov method ended before it heard of it, or with the death of a worker.
-            (Order::Pause { epoch }, _) if epoch == self.epoch && self.is_krylov() => Ok(()),
             (Order::Pause { epoch }, Phase::Running) if epoch == self.epoch => self.freeze(),
             (Order::Verify { epoch, magnitude }, Phase::Frozen) if epoch == self.epoch => {
                 self.phase = Phase::Verifying(magnitude);
                 Ok(())
             }
-            (Order::Finish { epoch }, Phase::Frozen) if epoch == self.epoch => {
+            (Order::Finish { epoch, is_kept }, Phase::Frozen) if epoch == self.epoch => {
+                if is_kept && self.best.is_none() {
+                    return bad("an x that was not kept");
+                }
+                self.best = self.best.take().filter(|_| is_kept);
                 self.phase = Phase::Counting;
                 Ok(())
             }
@@ -415,13 +431,13 @@ impl Worker {
                 };
                 match setup.config.mode {
                     Mode::Async => match field.step_async(outlet)? {
-                        Stepped::Rows(lap) => {
+                        Stepped::Again(lap) => {
                             if lap {
                                 self.snapshot(outlet.now_ns());
                             }
                             Ok(Step::Again(lap))
                         }
-                        Stepped::Rests => Ok(Step::Rest),
+                        Stepped::Rests | Stepped::Ended => Ok(Step::Rest),
                     },
                     Mode::Sync => {
                         let lap = field.step_sync(outlet)?;
@@ -504,10 +520,10 @@ impl Worker {
         self.meet()
     }
 
-    /// Computes the residual for [`Step::Verify`].
-    pub(super) fn exact_residual(&self) -> Exact {
+    /// Computes the residual for [`Step::Verify`]; `between` is called now and then.
+    pub(super) fn exact_residual(&self, between: &mut dyn FnMut()) -> Exact {
         let field = self.field.as_ref().expect("verified after relaxing");
-        field.exact_residual(self.phase == Phase::Verifying(true))
+        field.exact_residual(self.phase == Phase::Verifying(true), between)
     }
 
     /// Takes the result of [`Step::Verify`].
@@ -534,7 +550,8 @@ impl Worker {
     pub(super) fn finish(&mut self, stats: WorkerStats) {
         let field = self.field.as_ref().expect("finished after relaxing");
         let start = field.sweeper().block().rows.start;
-        let parts = field.own_x().chunks(PIECE_VALUES).enumerate();
+        let x = self.best.as_deref().unwrap_or_else(|| field.own_x());
+        let parts = x.chunks(PIECE_VALUES).enumerate();
         let mut answers: Vec<Answer> = parts
             .map(|(part, values)| Answer::Solution {
                 epoch: self.epoch,
@@ -590,6 +607,7 @@ impl Worker {
         self.readers.begin(setup.division);
         self.blocks.begin(setup.workers(), setup.epoch);
         self.ready = None;
+        self.best = None;
         self.epoch = setup.epoch;
         self.loading = Loading::begin(&setup);
         let within = |part: &Range<usize>| rows.start <= part.start && part.end <= rows.end;
@@ -664,7 +682,7 @@ impl Worker {
             self.phase == Phase::Idle && self.setup.as_ref().is_some_and(|setup| !setup.exchanges);
         field.begin(epoch, rhs_sq, watch.max_laps(), is_first);
         (self.epoch, self.watch, self.phase) = (epoch, watch, Phase::Running);
-        (self.rhs_sq, self.cause) = (rhs_sq, None);
+        (self.rhs_sq, self.cause, self.stops) = (rhs_sq, None, (false, false));
         true
     }
 

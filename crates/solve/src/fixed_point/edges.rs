@@ -1,8 +1,8 @@
 //! Edge lists: `u v [weight]` a line. The text may be anything; every length has a limit.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
+use tsumuji_numbers::{FileError, Lines, Place, Source, shown};
 
 /// Most nodes, and so the greatest number of a node is one less: a run of that many needs some gigabytes.
 pub const NODES_MAX: u32 = 1 << 26;
@@ -12,8 +12,6 @@ pub const EDGES_MAX: usize = 1 << 30;
 const LINE_BYTES_MAX: u64 = 1024;
 /// Greatest weight: sums of any path stay finite.
 const WEIGHT_MAX: f64 = 1e290;
-/// Characters of a faulty word that are shown.
-const SHOWN: usize = 40;
 
 /// A directed edge.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,92 +33,54 @@ pub struct Edges {
     pub list: Vec<Edge>,
 }
 
-/// Why an edge list cannot be read; one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EdgesError {
-    /// The file cannot be read.
-    #[error("{name}: cannot read it: {why}")]
-    Read {
-        /// Name of the file.
-        name: String,
-        /// The kernel's word.
-        why: String,
-    },
-    /// A line is no edge.
-    #[error(
-        "{name}:{line}: {problem}; accepted are `u v [weight]` with nodes 0 to {} and a weight of 0 to 1e290, and comments after `#`",
-        NODES_MAX - 1
-    )]
-    Line {
-        /// Name of the file.
-        name: String,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong.
-        problem: String,
-    },
-    /// There are no edges.
-    #[error("{name}: it has no edges; accepted are lines `u v [weight]`, and comments after `#`")]
-    Empty {
-        /// Name of the file.
-        name: String,
-    },
-}
-
 impl Edges {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, EdgesError> {
-        let name = path.display().to_string();
-        match File::open(path) {
-            Ok(file) => Self::parse(&name, BufReader::new(file)),
-            Err(error) => Err(EdgesError::Read {
-                name,
-                why: error.to_string(),
-            }),
-        }
+    /// Reads a file, compressed by gzip or not.
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        let (source, reader) = Source::open(path, |_| ())?;
+        Self::of_lines(&source, reader)
     }
 
     /// Reads a list from anywhere; errors call it `name`.
-    pub fn parse(name: &str, mut text: impl BufRead) -> Result<Self, EdgesError> {
+    pub fn parse(name: &str, text: impl Read) -> Result<Self, FileError> {
+        let source = Source {
+            file: name.into(),
+            length_bytes: u64::MAX,
+            memory_limit_bytes: u64::MAX,
+        };
+        Self::of_lines(&source, text)
+    }
+
+    fn of_lines(source: &Source, text: impl Read) -> Result<Self, FileError> {
         let mut edges = Self::default();
-        let mut bytes = Vec::new();
-        for line in 1.. {
-            bytes.clear();
-            let limited = &mut text.by_ref().take(LINE_BYTES_MAX + 1);
-            let read = limited.read_until(b'\n', &mut bytes);
-            let read = read.map_err(|error| EdgesError::Read {
-                name: name.into(),
-                why: error.to_string(),
-            })?;
-            if read == 0 {
-                break;
-            }
-            let edge = match read as u64 > LINE_BYTES_MAX {
-                true => Err(format!("the line is longer than {LINE_BYTES_MAX} bytes")),
-                false => edge_of(&bytes),
-            };
-            let edge = edge.and_then(|edge| match edges.list.len() < EDGES_MAX {
+        let mut lines = Lines::new(source, text, LINE_BYTES_MAX);
+        while let Some(line) = lines.next_line()? {
+            let edge = edge_of(line).and_then(|edge| match edges.list.len() < EDGES_MAX {
                 true => Ok(edge),
                 false => Err(format!("there are more than {EDGES_MAX} edges")),
             });
             match edge {
                 Ok(Some(edge)) => {
                     edges.nodes = edges.nodes.max(edge.from.max(edge.to) as usize + 1);
+                    let held = edges.list.len();
+                    if held == edges.list.capacity() {
+                        // The list twice as long, and the edges sorted by their ends.
+                        let bytes = 4 * held as u128 * size_of::<Edge>() as u128;
+                        source.check_memory(lines.place(), bytes)?;
+                    }
                     edges.list.push(edge);
                 }
                 Ok(None) => {}
                 Err(problem) => {
-                    return Err(EdgesError::Line {
-                        name: name.into(),
-                        line,
-                        problem,
-                    });
+                    return Err(lines.error(format!(
+                        "{problem}; accepted are `u v [weight]` with nodes 0 to {} and a weight of 0 to 1e290, and comments after `#`",
+                        NODES_MAX - 1
+                    )));
                 }
             }
         }
         if edges.list.is_empty() {
-            return Err(EdgesError::Empty { name: name.into() });
+            let what = "it has no edges; accepted are lines `u v [weight]`, and comments after `#`";
+            return Err(source.error(Place::Whole, what));
         }
         Ok(edges)
     }
@@ -192,13 +152,6 @@ fn weight_of(word: &str) -> Result<f64, String> {
     weight.ok_or_else(|| format!("{} is no weight", shown(word)))
 }
 
-/// A word without control characters, and not too long.
-fn shown(word: &str) -> String {
-    let start: String = word.chars().take(SHOWN).collect();
-    let more = if start.len() < word.len() { "…" } else { "" };
-    format!("`{}{more}`", start.escape_debug())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,18 +179,24 @@ mod tests {
     #[test]
     fn faults_are_named() {
         for (text, expected) in [
-            (&b"0 1\n0 x\n"[..], "e:2: `x` is no node; accepted are"),
-            (b"0\n", "e:1: there is one node only"),
-            (b"0 -1", "e:1: `-1` is no node"),
-            (b"0 67108864", "e:1: `67108864` is no node"),
-            (b"0 1 -2", "e:1: `-2` is no weight"),
-            (b"0 1 nan", "e:1: `nan` is no weight"),
-            (b"0 1 inf", "e:1: `inf` is no weight"),
-            (b"0 1 2 3", "e:1: `3` is one word too many"),
-            (b"0 1 \x1b[2J", "e:1: `\\u{1b}[2J` is no weight"),
-            (b"\xff 1", "e:1: the line is not UTF-8"),
+            (
+                &b"0 1\n0 x\n"[..],
+                "e: line 2: 'x' is no node; accepted are",
+            ),
+            (b"0\n", "e: line 1: there is one node only"),
+            (b"0 -1", "e: line 1: '-1' is no node"),
+            (b"0 67108864", "e: line 1: '67108864' is no node"),
+            (b"0 1 -2", "e: line 1: '-2' is no weight"),
+            (b"0 1 nan", "e: line 1: 'nan' is no weight"),
+            (b"0 1 inf", "e: line 1: 'inf' is no weight"),
+            (b"0 1 2 3", "e: line 1: '3' is one word too many"),
+            (b"0 1 \x1b[2J", "e: line 1: '\\u{1b}[2J' is no weight"),
+            (b"\xff 1", "e: line 1: the line is not UTF-8"),
             (b"# nothing\n", "e: it has no edges"),
-            (&[b'1'; 2000], "e:1: the line is longer than 1024 bytes"),
+            (
+                &[b'1'; 2000],
+                "e: line 1: the line is longer than 1024 bytes",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(expected), "{error}");

@@ -58,10 +58,11 @@ use std::ops::Range;
 
 pub use alone::alone;
 pub use config::{Config, Error, Outcome, Reason};
-pub use edges::{EDGES_MAX, Edge, Edges, EdgesError, NODES_MAX};
+pub use edges::{EDGES_MAX, Edge, Edges, NODES_MAX};
 pub use member::{BOARD_CHANNEL, REPORT_CHANNEL, run, solve, solve_with};
 pub use pagerank::PageRank;
 pub use paths::{ShortestPaths, UNREACHED};
+pub use tsumuji_numbers::FileError;
 pub use values::{Choice, ValueIteration};
 
 /// How the parts of a certificate become one.

@@ -1,4 +1,4 @@
-//! GMRES, restarted, with a preconditioner on the right (Saad and Schultz, 1986), so that its residual is that of the system.
+//! GMRES, restarted, with a preconditioner on the right (Saad and Schultz, 1986), so that its residual is that of the system, or of its scaled rows.
 //!
 //! Gram–Schmidt takes one sum an iteration; a second pass, where the first one cancels too much (Daniel, Gragg, Kaufman and Stewart, 1976).
 
@@ -29,9 +29,13 @@ pub(super) fn run<S: Space>(
     space: &mut S,
 ) -> Result<Run, S::Error> {
     let restart = restart(part.rows_most());
+    part.scale(r);
     let mut sums = [dot(r, r)];
     space.sum(&mut sums)?;
     let beta = sums[0].sqrt();
+    if part.has_scales() {
+        course.measure_in(beta);
+    }
     let mut basis: Vec<Vec<f64>> = Vec::with_capacity(restart + 1);
     basis.push(r.iter().map(|r| r / beta).collect());
     let mut triangle = Triangle::new(beta);
@@ -45,7 +49,7 @@ pub(super) fn run<S: Space>(
         course.iterations += 1;
         let stop = space.iterated(Iterated {
             iterations: course.iterations,
-            residual: crate::local::relative(triangle.residual, course.rhs_norm),
+            residual: crate::local::relative(triangle.residual / course.unit, course.rhs_norm),
             x,
         })?;
         let (column, norm, stops) = orthogonalise(&mut w, &basis, stop, space)?;

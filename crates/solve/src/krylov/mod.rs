@@ -18,7 +18,7 @@ pub use preconditioner::{Preconditioner, Preconditioning, PreconditioningError};
 pub use team::{Solved, solve, solve_parts};
 pub(crate) use team::{Strips, iterate_strips, threads_for};
 
-use crate::local::{Limits, StopRule, relative};
+use crate::local::{Best, Limits, StopRule, relative};
 use crate::report::Reason;
 
 /// What the parts of a system exchange while they iterate. Each method is called by all parts, in the same order.
@@ -141,7 +141,9 @@ impl End {
             },
             Self::Rounding => Reason::Stagnated { floor: best },
             Self::Stopped => Reason::Interrupted,
-            Self::Overflow => Reason::Diverged { residual: best },
+            Self::Overflow => Reason::Diverged {
+                residual: f64::INFINITY,
+            },
             Self::Stalled | Self::Slow | Self::Indefinite => Reason::Stalled { best },
         }
     }
@@ -183,12 +185,22 @@ struct Course<'a> {
     iterations: u64,
     /// ‖r‖ at which the recurrence counts as converged.
     target: f64,
+    /// ‖r‖ where the recurrence begins, and a norm of 1 as the recurrence measures it: rows may be scaled.
+    begins_at: f64,
+    unit: f64,
 }
 
 impl Course<'_> {
+    /// The recurrence measures its first residual as `norm`. Its norms are taken to fall as those of the system.
+    fn measure_in(&mut self, norm: f64) {
+        let unit = norm / self.begins_at;
+        self.unit = if unit.is_normal() { unit } else { 1.0 };
+    }
+
     /// Records an iteration with a residual norm of `norm`, which all parts know; returns whether the run ends here. `stops`: how many parts want to
     /// stop.
     fn judge(&self, norm: f64, stops: f64) -> Option<Run> {
+        let norm = norm / self.unit;
         let residual = relative(norm, self.rhs_norm);
         if !norm.is_finite() {
             return Some(Run::Ended(End::Overflow));
@@ -225,14 +237,18 @@ pub fn iterate<S: Space>(
         rhs_norm,
         iterations: 0,
         target: 0.0,
+        begins_at: 0.0,
+        unit: 1.0,
     };
+    if kind == Kind::Gmres {
+        part.scale_rows();
+    }
     let (mut verifications, mut standstills) = (0, 0);
-    let (mut before, mut best) = (f64::INFINITY, f64::INFINITY);
+    let (mut before, mut best) = (f64::INFINITY, Best::default());
     // Tightened where the recurrence is far from the exact residual.
     let mut aim = AIM;
     let mut ended = None;
     let mut residuals = vec![0.0; x.len()];
-    let mut best_x = x.to_vec();
     loop {
         let magnitude_sq = part.exact_residual(x, &mut residuals, standstills > 0, space)?;
         let mut sums = [
@@ -255,21 +271,17 @@ pub fn iterate<S: Space>(
         } else if ended.is_some() {
             ended
         } else if standstills >= STANDSTILLS {
-            let is_near = StopRule::is_rounding(best, rounding);
+            let is_near = StopRule::is_rounding(best.residual, rounding);
             Some(if is_near { End::Rounding } else { End::Stalled })
         } else {
             None
         };
-        let is_better = residual < best || best.is_infinite();
-        if is_better {
-            best = residual;
-            best_x.copy_from_slice(x);
-        }
+        best.see(residual, x);
         if let Some(end) = end {
-            x.copy_from_slice(&best_x);
+            x.copy_from_slice(&best.x);
             return Ok(Ended {
                 end,
-                residual: best,
+                residual: best.residual,
                 iterations: course.iterations,
                 verifications,
             });
@@ -280,6 +292,7 @@ pub fn iterate<S: Space>(
         before = residual;
         let norm = if rhs_norm > 0.0 { rhs_norm } else { 1.0 };
         course.target = aim * limits.tolerance() * norm;
+        course.begins_at = sums[0].sqrt();
         let run = match kind {
             Kind::Cg => cg::run(part, x, &mut residuals, &mut course, space)?,
             Kind::Gmres => gmres::run(part, x, &mut residuals, &mut course, space)?,

@@ -14,6 +14,10 @@ pub struct Part<'a> {
     /// The operand of products: own elements and those read.
     whole: Vec<f64>,
     rows_most: usize,
+    /// By which residuals and products are multiplied while the method iterates; empty: they are not.
+    scales: Vec<f64>,
+    /// A vector of the scaled rows as the unscaled ones have it.
+    unscaled: Vec<f64>,
 }
 
 impl<'a> Part<'a> {
@@ -30,7 +34,23 @@ impl<'a> Part<'a> {
             preconditioner,
             whole: vec![0.0; block.columns],
             rows_most,
+            scales: Vec::new(),
+            unscaled: Vec::new(),
         }
+    }
+
+    /// Scales rows from now on, if they are to be scaled. Only for methods that need no symmetry.
+    pub(super) fn scale_rows(&mut self) {
+        self.scales = self.block.row_scales(self.rows);
+    }
+
+    pub(super) fn has_scales(&self) -> bool {
+        !self.scales.is_empty()
+    }
+
+    /// Replaces a residual of the system by that of the scaled rows.
+    pub(super) fn scale(&self, residual: &mut [f64]) {
+        kernels::scale(residual, &self.scales);
     }
 
     pub(super) fn rows_most(&self) -> usize {
@@ -47,7 +67,7 @@ impl<'a> Part<'a> {
         self.rows.start - first..self.rows.end - first
     }
 
-    /// `out` = own rows of A · `v`, of which each part has its own elements.
+    /// `out` = own rows of A · `v`, scaled, of which each part has its own elements.
     pub(super) fn multiply<S: Space>(
         &mut self,
         v: &[f64],
@@ -76,15 +96,24 @@ impl<'a> Part<'a> {
                 }
             }
         }
+        self.scale(out);
         Ok(())
     }
 
-    /// `z` = M⁻¹ `r`.
-    pub(super) fn precondition(&self, r: &[f64], z: &mut [f64]) {
+    /// `z` = M⁻¹ `r`, where `r` is of the scaled rows.
+    pub(super) fn precondition(&mut self, r: &[f64], z: &mut [f64]) {
+        let r = if self.scales.is_empty() {
+            r
+        } else {
+            let elements = r.iter().zip(&self.scales);
+            self.unscaled.clear();
+            self.unscaled.extend(elements.map(|(r, scale)| r / scale));
+            &self.unscaled[..]
+        };
         self.preconditioner.apply(self.block, self.rows, r, z);
     }
 
-    /// `out` = b − A x of the own rows with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0.
+    /// `out` = b − A x of the own rows, not scaled, with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0.
     pub(super) fn exact_residual<S: Space>(
         &mut self,
         x: &[f64],

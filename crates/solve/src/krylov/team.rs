@@ -45,7 +45,7 @@ pub struct Solved {
     pub iterate_seconds: f64,
 }
 
-/// Solves with `threads` threads, from x = `start`, or from 0.
+/// Solves with `threads` threads, from x = `start`, or from 0. Of a matched system x is that of the scaled matrix.
 pub fn solve(
     system: &System,
     threads: usize,

@@ -6,12 +6,13 @@
 //! Invariant: no factorisation begins whose predicted fill or work is beyond its [`FillLimit`].
 
 use super::lu::{FillLimit, LuError, SparseLu};
-use super::relative;
+use super::{kernels, relative};
 use crate::system::{Csr, Matrix, RowBlock, System};
 use faer::linalg::solvers::{PartialPivLu, Solve};
 use faer::sparse::linalg::solvers::{Llt, SymbolicLlt};
 use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
 use faer::{Mat, MatMut, Side};
+use std::borrow::Cow;
 
 /// Refinements after which no further digit is expected.
 const REFINEMENTS: u32 = 6;
@@ -55,10 +56,11 @@ pub struct Direct {
     pub name: &'static str,
 }
 
+/// Rows were multiplied by the scales before pivots were chosen, if there are any.
 enum Factors {
     Cholesky(Llt<usize, f64>),
-    Lu(SparseLu),
-    Dense(PartialPivLu<f64>),
+    Lu(SparseLu, Vec<f64>),
+    Dense(PartialPivLu<f64>, Vec<f64>),
 }
 
 /// The cost for `matrix`; for sparse ones of the order that would be used. `symmetric`: half of the work.
@@ -83,14 +85,15 @@ pub fn cost(matrix: &Matrix, symmetric: bool) -> Result<Cost, DirectError> {
     }
 }
 
-/// Solves to a relative residual of `tolerance`, or as near as rounding lets it. `symmetric`: A is, and Cholesky is tried first.
+/// Solves to a relative residual of `tolerance`, or as near as rounding lets it. `symmetric`: A is, and Cholesky is tried first. x is that of the scaled
+/// system.
 pub fn solve(
     system: &System,
     symmetric: bool,
     tolerance: f64,
     limit: Cost,
 ) -> Result<Direct, DirectError> {
-    let (mut factors, name) = factorise(&system.matrix, symmetric, limit)?;
+    let (mut factors, name) = factorise(system, symmetric, limit)?;
     let norm = system.rhs_norm();
     let n = system.n();
     let mut x = vec![0.0; n];
@@ -102,7 +105,7 @@ pub fn solve(
         let next: Vec<f64> = x.iter().zip(&correction).map(|(x, c)| x + c).collect();
         solves += 1;
         RowBlock::residual_of(system, &next, &mut correction);
-        let found = relative(super::kernels::sum_of_squares(&correction).sqrt(), norm);
+        let found = relative(kernels::sum_of_squares(&correction).sqrt(), norm);
         if found.is_nan() || found >= residual {
             break;
         }
@@ -124,11 +127,12 @@ pub fn solve(
 }
 
 fn factorise(
-    matrix: &Matrix,
+    system: &System,
     symmetric: bool,
     limit: Cost,
 ) -> Result<(Factors, &'static str), DirectError> {
-    match matrix {
+    let scales = system.row_scales();
+    match &system.matrix {
         Matrix::Dense(dense) => {
             let n = dense.n();
             if (n as f64).powi(2) > limit.entries {
@@ -136,11 +140,13 @@ fn factorise(
                     "{n} dense rows are too many to be factorised"
                 )));
             }
-            let lu = Mat::from_fn(n, n, |row, column| dense.row(row)[column]).partial_piv_lu();
+            let scale = |row: usize| scales.get(row).copied().unwrap_or(1.0);
+            let scaled = |row: usize, column: usize| scale(row) * dense.row(row)[column];
+            let lu = Mat::from_fn(n, n, scaled).partial_piv_lu();
             let pivot = |k: usize| lu.U()[(k, k)];
             match (0..n).find(|&k| !(pivot(k).is_finite() && pivot(k) != 0.0)) {
                 Some(k) => Err(DirectError::Singular { unknown: k + 1 }),
-                None => Ok((Factors::Dense(lu), "dense LU")),
+                None => Ok((Factors::Dense(lu, scales), "dense LU")),
             }
         }
         Matrix::Sparse(csr) => {
@@ -151,8 +157,12 @@ fn factorise(
                 entries: limit.entries as usize,
                 multiplications: limit.multiplications,
             };
-            match SparseLu::new(csr, limit) {
-                Ok(lu) => Ok((Factors::Lu(lu), "sparse LU")),
+            let mut csr = Cow::Borrowed(csr);
+            if !scales.is_empty() {
+                csr.to_mut().scale_rows(&scales);
+            }
+            match SparseLu::new(&csr, limit) {
+                Ok(lu) => Ok((Factors::Lu(lu, scales), "sparse LU")),
                 Err(LuError::Singular { column }) => Err(DirectError::Singular {
                     unknown: column + 1,
                 }),
@@ -198,10 +208,14 @@ impl Factors {
             Self::Cholesky(llt) => {
                 llt.solve_in_place(MatMut::from_column_major_slice_mut(vector, n, 1));
             }
-            Self::Dense(lu) => {
+            Self::Dense(lu, scales) => {
+                kernels::scale(vector, scales);
                 lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, n, 1));
             }
-            Self::Lu(lu) => lu.solve(vector),
+            Self::Lu(lu, scales) => {
+                kernels::scale(vector, scales);
+                lu.solve(vector);
+            }
         }
     }
 }

@@ -24,6 +24,13 @@ pub(crate) fn sum_of_squares(x: &[f64]) -> f64 {
     dot(x, x)
 }
 
+/// Multiplies elements by `factors`, as far as there are any.
+pub(crate) fn scale(x: &mut [f64], factors: &[f64]) {
+    for (x, factor) in x.iter_mut().zip(factors) {
+        *x *= factor;
+    }
+}
+
 /// Σ xᵢ. It takes hardly more time than reading x.
 pub fn sum(x: &[f64]) -> f64 {
     Arch::new().dispatch(Sum { x })

@@ -12,6 +12,7 @@ use crate::system::Csr;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::sparse::SymbolicSparseColMatRef;
 use faer::sparse::linalg::amd;
+use serde::{Deserialize, Serialize};
 
 /// A diagonal pivot is kept while it is at least this part of the largest candidate.
 const PIVOT_THRESHOLD: f64 = 0.1;
@@ -28,7 +29,7 @@ pub struct FillLimit {
 }
 
 /// Why a block has no usable factors.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LuError {
     /// Too much fill.

@@ -1,6 +1,7 @@
 //! Sequential Gauss–Seidel: one worker, every row, always the newest values. The reference for the other modes.
 
 use super::accelerate::{History, combine_all};
+use super::stop::Best;
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper, kernels};
 use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{RowBlock, System};
@@ -27,6 +28,7 @@ pub fn solve_until(
 ) -> Result<Outcome, RelaxationError> {
     let begin = Instant::now();
     let norm = system.rhs_norm();
+    let scaling = system.scaling.clone();
     let mut rule = StopRule::new(limits);
     let mut x = vec![0.0; system.n()];
     let mut sweeper = Sweeper::new(RowBlock::whole(system), relaxation)?;
@@ -39,7 +41,7 @@ pub fn solve_until(
 
     let begin = Instant::now();
     let (mut laps, mut verifications) = (0, 0);
-    let mut before = f64::INFINITY;
+    let (mut before, mut best) = (f64::INFINITY, Best::default());
     let (reason, residual) = loop {
         let rows = sweeper.block().rows.clone();
         let squares: f64 = sweeper
@@ -74,6 +76,7 @@ pub fn solve_until(
             if let Some(reason) = reason.or(stopped.then_some(Reason::Interrupted)) {
                 break (reason, residual);
             }
+            best.see(residual, &x);
             if let Some(history) = &mut history {
                 combine_all(history, &mut x, exact.clone());
                 before = f64::INFINITY;
@@ -83,6 +86,8 @@ pub fn solve_until(
         before = estimate;
     };
     seconds.iterate = begin.elapsed().as_secs_f64() - seconds.verify;
+    let (residual, x) = best.or_last(residual, x);
+    let x = crate::system::Scaling::undo(scaling.as_ref(), x);
     Ok(Outcome {
         converged: reason.is_converged(),
         reason,

@@ -9,6 +9,8 @@ use crate::report::Reason;
 const GROWTH_LIMIT: f64 = 1e8;
 /// A residual within this factor of the rounding level may be as small as possible.
 const FLOOR_FACTOR: f64 = 256.0;
+/// Above this level of rounding x has outgrown b by so much that the matrix, not the tolerance, is to blame.
+const ROUNDING_MOST: f64 = 1e-6;
 /// Laps in which a residual near the rounding level must fall to [`STALL_RATIO`] of its best, or it counts as standing still.
 const STALL_LAPS: u64 = 20;
 const STALL_RATIO: f64 = 0.5;
@@ -125,9 +127,9 @@ impl StopRule {
         None
     }
 
-    /// Whether a residual may be as small as rounding permits.
+    /// Whether a residual may be as small as rounding permits, in a system that is not nearly singular.
     pub(crate) fn is_rounding(residual: f64, rounding: f64) -> bool {
-        residual <= FLOOR_FACTOR * rounding
+        rounding <= ROUNDING_MOST && residual <= FLOOR_FACTOR * rounding
     }
 
     /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A. An estimate is measured
@@ -143,6 +145,52 @@ impl StopRule {
 
     /// Laps between verifications while estimates stand still without being [`StopRule::worth_verifying`].
     pub(crate) const STALL_LAPS: u64 = STALL_LAPS;
+}
+
+/// Of the verified x of a run, the one with the least residual; of several the first.
+#[derive(Debug)]
+pub(crate) struct Best {
+    /// NaN: there is none, or it is not a number.
+    pub(crate) residual: f64,
+    pub(crate) x: Vec<f64>,
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        let (residual, x) = (f64::NAN, Vec::new());
+        Self { residual, x }
+    }
+}
+
+impl Best {
+    fn is_beaten_by(&self, residual: f64) -> bool {
+        residual < self.residual || self.residual.is_nan()
+    }
+
+    /// Keeps a copy of x if it is better.
+    pub(crate) fn see(&mut self, residual: f64, x: &[f64]) {
+        if self.is_beaten_by(residual) {
+            self.residual = residual;
+            self.x.clear();
+            self.x.extend_from_slice(x);
+        }
+    }
+
+    /// Keeps x if it is better.
+    pub(crate) fn take(&mut self, residual: f64, x: Vec<f64>) {
+        if self.is_beaten_by(residual) {
+            *self = Self { residual, x };
+        }
+    }
+
+    /// The better one of what was kept and a run's last x, with its residual.
+    pub(crate) fn or_last(self, residual: f64, x: Vec<f64>) -> (f64, Vec<f64>) {
+        if self.residual.is_nan() || residual <= self.residual {
+            (residual, x)
+        } else {
+            (self.residual, self.x)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +220,31 @@ mod tests {
             rule.verified(2, f64::NAN, 1e-16),
             Some(Reason::Diverged { .. })
         ));
+    }
+
+    /// Where x grows without bound rounding does, too: that is a matrix without an inverse, not a tolerance that is too small.
+    #[test]
+    fn blown_up_rounding_is_no_excuse() {
+        assert!(StopRule::is_rounding(3e-14, 1e-15));
+        assert!(!StopRule::is_rounding(0.53, 0.4));
+        assert!(!StopRule::is_rounding(1e-3, 1e-15));
+    }
+
+    /// The best x is kept, unless the last one is as good.
+    #[test]
+    fn the_best_x_is_kept() {
+        let mut best = Best::default();
+        for (residual, x) in [(0.5, 1.0), (0.2, 2.0), (0.7, 3.0), (f64::NAN, 4.0)] {
+            best.see(residual, &[x]);
+        }
+        assert_eq!(best.or_last(f64::NAN, vec![5.0]), (0.2, vec![2.0]));
+        assert_eq!(Best::default().or_last(3.0, vec![5.0]), (3.0, vec![5.0]));
+        let mut best = Best::default();
+        best.take(f64::NAN, vec![0.0]);
+        best.take(0.5, vec![1.0]);
+        best.see(0.5, &[2.0]);
+        assert_eq!((best.residual, &best.x[..]), (0.5, &[1.0][..]));
+        assert_eq!(best.or_last(0.5, vec![5.0]), (0.5, vec![5.0]));
     }
 
     /// A residual that stands still at the rounding level stagnates; a slow one far above it does not.

@@ -28,7 +28,14 @@ const DENSE_LU_ROWS: usize = 12_000;
 
 /// Complete factors of a square block.
 #[derive(Debug)]
-pub(crate) enum BlockLu {
+pub(crate) struct BlockLu {
+    factors: Factors,
+    /// By which rows were multiplied first; empty: they were not.
+    scales: Vec<f64>,
+}
+
+#[derive(Debug)]
+enum Factors {
     Sparse(SparseLu),
     Dense(PartialPivLu<f64>),
 }
@@ -42,9 +49,10 @@ impl BlockLu {
 
     /// Replaces `vector` by B⁻¹ `vector`.
     pub(crate) fn solve(&mut self, vector: &mut [f64]) {
-        match self {
-            Self::Sparse(lu) => lu.solve(vector),
-            Self::Dense(lu) => {
+        kernels::scale(vector, &self.scales);
+        match &mut self.factors {
+            Factors::Sparse(lu) => lu.solve(vector),
+            Factors::Dense(lu) => {
                 let rows = vector.len();
                 lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, rows, 1));
             }
@@ -286,6 +294,7 @@ fn choose(
         Inner::Lu => true,
         Inner::Auto => false,
     };
+    let scales = block.row_scales(rows);
     let refusal = |why: String| RelaxationError::Lu {
         first: rows.start + 1,
         last: rows.end,
@@ -302,7 +311,8 @@ fn choose(
             }
             let first = rows.start - block.rows.start;
             let own = Mat::from_fn(count, count, |i, j| {
-                values[(first + i) * block.columns + rows.start + j]
+                let scale = scales.get(i).copied().unwrap_or(1.0);
+                scale * values[(first + i) * block.columns + rows.start + j]
             });
             let lu = own.partial_piv_lu();
             let singular =
@@ -310,7 +320,8 @@ fn choose(
             if singular {
                 return Err(refusal("the diagonal block is singular".into()));
             }
-            Ok((Some(BlockLu::Dense(lu)), None))
+            let factors = Factors::Dense(lu);
+            Ok((Some(BlockLu { factors, scales }), None))
         }
         RowValues::Sparse(csr) => {
             let limit = if asked {
@@ -324,8 +335,13 @@ fn choose(
                     multiplications: AUTO_MULTIPLICATIONS,
                 }
             };
-            match SparseLu::new(&diagonal_block(block, csr, rows), limit) {
-                Ok(lu) => Ok((Some(BlockLu::Sparse(lu)), None)),
+            let mut own = diagonal_block(block, csr, rows);
+            own.scale_rows(&scales);
+            match SparseLu::new(&own, limit) {
+                Ok(lu) => {
+                    let factors = Factors::Sparse(lu);
+                    Ok((Some(BlockLu { factors, scales }), None))
+                }
                 Err(LuError::Singular { column }) if asked => Err(refusal(format!(
                     "the diagonal block is singular (no pivot for unknown {})",
                     rows.start + column + 1

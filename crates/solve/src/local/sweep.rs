@@ -153,6 +153,9 @@ const STEP_ENTRIES: usize = if cfg!(test) { 40 } else { 100_000 };
 /// Fewest entries of a strip: with fewer, more threads would take longer.
 const STRIP_ENTRIES: usize = if cfg!(test) { 20 } else { 50_000 };
 
+/// Entries of an exact residual between two calls of its visitor: short against a lease.
+const SLICE_ENTRIES: usize = if cfg!(test) { 300 } else { 8_000_000 };
+
 /// One worker's rows and the means to relax them.
 #[derive(Debug)]
 pub struct Sweeper {
@@ -298,24 +301,42 @@ impl Sweeper {
     }
 
     /// b − A x of the own rows into `out`, with carried rounding errors. Returns Σ (|b| + |A| |x|)² if `magnitude`, otherwise 0. `x` is the whole vector.
-    pub(crate) fn exact_residual(&self, x: &[f64], out: &mut [f64], magnitude: bool) -> f64 {
+    /// `between` is called now and then.
+    pub(crate) fn exact_residual(
+        &self,
+        x: &[f64],
+        out: &mut [f64],
+        magnitude: bool,
+        between: &mut dyn FnMut(),
+    ) -> f64 {
         let block = &self.block;
-        let mut rest = out;
-        let mut jobs = Vec::new();
-        for strip in &self.strips {
-            let (own, others) = rest.split_at_mut(strip.rows.len());
-            jobs.push((strip.rows.clone(), own));
-            rest = others;
-        }
-        let one = |(rows, out): (Range<usize>, &mut [f64])| {
-            let own = rows.start - block.rows.start..rows.end - block.rows.start;
-            block.exact_residual(own.clone(), x, out);
-            match magnitude {
-                true => block.magnitude_sq(own, x),
-                false => 0.0,
+        let per_row = block.stored().div_ceil(block.rhs.len()).max(1);
+        let slice = (SLICE_ENTRIES / per_row).max(1);
+        let lap = self.lap_rows();
+        let mut magnitude_sq = 0.0;
+        for start in lap.clone().step_by(slice) {
+            let mut rest = &mut *out;
+            let mut at = block.rows.start;
+            let mut jobs = Vec::new();
+            for rows in self.parts(&(start..lap.end.min(start + slice))) {
+                let (_, from) = rest.split_at_mut(rows.start - at);
+                let (own, others) = from.split_at_mut(rows.len());
+                at = rows.end;
+                jobs.push((rows, own));
+                rest = others;
             }
-        };
-        each(self.pool.as_ref(), jobs, one).iter().sum()
+            let one = |(rows, out): (Range<usize>, &mut [f64])| {
+                let own = rows.start - block.rows.start..rows.end - block.rows.start;
+                block.exact_residual(own.clone(), x, out);
+                match magnitude {
+                    true => block.magnitude_sq(own, x),
+                    false => 0.0,
+                }
+            };
+            magnitude_sq += each(self.pool.as_ref(), jobs, one).iter().sum::<f64>();
+            between();
+        }
+        magnitude_sq
     }
 
     /// A note for the user, for example why `auto` did not take LU.

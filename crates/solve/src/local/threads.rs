@@ -8,6 +8,7 @@
 //! are single 64-bit words, read and written whole (relaxed): a reader sees some value that the owner had, and asynchronous relaxation needs no more.
 
 use super::accelerate::{History, combine_all};
+use super::stop::Best;
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper, kernels};
 use crate::report::{Outcome, Progress, RELAXATION, Reason, Seconds};
 use crate::system::{Order, PartitionError, RowBlock, System, partition};
@@ -67,6 +68,7 @@ pub fn solve_until(
     let ranges = partition(&system.matrix, workers)?;
     let mut history = combines.then(|| History::new(system.n(), &system.rhs, false));
     let (n, norm) = (system.n(), system.rhs_norm());
+    let scaling = system.scaling.clone();
     let sweepers = set_up(RowBlock::split(system, &ranges), relaxation)?;
     let notes = sweepers
         .iter()
@@ -91,7 +93,7 @@ pub fn solve_until(
     };
 
     let begin = Instant::now();
-    let mut verifications = 0;
+    let (mut verifications, mut best) = (0, Best::default());
     let (reason, residual) = std::thread::scope(|scope| {
         for (worker, sweeper) in sweepers.into_iter().enumerate() {
             let shared = &shared;
@@ -125,8 +127,11 @@ pub fn solve_until(
                 .or(stopped.then_some(Reason::Interrupted));
             verified_at = laps;
             verifications += 1;
+            if reason.is_none() {
+                best.see(residual, &shared.x());
+            }
             if let (Some(history), None) = (&mut history, &reason) {
-                let mut x: Vec<f64> = shared.x.iter().map(load).collect();
+                let mut x = shared.x();
                 combine_all(history, &mut x, shared.residual.iter().map(load).collect());
                 for (shared, x) in shared.x.iter().zip(&x) {
                     store(shared, *x);
@@ -141,7 +146,8 @@ pub fn solve_until(
         }
     });
     seconds.iterate = begin.elapsed().as_secs_f64() - seconds.verify;
-    let x: Vec<f64> = shared.x.iter().map(load).collect();
+    let (residual, x) = best.or_last(residual, shared.x());
+    let x = crate::system::Scaling::undo(scaling.as_ref(), x);
     Ok(Outcome {
         converged: reason == Reason::Converged,
         reason,
@@ -204,6 +210,10 @@ struct State {
 }
 
 impl Shared {
+    fn x(&self) -> Vec<f64> {
+        self.x.iter().map(load).collect()
+    }
+
     fn state(&self) -> State {
         let laps = || {
             self.cells
@@ -321,8 +331,14 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
             .store(cell.met.load(Ordering::Relaxed), Ordering::Relaxed);
         store(&cell.met, met);
         cell.laps.fetch_add(1, Ordering::Relaxed);
-        if shared.calls_for_a_look(&shared.state()) {
+        let state = shared.state();
+        if shared.calls_for_a_look(&state) {
             shared.judge.unpark();
+        }
+        let own = super::relative(met.sqrt(), shared.norm);
+        if shared.rule.estimate(own).is_some() {
+            // The judge is to see numbers before they overflow.
+            std::thread::sleep(JUDGE_NAP);
         }
         if !news {
             // A lap without news from others repeats the last one: they may be waiting for this core.

@@ -1,7 +1,7 @@
 //! The method for a system that several processes solve.
 //!
 //! A Krylov method, for it is faster than laps on all but one of the systems measured, also where frames are lost (docs/benchmarks.md compares them at 1,
-//! 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails.
+//! 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails, or waits too long (`distributed`).
 
 use super::look::Look;
 use super::{Method, MethodError};
@@ -62,11 +62,7 @@ fn suited(known: Known<'_>) -> (Krylov, &'static str) {
         kind: look.kind(),
         preconditioning: look.preconditioning(),
     };
-    let why = match krylov.kind {
-        Kind::Cg => "the matrix is symmetric with a positive diagonal",
-        Kind::Gmres => "the matrix is not symmetric",
-    };
-    (krylov, why)
+    (krylov, look.why())
 }
 
 #[cfg(test)]

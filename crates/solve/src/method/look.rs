@@ -60,6 +60,14 @@ impl Look {
         }
     }
 
+    /// Why that kind.
+    pub(super) fn why(&self) -> &'static str {
+        match self.kind() {
+            Kind::Cg => "the matrix is symmetric with a positive diagonal",
+            Kind::Gmres => "the matrix is not symmetric, or its diagonal not positive",
+        }
+    }
+
     pub(super) fn preconditioning(&self) -> Preconditioning {
         if self.is_m_like {
             Preconditioning::ModifiedIlu

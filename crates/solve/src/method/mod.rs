@@ -10,11 +10,11 @@ pub mod between;
 mod look;
 
 use crate::krylov::{self, End, Kind, Patience, Preconditioning};
-use crate::local::Limits;
 use crate::local::direct::{self, Cost, DirectError};
+use crate::local::{Best, Limits};
 use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{
-    Generate, GenerateError, Matrix, PartitionError, RowBlock, Solution, System, partition,
+    Generate, GenerateError, Matrix, PartitionError, RowBlock, Scaling, Solution, System, partition,
 };
 use look::Look;
 use serde::{Deserialize, Serialize};
@@ -162,6 +162,13 @@ pub enum Source {
 }
 
 impl Source {
+    fn scaling(&self) -> Option<&Scaling> {
+        match self {
+            Self::System(system) => system.scaling.as_ref(),
+            Self::Generate { .. } => None,
+        }
+    }
+
     fn matrix_is_dense(&self) -> bool {
         match self {
             Self::System(system) => system.matrix.is_dense(),
@@ -186,9 +193,7 @@ struct Run<'a> {
     /// Threads of the last step, and its name.
     used: usize,
     name: String,
-    /// The best x so far.
-    x: Option<Vec<f64>>,
-    residual: f64,
+    best: Best,
 }
 
 /// Solves `source` in this process, with `threads` threads or as many as pay, from x = 0. `method` is not one of relaxation; the preconditioner is for
@@ -215,21 +220,20 @@ pub fn solve(
         verifications: 0,
         used: 1,
         name: String::new(),
-        x: None,
-        residual: f64::NAN,
+        best: Best::default(),
     };
-    if source.matrix_is_dense() {
-        return run.dense(source, method);
-    }
-    let system = match source {
-        Source::System(system) => system,
+    let scaling = source.scaling().cloned();
+    let mut outcome = match source {
+        source if source.matrix_is_dense() => run.dense(source, method),
+        Source::System(system) => run.sparse(&system, method),
         Source::Generate {
             what,
             seed,
             solution,
-        } => what.system_for(seed, solution)?,
-    };
-    run.sparse(&system, method)
+        } => run.sparse(&what.system_for(seed, solution)?, method),
+    }?;
+    outcome.x = Scaling::undo(scaling.as_ref(), outcome.x);
+    Ok(outcome)
 }
 
 impl Run<'_> {
@@ -260,7 +264,11 @@ impl Run<'_> {
                 ..TUNING.direct_most
             };
             match self.direct(system, look.symmetric, limit) {
-                Ok(outcome) => return Ok(outcome),
+                Ok(mut outcome) => {
+                    let why = "factorised at once: that takes less than iterating would";
+                    outcome.notes.insert(0, why.into());
+                    return Ok(outcome);
+                }
                 Err(DirectError::TooLarge(_)) => {}
                 Err(error @ DirectError::Singular { .. }) => self.notes.push(error.to_string()),
             }
@@ -268,6 +276,16 @@ impl Run<'_> {
         let mut kind = look.kind();
         let mut budget = Some(TUNING.sparse_budget);
         let mut preconditioning = look.preconditioning();
+        self.notes.push(format!(
+            "{} with {preconditioning}: {}{}",
+            kind.name(),
+            look.why(),
+            if look.is_dominant {
+                ", and so dominant that few iterations are needed"
+            } else {
+                ""
+            }
+        ));
         loop {
             let end = self.iterate_system(system, (kind, preconditioning), budget)?;
             match end {
@@ -335,11 +353,16 @@ impl Run<'_> {
                 } => what.system_for(seed, solution)?,
             };
             self.seconds.load = making.elapsed().as_secs_f64();
+            if method == Method::Auto {
+                self.notes.push(format!(
+                    "factorised at once: that takes less than iterating with {n} rows would"
+                ));
+            }
             return match self.direct(&system, false, DENSE_MOST) {
                 Ok(outcome) => Ok(outcome),
                 Err(error) if method == Method::Direct => Err(MethodError::Direct(error)),
                 Err(error) => {
-                    self.notes.push(error.to_string());
+                    self.notes = vec![error.to_string()];
                     let how = (kind, Preconditioning::Jacobi);
                     let end = self.iterate_system(&system, how, None)?;
                     Ok(self.finish(end))
@@ -364,6 +387,13 @@ impl Run<'_> {
         self.seconds.load = making.elapsed().as_secs_f64();
         let asked = self.preconditioning;
         let how = (kind, asked.unwrap_or(Preconditioning::Jacobi));
+        if method == Method::Auto {
+            self.notes.push(format!(
+                "{} with {}: a factorisation of {n} dense rows would take longer than some iterations",
+                how.0.name(),
+                how.1
+            ));
+        }
         let budget = budget.filter(|_| spare.is_some());
         let end = self.iterate(blocks, how, budget);
         if let (End::Slow | End::Stalled | End::Overflow, Some(system)) = (end, spare) {
@@ -411,7 +441,7 @@ impl Run<'_> {
             budget,
         };
         let threads = blocks.len();
-        let start = self.x.as_deref();
+        let start = Some(self.best.x.as_slice()).filter(|x| !x.is_empty());
         let solved = krylov::solve_parts(blocks, how, start, &patience, self.progress, self.stop);
         self.used = threads;
         self.name = format!("{} with {}", how.0.name(), solved.preconditioner);
@@ -419,16 +449,8 @@ impl Run<'_> {
         self.verifications += solved.ended.verifications;
         self.seconds.distribute += solved.setup_seconds;
         self.seconds.iterate += solved.iterate_seconds;
-        self.take(solved.x, solved.ended.residual);
+        self.best.take(solved.ended.residual, solved.x);
         solved.ended.end
-    }
-
-    /// Keeps x if it is the best so far.
-    fn take(&mut self, x: Vec<f64>, residual: f64) {
-        let is_better = self.x.is_none() || residual < self.residual || self.residual.is_nan();
-        if is_better {
-            (self.x, self.residual) = (Some(x), residual);
-        }
     }
 
     fn direct(
@@ -441,26 +463,23 @@ impl Run<'_> {
         let direct = direct::solve(system, symmetric, self.limits.tolerance(), limit)?;
         self.seconds.iterate += began.elapsed().as_secs_f64();
         self.verifications += direct.solves;
-        let tolerance = self.limits.tolerance();
-        let residual = direct.residual;
-        self.take(direct.x, residual);
-        let reason = if self.residual <= tolerance {
+        self.best.take(direct.residual, direct.x);
+        let floor = self.best.residual;
+        let reason = if floor <= self.limits.tolerance() {
             Reason::Converged
         } else {
-            Reason::Stagnated {
-                floor: self.residual,
-            }
+            Reason::Stagnated { floor }
         };
         (self.used, self.name) = (1, direct.name.to_owned());
         Ok(self.outcome(reason))
     }
 
     fn finish(&mut self, end: End) -> Outcome {
-        self.outcome(end.reason(self.limits, self.residual))
+        self.outcome(end.reason(self.limits, self.best.residual))
     }
 
     fn outcome(&mut self, reason: Reason) -> Outcome {
-        let (x, residual) = (self.x.take().unwrap_or_default(), self.residual);
+        let Best { residual, x } = std::mem::take(&mut self.best);
         (self.progress)(Progress {
             distributed: 1.0,
             laps_min: self.iterations,

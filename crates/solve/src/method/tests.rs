@@ -1,4 +1,5 @@
 use super::*;
+use crate::local::{Inner, Relaxation, single, threads};
 use crate::system::Csr;
 
 /// The exact relative residual of `x`.
@@ -75,6 +76,49 @@ fn made_rows_are_the_same() {
     let system = what.system_for(1, Solution::Random).unwrap();
     assert!(residual_of(&system, &outcome.x) <= 1e-10);
     assert!(outcome.laps[0] > 3, "a random solution is no gift");
+}
+
+/// A matrix with zeros on its diagonal and entries of all sizes is matched and scaled; x and its residual are those of the original system.
+#[test]
+fn matched_systems_are_solved() {
+    let n = 60;
+    let size = |k: u32| 10f64.powi((k * 7 % 9) as i32 - 4);
+    let mut triplets = Vec::new();
+    for row in 0..n {
+        for (shift, value) in [(1, 3.0), (2, -1.0), (n - 3, 0.7)] {
+            let column = (row + shift) % n;
+            triplets.push((row, column, value * size(row) * size(5 * column + 1)));
+        }
+    }
+    let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+    let original = Matrix::Sparse(csr);
+    let (system, note) = System::matched(original.clone(), None, "sizes".into()).unwrap();
+    assert!(note.unwrap().ends_with("and the matrix scaled"));
+    let b = original.times(&vec![1.0; n as usize]);
+    let check = |outcome: Outcome, name: &str| {
+        assert!(outcome.converged, "{name}: {:?}", outcome.reason);
+        let product = original.times(&outcome.x);
+        let squares = product.iter().zip(&b).map(|(p, b)| (b - p).powi(2));
+        let norm = crate::local::kernels::sum_of_squares(&b).sqrt();
+        let residual = squares.sum::<f64>().sqrt() / norm;
+        assert!(residual <= 1.01e-10, "{name}: {residual}");
+    };
+    for method in [Method::Auto, Method::Gmres, Method::Direct] {
+        let outcome = solved(Source::System(system.clone()), method);
+        check(outcome, method.name());
+    }
+    for which in [Preconditioning::Jacobi, Preconditioning::Lu] {
+        let (how, source) = ((Method::Gmres, Some(which)), Source::System(system.clone()));
+        let outcome = solve(source, how, Some(3), limits(1e-10), &mut |_| (), &|| false);
+        check(outcome.unwrap(), which.name());
+    }
+    for inner in [Inner::Sweep, Inner::Lu] {
+        let relaxation = Relaxation::new(inner, 1.0).unwrap();
+        let alone = single::solve(system.clone(), relaxation, limits(1e-10), |_| ());
+        check(alone.unwrap(), "single");
+        let beside = threads::solve(system.clone(), 3, relaxation, limits(1e-10), |_| ());
+        check(beside.unwrap(), "threads");
+    }
 }
 
 /// A system on which iterations stall is factorised, and the notes say so.

@@ -6,7 +6,7 @@
 //! Invariant: `rows` is not empty and lies within `columns`; `values` and `rhs` have one row per element of `rows`;
 //! every diagonal entry is stored and non-zero, every number finite.
 
-use super::{Csr, Matrix, System};
+use super::{Csr, Matrix, System, scaling};
 use crate::local::kernels::{self, CarriedSum};
 use std::ops::Range;
 
@@ -30,6 +30,8 @@ pub struct RowBlock {
     pub values: RowValues,
     /// b of these rows.
     pub rhs: Vec<f64>,
+    /// Whether those who minimise norms or choose pivots first scale rows by their diagonal entries: the system was matched.
+    pub scales_rows: bool,
 }
 
 impl RowBlock {
@@ -50,6 +52,7 @@ impl RowBlock {
             columns: system.n(),
             values,
             rhs: system.rhs[rows.clone()].to_vec(),
+            scales_rows: system.scaling.is_some(),
             rows,
         }
     }
@@ -65,6 +68,7 @@ impl RowBlock {
                 Matrix::Sparse(csr) => RowValues::Sparse(csr),
             },
             rhs: system.rhs,
+            scales_rows: system.scaling.is_some(),
         }
     }
 
@@ -100,6 +104,7 @@ impl RowBlock {
                 columns,
                 values: RowValues::Dense(own),
                 rhs: system.rhs[rows.clone()].to_vec(),
+                scales_rows: system.scaling.is_some(),
                 rows: rows.clone(),
             });
         }
@@ -129,6 +134,7 @@ impl RowBlock {
             rhs: self.rhs[own].to_vec(),
             rows: kept,
             columns: self.columns,
+            scales_rows: self.scales_rows,
         })
     }
 
@@ -137,7 +143,10 @@ impl RowBlock {
         let mut blocks = blocks.into_iter();
         let mut whole = blocks.next()?;
         for block in blocks {
-            if block.rows.start != whole.rows.end || block.columns != whole.columns {
+            if block.rows.start != whole.rows.end
+                || block.columns != whole.columns
+                || block.scales_rows != whole.scales_rows
+            {
                 return None;
             }
             match (&mut whole.values, block.values) {
@@ -166,6 +175,14 @@ impl RowBlock {
             RowValues::Dense(values) => values[own * self.columns + row],
             RowValues::Sparse(csr) => csr.get(own, row),
         }
+    }
+
+    /// Scales of `rows`, where rows are to be scaled; otherwise none.
+    pub(crate) fn row_scales(&self, rows: &Range<usize>) -> Vec<f64> {
+        let scaled = rows.clone().filter(|_| self.scales_rows);
+        scaled
+            .map(|row| scaling::of_row(self.diagonal(row)))
+            .collect()
     }
 
     /// `b − A x` in `row`, rounded once per term. `x` is the whole vector.

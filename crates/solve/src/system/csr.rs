@@ -228,6 +228,22 @@ impl Csr {
         self.values.extend_from_slice(&more.values);
     }
 
+    /// Multiplies each entry by the factor of its column.
+    pub(super) fn scale_columns(&mut self, factors: &[f64]) {
+        for (value, &column) in self.values.iter_mut().zip(&self.indices) {
+            *value *= factors[column as usize];
+        }
+    }
+
+    /// Multiplies the first rows, or all, by `factors`.
+    pub(crate) fn scale_rows(&mut self, factors: &[f64]) {
+        for (ends, factor) in self.offsets.windows(2).zip(factors) {
+            for value in &mut self.values[ends[0]..ends[1]] {
+                *value *= factor;
+            }
+        }
+    }
+
     /// Copies rows `rows`; columns keep their numbers.
     pub fn cut(&self, rows: std::ops::Range<usize>) -> Self {
         let entries = self.offsets[rows.start]..self.offsets[rows.end];

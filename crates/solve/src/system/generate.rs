@@ -5,10 +5,11 @@
 //!
 //! Random numbers are words of a counter-based generator ([`word`]): no state, no order.
 
-use super::{Csr, Dense, Matrix, RowBlock, RowValues, System, SystemError, memory};
+use super::{Csr, Dense, Matrix, RowBlock, RowValues, System, SystemError};
 use crate::local::kernels;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use tsumuji_numbers::memory;
 
 /// Diagonal of `dense` over the sum of its off-diagonal magnitudes: strict dominance that takes Gauss–Seidel some 18
 /// laps to 1e-10.
@@ -172,13 +173,34 @@ impl Generate {
     /// Memory the whole system takes, x and b included; a little more than needed for sparse ones.
     pub fn memory_bytes(&self) -> u128 {
         let n = self.n() as u128;
-        let entries_per_row = match self {
-            Generate::Dense { .. } => return n * n * 8 + 2 * n * 8,
+        match self {
+            Generate::Dense { .. } => self.stored() * 8 + 2 * n * 8,
+            _ => self.stored() * 12 + n * (8 + 16),
+        }
+    }
+
+    /// About how many entries are stored.
+    pub(super) fn stored(&self) -> u128 {
+        let n = self.n() as u128;
+        n * match self {
+            Generate::Dense { .. } => n,
             Generate::Poisson2d { .. } => 5,
-            Generate::Poisson3d { .. } => 7,
-            Generate::Circuit { .. } => 7,
-        };
-        n * (entries_per_row * 12 + 8 + 16)
+            Generate::Poisson3d { .. } | Generate::Circuit { .. } => 7,
+        }
+    }
+
+    /// About how many entries of other rows couple the rows before a place to those behind it, in both directions.
+    pub(super) fn crossing(&self) -> f64 {
+        2.0 * match *self {
+            Generate::Dense { n } => (n * n) as f64 / 4.0,
+            Generate::Poisson2d { k } => k as f64,
+            Generate::Poisson3d { k } => (k * k) as f64,
+            // At most half of a group has its partners in the other half; each level connects a third as many pairs as the one below.
+            Generate::Circuit { n } => (0..CIRCUIT_LEVELS as i32)
+                .take_while(|&level| 2.0 * 4f64.powi(level) < n as f64)
+                .map(|level| 4.0 * (4.0 / 3.0f64).powi(level))
+                .sum::<f64>(),
+        }
     }
 
     /// Refuses a system that would not fit into the memory available now.
@@ -235,6 +257,7 @@ impl Generate {
             columns: n,
             values,
             rhs,
+            scales_rows: false,
         }
     }
 

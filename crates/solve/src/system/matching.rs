@@ -2,7 +2,7 @@
 //!
 //! Relaxation divides by the diagonal, and incomplete factors begin with it. Each row is matched with a column so that the product of the matched
 //! entries is as large as possible (Duff and Koster, 2001): an assignment problem with costs log max|aᵢⱼ| − log|aᵢⱼ|, solved column by column by
-//! shortest augmenting paths. Rows alone move, so x keeps its order, and the residual its norm.
+//! shortest augmenting paths. Rows alone move, so x keeps its order, and the residual its norm. The potentials of the columns scale them (`scaling`).
 //!
 //! Invariant: costs reduced by the two potentials are never negative, and 0 for matched entries.
 
@@ -14,10 +14,15 @@ use std::collections::BinaryHeap;
 const DENSE_ROWS_MOST: usize = 3_000;
 
 /// Result of the search.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Matched {
-    /// For each column the row to put there.
-    Rows(Vec<u32>),
+    /// There is a matching.
+    Whole {
+        /// For each column the row to put there.
+        rows: Vec<u32>,
+        /// Potentials of the columns: logarithms of their scales.
+        potentials: Vec<f64>,
+    },
     /// There is no order without a zero on the diagonal: the matrix is singular, whatever its values are.
     Singular,
     /// Not tried: dense and large.
@@ -136,7 +141,10 @@ impl Search {
                 return Matched::Singular;
             }
         }
-        Matched::Rows(self.row_of)
+        Matched::Whole {
+            rows: self.row_of,
+            potentials: self.column_potential,
+        }
     }
 
     /// Matches `start` by the cheapest path to a free column. False: there is none.
@@ -282,7 +290,7 @@ mod tests {
     #[test]
     fn a_shift_is_undone() {
         let matrix = sparse(3, &[(0, 1, 1.0), (1, 2, -2.0), (2, 0, 3.0), (0, 0, 1e-3)]);
-        let Matched::Rows(rows) = rows_for(&matrix) else {
+        let Matched::Whole { rows, .. } = rows_for(&matrix) else {
             panic!("it has a matching")
         };
         assert_eq!(rows, [2, 0, 1]);
@@ -313,7 +321,7 @@ mod tests {
             let matrix = sparse(n, &entries);
             let expected = largest_product(n as usize, &matrix);
             match rows_for(&matrix) {
-                Matched::Rows(rows) => {
+                Matched::Whole { rows, .. } => {
                     let ordered = reorder(&matrix, &rows);
                     let found: f64 = (0..n as usize).map(|k| ordered.diagonal(k).abs()).product();
                     prop_assert!((found - expected).abs() <= 1e-9 * expected, "{} {}", found, expected);

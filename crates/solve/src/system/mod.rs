@@ -10,9 +10,9 @@ mod csr;
 pub mod formats;
 mod generate;
 mod matching;
-pub mod memory;
 mod order;
 mod partition;
+mod scaling;
 mod stream;
 
 pub use block::{RowBlock, RowValues};
@@ -22,6 +22,7 @@ pub(crate) use generate::DENSE_DOMINANCE;
 pub use generate::{Generate, GenerateError, Solution};
 pub use order::Order;
 pub use partition::{PartitionError, partition, partition_by};
+pub use scaling::Scaling;
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
 
 /// A square matrix with every entry stored, row by row.
@@ -150,6 +151,9 @@ pub struct System {
     pub rhs: Vec<f64>,
     /// Name for messages: of a file, or a generator's specification.
     pub name: String,
+    /// Scales of the columns of a matrix that was matched. `method`, `distributed`, `local::single` and `local::threads` take and give x of the original
+    /// system; what they are made of works on the scaled one.
+    pub scaling: Option<Scaling>,
 }
 
 impl System {
@@ -163,11 +167,16 @@ impl System {
             }
             None => matrix.times(&vec![1.0; matrix.n()]),
         };
-        Ok(Self { matrix, rhs, name })
+        Ok(Self {
+            matrix,
+            rhs,
+            name,
+            scaling: None,
+        })
     }
 
-    /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal are put into an order without (maximum-product matching). x keeps its order.
-    /// Returns a note if that was done.
+    /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal are put into an order without (maximum-product matching), and its columns are
+    /// scaled. x keeps its order. Returns a note if that was done.
     pub fn matched(
         matrix: Matrix,
         rhs: Option<Vec<f64>>,
@@ -184,14 +193,27 @@ impl System {
             check::rhs(rhs, matrix.n(), &name)?;
         }
         match matching::rows_for(&matrix) {
-            matching::Matched::Rows(rows) => {
+            matching::Matched::Whole { rows, potentials } => {
+                let rhs = rhs.unwrap_or_else(|| matrix.times(&vec![1.0; matrix.n()]));
+                let rhs = rows.iter().map(|&row| rhs[row as usize]).collect();
+                let mut matrix = matching::reorder(&matrix, &rows);
+                let scaling = Scaling::of_columns(&potentials, &matrix);
+                let scaled = match &scaling {
+                    Some(scaling) => {
+                        scaling.apply(&mut matrix);
+                        ", and the matrix scaled"
+                    }
+                    None => "",
+                };
                 let note = format!(
-                    "{zeros} of {} rows had a zero on the diagonal: rows were reordered by maximum-product matching",
+                    "{zeros} of {} rows had a zero on the diagonal: rows were reordered by maximum-product matching{scaled}",
                     matrix.n()
                 );
-                let rhs = rhs.map(|rhs| rows.iter().map(|&row| rhs[row as usize]).collect());
-                let matrix = matching::reorder(&matrix, &rows);
-                Ok((Self::new(matrix, rhs, name)?, Some(note)))
+                let system = Self {
+                    scaling,
+                    ..Self::new(matrix, Some(rhs), name)?
+                };
+                Ok((system, Some(note)))
             }
             matching::Matched::Singular => Err(SystemError::Singular { name }),
             matching::Matched::TooLarge => Ok((Self::new(matrix, rhs, name)?, None)),
@@ -201,6 +223,24 @@ impl System {
     /// Unknowns.
     pub fn n(&self) -> usize {
         self.rhs.len()
+    }
+
+    /// Makes b that of this x.
+    pub fn set_solution(&mut self, x: &[f64]) {
+        self.rhs = match &self.scaling {
+            Some(scaling) => self.matrix.times(&scaling.scaled(x)),
+            None => self.matrix.times(x),
+        };
+    }
+
+    /// Scales of the rows, where they are to be scaled.
+    pub(crate) fn row_scales(&self) -> Vec<f64> {
+        match self.scaling {
+            Some(_) => (0..self.n())
+                .map(|row| scaling::of_row(self.matrix.diagonal(row)))
+                .collect(),
+            None => Vec::new(),
+        }
     }
 
     /// ‖b‖₂, by which residuals are divided.

@@ -9,7 +9,7 @@
 //!
 //! Invariant: rows and columns are permuted alike, so diagonals, symmetry and dominance do not change.
 
-use super::{Csr, Matrix, System, partition};
+use super::{Csr, Generate, Matrix, System, partition};
 
 /// The smallest clusters are this part of the rows: no worker's block should be much smaller.
 const FIRST_SHARE: usize = 256;
@@ -68,6 +68,12 @@ impl Order {
         ranges.iter().map(between).sum::<usize>() <= csr.stored() / NEAR
     }
 
+    /// The same of a generated system in its natural order, from its kind.
+    pub fn is_near_made(what: &Generate, workers: usize) -> bool {
+        let cuts = workers.saturating_sub(1) as f64;
+        cuts * what.crossing() <= what.stored() as f64 / NEAR as f64
+    }
+
     /// Clusters along the strongest couplings.
     fn by_coupling(csr: &Csr) -> Self {
         let n = csr.rows();
@@ -106,6 +112,7 @@ impl Order {
                 .map(|&row| system.rhs[row as usize])
                 .collect(),
             name: system.name.clone(),
+            scaling: (system.scaling.as_ref()).map(|scaling| scaling.in_order(&self.original)),
         }
     }
 
@@ -256,7 +263,6 @@ impl Clusters {
 mod tests {
     use super::*;
     use crate::local::{Inner, Limits, Relaxation, threads};
-    use crate::system::Generate;
     use proptest::prelude::*;
 
     /// A chain of strongly coupled pairs whose members are far apart.
@@ -353,6 +359,24 @@ mod tests {
                 });
                 prop_assert!((found - expected).abs() < 1e-6 * expected.max(1.0), "{} {}", found, expected);
             }
+        }
+    }
+
+    /// Of generated systems it is known without their entries whether they are near.
+    #[test]
+    fn made_systems_are_as_near_as_said() {
+        for (text, workers, is_near) in [
+            ("poisson2d:60", 2, true),
+            ("poisson2d:60", 30, false),
+            ("poisson3d:20", 2, true),
+            ("poisson3d:12", 2, false),
+            ("circuit:2000", 2, true),
+            ("dense:30", 2, false),
+        ] {
+            let what = text.parse::<Generate>().unwrap();
+            assert_eq!(Order::is_near_made(&what, workers), is_near, "{text}");
+            let matrix = what.system(1).unwrap().matrix;
+            assert_eq!(Order::is_near(&matrix, workers), is_near, "{text}");
         }
     }
 

@@ -19,6 +19,8 @@ const VERSION: u16 = 1;
 const MAGIC: [u8; 4] = *b"TSRB";
 const KIND_DENSE: u16 = 0;
 const KIND_SPARSE: u16 = 1;
+/// Added to the kind of rows that are to be scaled by their diagonal entries.
+const KIND_SCALED: u16 = 1 << 8;
 
 /// Why received bytes are refused as a row block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +115,7 @@ impl RowBlock {
             rows,
             entries,
             sparse: !system.matrix.is_dense(),
+            scales_rows: system.scaling.is_some(),
         };
         HEADER_BYTES as u64 + shape.body_bytes() as u64
     }
@@ -160,6 +163,7 @@ impl Chunks<'_> {
                     rows: self.rows.clone(),
                     entries: entries(matrix, &self.rows),
                     sparse: !matrix.is_dense(),
+                    scales_rows: self.system.scaling.is_some(),
                 };
                 chunk.extend_from_slice(&shape.header());
                 true
@@ -250,6 +254,7 @@ struct Shape {
     rows: Range<usize>,
     entries: usize,
     sparse: bool,
+    scales_rows: bool,
 }
 
 impl Shape {
@@ -257,7 +262,8 @@ impl Shape {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC);
         header[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        let kind = if self.sparse { KIND_SPARSE } else { KIND_DENSE };
+        let scaled = if self.scales_rows { KIND_SCALED } else { 0 };
+        let kind = scaled | if self.sparse { KIND_SPARSE } else { KIND_DENSE };
         header[6..8].copy_from_slice(&kind.to_le_bytes());
         header[8..16].copy_from_slice(&(self.columns as u64).to_le_bytes());
         header[16..24].copy_from_slice(&(self.rows.start as u64).to_le_bytes());
@@ -282,7 +288,8 @@ impl Shape {
         if u16::from_le_bytes([header[4], header[5]]) != VERSION {
             return Err(bad("another version"));
         }
-        let sparse = match u16::from_le_bytes([header[6], header[7]]) {
+        let kind = u16::from_le_bytes([header[6], header[7]]);
+        let sparse = match kind & !KIND_SCALED {
             KIND_DENSE => false,
             KIND_SPARSE => true,
             _ => return Err(bad("an unknown kind of rows")),
@@ -310,6 +317,7 @@ impl Shape {
             rows: first as usize..(first + rows) as usize,
             entries: entries as usize,
             sparse,
+            scales_rows: kind & KIND_SCALED != 0,
         })
     }
 }
@@ -415,6 +423,7 @@ impl RowBlockBuilder {
             columns: shape.columns,
             values,
             rhs: self.rhs,
+            scales_rows: shape.scales_rows,
         };
         match block.rows.clone().find(|&row| block.diagonal(row) == 0.0) {
             Some(row) => Err(StreamError::Damaged {

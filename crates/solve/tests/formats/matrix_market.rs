@@ -169,13 +169,17 @@ fn announcements_are_held_to_memory() {
     );
     let error = matrix_from_bytes(Format::MatrixMarket, text.as_bytes(), 1 << 20).unwrap_err();
     assert!(
-        error.to_string().contains("announces 8.0 MB of data"),
+        error
+            .to_string()
+            .contains("8.0 MB of data are more than the 1.0 MB"),
         "{error}"
     );
     let bytes = npy_of("<f8", "False", "(1000, 1000)", &vec![0; 8_000_000]);
     let error = matrix_from_bytes(Format::Npy, &bytes, 1 << 20).unwrap_err();
     assert!(
-        error.to_string().contains("announces 8.0 MB of data"),
+        error
+            .to_string()
+            .contains("8.0 MB of data are more than the 1.0 MB"),
         "{error}"
     );
 }

@@ -197,3 +197,23 @@ fn looks_from_outside_are_whole() {
         assert_eq!(looker.join().expect("no panic"), 0);
     });
 }
+
+/// A process that leaves a slot which was reset under it counts nobody down, and is not the last.
+#[test]
+fn counts_end_at_zero() {
+    let memory = segment_for_tests();
+    let slot = memory.slot(1);
+    let own = &slot.ends[SERVER].own;
+    reset(slot);
+    own.processes.fetch_add(2, Ordering::Relaxed);
+    assert!(!own.leave());
+    assert!(own.leave());
+    assert!(!own.leave());
+    assert_ne!(own.processes.load(Ordering::Relaxed), 0, "last words");
+    own.left();
+    assert_eq!(own.processes.load(Ordering::Relaxed), 0);
+    own.processes.fetch_add(1, Ordering::Relaxed);
+    reset(slot);
+    assert!(!own.leave());
+    assert_eq!(own.processes.load(Ordering::Relaxed), 0);
+}

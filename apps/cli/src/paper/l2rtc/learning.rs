@@ -8,12 +8,14 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::versus::Standing;
 use tsumuji_bench::{stop, table};
 use tsumuji_testbed::Testbed;
 
 use super::super::Args;
-use super::{child, times};
+use super::child;
 use crate::bench::compare::testbed;
+use crate::bench::short;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -35,6 +37,11 @@ const WAYS: [(&str, &[&str], bool); 7] = [
     ("xdp, hosts", &["--link", "xdp"], true),
     ("dpdk, hosts", &["--link", "dpdk:net_af_packet"], true),
 ];
+
+/// TCP's place there.
+const TCP: usize = 1;
+/// How many times as fast as TCP messages are to be at the paper's setting.
+const WANTED_OVER_TCP: f64 = 1.2;
 
 /// Who steps: the thread that polls, one beside it, or whichever is faster.
 const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
@@ -120,16 +127,41 @@ pub(super) fn run(args: &Args) -> Outcome {
     if let Some(testbed) = beds {
         testbed.down()?;
     }
-    let seconds: Vec<Option<Rounds>> = found
+    let (lines, results) = compared(&all, &found, &mut talk);
+    talk.say(&table::aligned(&lines));
+    talk.say(&format!(
+        "over one, over TCP (with the same executor): how many times as fast, by the ratios round by round; the paper: 2x and 1.2x. Wanted at the paper's setting, rtc: {WANTED_OVER_TCP}x of TCP. Exchanges: parameters that workers took from each other; bytes: what they sent"
+    ));
+    drop(talk);
+    if args.json {
+        output::print_json(&json!({
+            "figure": "l2rtc-fig14", "machine": machine, "rows": rows, "paper": ["2x", "1.2x"],
+            "wanted_over_tcp": WANTED_OVER_TCP, "results": results,
+        }));
+    }
+    Ok(DONE)
+}
+
+/// A number of `learn --json` in each round; nothing if it is missing in one.
+fn in_rounds(list: &[Value], number: impl Fn(&Value) -> Option<f64>) -> Vec<f64> {
+    let all: Option<Vec<f64>> = list.iter().map(number).collect();
+    all.unwrap_or_default()
+}
+
+/// The table and its lines for scripts. `found`: what each line learned in each round, or why it did not.
+fn compared(
+    all: &[Line],
+    found: &[Result<Vec<Value>, String>],
+    talk: &mut Talk,
+) -> (Vec<[String; 9]>, Vec<Value>) {
+    let standings: Vec<Standing> = found
         .iter()
         .map(|list| {
-            let list = list.as_ref().ok()?;
-            let all = list.iter().map(|one| one["seconds"]["learn"].as_f64());
-            Some(Rounds::of(&all.collect::<Option<Vec<f64>>>()?))
+            let list = list.as_deref().unwrap_or_default();
+            let seconds = in_rounds(list, |one| one["seconds"]["learn"].as_f64());
+            Standing::of(String::new(), seconds)
         })
         .collect();
-    let middle = |place: usize| seconds[place].map(|rounds| rounds.median);
-    let by_tcp = all.iter().position(|(way, _)| *way == 1).unwrap_or(0);
     let heads = [
         "learned by",
         "executor",
@@ -137,45 +169,99 @@ pub(super) fn run(args: &Args) -> Outcome {
         "+-%",
         "over one",
         "over TCP",
+        "exchanges",
+        "bytes",
         "loss",
     ];
     let mut lines = vec![heads.map(str::to_owned)];
     let mut results = Vec::new();
-    for (place, ((way, executor), list)) in all.iter().zip(&found).enumerate() {
-        let (name, executor) = (WAYS[*way].0, executor.unwrap_or("-"));
-        match (list, seconds[place]) {
-            (Ok(list), Some(rounds)) => {
-                let loss = list.last().and_then(|one| one["loss"].as_f64());
-                let beside = list.last().map(|one| &one["rows_beside"]);
-                lines.push([
-                    name.to_owned(),
-                    executor.to_owned(),
-                    format!("{:.4}", rounds.median),
-                    format!("{:.0}", rounds.spread_percent() / 2.0),
-                    times(middle(0), middle(place)),
-                    times(middle(by_tcp), middle(place)),
-                    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4e}")),
-                ]);
-                results.push(
-                    json!({ "way": name, "executor": executor, "seconds": rounds, "loss": loss, "rows_beside": beside }),
-                );
+    for (place, ((way, executor), list)) in all.iter().zip(found).enumerate() {
+        let (name, who) = (WAYS[*way].0, executor.unwrap_or("-"));
+        let list = match list {
+            Ok(list) => list,
+            Err(reason) => {
+                talk.say(&format!("{name}, {who}: not measured: {reason}"));
+                results.push(json!({ "way": name, "executor": who, "missing": reason }));
+                continue;
             }
-            (Err(reason), _) => {
-                talk.say(&format!("{name}, {executor}: not measured: {reason}"));
-                results.push(json!({ "way": name, "executor": executor, "missing": reason }));
+        };
+        let seconds = match standings[place].result {
+            Ok(seconds) if seconds.rounds > 0 => seconds,
+            _ => {
+                results.push(json!({ "way": name, "executor": who, "missing": "no time" }));
+                continue;
             }
-            (Ok(_), None) => {
-                results.push(json!({ "way": name, "executor": executor, "missing": "no time" }))
-            }
-        }
-    }
-    talk.say(&table::aligned(&lines));
-    talk.say("over one, over TCP (rtc): how many times as fast; the paper: 2x and 1.2x");
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "figure": "l2rtc-fig14", "machine": machine, "rows": rows, "paper": ["2x", "1.2x"], "results": results,
+        };
+        let by_tcp = all.iter().position(|line| *line == (TCP, *executor));
+        // Times: the less, the better.
+        let over = |other: usize| standings[other].ratio_to(&standings[place]);
+        let (over_one, over_tcp) = (over(0), by_tcp.map_or(f64::NAN, over));
+        let of = |name: &str| Rounds::of(&in_rounds(list, |one| one[name].as_f64()));
+        let (exchanges, bytes_sent) = (of("exchanges"), of("bytes_sent"));
+        let loss = list.last().and_then(|one| one["loss"].as_f64());
+        let beside = list.last().map(|one| &one["rows_beside"]);
+        lines.push([
+            name.to_owned(),
+            who.to_owned(),
+            format!("{:.4}", seconds.median),
+            seconds.half_spread(),
+            ratio(over_one),
+            ratio(over_tcp),
+            short(exchanges.median),
+            short(bytes_sent.median),
+            loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4e}")),
+        ]);
+        results.push(json!({
+            "way": name, "executor": who, "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
+            "exchanges": exchanges, "bytes_sent": bytes_sent, "loss": loss, "rows_beside": beside,
         }));
     }
-    Ok(DONE)
+    (lines, results)
+}
+
+fn ratio(times: f64) -> String {
+    if times.is_finite() {
+        format!("{times:.2}x")
+    } else {
+        "-".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each line stands beside TCP of the same executor, round by round; a line that was not measured says why, and exchanges and bytes are told.
+    #[test]
+    fn lines_stand_beside_tcp_of_the_same_executor() {
+        let all = lines_of_all();
+        let run = |seconds: f64| json!({ "seconds": { "learn": seconds }, "exchanges": 7, "bytes_sent": 1500, "loss": 0.5 });
+        let missing = Err("no testbed".to_owned());
+        let mut found: Vec<Result<Vec<Value>, String>> = vec![missing; all.len()];
+        let mut learned = |way: usize, executor: Option<&'static str>, seconds: [f64; 3]| {
+            let place = all.iter().position(|line| *line == (way, executor));
+            found[place.unwrap()] = Ok(seconds.map(run).to_vec());
+        };
+        learned(0, None, [4.0, 4.0, 4.0]);
+        learned(TCP, Some("rtc"), [3.0, 6.0, 3.0]);
+        learned(TCP, Some("pipeline"), [8.0, 8.0, 8.0]);
+        learned(2, Some("rtc"), [2.0, 4.0, 2.0]);
+        learned(2, Some("pipeline"), [2.0, 2.0, 2.0]);
+        let (lines, results) = compared(&all, &found, &mut Talk::new(true));
+        assert_eq!(lines.len(), 1 + 5);
+        assert_eq!(results.len(), all.len());
+        let line = |way: &str, executor: &str| {
+            let mut all = results.iter();
+            all.find(|one| one["way"] == way && one["executor"] == executor)
+                .unwrap()
+        };
+        assert_eq!(line("shm", "rtc")["over_tcp"], 1.5);
+        assert_eq!(line("shm", "rtc")["over_one"], 2.0);
+        assert_eq!(line("shm", "pipeline")["over_tcp"], 4.0);
+        assert_eq!(line("TCP", "rtc")["over_tcp"], 1.0);
+        assert_eq!(line("one process", "-")["over_tcp"], Value::Null);
+        assert_eq!(line("shm", "rtc")["exchanges"]["median"], 7.0);
+        assert_eq!(line("shm", "rtc")["bytes_sent"]["median"], 1500.0);
+        assert_eq!(line("udp", "rtc")["missing"], "no testbed");
+    }
 }

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
 use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::super::Args;
-use super::{EXECUTORS, Found, child, over_all_links, times};
+use super::{EXECUTORS, Found, child, median, over_all_links, times};
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -16,6 +17,9 @@ const LOOPS: [u64; 4] = [1, 10, 100, 1000];
 const PAPER: [&str; 4] = ["30x", "4x", "0.4x or 1.4x", "-"];
 /// Requests on their way at a time: one, and many.
 const OUTSTANDING: [u64; 2] = [1, 256];
+
+/// Why other data of the server stand for counters.
+const NO_COUNTERS: &str = "misses of the caches were not counted: the processor's counters need the call perf_event_open, for which this program has no library; that is why other data of the server are varied instead";
 
 /// What `bench sum32` printed over a link, or why it did not.
 struct Measured(Found);
@@ -30,15 +34,36 @@ impl Measured {
         format!("{link}, {place}")
     }
 
+    /// Requests on their way at a time that were measured.
+    fn outstanding(&self) -> Vec<u64> {
+        let results = self
+            .found()
+            .ok()
+            .and_then(|found| found["results"].as_array());
+        let is_there = |many: &u64| {
+            let mut all = results.into_iter().flatten();
+            all.any(|result| result["outstanding"] == *many)
+        };
+        OUTSTANDING.into_iter().filter(is_there).collect()
+    }
+
+    fn result(&self, outstanding: u64, loops: u64) -> Option<&Value> {
+        let mut results = self.found().ok()?["results"].as_array()?.iter();
+        results.find(|result| result["outstanding"] == outstanding && result["loops"] == loops)
+    }
+
     /// Sums a second of a contender.
     fn rate(&self, outstanding: u64, loops: u64, name: &str) -> Option<f64> {
-        let results = self.found().ok()?["results"].as_array()?;
-        let result = results
-            .iter()
-            .find(|result| result["outstanding"] == outstanding && result["loops"] == loops)?;
-        let contenders = result["contenders"].as_array()?;
+        let contenders = self.result(outstanding, loops)?["contenders"].as_array()?;
         let contender = contenders.iter().find(|one| one["name"] == name)?;
-        contender["sums_per_second"]["median"].as_f64()
+        median(&contender["sums_per_second"])
+    }
+
+    /// What is said of the adaptive executor.
+    fn verdict(&self, outstanding: u64, loops: u64, against: Against) -> Option<Verdict> {
+        let verdicts = self.result(outstanding, loops)?["verdicts"].clone();
+        let verdicts: Vec<Verdict> = serde_json::from_value(verdicts).ok()?;
+        verdicts.into_iter().find(|one| one.against == against)
     }
 
     fn ours(&self, outstanding: u64, loops: u64, executor: &str) -> Option<f64> {
@@ -69,7 +94,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     } else {
         LOOPS.map(|loops| loops.to_string()).join(",")
     };
-    let outstanding = OUTSTANDING.map(|many| many.to_string()).join(",");
+    let outstanding = if args.quick {
+        OUTSTANDING[1].to_string()
+    } else {
+        OUTSTANDING.map(|many| many.to_string()).join(",")
+    };
     let words = [
         "bench",
         "sum32",
@@ -88,6 +117,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut show = |talk: &mut Talk, found: &Found| talk.say(&shown(&Measured(found.clone())));
     let all = over_all_links(&mut talk, &measure, &mut show)?;
     let all: Vec<Measured> = all.into_iter().map(Measured).collect();
+    talk.say(&verdict::rule());
     let (beside, causes) = (beside(&all), causes(&all));
     talk.say(&table::aligned(&beside));
     talk.say("where the gain comes from, with many requests on their way, as ratios:");
@@ -95,6 +125,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say("the paper's claim on the caches: requests and other data of the server side by side (one host, shm, 256 requests, loop 1)");
     let sweep = sweep(&rounds, time, args.quick);
     talk.say(&table::aligned(&sweep));
+    talk.say(NO_COUNTERS);
     drop(talk);
     if args.json {
         let links: Vec<Value> = all
@@ -106,7 +137,8 @@ pub(super) fn run(args: &Args) -> Outcome {
             .collect();
         output::print_json(&json!({
             "figure": "l2rtc-fig12", "machine": machine, "loops": LOOPS, "paper": PAPER,
-            "beside": beside, "causes": causes, "working_sets": sweep, "links": links,
+            "beside": beside, "causes": causes, "working_sets": sweep, "cache_misses": null,
+            "cache_misses_reason": NO_COUNTERS, "links": links,
         }));
     }
     Ok(DONE)
@@ -119,7 +151,7 @@ fn shown(measured: &Measured) -> String {
         return format!("{title}: not measured: {reason}");
     }
     let mut rows = Vec::new();
-    for outstanding in OUTSTANDING {
+    for outstanding in measured.outstanding() {
         let head = match outstanding {
             1 => "one request".to_owned(),
             many => format!("{many} requests"),
@@ -133,6 +165,17 @@ fn shown(measured: &Measured) -> String {
                 rate.map_or_else(|| "-".to_owned(), short)
             };
             rows.push(row(name.clone(), cell));
+        }
+        rows.push(row("limit: one core".to_owned(), |loops| {
+            let result = measured.result(outstanding, loops);
+            let limit = result.and_then(|result| result["compute_per_second"].as_f64());
+            limit.map_or_else(|| "-".to_owned(), short)
+        }));
+        for against in Against::ALL {
+            rows.push(row(against.name().to_owned(), |loops| {
+                let verdict = measured.verdict(outstanding, loops, against);
+                verdict.map_or_else(|| "-".to_owned(), |verdict| verdict.text())
+            }));
         }
     }
     format!("{title}, sums a second:\n{}", table::aligned(&rows))
@@ -151,7 +194,7 @@ fn beside(all: &[Measured]) -> Vec<[String; 5]> {
         ["paper".to_owned(), a, b, c, d],
     ];
     for measured in all.iter().filter(|one| one.found().is_ok()) {
-        for outstanding in OUTSTANDING {
+        for outstanding in measured.outstanding() {
             let tcp = |loops| measured.rate(outstanding, loops, "TCP, NODELAY");
             let many = if outstanding == 1 { "one" } else { "many" };
             let name = format!("{}, {many}", measured.name());

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::stats::size_name;
-use tsumuji_bench::streams::{self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Shape};
+use tsumuji_bench::streams::{
+    self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Server, Shape,
+};
 use tsumuji_bench::table;
 
 use super::figure::Figure;
@@ -174,6 +176,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         paths: ground.paths.clone(),
         sizes: plan.sizes.clone(),
         clients: plan.clients.clone(),
+        server: Server::Threads,
         rounds: plan.rounds as usize,
         seconds: plan.seconds,
         spins: false,

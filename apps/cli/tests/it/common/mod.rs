@@ -273,6 +273,28 @@ pub(crate) fn wait_until_at_work(pids: &[u32]) {
     }
 }
 
+/// Waits until the process has done some work from now on, as its processor time tells.
+pub(crate) fn wait_until_worked_on(pid: u32) {
+    const TICKS: u64 = 20; // of 10 ms
+    let (begun, before) = (Instant::now(), ticks(pid).unwrap_or(0));
+    while ticks(pid).is_none_or(|ticks| ticks < before + TICKS) {
+        assert!(begun.elapsed() < PATIENCE, "{pid} does not work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until whoever started the process has taken note of its end.
+pub(crate) fn wait_until_reaped(pid: u32) {
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "nobody notices the end of {pid}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits until none of these processes runs. The bound only turns a hang into a failure.
 pub(crate) fn wait_until_gone(pids: &[u32]) {
     for &pid in pids {

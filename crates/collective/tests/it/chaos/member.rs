@@ -25,7 +25,7 @@ pub(crate) const NODE: &str = "TSUMUJI_TEST_NODE";
 const LONG: Duration = Duration::from_secs(60);
 
 /// More than a loaded machine keeps a process waiting.
-const DEAD_AFTER: Duration = Duration::from_millis(1500);
+const DEAD_AFTER: Duration = Duration::from_secs(4);
 
 fn options() -> Options {
     Options {

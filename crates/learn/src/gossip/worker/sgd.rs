@@ -5,8 +5,21 @@ use super::super::message::{Answer, PeerMessage, finite};
 use super::{Phase, State, Step, Worker};
 use crate::objective::Share;
 
-/// Values of rows that are computed with between two looks for messages: 10 to 20 µs, some fifty times what a look takes.
-const WORK_VALUES: usize = 1 << 14;
+/// Values of rows that are computed with between two looks for messages: long against a look.
+const WORK_VALUES: usize = 1 << 15;
+
+/// Looks for messages between two exchanges, where the user states no period: an exchange takes some microseconds.
+const LOOKS_PER_PERIOD: usize = 2;
+/// Fewest steps of such a period: the longer a row, the longer the parameters that are exchanged.
+const PERIOD_STEPS_MIN: usize = 32;
+
+/// Steps between two exchanges, where the user states none: about 2¹⁶ values of rows, but at most an epoch, and at least [`PERIOD_STEPS_MIN`]. `rows`: of
+/// one worker.
+pub(in super::super) fn period(share: &Share, batch: usize, rows: usize) -> u64 {
+    let epoch = rows.div_ceil(batch.max(1));
+    let steps = LOOKS_PER_PERIOD * steps_per_poll(share, batch);
+    steps.min(epoch).max(PERIOD_STEPS_MIN) as u64
+}
 
 /// Steps between two looks for messages.
 pub(super) fn steps_per_poll(share: &Share, batch: usize) -> usize {
@@ -63,18 +76,18 @@ impl Worker {
         };
         let before = sgd.epochs();
         let mut left = self.steps_per_poll;
-        let is_time = loop {
+        let pushes = loop {
             sgd.step(share);
             left -= 1;
             let is_time = sgd.steps().is_multiple_of(setup.config.sgd.period);
-            if is_time || left == 0 || sgd.epochs() > before {
-                break is_time;
+            let pushes = is_time && self.exchange.may_push();
+            if pushes || left == 0 || sgd.epochs() > before {
+                break pushes;
             }
         };
         let (done, is_last) = (sgd.epochs(), sgd.is_done());
-        if is_time
+        if pushes
             && !is_last
-            && self.exchange.may_push()
             && let Some(peer) = self.random.choice(&self.peers).copied()
             && finite(sgd.theta())
         {
@@ -89,5 +102,47 @@ impl Worker {
             self.phase = Phase::Ended;
         }
         Step::Again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Kind;
+    use crate::data::Features;
+    use crate::gossip::beside::tests::{ROWS, begun};
+
+    /// Without the user's word, some 2¹⁶ values lie between exchanges, but at most an epoch, and at least 32 steps.
+    #[test]
+    fn periods_are_made_by_work() {
+        for (columns, rows, steps) in [
+            (20, 100_000, 84),
+            (20, 2_000, 63),
+            (20, 100, 32),
+            (1_000, 100_000, 32),
+        ] {
+            let values = vec![0.0; 2 * columns];
+            let share = Share {
+                kind: Kind::Linear,
+                outputs: 1,
+                features: Features::Dense { columns, values },
+                targets: vec![0.0; 2],
+            };
+            assert_eq!(
+                period(&share, 32, rows),
+                steps,
+                "{columns} columns, {rows} rows"
+            );
+        }
+    }
+
+    /// A worker stops to push, and not where it may not push; then it goes on until the epoch ends.
+    #[test]
+    fn steps_go_on_where_nothing_is_pushed() {
+        let mut worker = begun(2, 4);
+        worker.step();
+        assert_eq!((worker.rows_done(), worker.out().len()), (4, 1));
+        worker.step(); // the answer to the push is missing
+        assert_eq!(worker.rows_done(), ROWS);
     }
 }

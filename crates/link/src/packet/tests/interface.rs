@@ -103,12 +103,12 @@ fn hostile_frames_are_dropped() {
     let (me, peer) = (mac("n0"), mac("n1"));
     let hostile = bare("n1");
     let group = MacAddr([1, 0, 0x5e, 0, 0, 1]);
-    let stranger = MacAddr([2, 9, 9, 9, 9, 9]);
+    let unknown = MacAddr([2, 9, 9, 9, 9, 9]);
     let mut other_type = framed(me, peer, &[1; 50]);
     other_type[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
     let unseen = [
         framed(group, peer, &[1; 50]),
-        framed(stranger, peer, &[1; 50]),
+        framed(unknown, peer, &[1; 50]),
         other_type,
         announcement(peer).to_vec(),
     ];
@@ -143,14 +143,14 @@ fn hostile_frames_are_dropped() {
     assert_eq!(next(&mut link), (from, b"sound".to_vec()));
     let padded = [&b"\x03\0all"[..], &[0; 41]].concat();
     hostile
-        .send(&framed(MacAddr::BROADCAST, stranger, &padded))
+        .send(&framed(MacAddr::BROADCAST, unknown, &padded))
         .expect("send");
-    let everyone = (LinkAddr::Ether(stranger), b"all".to_vec());
+    let everyone = (LinkAddr::Ether(unknown), b"all".to_vec());
     assert_eq!(next(&mut link), everyone);
     // The sound frames before an impossible length are delivered.
     let half = b"\x03\0all\xff\xff";
     hostile
-        .send(&framed(MacAddr::BROADCAST, stranger, half))
+        .send(&framed(MacAddr::BROADCAST, unknown, half))
         .expect("send");
     assert_eq!(next(&mut link), everyone);
     let counters = link.counters();

@@ -1,6 +1,7 @@
 //! Operations on the job's file: creation and sealing, locks, holes. `segment` knows its contents.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -33,19 +34,19 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     )?)
 }
 
-fn byte_lock(offset: u64) -> libc::flock {
+fn lock_of(bytes: Range<u64>) -> libc::flock {
     // SAFETY: all-zero bytes are a valid `flock`.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as _;
     lock.l_whence = libc::SEEK_SET as _;
-    lock.l_start = offset as _;
-    lock.l_len = 1;
+    lock.l_start = bytes.start as _;
+    lock.l_len = (bytes.end - bytes.start) as _;
     lock
 }
 
 /// Takes the write lock on one byte of the file for this open file description. `false`: another one holds it.
 pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
-    let lock = byte_lock(offset);
+    let lock = lock_of(offset..offset + 1);
     // SAFETY: the descriptor is open for the call, and `lock` is a live, initialised `flock`.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
         return Ok(true);
@@ -57,9 +58,12 @@ pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool>
     }
 }
 
-/// Whether another open file description holds the lock on one byte of the file.
-pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
-    let mut lock = byte_lock(offset);
+/// Whether other open file descriptions hold locks on any of these bytes of the file.
+pub(crate) fn is_locked(fd: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<bool> {
+    if bytes.is_empty() {
+        return Ok(false); // a length of 0 would mean all to the end
+    }
+    let mut lock = lock_of(bytes);
     // SAFETY: the descriptor is open for the call, and the kernel writes only into `lock`, which is live and ours.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) } == 0 {
         return Ok(i32::from(lock.l_type) != libc::F_UNLCK);

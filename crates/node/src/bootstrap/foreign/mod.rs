@@ -22,7 +22,7 @@ use super::ENV_LINK;
 use super::neighbours::Neighbours;
 use super::rendezvous::MAX_NODES;
 use super::worker::{Ends, bad, text};
-use crate::any_link::{AnyLink, Base, LinkSpec, Station, counted_up};
+use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station, counted_up};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::{Member, Membership, shared_hosts};
@@ -80,13 +80,9 @@ pub(super) fn join(
             problem,
         )));
     }
-    let asked =
-        match text(ENV_LINK)? {
-            None => None,
-            Some(link) => Some(link.parse().map_err(|problem: crate::LinkSpecError| {
-                bad(ENV_LINK, &link, problem.to_string())
-            })?),
-        };
+    let asked = text(ENV_LINK)?;
+    let asked = asked.map(|link| read_link(&link, tsumuji_link::udp::ip_of_interface));
+    let asked = asked.transpose()?;
     let me = rank as u16; // below `MAX_NODES`
     let base = open_link(asked.as_ref(), me, space.local_rank())?;
     let mine = Stated {
@@ -135,6 +131,37 @@ pub(super) fn join(
     };
     space.finish().map_err(failed("take leave of it"))?;
     endpoint
+}
+
+/// The link that is asked for. All ranks have the same text, so that an interface may stand for its host's address: `udp:INTERFACE`, and
+/// `udp:INTERFACE:PORT`.
+fn read_link(
+    text: &str,
+    ip_of: impl Fn(&str) -> io::Result<Option<IpAddr>>,
+) -> Result<LinkSpec, OpenError> {
+    let refused = |problem: String| bad(ENV_LINK, text, problem);
+    let unknown = match text.parse::<LinkSpec>() {
+        Ok(link) => return Ok(link),
+        Err(problem) => refused(problem.to_string()),
+    };
+    let Some(place) = text.strip_prefix("udp:") else {
+        return Err(unknown);
+    };
+    let (name, port) = match place.split_once(':') {
+        Some((name, port)) => (name, port.parse::<u16>().ok()),
+        None => (place, Some(0)),
+    };
+    let is_name = InterfaceName::new(name).is_some() && name.parse::<IpAddr>().is_err();
+    let Some(port) = port.filter(|_| is_name) else {
+        return Err(unknown);
+    };
+    let ip = ip_of(name).map_err(|source| OpenError::Foreign {
+        what: "list the interfaces of this host",
+        source,
+    })?;
+    let none = || format!("no interface `{name}` with an IP address is here; `ip addr` lists them");
+    let ip = ip.ok_or_else(|| refused(none()))?;
+    Ok(LinkSpec::Udp(Some(SocketAddr::new(ip, port))))
 }
 
 /// The link that reaches other hosts; `None`: all ranks are asked to be on one host.
@@ -325,6 +352,40 @@ mod tests {
             let error = Stated::read(3, text).expect_err(text).to_string();
             assert!(error.contains("rank 3") && !error.contains('\n'), "{error}");
         }
+    }
+
+    /// Over UDP an interface stands for its own address; what is neither an interface nor an address is refused.
+    #[test]
+    fn interfaces_stand_for_addresses() {
+        let ip_of =
+            |name: &str| Ok::<_, io::Error>((name == "eth1").then(|| IpAddr::from([10, 0, 0, 7])));
+        let read = |text: &str| {
+            let link = read_link(text, ip_of).map(|link| link.to_string());
+            link.map_err(|error| error.to_string())
+        };
+        for (text, link) in [
+            ("udp:eth1", "udp:10.0.0.7:0"),
+            ("udp:eth1:7000", "udp:10.0.0.7:7000"),
+            ("udp:10.0.0.1:7", "udp:10.0.0.1:7"),
+            ("udp", "udp"),
+            ("packet:eth1", "packet:eth1"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(link));
+        }
+        for (text, why) in [
+            ("udp:eth2", "no interface `eth2`"),
+            ("udp:", "unknown link"),
+            ("udp:10.0.0.1", "unknown link"),
+            ("udp:[::1]", "unknown link"),
+            ("udp:eth1:x", "unknown link"),
+            ("udp:eth1:70000", "unknown link"),
+            ("udp:eth1:7:8", "unknown link"),
+            ("tcp:eth1", "unknown link"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(read_link("udp:eth1", |_| Err(io::ErrorKind::Other.into())).is_err());
     }
 
     /// The table has networks, broadcasts and loopback beside the address that is looked for.

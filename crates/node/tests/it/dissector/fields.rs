@@ -292,6 +292,7 @@ fn info_column_reads_well() {
         "join as 5",
         "admission by 3 as 5",
         "admission refused by 3 \"it is not dead\"",
+        "admission refused by 3 \"it admits nobody\" [FINAL]",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

@@ -2,7 +2,7 @@
 
 use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{Channel, DeliveryClass, NodeId, Priority};
-use tsumuji_wire::{Ack, Admission, Control, Data, Datagram, Hello, Join, Permit, flags};
+use tsumuji_wire::{Ack, Admission, Control, Data, Datagram, Hello, Join, Permit, Refusal, flags};
 
 pub(crate) const SOURCE: NodeId = NodeId(3);
 
@@ -82,7 +82,7 @@ pub(crate) const PERMIT: Permit = Permit {
     frames: 0,
 };
 
-fn admission(answer: Result<NodeId, &[u8]>) -> Admission<'_> {
+fn admission(answer: Result<NodeId, Refusal<'_>>) -> Admission<'_> {
     Admission {
         source: SOURCE,
         nonce: 1 << 60,
@@ -248,6 +248,19 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             join.write(slot)
         }),
         written(|slot| admission(Ok(DESTINATION)).write(slot)),
-        written(|slot| admission(Err(b"it is not dead")).write(slot)),
+        written(|slot| {
+            let refusal = Refusal {
+                reason: b"it is not dead",
+                is_final: false,
+            };
+            admission(Err(refusal)).write(slot)
+        }),
+        written(|slot| {
+            let refusal = Refusal {
+                reason: b"it admits nobody",
+                is_final: true,
+            };
+            admission(Err(refusal)).write(slot)
+        }),
     ]
 }

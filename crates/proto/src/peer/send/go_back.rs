@@ -265,8 +265,8 @@ impl Sending for GoBack {
         self.silence.probe_at(!self.sent.is_empty())
     }
 
-    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool {
-        self.silence.may_hurry(now, rtt, !self.sent.is_empty())
+    fn may_repair(&self, now: Instant, rtt: &Rtt) -> bool {
+        self.silence.may_repair(now, rtt, !self.sent.is_empty())
     }
 
     fn on_silence(

@@ -215,8 +215,8 @@ impl Sending for Selective {
         ahead.cast_signed() > CREDIT_FRAMES_MAX
     }
 
-    fn may_hurry(&self, now: Instant, rtt: &Rtt) -> bool {
-        (self.silence).may_hurry(now, rtt, self.flight.in_flight() > 0)
+    fn may_repair(&self, now: Instant, rtt: &Rtt) -> bool {
+        (self.silence).may_repair(now, rtt, self.flight.in_flight() > 0)
     }
 
     fn on_silence(

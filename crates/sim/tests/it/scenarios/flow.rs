@@ -287,8 +287,9 @@ fn message_over_a_gibibyte() {
     let mut net = Net::new(Seed::from_env_or(37))
         .rate_mbit(100_000)
         .switch_buffer(4 << 20);
+    // Long frames, so that it takes few.
     let (a, b) = net.pair(Config {
-        frame_bytes: 9_000,
+        frame_bytes: 65_000,
         message_limit_bytes: 2 << 30,
         ..config()
     });

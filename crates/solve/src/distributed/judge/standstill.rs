@@ -1,6 +1,6 @@
 //! The end of an epoch: all workers hold the same x, whose exact residual decides.
 
-use super::{Cause, Judge, JudgeFault, Phase, Policy};
+use super::{Best, Cause, Judge, JudgeFault, Phase};
 use crate::distributed::config::{Krylov, Mode};
 use crate::distributed::message::{Frozen, Order};
 use crate::krylov::{End, Kind, Preconditioning};
@@ -93,6 +93,7 @@ impl Judge {
         let (factors, least_sq) = combine(&dots?, residual_sq)?;
         let norm = self.policy.rhs_norm();
         self.residual = residual_sq.sqrt() / norm;
+        self.best.see(self.residual);
         let rounding = f64::EPSILON * magnitude_sq.sqrt() / norm;
         let laps = self
             .slots
@@ -110,7 +111,17 @@ impl Judge {
         }
         if self.reason.is_some() {
             self.phase = Phase::Collecting;
-            self.all(&Order::Finish { epoch: self.epoch });
+            // A residual within the tolerance need not be the least.
+            let is_kept = self.reason != Some(Reason::Converged)
+                && !self.best.is_last
+                && self.best.residual.is_finite();
+            if is_kept {
+                self.residual = self.best.residual;
+            }
+            self.all(&Order::Finish {
+                epoch: self.epoch,
+                is_kept,
+            });
         } else {
             let combines = self.config.combines;
             self.begin(if combines { factors } else { Vec::new() });
@@ -118,8 +129,12 @@ impl Judge {
         Some(())
     }
 
-    /// Goes on with another method where a Krylov method has failed, if that is allowed.
+    /// Goes on with another method where a Krylov method has failed, or relaxation is expected to take less time, if that is allowed.
     fn changes_method(&mut self, cause: Cause) -> bool {
+        let relaxes = self.relaxes.take();
+        if self.reason == Some(Reason::Converged) {
+            return false;
+        }
         let (Cause::Krylov(end), Mode::Krylov(krylov), true) =
             (cause, self.config.mode, self.config.may_change)
         else {
@@ -136,20 +151,18 @@ impl Judge {
                 }),
                 "the matrix is not positive definite",
             ),
+            (End::Stopped, _) => match &relaxes {
+                Some(why) => (Mode::Async, why.as_str()),
+                None => return false,
+            },
             (End::Stalled, _) => (Mode::Async, "the residual stood still"),
             (End::Overflow, _) => (Mode::Async, "numbers overflowed"),
             _ => return false,
         };
-        let before = self.config.method_name();
-        self.config.mode = next;
-        self.config.combines = next == Mode::Async;
-        self.policy = Policy::new(self.limits, self.rhs_sq, self.config.combines);
-        let after = self.config.method_name();
-        self.notes
-            .push(format!("{before} gave up ({why}): {after} went on"));
-        let ranges = self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        self.moved = true;
-        self.divide(ranges);
+        // Workers keep their rows, and with them the x of this pause.
+        let best = Some(self.best).filter(|best| best.is_last);
+        self.go_on_by(next, why);
+        self.best = best.unwrap_or(Best::none());
         true
     }
 }

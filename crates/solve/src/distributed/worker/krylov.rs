@@ -15,6 +15,12 @@ impl Worker {
         setup.is_some_and(|setup| matches!(setup.config.mode, Mode::Krylov(_)))
     }
 
+    /// Whether all workers end an epoch after the same lap or iteration.
+    pub(super) fn is_in_step(&self) -> bool {
+        let setup = self.setup.as_ref();
+        setup.is_some_and(|setup| setup.config.mode != Mode::Async)
+    }
+
     /// Who takes part in the epoch that was begun, and what goes between them.
     pub(in crate::distributed) fn parts(&self) -> Option<Parts> {
         let (setup, field) = (self.setup.as_ref()?, self.field.as_ref()?);
@@ -37,6 +43,7 @@ impl Worker {
             start: own.start,
             snapshots: setup.config.checkpoints || team.len() > 1,
             outlives: setup.config.outlive_ms > 0,
+            stops: self.stops.0,
             laps: field.laps(),
             busy: self.busy,
             team,

@@ -16,6 +16,7 @@ impl Worker {
     }
 
     pub(super) fn send_block(&mut self) {
+        self.stops.1 = self.stops.0;
         let Some(field) = &mut self.field else {
             unreachable!("relaxing")
         };
@@ -34,6 +35,7 @@ impl Worker {
                     epoch: self.epoch,
                     lap,
                     estimate: field.estimate(),
+                    stops: self.stops.1,
                     start: first + places.start,
                     values: values[places].to_vec(),
                 });
@@ -103,13 +105,14 @@ impl Worker {
     /// Whether the estimates of all workers for this lap end the epoch (sync). All workers add the same numbers in the same order.
     fn judge_lap(&mut self) -> Option<Cause> {
         let field = self.field.as_ref().expect("a lap is done");
-        let mut sum = Estimate::default();
+        let (mut sum, mut any_stops) = (Estimate::default(), false);
         for worker in self.setup.as_ref().expect("before the laps").team() {
-            let estimate = if worker == self.me {
-                field.estimate()
+            let (estimate, stops) = if worker == self.me {
+                (field.estimate(), self.stops.1)
             } else {
-                self.blocks.estimate(worker)
+                self.blocks.told(worker)
             };
+            any_stops |= stops;
             sum.measured_sq += estimate.measured_sq;
             sum.expected_sq += estimate.expected_sq;
         }
@@ -117,6 +120,7 @@ impl Worker {
             return Some(Cause::Candidate);
         }
         // Laps of this division, which are the same everywhere.
-        self.watch.trouble(sum.measured_sq, field.walk().progress())
+        let trouble = self.watch.trouble(sum.measured_sq, field.walk().progress());
+        trouble.or(any_stops.then_some(Cause::Interrupt))
     }
 }

@@ -157,7 +157,12 @@ fn threads_solve_their_strips() {
             assert!(strip.residual_sq(&alone).sqrt() < 1e-12);
         }
         let mut residual = vec![0.0; 52];
-        let magnitude_sq = sweeper.exact_residual(&x, &mut residual, true);
+        let mut calls = 0;
+        let magnitude_sq = sweeper.exact_residual(&x, &mut residual, true, &mut || calls += 1);
+        assert!(
+            calls >= if system.matrix.is_dense() { 5 } else { 1 },
+            "{calls}"
+        );
         let mut expected = vec![0.0; 52];
         sweeper.block().exact_residual(0..52, &x, &mut expected);
         assert_eq!(residual, expected);

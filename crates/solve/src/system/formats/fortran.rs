@@ -33,7 +33,7 @@ impl Edit {
         let refuse = || {
             format!(
                 "the format {} is not understood; accepted are ones like (16I5), (4E20.12) or (1P,5D16.8)",
-                super::lines::shown(text.trim().as_bytes())
+                tsumuji_numbers::shown(text.trim())
             )
         };
         let plain: String = text
@@ -171,7 +171,7 @@ impl Rest<'_> {
             .position(|byte| !byte.is_ascii_digit())
             .unwrap_or(self.0.len());
         let (digits, rest) = self.0.split_at(end);
-        let number = super::lines::whole(digits)?;
+        let number = super::words::whole(digits)?;
         self.0 = rest;
         usize::try_from(number).ok()
     }

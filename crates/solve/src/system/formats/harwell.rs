@@ -2,10 +2,11 @@
 //! unsymmetric, symmetric (lower triangle stored) and skew-symmetric. The first full right-hand side is offered as b.
 
 use super::fortran::Edit;
-use super::lines::{Lines, shown, whole, words};
-use super::{Loaded, Place, ReadError, Source, check_square};
+use super::words::{whole, words};
+use super::{LINE_LIMIT_BYTES, Loaded, check_square};
 use crate::system::{Csr, Matrix};
 use std::io::Read;
+use tsumuji_numbers::{FileError, Lines, Source, shown};
 
 /// Most entries reserved ahead; beyond it the arrays grow as entries are read.
 const RESERVE_LIMIT: u64 = 1 << 20;
@@ -24,8 +25,8 @@ struct Header {
 }
 
 /// Reads a square matrix, and the first right-hand side if there is one.
-pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, ReadError> {
-    let mut lines = Lines::new(source, reader);
+pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileError> {
+    let mut lines = Lines::new(source, reader, LINE_LIMIT_BYTES);
     let header = header(source, &mut lines)?;
     let (n, entries) = (header.n, header.entries);
 
@@ -127,7 +128,7 @@ pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, R
 }
 
 /// The four or five header lines: title; counts of lines; type and sizes; formats; right-hand sides.
-fn header<R: Read>(source: &Source<'_>, lines: &mut Lines<'_, R>) -> Result<Header, ReadError> {
+fn header<R: Read>(source: &Source, lines: &mut Lines<'_, R>) -> Result<Header, FileError> {
     line(lines, "the title")?;
     let counts = line(lines, "the counts of lines")?;
     let counts: Vec<_> = words(&counts).map(whole).collect();
@@ -173,7 +174,7 @@ fn header<R: Read>(source: &Source<'_>, lines: &mut Lines<'_, R>) -> Result<Head
             "after the matrix type should stand rows, columns and entries in whole numbers",
         ));
     };
-    let place = Place::Line(lines.number());
+    let place = lines.place();
     let n = check_square(source, place, rows, columns)?;
     if entries < n as u64 {
         let what = format!(
@@ -182,7 +183,7 @@ fn header<R: Read>(source: &Source<'_>, lines: &mut Lines<'_, R>) -> Result<Head
         return Err(lines.error(what));
     }
     // Every entry takes a character for its row, at least.
-    if entries > source.length {
+    if entries > source.length_bytes {
         let what = format!(
             "{entries} entries are announced, more than the file can hold; it is truncated"
         );
@@ -199,7 +200,7 @@ fn header<R: Read>(source: &Source<'_>, lines: &mut Lines<'_, R>) -> Result<Head
             Ok(edit) if edit.is_integer() == integer => Ok(edit),
             Ok(_) => Err(lines.error(format!(
                 "the format {} is of the wrong kind",
-                shown(text.trim().as_bytes())
+                shown(text.trim())
             ))),
             Err(what) => Err(lines.error(what)),
         }
@@ -232,8 +233,8 @@ fn header<R: Read>(source: &Source<'_>, lines: &mut Lines<'_, R>) -> Result<Head
     })
 }
 
-fn line<R: Read>(lines: &mut Lines<'_, R>, what: &str) -> Result<Vec<u8>, ReadError> {
-    match lines.next()?.map(<[u8]>::to_vec) {
+fn line<R: Read>(lines: &mut Lines<'_, R>, what: &str) -> Result<Vec<u8>, FileError> {
+    match lines.next_line()?.map(<[u8]>::to_vec) {
         Some(line) => Ok(line),
         None => Err(lines.error(format!(
             "the file ends before {what} of its header; it is truncated"
@@ -247,11 +248,11 @@ fn fields<R: Read>(
     edit: Edit,
     count: u64,
     what: &str,
-    mut take: impl FnMut(&Lines<'_, R>, &[u8]) -> Result<(), ReadError>,
-) -> Result<(), ReadError> {
+    mut take: impl FnMut(&Lines<'_, R>, &[u8]) -> Result<(), FileError>,
+) -> Result<(), FileError> {
     let mut read = 0;
     while read < count {
-        if lines.next()?.is_none() {
+        if lines.next_line()?.is_none() {
             return Err(lines.error(format!(
                 "the file ends after {read} of {count} values ({what}); it is truncated"
             )));
@@ -277,8 +278,8 @@ fn integers<R: Read>(
     edit: Edit,
     count: u64,
     what: &str,
-    mut take: impl FnMut(&Lines<'_, R>, u64) -> Result<(), ReadError>,
-) -> Result<(), ReadError> {
+    mut take: impl FnMut(&Lines<'_, R>, u64) -> Result<(), FileError>,
+) -> Result<(), FileError> {
     fields(lines, edit, count, what, |lines, field| {
         match whole(field) {
             Some(number) => take(lines, number),
@@ -296,7 +297,7 @@ fn reals<R: Read>(
     count: u64,
     what: &str,
     mut take: impl FnMut(f64),
-) -> Result<(), ReadError> {
+) -> Result<(), FileError> {
     fields(lines, edit, count, what, |lines, field| {
         match edit.real(field) {
             Some(value) if value.is_finite() => {

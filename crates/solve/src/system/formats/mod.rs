@@ -6,19 +6,20 @@
 
 mod fortran;
 mod harwell;
-mod lines;
 mod mtx;
 mod npy;
 mod petsc;
+mod words;
 mod write;
 
 pub use petsc::write_petsc;
+pub use tsumuji_numbers::FileError;
 pub use write::{WriteError, emit_vector, write_vector};
 
-use super::{Matrix, System, SystemError, memory};
-use std::fs::File;
-use std::io::{BufReader, Read};
+use super::{Matrix, System, SystemError};
+use std::io::{BufRead, Read};
 use std::path::Path;
+use tsumuji_numbers::{Place, Source};
 
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,59 +35,18 @@ pub enum Format {
     Petsc,
 }
 
-/// Place of an error in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Place {
-    /// A line, counted from 1.
-    Line(u64),
-    /// The header of a binary file.
-    Header,
-    /// The file as a whole.
-    Whole,
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Place::Line(line) => write!(f, " line {line}:"),
-            Place::Header => write!(f, " header:"),
-            Place::Whole => Ok(()),
-        }
-    }
-}
+const UNKNOWN_FORMAT: &str = "the format is unknown; accepted are Matrix Market (.mtx, .mtx.gz), NumPy (.npy), Harwell-Boeing \
+                              (.rua, .rsa) and PETSc's binary files (.petsc)";
+/// Longest line that is read. Data lines are tens of bytes; only comments come near.
+const LINE_LIMIT_BYTES: u64 = 1 << 16;
 
 /// Why a file gives no matrix or vector.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It cannot be opened or read.
-    #[error("{file}: cannot be read: {source}")]
-    Io {
-        /// The file.
-        file: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// Neither the name nor the first bytes tell the format.
-    #[error(
-        "{file}: the format is unknown; accepted are Matrix Market (.mtx, .mtx.gz), NumPy (.npy), Harwell-Boeing \
-         (.rua, .rsa) and PETSc's binary files (.petsc)"
-    )]
-    UnknownFormat {
-        /// The file.
-        file: String,
-    },
-    /// The content does not follow the format, or is no square system.
-    #[error("{file}:{place} {what}")]
-    Content {
-        /// The file.
-        file: String,
-        /// The place of the error.
-        place: Place,
-        /// What is wrong, and what would be accepted.
-        what: String,
-    },
+    /// It cannot be read, or its content does not follow the format, or is no square system.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The content cannot be relaxed.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -101,55 +61,6 @@ pub struct Loaded {
     pub rhs: Option<Vec<f64>>,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
-}
-
-/// Properties of the bytes that a reader reads.
-#[derive(Debug, Clone)]
-struct Source<'a> {
-    file: &'a str,
-    /// Most bytes still to come; of compressed files only a bound.
-    length: u64,
-    /// Most memory the result may take.
-    memory_limit: u64,
-}
-
-/// No gzip stream grows by more than this factor.
-const GZIP_FACTOR: u64 = 1032;
-
-impl Source<'_> {
-    fn error(&self, place: Place, what: impl Into<String>) -> ReadError {
-        ReadError::Content {
-            file: self.file.into(),
-            place,
-            what: what.into(),
-        }
-    }
-
-    fn io(&self, source: std::io::Error) -> ReadError {
-        if source.kind() == std::io::ErrorKind::UnexpectedEof {
-            return self.error(
-                Place::Whole,
-                "the compressed data ends early; the file is truncated",
-            );
-        }
-        ReadError::Io {
-            file: self.file.into(),
-            source,
-        }
-    }
-
-    /// Refuses content that would not fit into memory.
-    fn check_memory(&self, place: Place, needed: u128) -> Result<(), ReadError> {
-        if needed > u128::from(self.memory_limit) {
-            let what = format!(
-                "announces {} of data, but only {} of memory are available",
-                memory::human(needed),
-                memory::human(u128::from(self.memory_limit))
-            );
-            return Err(self.error(place, what));
-        }
-        Ok(())
-    }
 }
 
 /// Reads A from `path` and b from `rhs`, or takes b = A·1, and checks that they make a system. Also gives the notes of
@@ -189,19 +100,15 @@ pub fn read_matrix(path: &Path) -> Result<Loaded, ReadError> {
 }
 
 fn watched_matrix(path: &Path, seen: &mut dyn FnMut(f64)) -> Result<Loaded, ReadError> {
-    let file = path.display().to_string();
-    with_opened(path, &file, seen, |format, source, reader| {
-        parse_matrix(format, source, reader)
-    })
+    let (format, source, reader) = opened(path, seen)?;
+    Ok(parse_matrix(format, &source, reader)?)
 }
 
 /// Reads a vector of `rows` elements: n×1 or 1×n, or a one-dimensional array, or the first right-hand side of a
 /// Harwell–Boeing file.
 pub fn read_vector(path: &Path, rows: usize) -> Result<Vec<f64>, ReadError> {
-    let file = path.display().to_string();
-    with_opened(path, &file, &mut |_| (), |format, source, reader| {
-        parse_vector(format, source, reader, rows)
-    })
+    let (format, source, reader) = opened(path, |_| ())?;
+    Ok(parse_vector(format, &source, reader, rows)?)
 }
 
 /// [`read_matrix`] from bytes in memory, not compressed. `memory_limit` bounds what the result may take.
@@ -210,29 +117,23 @@ pub fn matrix_from_bytes(
     bytes: &[u8],
     memory_limit: u64,
 ) -> Result<Loaded, ReadError> {
-    let source = Source {
-        file: "input",
-        length: bytes.len() as u64,
-        memory_limit,
-    };
-    parse_matrix(format, &source, bytes)
+    Ok(parse_matrix(format, &input(bytes, memory_limit), bytes)?)
 }
 
 /// [`read_vector`] from bytes in memory, not compressed.
 pub fn vector_from_bytes(format: Format, bytes: &[u8], rows: usize) -> Result<Vec<f64>, ReadError> {
-    let source = Source {
-        file: "input",
-        length: bytes.len() as u64,
-        memory_limit: u64::MAX,
-    };
-    parse_vector(format, &source, bytes, rows)
+    Ok(parse_vector(format, &input(bytes, u64::MAX), bytes, rows)?)
 }
 
-fn parse_matrix(
-    format: Format,
-    source: &Source<'_>,
-    reader: impl Read,
-) -> Result<Loaded, ReadError> {
+fn input(bytes: &[u8], memory_limit_bytes: u64) -> Source {
+    Source {
+        file: "input".into(),
+        length_bytes: bytes.len() as u64,
+        memory_limit_bytes,
+    }
+}
+
+fn parse_matrix(format: Format, source: &Source, reader: impl Read) -> Result<Loaded, FileError> {
     match format {
         Format::MatrixMarket => mtx::matrix(source, reader),
         Format::Npy => npy::matrix(source, reader),
@@ -243,10 +144,10 @@ fn parse_matrix(
 
 fn parse_vector(
     format: Format,
-    source: &Source<'_>,
+    source: &Source,
     reader: impl Read,
     rows: usize,
-) -> Result<Vec<f64>, ReadError> {
+) -> Result<Vec<f64>, FileError> {
     let vector = match format {
         Format::MatrixMarket => mtx::vector(source, reader, rows)?,
         Format::Npy => npy::vector(source, reader, rows)?,
@@ -276,7 +177,7 @@ fn parse_vector(
 }
 
 /// Refuses a vector that does not fit the matrix.
-fn check_length(source: &Source<'_>, found: usize, rows: usize) -> Result<(), ReadError> {
+fn check_length(source: &Source, found: usize, rows: usize) -> Result<(), FileError> {
     if found != rows {
         let what = format!("the vector has {found} elements, but the matrix has {rows} rows");
         return Err(source.error(Place::Whole, what));
@@ -286,11 +187,11 @@ fn check_length(source: &Source<'_>, found: usize, rows: usize) -> Result<(), Re
 
 /// Refuses a matrix that is empty, not square or too large for 32-bit indices; returns its order.
 fn check_square(
-    source: &Source<'_>,
+    source: &Source,
     place: Place,
     rows: u64,
     columns: u64,
-) -> Result<usize, ReadError> {
+) -> Result<usize, FileError> {
     if rows != columns {
         let what = format!("the matrix is {rows} x {columns}; only square ones can be solved");
         return Err(source.error(place, what));
@@ -311,94 +212,20 @@ fn check_square(
     Ok(rows as usize)
 }
 
-/// Opens a file, decompresses gzip, determines the format by name or first bytes, and passes it to `parse`.
-fn with_opened<T>(
+/// Opens a file, and determines the format by name or first bytes.
+fn opened<'a>(
     path: &Path,
-    name: &str,
-    seen: &mut dyn FnMut(f64),
-    parse: impl FnOnce(Format, &Source<'_>, Box<dyn Read + '_>) -> Result<T, ReadError>,
-) -> Result<T, ReadError> {
-    let io = |source| ReadError::Io {
-        file: name.into(),
-        source,
-    };
-    let file = File::open(path).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
-    if metadata.is_dir() {
-        return Err(io(std::io::Error::other("it is a directory")));
-    }
-    // A pipe has no length: only the arriving data count.
-    let length = if metadata.is_file() {
-        metadata.len()
-    } else {
-        u64::MAX / GZIP_FACTOR
-    };
-    let mut source = Source {
-        file: name,
-        length,
-        memory_limit: memory::available_bytes().unwrap_or(u64::MAX),
-    };
-    if length == 0 {
-        return Err(source.error(Place::Whole, "the file is empty"));
-    }
-    let watched = Watched {
-        file,
-        length,
-        done: 0,
-        told: 0,
-        seen,
-    };
-    let mut reader: Box<dyn Read + '_> = Box::new(BufReader::with_capacity(1 << 18, watched));
-    let mut first = peek(&mut reader, 2).map_err(io)?;
-    if first == [0x1f, 0x8b] {
-        source.length = length.saturating_mul(GZIP_FACTOR);
-        let whole = std::io::Cursor::new(first).chain(reader);
-        reader = Box::new(flate2::read::MultiGzDecoder::new(whole));
-        first = Vec::new();
-    }
-    let more = peek(&mut reader, 14 - first.len()).map_err(|error| source.io(error))?;
-    first.extend(more);
+    seen: impl FnMut(f64) + 'a,
+) -> Result<(Format, Source, Box<dyn BufRead + 'a>), FileError> {
+    let (source, reader) = Source::open(path, seen)?;
+    let (first, reader) = source.peek(reader, 14)?;
     if first.is_empty() {
         return Err(source.error(Place::Whole, "the file is empty"));
     }
-    let format =
-        detect(name, &first).ok_or_else(|| ReadError::UnknownFormat { file: name.into() })?;
-    parse(
-        format,
-        &source,
-        Box::new(std::io::Cursor::new(first).chain(reader)),
-    )
-}
-
-/// Bytes between two words on how far reading is.
-const TELL_BYTES: u64 = 4 << 20;
-
-/// Tells how much of a file has been read.
-struct Watched<'a> {
-    file: File,
-    length: u64,
-    done: u64,
-    told: u64,
-    seen: &'a mut dyn FnMut(f64),
-}
-
-impl Read for Watched<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.done += read as u64;
-        if self.done - self.told >= TELL_BYTES {
-            self.told = self.done;
-            (self.seen)(self.done as f64 / self.length as f64);
-        }
-        Ok(read)
+    match detect(&source.file, &first) {
+        Some(format) => Ok((format, source, reader)),
+        None => Err(source.error(Place::Whole, UNKNOWN_FORMAT)),
     }
-}
-
-/// Up to `count` bytes, fewer only at the end.
-fn peek(reader: &mut impl Read, count: usize) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(count);
-    reader.take(count as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn detect(name: &str, first: &[u8]) -> Option<Format> {

@@ -3,10 +3,11 @@
 //!
 //! Repeated positions are summed, and a note says so. Blank lines and comments may stand anywhere.
 
-use super::lines::{Lines, decimal, shown, whole, words};
-use super::{Loaded, Place, ReadError, Source, check_length, check_square};
+use super::words::{decimal, whole, words};
+use super::{LINE_LIMIT_BYTES, Loaded, check_length, check_square};
 use crate::system::{Csr, Dense, Matrix};
 use std::io::Read;
+use tsumuji_numbers::{FileError, Lines, Source, shown};
 
 const ACCEPTED: &str = "accepted is '%%MatrixMarket matrix' followed by coordinate or array, then real, integer or \
                         pattern, then general, symmetric or skew-symmetric";
@@ -36,10 +37,10 @@ struct Header {
 }
 
 /// Reads a square matrix.
-pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, ReadError> {
-    let mut lines = Lines::new(source, reader);
+pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileError> {
+    let mut lines = Lines::new(source, reader, LINE_LIMIT_BYTES);
     let header = header(&mut lines)?;
-    let place = Place::Line(lines.number());
+    let place = lines.place();
     let n = check_square(source, place, header.rows, header.columns)?;
     if !header.coordinate {
         let values = square_array(source, &mut lines, &header, n)?;
@@ -90,11 +91,11 @@ pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, R
 
 /// Reads a vector of `expected` elements: n×1 or 1×n, array or coordinate.
 pub(super) fn vector(
-    source: &Source<'_>,
+    source: &Source,
     reader: impl Read,
     expected: usize,
-) -> Result<Vec<f64>, ReadError> {
-    let mut lines = Lines::new(source, reader);
+) -> Result<Vec<f64>, FileError> {
+    let mut lines = Lines::new(source, reader, LINE_LIMIT_BYTES);
     let header = header(&mut lines)?;
     let (rows, columns) = (header.rows, header.columns);
     if rows != 1 && columns != 1 {
@@ -126,8 +127,8 @@ pub(super) fn vector(
 }
 
 /// The banner and the line of sizes.
-fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, ReadError> {
-    let banner = lines.next()?.unwrap_or_default().to_ascii_lowercase();
+fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, FileError> {
+    let banner = lines.next_line()?.unwrap_or_default().to_ascii_lowercase();
     let mut fields = words(&banner);
     if fields.next() != Some(b"%%matrixmarket") {
         return Err(lines.error(format!(
@@ -196,8 +197,8 @@ fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, ReadError> {
 }
 
 /// Goes to the next line that is neither blank nor a comment; false at the end of the file.
-fn data_line<R: Read>(lines: &mut Lines<'_, R>) -> Result<bool, ReadError> {
-    while let Some(line) = lines.next()? {
+fn data_line<R: Read>(lines: &mut Lines<'_, R>) -> Result<bool, FileError> {
+    while let Some(line) = lines.next_line()? {
         if words(line).next().is_some_and(|word| word[0] != b'%') {
             return Ok(true);
         }
@@ -207,11 +208,11 @@ fn data_line<R: Read>(lines: &mut Lines<'_, R>) -> Result<bool, ReadError> {
 
 /// Reads the lines `row column [value]`; passes on 0-based positions that are within the matrix.
 fn coordinates<R: Read>(
-    source: &Source<'_>,
+    source: &Source,
     lines: &mut Lines<'_, R>,
     header: &Header,
     mut take: impl FnMut(u32, u32, f64),
-) -> Result<(), ReadError> {
+) -> Result<(), FileError> {
     refuse_too_many(source, lines, header.entries, LEAST_COORDINATE_BYTES)?;
     for read in 0..header.entries {
         if !data_line(lines)? {
@@ -260,11 +261,11 @@ fn coordinates<R: Read>(
 
 /// Reads `entries` lines of one value each.
 fn array<R: Read>(
-    source: &Source<'_>,
+    source: &Source,
     lines: &mut Lines<'_, R>,
     entries: u64,
     mut take: impl FnMut(f64),
-) -> Result<(), ReadError> {
+) -> Result<(), FileError> {
     refuse_too_many(source, lines, entries, LEAST_ARRAY_BYTES)?;
     for read in 0..entries {
         if !data_line(lines)? {
@@ -294,12 +295,12 @@ fn array<R: Read>(
 /// Values of a square array in row-major order. The file has them column by column; of symmetric ones only the lower
 /// triangle, of skew-symmetric ones without the diagonal.
 fn square_array<R: Read>(
-    source: &Source<'_>,
+    source: &Source,
     lines: &mut Lines<'_, R>,
     header: &Header,
     n: usize,
-) -> Result<Vec<f64>, ReadError> {
-    let place = Place::Line(lines.number());
+) -> Result<Vec<f64>, FileError> {
+    let place = lines.place();
     source.check_memory(place, n as u128 * n as u128 * 8)?;
     refuse_too_many(source, lines, header.entries, LEAST_ARRAY_BYTES)?;
     let below = usize::from(header.symmetry == Symmetry::Skew);
@@ -331,13 +332,13 @@ fn square_array<R: Read>(
 
 /// Refuses a number of entries that the rest of the file cannot hold.
 fn refuse_too_many<R: Read>(
-    source: &Source<'_>,
+    source: &Source,
     lines: &Lines<'_, R>,
     entries: u64,
     least_bytes: u64,
-) -> Result<(), ReadError> {
+) -> Result<(), FileError> {
     // The last line may lack its end.
-    if entries.saturating_mul(least_bytes) > source.length.saturating_add(1) {
+    if entries.saturating_mul(least_bytes) > source.length_bytes.saturating_add(1) {
         return Err(lines.error(format!(
             "{entries} entries are announced, more than the file can hold; it is truncated or the line is wrong"
         )));
@@ -345,11 +346,11 @@ fn refuse_too_many<R: Read>(
     Ok(())
 }
 
-fn truncated<R: Read>(lines: &Lines<'_, R>, read: u64, entries: u64) -> ReadError {
+fn truncated<R: Read>(lines: &Lines<'_, R>, read: u64, entries: u64) -> FileError {
     lines.error(format!("the file ends after {read} of {entries} entries; it is truncated or its line of sizes is wrong"))
 }
 
-fn refuse_excess<R: Read>(lines: &mut Lines<'_, R>, entries: u64) -> Result<(), ReadError> {
+fn refuse_excess<R: Read>(lines: &mut Lines<'_, R>, entries: u64) -> Result<(), FileError> {
     if data_line(lines)? {
         return Err(lines.error(format!(
             "more lines than the {entries} entries announced; the line of sizes is wrong"

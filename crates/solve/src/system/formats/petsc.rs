@@ -3,11 +3,11 @@
 //! A matrix is its class, rows, columns, stored entries; the entries of each row; the columns of all entries; their values. A vector is its class, its
 //! length, its values.
 
-use super::write::{WriteError, replace};
-use super::{Loaded, Place, ReadError, Source, check_length, check_square};
+use super::{Loaded, WriteError, check_length, check_square};
 use crate::system::{Csr, Matrix, System};
 use std::io::{self, Read, Write};
 use std::path::Path;
+use tsumuji_numbers::{FileError, Place, Source, replace};
 
 /// First number of a matrix, and of a vector.
 const MATRIX: u32 = 1_211_216;
@@ -18,7 +18,7 @@ pub(super) const MAGIC: [&[u8]; 2] = [&MATRIX.to_be_bytes(), &VECTOR.to_be_bytes
 const BATCH: usize = 1 << 15;
 
 /// Reads a square matrix.
-pub(super) fn matrix(source: &Source<'_>, mut reader: impl Read) -> Result<Loaded, ReadError> {
+pub(super) fn matrix(source: &Source, mut reader: impl Read) -> Result<Loaded, FileError> {
     let [class, rows, columns, stored] = head::<4>(source, &mut reader)?;
     if class != MATRIX {
         return Err(source.error(
@@ -28,7 +28,7 @@ pub(super) fn matrix(source: &Source<'_>, mut reader: impl Read) -> Result<Loade
     }
     let n = check_square(source, Place::Header, rows.into(), columns.into())?;
     let bytes = 16 + 4 * u64::from(rows) + 12 * u64::from(stored);
-    if bytes > source.length {
+    if bytes > source.length_bytes {
         let what =
             format!("{stored} entries are announced, more than the file holds; it is truncated");
         return Err(source.error(Place::Header, what));
@@ -76,10 +76,10 @@ pub(super) fn matrix(source: &Source<'_>, mut reader: impl Read) -> Result<Loade
 
 /// Reads a vector of `expected` elements.
 pub(super) fn vector(
-    source: &Source<'_>,
+    source: &Source,
     mut reader: impl Read,
     expected: usize,
-) -> Result<Vec<f64>, ReadError> {
+) -> Result<Vec<f64>, FileError> {
     let [class, length] = head::<2>(source, &mut reader)?;
     if class != VECTOR {
         return Err(source.error(
@@ -96,10 +96,7 @@ pub(super) fn vector(
 }
 
 /// The first whole numbers.
-fn head<const N: usize>(
-    source: &Source<'_>,
-    reader: &mut impl Read,
-) -> Result<[u32; N], ReadError> {
+fn head<const N: usize>(source: &Source, reader: &mut impl Read) -> Result<[u32; N], FileError> {
     let mut found = [0; N];
     let mut at = 0;
     numbers(source, reader, N, |bytes| {
@@ -111,11 +108,11 @@ fn head<const N: usize>(
 
 /// Gives `count` numbers of `BYTES` bytes each to `take`.
 fn numbers<const BYTES: usize>(
-    source: &Source<'_>,
+    source: &Source,
     reader: &mut impl Read,
     count: usize,
     mut take: impl FnMut([u8; BYTES]),
-) -> Result<(), ReadError> {
+) -> Result<(), FileError> {
     let mut buffer = vec![0; BYTES * count.min(BATCH)];
     let mut left = count;
     while left > 0 {

@@ -1,9 +1,9 @@
-//! Writes vectors, whole or not at all: beside the target under another name, flushed to the disk, then renamed.
+//! Writes vectors, whole or not at all.
 
 use super::Format;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
+use tsumuji_numbers::{npy, replace};
 
 /// Why no file was written.
 #[derive(Debug, thiserror::Error)]
@@ -61,11 +61,7 @@ pub fn write_vector(path: &Path, x: &[f64]) -> Result<(), WriteError> {
 /// Writes `x` in `format` ([`Format::Npy`] or [`Format::MatrixMarket`]; others give an error of kind `Unsupported`).
 pub fn emit_vector(format: Format, x: &[f64], out: &mut dyn Write) -> io::Result<()> {
     match format {
-        Format::Npy => {
-            out.write_all(&npy_header(x.len()))?;
-            x.iter()
-                .try_for_each(|value| out.write_all(&value.to_le_bytes()))
-        }
+        Format::Npy => npy::write(out, x),
         Format::MatrixMarket => {
             writeln!(
                 out,
@@ -77,84 +73,6 @@ pub fn emit_vector(format: Format, x: &[f64], out: &mut dyn Write) -> io::Result
         }
         Format::HarwellBoeing | Format::Petsc => Err(io::Error::from(io::ErrorKind::Unsupported)),
     }
-}
-
-/// Version 1 header, padded with blanks so that the data begins at a multiple of 64.
-fn npy_header(length: usize) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({length},), }}");
-    let unpadded = 10 + dictionary.len() + 1;
-    let padding = unpadded.next_multiple_of(64) - unpadded;
-    let mut header = b"\x93NUMPY\x01\x00".to_vec();
-    header.extend_from_slice(&((dictionary.len() + padding + 1) as u16).to_le_bytes());
-    header.extend_from_slice(dictionary.as_bytes());
-    header.resize(header.len() + padding, b' ');
-    header.push(b'\n');
-    header
-}
-
-/// Lets `fill` write a temporary file beside `path`, then puts it in its place. Devices and pipes are written directly.
-pub(super) fn replace(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
-        let mut out = BufWriter::new(OpenOptions::new().write(true).open(path)?);
-        fill(&mut out)?;
-        return out.flush();
-    }
-    if path.is_dir() {
-        return Err(io::Error::other("it is a directory"));
-    }
-    let (temporary, file) = create_beside(path)?;
-    let written = write_through(file, fill).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-        return written;
-    }
-    // The new name is safe only once its directory is synced; some directories cannot be, and that is no error.
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    if let Ok(directory) = File::open(directory.unwrap_or(Path::new("."))) {
-        let _ = directory.sync_all();
-    }
-    Ok(())
-}
-
-fn write_through(
-    file: File,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 18, file);
-    fill(&mut out)?;
-    out.flush()?;
-    out.get_ref().sync_all()
-}
-
-/// A new file in the same directory, hence on the same disk.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::other("it names no file"))?;
-    for attempt in 0..100 {
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(".{}-{attempt}.tmp", std::process::id()));
-        let temporary = path.with_file_name(temporary);
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-        {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Ok(file) => return Ok((temporary, file)),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::other(
-        "temporary files of earlier runs are in the way",
-    ))
 }
 
 /// Counts the bytes that would be written.

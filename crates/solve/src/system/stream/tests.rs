@@ -20,13 +20,19 @@ fn systems() -> Vec<System> {
         triplets.push((row, (row * 7 + 3) % n as u32, -0.25));
     }
     let sparse = Csr::from_triplets(n, n, &triplets).unwrap();
-    [
-        Matrix::Dense(Dense::new(n, dense).unwrap()),
-        Matrix::Sparse(sparse),
+    let of = |matrix| System::new(matrix, None, "test".into()).unwrap();
+    // Row k has its only large entry in column k + 1: it is matched and scaled.
+    let shifted: Vec<_> = (triplets.iter())
+        .map(|&(row, column, value)| (row, (column + 1) % n as u32, value))
+        .collect();
+    let shifted = Matrix::Sparse(Csr::from_triplets(n, n, &shifted).unwrap());
+    let (matched, _) = System::matched(shifted, None, "test".into()).unwrap();
+    assert!(matched.scaling.is_some());
+    vec![
+        of(Matrix::Dense(Dense::new(n, dense).unwrap())),
+        of(Matrix::Sparse(sparse)),
+        matched,
     ]
-    .into_iter()
-    .map(|matrix| System::new(matrix, None, "test".into()).unwrap())
-    .collect()
 }
 
 /// Every block is received as it was sent, for any size of the chunks and wherever they are cut again on the way.
@@ -89,6 +95,7 @@ fn announcements_are_bounded() {
         rows: 0..1 << 30,
         entries: 1 << 40,
         sparse: true,
+        scales_rows: false,
     };
     let error = RowBlock::from_bytes(&shape.header(), LIMIT).unwrap_err();
     assert!(

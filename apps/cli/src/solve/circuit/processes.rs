@@ -1,0 +1,150 @@
+//! Netlists whose parts processes compute: workers of this host, started as `tsumuji circuit-worker`, or nodes of a hosts file.
+//!
+//! The process itself is the judge (node 0): it reads and divides the circuit, solves the interface, and verifies the residual.
+
+use anyhow::bail;
+use tsumuji_circuit::compute::{Computation, ComputeError, Outcome};
+use tsumuji_circuit::remote::{self, Remote, Watch};
+use tsumuji_circuit::substructure::SolveError;
+use tsumuji_node::{
+    AnyLink, Endpoint, LaunchError, Launcher, Link, OpenError, Security, WorkerFailure,
+};
+
+use super::super::{Args, ModeName};
+use crate::NOT_REACHED;
+use crate::interrupt::Interrupt;
+use crate::meeting::meet;
+use crate::team::{self, Cluster, FAREWELL};
+
+/// The hidden command of workers.
+const WORKER: &str = "circuit-worker";
+
+/// Where workers run.
+pub(super) struct Place<'a> {
+    args: &'a Args,
+    cluster: Option<Cluster<'a>>,
+    security: Security,
+}
+
+impl<'a> Place<'a> {
+    /// As the options say; `None`: threads of this process are asked for. Goes to where node 0 runs.
+    pub(super) fn of(args: &'a Args) -> anyhow::Result<Option<Self>> {
+        let messages = args.messages().find(|(_, is_given)| *is_given);
+        match (messages, args.mode) {
+            (None, ModeName::Auto | ModeName::Threads) => return Ok(None),
+            (Some((flag, _)), ModeName::Threads) => bail!(
+                "{flag}: no effect with --mode threads, which sends no messages; leave it out, or use --mode processes"
+            ),
+            _ => {}
+        }
+        args.team.check(args.workers)?;
+        let cluster = args.team.cluster()?;
+        let security = args.team.stated(cluster.as_ref())?;
+        Ok(Some(Self {
+            args,
+            cluster,
+            security,
+        }))
+    }
+
+    /// Workers in the hosts file, if there is one.
+    pub(super) fn workers(&self) -> anyhow::Result<Option<usize>> {
+        self.cluster.as_ref().map(Cluster::workers).transpose()
+    }
+
+    /// The link's name.
+    pub(super) fn link_name(&self) -> String {
+        self.args.team.link_name(self.cluster.as_ref())
+    }
+
+    /// Runs the computation. Without workers there is no computation that could fail: what kept them from starting is this command's error.
+    pub(super) fn solve(
+        &self,
+        prepared: Computation<'_>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Result<Outcome, ComputeError>> {
+        let Args { team, seed, .. } = self.args;
+        let id = team.id;
+        let workers = (self.cluster.as_ref(), prepared.parts());
+        let team = team.team((WORKER, *seed), workers, &self.security);
+        if let (Some(cluster), Some(id)) = (&self.cluster, id) {
+            let mut endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
+            let result = judge(&mut endpoint, prepared, None, interrupt);
+            let _ = endpoint.close(FAREWELL);
+            return Ok(result);
+        }
+        let mut launcher = match Launcher::start(team.launch_spec()?) {
+            Ok(launcher) => launcher,
+            Err(LaunchError::Worker(failure)) => return Ok(Err(lost(&failure))),
+            Err(error) => return Err(error.into()),
+        };
+        let mut endpoint =
+            match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
+                interrupt.is_set()
+            }) {
+                Ok(endpoint) => endpoint,
+                Err(_) if interrupt.is_set() => return Ok(Err(ComputeError::Interrupted)),
+                Err(OpenError::Worker(failure)) => return Ok(Err(lost(&failure))),
+                Err(error) => return Err(error.into()),
+            };
+        // A worker that fails before the run begins ends the wait.
+        meet(&mut endpoint, Some(team.met_within()), &mut || {
+            interrupt.is_set() || launcher.check().is_some()
+        })?;
+        let result = judge(&mut endpoint, prepared, Some(&mut launcher), interrupt);
+        let _ = endpoint.close(FAREWELL);
+        let seen = launcher.check();
+        let is_whole = matches!(&result, Ok(outcome) if outcome.is_whole());
+        team::part(&mut launcher, is_whole);
+        Ok(match (result, seen) {
+            (Err(ComputeError::Solve(SolveError::Worker { .. })), Some(failure)) => {
+                Err(lost(&failure))
+            }
+            (Ok(outcome), Some(failure)) if outcome.lost.is_some() => Ok(Outcome {
+                lost: Some(failure.to_string()),
+                ..outcome
+            }),
+            (result, _) => result,
+        })
+    }
+}
+
+/// Runs the computation as node 0.
+fn judge<L: Link>(
+    endpoint: &mut Endpoint<L>,
+    prepared: Computation<'_>,
+    launcher: Option<&mut Launcher>,
+    interrupt: &Interrupt,
+) -> Result<Outcome, ComputeError> {
+    let mut processes = team::Processes::of(launcher);
+    let mut ended = || processes.ended();
+    let stop = || interrupt.is_set();
+    let watch = Watch {
+        ended: &mut ended,
+        stop: &stop,
+    };
+    let outcome = prepared.by(Remote::new(endpoint, watch)).run(stop);
+    remote::dismiss(endpoint);
+    outcome
+}
+
+/// The error of a worker that its launcher saw fail.
+fn lost(failure: &WorkerFailure) -> ComputeError {
+    ComputeError::Solve(SolveError::Worker {
+        what: failure.to_string(),
+    })
+}
+
+/// Serve one `tsumuji solve` of a netlist. Not for users.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkerArgs {}
+
+/// Runs a launched worker.
+pub(crate) fn work(_: WorkerArgs) -> crate::Outcome {
+    team::work(remote::worker_main)
+}
+
+/// Runs a worker that was started by hand, as a node of the hosts file.
+pub(crate) fn serve_host(endpoint: Endpoint<AnyLink>) -> crate::Outcome {
+    team::work_by_hand(endpoint, remote::worker_main, |_| NOT_REACHED)
+}

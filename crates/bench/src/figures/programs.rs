@@ -1,0 +1,98 @@
+//! Figures of real programs under load: redis, nginx and memcached through `tsumuji run` on this host, beside kernel TCP over loopback and between two hosts of
+//! a testbed, in turn in one run.
+
+use super::{Report, Say, Setting, Wanted, add, stands};
+use crate::peers::servers::{FILE_BYTES, Ground, Service};
+use crate::stop;
+use crate::streams::Path;
+use crate::versus::Standing;
+
+/// What is measured: the names of its rates, and the target of each.
+const SERVICES: [(Service, &[&str], Wanted); 4] = [
+    (
+        Service::Redis { pipelining: 1 },
+        &["redis SET", "redis GET"],
+        Wanted::AtLeast(2.5),
+    ),
+    (
+        Service::Redis { pipelining: 16 },
+        &["redis SET, 16 at once", "redis GET, 16 at once"],
+        Wanted::AtLeast(1.0),
+    ),
+    (Service::Nginx, &["nginx"], Wanted::AtLeast(2.0)),
+    (Service::Memcached, &["memcached"], Wanted::AtLeast(4.0)),
+];
+
+/// All figures of real programs.
+pub(super) fn programs(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    let testbed = super::testbed(2, None, 1500);
+    // Ours first.
+    let mut ways = vec![Path::Carried, Path::Tcp];
+    match &testbed {
+        Ok(_) => ways.push(Path::TcpNs),
+        Err(reason) => super::missing(report, say, "real programs between hosts", reason),
+    }
+    let ground = Ground {
+        program: &setting.program,
+        testbed: testbed.as_ref().ok(),
+        is_tried: setting.is_tried(),
+    };
+    say(&format!(
+        "requests a second of real programs (medians of {} rounds in turn; 50 connections; nginx: a file of {FILE_BYTES} bytes; memcached: a tenth of them writes)",
+        setting.rounds
+    ));
+    for (service, names, wanted) in SERVICES {
+        let version = service.version().unwrap_or_default();
+        if !version.is_empty() && !report.peers.contains(&version) {
+            report.peers.push(version);
+        }
+        let found = turns(&ground, service, &ways, setting.rounds);
+        for (index, name) in names.iter().enumerate() {
+            let standings = ways.iter().zip(&found);
+            let standings: Vec<Standing> = standings
+                .map(|(way, found)| standing(*way, found, index))
+                .collect();
+            for other in &standings[1..] {
+                let (ours, beside) = (stands(&standings[0], "k/s"), stands(other, "k/s"));
+                let ratio = standings[0].ratio_to(other);
+                add(report, say, *name, ours, beside, ratio, wanted);
+            }
+        }
+    }
+    if let Ok(testbed) = testbed {
+        super::down(testbed, say);
+    }
+}
+
+/// The rates of each round, or why there are none.
+type Found = Result<Vec<Vec<f64>>, String>;
+
+/// Measures each way once in every round.
+fn turns(ground: &Ground<'_>, service: Service, ways: &[Path], rounds: usize) -> Vec<Found> {
+    let mut all: Vec<Found> = ways.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (way, found) in ways.iter().zip(&mut all) {
+            if stop::is_wanted() {
+                *found = Err(stop::REASON.to_owned());
+            } else if let Ok(list) = found {
+                match service.measure(ground, *way) {
+                    Ok(rates) => list.push(rates),
+                    Err(error) => *found = Err(error.to_string()),
+                }
+            }
+        }
+    }
+    all
+}
+
+/// One of the rates over a way, in thousands.
+fn standing(way: Path, found: &Found, index: usize) -> Standing {
+    let name = way.name().to_owned();
+    match found {
+        Ok(rounds) => Standing::of(
+            name,
+            rounds.iter().map(|rates| rates[index] / 1e3).collect(),
+        ),
+        Err(reason) => Standing::failed(name, reason.clone()),
+    }
+}

@@ -1,0 +1,406 @@
+//! Figures of byte streams between unmodified programs: through `tsumuji run` (`shm`; `udp`: between hosts by gateways) beside kernel TCP between two hosts of
+//! a testbed (`tcp-ns`) and over loopback (`tcp`), and beside a bare copy through shared memory, in turn in one run.
+//!
+//! The measurements are those of `tsumuji bench rr`, `stream`, `manyclients` and `crr`. Of several sizes the one where ours does worst is the figure.
+
+use tsumuji_testbed::Testbed;
+
+use super::{Report, Say, Setting, Wanted, add, stands};
+use crate::limits;
+use crate::machine;
+use crate::stats::size_name;
+use crate::streams::{
+    Measured, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape, congestion, measure,
+};
+use crate::versus::{Contender, Standing, alternate};
+
+/// Up to here the aggregate of many clients has the higher target.
+const MIDDLE_BYTES: usize = 8 << 10;
+const LARGE_BYTES: usize = 64 << 10;
+const CLIENTS: usize = 64;
+/// Seconds of one measurement.
+const SECONDS: f64 = 0.5;
+/// Bytes that one bare copy moves: more than caches hold.
+const COPIED_BYTES: u64 = 4 << 30;
+
+/// Targets, ours divided by theirs.
+const LATENCY: Wanted = Wanted::AtMost(0.25);
+const STREAM: Wanted = Wanted::AtLeast(2.0);
+const STREAM_OF_A_COPY: Wanted = Wanted::AtLeast(0.9);
+const DEMAND: Wanted = Wanted::AtMost(1.0);
+const AGGREGATE: Wanted = Wanted::AtLeast(2.6);
+const AGGREGATE_LARGE: Wanted = Wanted::AtLeast(1.7);
+const TAIL: Wanted = Wanted::AtMost(1.0);
+const SET_UP: Wanted = Wanted::AtMost(1.5);
+const FALLBACK: Wanted = Wanted::AtMost(1.02);
+const BETWEEN_HOSTS: Wanted = Wanted::AtLeast(0.9);
+
+/// A measured quantity, with its unit.
+type Quantity = (&'static str, fn(&Measured) -> f64);
+const HALF_TRIP: Quantity = ("us", |one| one.p50);
+const SLOWEST: Quantity = ("us", |one| one.p99);
+const RATE: Quantity = ("Mbit/s", |one| one.mbits);
+const PER_MESSAGE: Quantity = ("us", |one| 1e6 / one.per_second);
+const PER_KB: Quantity = ("us/KB", |one| one.us_per_kb);
+
+/// Ours, and what it is compared with.
+const BESIDE_HOSTS: [Path; 2] = [Path::Carried, Path::TcpNs];
+const GATEWAYS: [Path; 2] = [Path::Udp, Path::TcpNs];
+
+/// All figures of streams.
+pub(super) fn streams(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    const TITLE: &str = "streams of unmodified programs";
+    let control = match congestion(None) {
+        Ok(control) => control,
+        Err(error) => return unmeasured(report, say, TITLE, &error.to_string()),
+    };
+    report.peers.push(format!("kernel TCP with {control}"));
+    say(&format!(
+        "{TITLE} (medians of rounds in turn; TCP: {control}, no delay)"
+    ));
+    let testbed = super::testbed(2, None, 1500);
+    let course = Course {
+        setting,
+        testbed: testbed.as_ref().ok(),
+        control: &control,
+    };
+    match &testbed {
+        Ok(_) => {
+            latency(&course, report, say);
+            one_client(&course, report, say);
+            beside_a_copy(&course, report, say);
+            many_clients(&course, report, say);
+        }
+        Err(reason) => super::missing(report, say, "streams between hosts", reason),
+    }
+    set_up(&course, report, say);
+    falling_back(&course, report, say);
+    if let Ok(testbed) = testbed {
+        super::down(testbed, say);
+    }
+}
+
+/// What all measurements of a run share.
+struct Course<'a> {
+    setting: &'a Setting,
+    testbed: Option<&'a Testbed>,
+    /// TCP's congestion control.
+    control: &'a str,
+}
+
+impl Course<'_> {
+    /// Of each series: one client, all sizes, both ends wait in the kernel.
+    fn series(&self, shape: Shape, paths: &[Path]) -> Series {
+        Series {
+            shape,
+            paths: paths.to_vec(),
+            sizes: self.sizes(&SIZES),
+            clients: vec![1],
+            server: Server::Threads,
+            // Many sizes: the worst of them counts.
+            rounds: self.setting.rounds.min(3),
+            seconds: self.seconds(),
+            spins: false,
+            congestion: self.control.to_owned(),
+        }
+    }
+
+    fn sizes(&self, all: &[usize]) -> Vec<usize> {
+        match self.setting.is_tried() {
+            true => vec![all[0], LARGE_BYTES],
+            false => all.to_vec(),
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        if self.setting.is_tried() {
+            0.05
+        } else {
+            SECONDS
+        }
+    }
+
+    /// What a series finds; if it fails, that takes the place of its figures.
+    fn rows(&self, name: &str, series: &Series, report: &mut Report, mut say: Say<'_>) -> Vec<Row> {
+        say(name);
+        let program = &self.setting.serve_streams;
+        let rows = series.run(program, self.testbed, &line, &mut say);
+        rows.unwrap_or_else(|error| {
+            unmeasured(report, say, name, &error.to_string());
+            Vec::new()
+        })
+    }
+}
+
+/// Progress: the rates at one size.
+fn line(row: &Row) -> String {
+    let rate = |(path, _): &(Path, Vec<Measured>)| {
+        let mbits = row.median(*path, RATE.1).unwrap_or(f64::NAN);
+        format!("{} {mbits:.1} Mbit/s", path.name())
+    };
+    let rates: Vec<String> = row.paths.iter().map(rate).collect();
+    format!("  {:>7}  {}", size_name(row.bytes), rates.join(", "))
+}
+
+/// Of one byte, both ends spinning.
+fn latency(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let name = "1 B, both ends spinning: half a round trip";
+    let series = Series {
+        sizes: vec![1],
+        rounds: course.setting.rounds,
+        spins: true,
+        ..course.series(Shape::Requests, &BESIDE_HOSTS)
+    };
+    let rows = course.rows(name, &series, report, say);
+    worst(report, say, name, &rows, BESIDE_HOSTS, HALF_TRIP, LATENCY);
+}
+
+/// Service demand of all sizes, and the rate between hosts.
+fn one_client(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let paths = [Path::Carried, Path::Udp, Path::TcpNs];
+    for (shape, name) in [(Shape::Requests, "requests"), (Shape::OneWay, "one way")] {
+        let series = course.series(shape, &paths);
+        let rows = course.rows(name, &series, report, say);
+        let demand = format!("{name}: service demand of both programs");
+        worst(report, say, &demand, &rows, BESIDE_HOSTS, PER_KB, DEMAND);
+        let between = format!("{name}, between hosts");
+        worst(report, say, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+    }
+}
+
+/// Large messages one way, beside TCP and beside a copy into and out of shared memory.
+fn beside_a_copy(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let name = format!("{} one way", size_name(LARGE_BYTES));
+    say(&name);
+    let stream = |path: Path| {
+        let plan = Plan {
+            shape: Shape::OneWay,
+            path,
+            bytes: LARGE_BYTES,
+            clients: 1,
+            server: Server::Threads,
+            seconds: course.seconds(),
+            spins: false,
+            congestion: Some(course.control.to_owned()),
+        };
+        Contender::new(path.name(), move || {
+            measure(&course.setting.serve_streams, &plan, course.testbed)
+                .map(|one| one.mbits)
+                .map_err(|error| error.to_string())
+        })
+    };
+    let copied = match course.setting.is_tried() {
+        true => COPIED_BYTES >> 8,
+        false => COPIED_BYTES,
+    };
+    let copy = Contender::new("bare copy", || {
+        let messages = copied / LARGE_BYTES as u64;
+        let rate = limits::copy::burst(machine::two_cpus(), LARGE_BYTES, messages);
+        Ok(rate * LARGE_BYTES as f64 * 8e-6)
+    });
+    let mut contenders = [stream(Path::Carried), stream(Path::TcpNs), copy];
+    let standings = alternate(course.setting.rounds, &mut contenders);
+    for (other, wanted) in [(1, STREAM), (2, STREAM_OF_A_COPY)] {
+        let [ours, beside] = [0, other].map(|index| stands(&standings[index], RATE.0));
+        let ratio = standings[0].ratio_to(&standings[other]);
+        add(report, say, name.as_str(), ours, beside, ratio, wanted);
+    }
+}
+
+/// Aggregates of many clients, and their slowest requests.
+fn many_clients(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let clients = if course.setting.is_tried() {
+        3
+    } else {
+        CLIENTS
+    };
+    let series = |shape, paths: &[Path]| Series {
+        sizes: course.sizes(&SIZES_OF_MANY),
+        clients: vec![clients],
+        ..course.series(shape, paths)
+    };
+    let name = format!("{clients} clients' requests");
+    let of_requests = series(Shape::Requests, &[Path::Carried, Path::Udp, Path::TcpNs]);
+    let rows = course.rows(&name, &of_requests, report, say);
+    aggregate(&name, &rows, [AGGREGATE, AGGREGATE_LARGE], report, say);
+    let slowest = format!("{name}: p99 of half a round trip");
+    worst(report, say, &slowest, &rows, BESIDE_HOSTS, SLOWEST, TAIL);
+    let between = format!("{name}, between hosts");
+    worst(report, say, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+    // For comparison: a target is named for requests, which have a latency.
+    let name = format!("{clients} clients' streams");
+    let of_streams = series(Shape::OneWay, &BESIDE_HOSTS);
+    let rows = course.rows(&name, &of_streams, report, say);
+    aggregate(&name, &rows, [Wanted::Nothing; 2], report, say);
+}
+
+/// The aggregate of small and middle messages, and of large ones.
+fn aggregate(name: &str, rows: &[Row], wanted: [Wanted; 2], report: &mut Report, say: Say<'_>) {
+    let (small, large) = rows.split_at(rows.partition_point(|row| row.bytes <= MIDDLE_BYTES));
+    for (rows, wanted) in [small, large].into_iter().zip(wanted) {
+        worst(report, say, name, rows, BESIDE_HOSTS, RATE, wanted);
+    }
+}
+
+/// A connection for each message.
+fn set_up(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let name = "a connection for 1 B each way, from connecting to closing";
+    let beside = [Path::Tcp, Path::TcpNs];
+    let there = beside
+        .into_iter()
+        .filter(|path| course.testbed.is_some() || !path.is_between_hosts());
+    let beside: Vec<Path> = there.collect();
+    let mut paths = vec![Path::Carried];
+    paths.extend(&beside);
+    let series = Series {
+        sizes: vec![1],
+        rounds: course.setting.rounds,
+        ..course.series(Shape::Connections, &paths)
+    };
+    let rows = course.rows(name, &series, report, say);
+    for other in beside {
+        let paths = [Path::Carried, other];
+        worst(report, say, name, &rows, paths, HALF_TRIP, SET_UP);
+    }
+}
+
+/// Clients under `tsumuji run` whose server is not.
+fn falling_back(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+    let paths = [Path::Fallback, Path::Tcp];
+    for (shape, bytes) in [(Shape::Requests, 1), (Shape::OneWay, LARGE_BYTES)] {
+        let name = match shape {
+            Shape::OneWay => "falling back to TCP: time of a message one way",
+            _ => "falling back to TCP: time of a request",
+        };
+        let series = Series {
+            sizes: vec![bytes],
+            // So small a difference takes more rounds to see.
+            rounds: 2 * course.setting.rounds,
+            ..course.series(shape, &paths)
+        };
+        let rows = course.rows(name, &series, report, say);
+        worst(report, say, name, &rows, paths, PER_MESSAGE, FALLBACK);
+    }
+}
+
+/// Adds a line in place of figures.
+fn unmeasured(report: &mut Report, say: Say<'_>, name: &str, reason: &str) {
+    let (ours, beside) = (format!("- ({reason})"), "-".to_owned());
+    add(report, say, name, ours, beside, f64::NAN, Wanted::Nothing);
+}
+
+/// Adds the size at which ours, the first of the paths, does worst.
+fn worst(
+    report: &mut Report,
+    say: Say<'_>,
+    name: &str,
+    rows: &[Row],
+    paths: [Path; 2],
+    (unit, part): Quantity,
+    wanted: Wanted,
+) {
+    let compared = rows.iter().map(|row| {
+        let [ours, theirs] = paths.map(|path| standing(row, path, part));
+        let ratio = ours.ratio_to(&theirs);
+        (row.bytes, ours, theirs, ratio)
+    });
+    let badness = |ratio: f64| match wanted {
+        Wanted::AtMost(_) => ratio,
+        Wanted::AtLeast(_) | Wanted::Nothing => -ratio,
+    };
+    let found = compared.max_by(|a, b| badness(a.3).total_cmp(&badness(b.3)));
+    // Without rows a line says why.
+    let Some((bytes, ours, theirs, ratio)) = found else {
+        return;
+    };
+    let ours = format!("{} at {}", stands(&ours, unit), size_name(bytes));
+    let theirs = stands(&theirs, unit);
+    add(report, say, name, ours, theirs, ratio, wanted);
+}
+
+/// A path's rounds at one size.
+fn standing(row: &Row, path: Path, part: fn(&Measured) -> f64) -> Standing {
+    let column = row.paths.iter().find(|(other, _)| *other == path);
+    let values = column.map_or_else(Vec::new, |(_, rounds)| rounds.iter().map(part).collect());
+    Standing::of(path.name().to_owned(), values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    fn row(bytes: usize, shm_us: f64, tcp_us: f64) -> Row {
+        let rounds = |p50: f64| {
+            let one = Measured {
+                per_second: 1e6 / p50,
+                mbits: bytes as f64 * 8.0 / p50,
+                p50,
+                p99: 2.0 * p50,
+                client_cpu: 50.0,
+                server_cpu: 50.0,
+                machine_cpu: 100.0,
+                softirq: 0.0,
+                us_per_kb: p50,
+                client_us_per_kb: p50 / 2.0,
+                machine_us_per_kb: p50,
+            };
+            vec![one; 3]
+        };
+        Row {
+            bytes,
+            clients: 1,
+            paths: vec![
+                (Path::Carried, rounds(shm_us)),
+                (Path::TcpNs, rounds(tcp_us)),
+            ],
+        }
+    }
+
+    /// The figure is the size where ours does worst: the largest ratio of times, the smallest one of rates; a bound of several sizes is that of all.
+    #[test]
+    fn the_worst_size_counts() {
+        let mut report = Report {
+            machine: machine::describe(),
+            peers: Vec::new(),
+            figures: Vec::new(),
+            sweeps: Vec::new(),
+        };
+        let mut say = |_: &str| {};
+        let rows = [
+            row(1, 1.0, 8.0),
+            row(64, 4.0, 8.0),
+            row(LARGE_BYTES, 2.0, 8.0),
+        ];
+        let us = HALF_TRIP;
+        worst(
+            &mut report,
+            &mut say,
+            "time",
+            &rows,
+            BESIDE_HOSTS,
+            us,
+            LATENCY,
+        );
+        aggregate("sum", &rows, [AGGREGATE, STREAM], &mut report, &mut say);
+        worst(
+            &mut report,
+            &mut say,
+            "none",
+            &[],
+            BESIDE_HOSTS,
+            us,
+            LATENCY,
+        );
+        let figures = &report.figures;
+        let told: Vec<_> = figures.iter().map(|one| (one.ratio, one.verdict)).collect();
+        let expected = [
+            (Some(0.5), Verdict::Missed),
+            (Some(2.0), Verdict::Missed),
+            (Some(4.0), Verdict::Reached),
+        ];
+        assert_eq!(told, expected);
+        assert!(figures[0].ours.ends_with("at 64 B"), "{:?}", figures[0]);
+        assert_eq!(figures[2].ours, "262144.000 Mbit/s (shm, +-0 %) at 64 KiB");
+    }
+}
