@@ -76,11 +76,63 @@ tests() {
 }
 
 # Runs the tests of these targets; what they say is kept in a file. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
+# A file instead of a pipe: a process that a test left behind would keep a pipe open.
 series() {
-    local file=$1 threads=$2
+    local file=$1 threads=$2 cargo watcher status=0
     shift 2
-    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" --no-fail-fast "$@" -- --test-threads="$threads" --show-output 2>&1 |
-        only_skips | tee "$file"
+    : >"$file.raw"
+    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" --no-fail-fast "$@" -- --test-threads="$threads" --show-output >>"$file.raw" 2>&1 &
+    cargo=$!
+    end_stalled "$cargo" "$file.raw" &
+    watcher=$!
+    tail --pid="$cargo" --sleep-interval=0.5 -n +1 -f "$file.raw" | only_skips | tee "$file"
+    wait "$cargo" || status=$?
+    kill "$watcher" 2>/dev/null || true
+    return $status
+}
+
+# Ends the test program that cargo runs once it has said nothing for STALL_SECONDS, with all processes it started: a test that waits for ever fails, by name.
+end_stalled() {
+    local cargo=$1 file=$2 said=-1 now since=$SECONDS
+    trap 'kill "$pause" 2>/dev/null; exit 0' TERM
+    while kill -0 "$cargo" 2>/dev/null; do
+        sleep 5 &
+        local pause=$!
+        wait "$pause"
+        now=$(stat -c %s "$file" 2>/dev/null || echo 0)
+        if [ "$now" != "$said" ]; then
+            said=$now since=$SECONDS
+        elif [ $((SECONDS - since)) -ge "${STALL_SECONDS:-480}" ]; then
+            since=$SECONDS
+            stalled "$cargo" "$file" >>"$file" || true
+        fi
+    done
+}
+
+stalled() {
+    local cargo=$1 file=$2 program family=() pid
+    program=$(pgrep -P "$cargo" | head -n 1)
+    [ -n "$program" ] || return 0
+    mapfile -t family < <(descendants "$program")
+    printf '\nSTALLED: nothing was said for %s s; still running:\n' "${STALL_SECONDS:-480}"
+    awk '
+        /has been running for over/ { running[$2] = 1 }
+        /^test .* \.\.\. / { delete running[$2] }
+        /^ *Running / { delete running }
+        END { for (name in running) print "  " name }' "$file"
+    ps -o pid,ppid,stat,etimes,wchan:24,args -p "$(IFS=,; echo "$program${family[*]:+,${family[*]}}")" | cut -c 1-200
+    for pid in /proc/"$program"/task/*; do printf 'thread %s: %s\n' "$(cat "$pid/comm")" "$(cat "$pid/wchan")"; done 2>/dev/null
+    kill -ABRT "$program"
+    for pid in "${family[@]}"; do kill -KILL "$pid"; done 2>/dev/null
+}
+
+# The processes that one started, and theirs.
+descendants() {
+    local child
+    for child in $(pgrep -P "$1"); do
+        echo "$child"
+        descendants "$child"
+    done
 }
 
 # Failed tests, one a line: the target's option (--test it, --lib …), a tab, the name. `incomplete`: something else failed, too, such as a build, a

@@ -5,6 +5,7 @@ mod c_library;
 mod slurm;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +17,8 @@ use tsumuji_testbed::{Spec, Testbed};
 
 /// Only turns a hang into a failure; nothing is measured by it.
 const LONG: Duration = Duration::from_secs(100);
+/// Options of `timeout`, for the same.
+const LIMIT: [&str; 2] = ["--kill-after=5", "100"];
 /// Each has a test here.
 const RUST: [&str; 10] = [
     "all_reduce",
@@ -151,9 +154,20 @@ fn ring() {
     });
 }
 
+/// A program that ends within the limit.
+fn limited(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(LIMIT).arg(program);
+    command
+}
+
 /// What a program prints under another launcher, which must end well; `None`: that launcher is not installed.
 fn under(words: &[&str], env: &[(&str, &str)], program: &Path, argument: &str) -> Option<String> {
-    let mut command = Command::new(words[0]);
+    if !has(words[0]) {
+        return None;
+    }
+    // It may wait for ever where its daemons do not answer.
+    let mut command = limited(words[0]);
     let (name, path) = installed().library_path();
     command
         .args(&words[1..])
@@ -162,10 +176,7 @@ fn under(words: &[&str], env: &[(&str, &str)], program: &Path, argument: &str) -
         .env(name, path)
         .envs(env.iter().copied())
         .stdin(Stdio::null());
-    let output = match command.output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-        output => output.expect("it runs"),
-    };
+    let output = command.output().expect("it runs");
     let said = text(&output.stdout);
     assert!(
         output.status.success(),
@@ -426,7 +437,7 @@ fn guests_come_and_go() {
             }
         };
         let guest = |seconds: &str| {
-            let mut command = Command::new(&program);
+            let mut command = limited(&program);
             command.arg(seconds).env("TSUMUJI_JOIN", &address);
             let output = command.output().expect("started");
             assert!(output.status.success(), "{link}: {}", text(&output.stderr));
@@ -471,8 +482,9 @@ fn guests_of_a_testbed() {
         let file = scratch.path().join("two.toml");
         std::fs::write(&file, nodes.collect::<String>()).expect("written");
         let start = |host: usize, seconds: &str, variables: &[(&str, &str)]| {
-            let mut command = hosts[host].command(&program);
-            command.arg(seconds).env("TSUMUJI_OPEN", "1");
+            let mut command = hosts[host].command("timeout");
+            command.args(LIMIT).arg(&program).arg(seconds);
+            command.env("TSUMUJI_OPEN", "1");
             command.envs(variables.iter().copied());
             command.stdout(Stdio::piped()).spawn().expect("started")
         };
@@ -522,7 +534,7 @@ fn hosts_on_one_machine() {
     let path = scratch.path().join("hosts.toml");
     std::fs::write(&path, file).expect("written");
     for program in programs("hosts") {
-        let said = joined(&program, &path, |_, program| Command::new(program));
+        let said = joined(&program, &path, |_, program| limited(program));
         for (me, other) in [(0, 1), (1, 0)] {
             let address = &addresses[other];
             let wanted = format!("pc{me}: met pc{other} at {address} over udp\n");
@@ -541,8 +553,8 @@ fn hosts_of_a_testbed() {
     let testbed = Testbed::up(&Spec::new(2).named(bed.parse().expect("name"))).expect("testbed");
     for program in programs("hosts") {
         let said = joined(&program, &testbed.hosts_file(), |node, program| {
-            let mut command = testbed.hosts()[node].command(program);
-            command.env("TSUMUJI_OPEN", "1");
+            let mut command = testbed.hosts()[node].command("timeout");
+            command.args(LIMIT).arg(program).env("TSUMUJI_OPEN", "1");
             command
         });
         for (me, other) in [(0, 1), (1, 0)] {

@@ -34,7 +34,11 @@ impl Mortal {
 
     fn start(&self, words: &[&str]) -> Ended {
         let mut command = self.command(words);
-        command.env_remove("TSUMUJI_SOCKETS_EXPLAIN");
+        // Its children may outlive it; none shall keep the test's own output open.
+        command
+            .env_remove("TSUMUJI_SOCKETS_EXPLAIN")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Ended(command.spawn().expect("a process"))
     }
 

@@ -411,7 +411,7 @@ fn slow_hosts_get_fewer_rows() {
     command.args(["--foreground", "--kill-after", "20"]);
     command.args(["--signal=INT", "30", program]).args(words);
     command.args(more);
-    let output = command.args(["--hosts", hosts, "--open"]).output().unwrap();
+    let output = crate::common::run(command.args(["--hosts", hosts, "--open"]));
     let run: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
     drop(brake);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{command, json, tsumuji};
+use crate::common::{command, json, run, tsumuji};
 use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env};
 
 /// Not a test of its own: what `launch` runs below. Each node tells its neighbour its number, over the link it was given.
@@ -26,13 +26,13 @@ fn launched_program() {
 
 fn launch_myself(options: &[&str]) -> (i32, serde_json::Value) {
     let me = std::env::current_exe().unwrap();
-    let output = command(&["launch", "--json"])
-        .args(options)
-        .arg("--")
-        .arg(me)
-        .args(["--exact", "--ignored", "commands::launched_program"])
-        .output()
-        .unwrap();
+    let mut launch = command(&["launch", "--json"]);
+    launch.args(options).arg("--").arg(me).args([
+        "--exact",
+        "--ignored",
+        "commands::launched_program",
+    ]);
+    let output = run(&mut launch);
     let text = String::from_utf8(output.stdout).unwrap();
     let value = serde_json::from_str(&text)
         .unwrap_or_else(|_| panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr)));

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{command, free_ports, skipped, text};
+use crate::common::{command, free_ports, run, skipped, text};
 use crate::groups::{self, GROUPS};
 use crate::runs::library;
 
@@ -97,7 +97,7 @@ fn seen(program: &Path, words: &[&str], library: Option<&Path>) -> BTreeMap<Stri
             .env("TSUMUJI_SOCKETS_LINK", "far")
             .env("SEMANTICS_PAUSE_MS", "5");
     }
-    let output = command.output().unwrap();
+    let output = run(&mut command);
     assert!(output.status.success(), "{words:?}: {}", output.status);
     groups::cases(&text(&output.stdout))
 }

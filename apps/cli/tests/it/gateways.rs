@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tsumuji_testbed::{Impairment, Name, Spec, Testbed};
 
-use crate::common::{finish, signal, skipped, text};
+use crate::common::{finish, run, signal, skipped, text};
 use crate::runs::library;
 
 /// Two hosts, and a gateway in each; gone in the end.
@@ -229,7 +229,7 @@ fn deaths_are_noticed() {
             let ip = bed.testbed.hosts()[1].ip().to_string();
             let mut plain = bed.testbed.hosts()[0].command("python3");
             plain.args(["-c", PROGRAM, "client", &ip, "100000"]);
-            let client = plain.output().unwrap();
+            let client = run(&mut plain);
             assert_eq!(text(&client.stdout), "talked\nsame True\n");
             assert!(!is_carried(&finish(server)));
         }
@@ -255,7 +255,7 @@ fn run_starts_gateways() {
     assert!(is_carried(&client), "{what}");
     assert!(is_carried(&finish(server)));
     // They end when nobody has used them for ten seconds: until then, another one is refused.
-    let second = bed.tsumuji(0, &["gateway"]).output().unwrap();
+    let second = run(&mut bed.tsumuji(0, &["gateway"]));
     assert_eq!(second.status.code(), Some(2));
     let told = text(&second.stderr);
     assert!(told.contains("another gateway of this user"), "{told}");

@@ -90,7 +90,7 @@ fn other_preloaded_libraries_stay() {
     let mut command = command(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     command.env("TSUMUJI_SOCKETS_LIBRARY", &library);
     command.env("LD_PRELOAD", "libc.so.6");
-    let output = command.output().expect("the program");
+    let output = common::run(&mut command);
     let said = text(&output.stdout);
     assert!(
         said.trim().ends_with(":libc.so.6") && said.contains("libtsumuji_sockets"),
@@ -396,11 +396,9 @@ fn hosts_need_rights() {
         // Whoever has all rights can give them up.
         let own = env!("CARGO_BIN_EXE_tsumuji");
         let words = ["--bounding-set", "-sys_admin", "--", own, "bench", "rr"];
-        let output = Command::new("setpriv")
-            .args(words)
-            .args(["--path", "tcp-ns"])
-            .output()
-            .expect("setpriv (package util-linux)");
+        // Of the package util-linux.
+        let mut setpriv = Command::new("setpriv");
+        let output = common::run(setpriv.args(words).args(["--path", "tcp-ns"]));
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         let last = said.lines().last().unwrap();

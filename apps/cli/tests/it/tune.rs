@@ -11,7 +11,7 @@ fn program(home: &Path, arguments: &[&str]) -> Output {
         .args(arguments)
         .env("XDG_CONFIG_HOME", home)
         .env_remove("TSUMUJI_TUNE");
-    command.output().expect("run")
+    crate::common::run(&mut command)
 }
 
 fn tune(arguments: &[&str]) -> Output {

@@ -102,10 +102,12 @@ pub(crate) fn with(command: &mut Command, path: Way) {
 
 /// Runs to the end, within the limit; input is what the program reads.
 pub(crate) fn run(command: &mut Command, input: &[u8]) -> Output {
+    // A group of its own: what it starts ends with it at the limit, or would keep the pipes open.
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let mut stdin = child.stdin.take().expect("piped");
@@ -117,7 +119,9 @@ pub(crate) fn run(command: &mut Command, input: &[u8]) -> Output {
         });
         scope.spawn(move || {
             if ended.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                kill(id, "KILL");
+                let _ = Command::new("kill")
+                    .args(["-KILL", "--", &format!("-{id}")])
+                    .status();
             }
         });
         let output = child.wait_with_output().expect("output");

@@ -486,7 +486,6 @@ CASE(poll_while_a_connection_is_answered)
     int idle = listening(AF_INET, OTHERS + 8), busy = listening(AF_INET, 16), late = 0;
     pid_t server = fork();
     if (server == 0) {
-        alarm(20); // the parent's is not its own
         for (int round = 0; round < ROUNDS; round++) {
             poll_one(busy, POLLIN, -1);
             usleep(round % 12 * 20);

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,8 @@ fn wait_to_begin() -> io::Result<()> {
 
 /// A process of a measurement: server or client, as `text` says.
 pub fn serve(text: &str) -> Result<(), StreamError> {
+    // A server waits for clients without end; it must not outlive the one who measures.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let (plan, role): (Plan, Role) = serde_json::from_str(text)?;
     let plan = Plan {
         bytes: plan.bytes.clamp(1, BYTES_MAX),

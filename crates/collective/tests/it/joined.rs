@@ -1,7 +1,7 @@
 //! Collectives of members that were there when one more joined.
 
 use std::net::SocketAddr;
-use std::sync::Barrier;
+use std::sync::{Condvar, Mutex};
 
 use crate::common::LONG;
 use tsumuji_collective::{CollectiveError, Collectives, Group, Op};
@@ -29,6 +29,29 @@ fn sum_of(
     sum_in(endpoint, collectives, world)
 }
 
+/// A barrier for three that fails where one does not come.
+#[derive(Default)]
+struct Step {
+    came: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Step {
+    fn wait(&self) {
+        let mut came = self.came.lock().expect("nobody panicked");
+        *came += 1;
+        self.changed.notify_all();
+        let goal = came.next_multiple_of(3);
+        let waited = self
+            .changed
+            .wait_timeout_while(came, LONG, |came| *came < goal);
+        assert!(
+            !waited.expect("nobody panicked").1.timed_out(),
+            "one failed"
+        );
+    }
+}
+
 /// Groups made before go on while a guest calls; a new one, by all, includes it; and its death is told, not felt.
 #[test]
 fn guests_take_part_in_new_groups() {
@@ -45,7 +68,7 @@ fn guests_take_part_in_new_groups() {
         ..Options::default()
     };
     // All three pass it after each step.
-    let step = Barrier::new(3);
+    let step = Step::default();
     std::thread::scope(|scope| {
         for (id, base) in (0..).zip(bases) {
             let (step, addrs, options) = (&step, &addrs, options.clone());

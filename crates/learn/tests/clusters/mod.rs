@@ -79,9 +79,10 @@ pub(crate) fn learn(
     let mut nodes = cluster(over, workers + 1, loss).into_iter();
     let mut judge = nodes.next().unwrap();
     let team: Vec<_> = nodes.map(serve).collect();
-    let outcome = run(&mut judge, problem, config, mode, &mut Nobody);
+    // A failure is told before workers are waited for: they may not end.
+    let outcome = run(&mut judge, problem, config, mode, &mut Nobody).unwrap();
     for worker in team {
         worker.join().unwrap().unwrap();
     }
-    outcome.unwrap()
+    outcome
 }

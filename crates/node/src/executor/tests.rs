@@ -46,6 +46,15 @@ fn spin(time: Duration) {
     }
 }
 
+/// Sets a flag when it goes, also by a panic: the thread that looks at it ends, and the panic is told.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Drives a server on a thread until all clients are done; returns what `ask` found in the end.
 fn serve_while<R: Send>(
     mut server: Endpoint<Shm>,
@@ -60,11 +69,10 @@ fn serve_while<R: Send>(
             }
             ask(&mut server)
         });
-        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        is_over.store(true, Ordering::Relaxed);
-        let found = thread.join().unwrap();
-        worked.unwrap();
-        found
+        let ends = Ends(&is_over);
+        work();
+        drop(ends);
+        thread.join().unwrap()
     })
 }
 
@@ -154,6 +162,7 @@ fn services_move_and_come_back() {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let is_over = &is_over;
+        let _ends = Ends(is_over);
         scope.spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 server.recv(Duration::from_millis(1)).unwrap();
@@ -188,7 +197,6 @@ fn services_move_and_come_back() {
                 assert!(begun.elapsed() < PATIENCE, "{nanoseconds} ns: {state:?}");
             }
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 
@@ -295,6 +303,7 @@ fn budgets_bound_what_waits() {
     let most = Arc::new(AtomicU64::new(0));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 server.recv(Duration::from_millis(1)).unwrap();
@@ -313,7 +322,6 @@ fn budgets_bound_what_waits() {
             let answer = client.recv(PATIENCE).unwrap().expect("an answer");
             assert_eq!(answer.body, number.to_le_bytes());
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     let most = most.load(Ordering::Relaxed);
     // What lay in the ring and the queue of the sender when it was told to stop, and the budget.

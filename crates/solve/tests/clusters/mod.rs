@@ -82,11 +82,12 @@ pub(crate) fn solve(
     let team: Vec<_> = nodes.map(serve).collect();
     let (mut count, mut nobody) = (|_: Progress| (), Vec::new);
     let watch = quiet(&mut nobody, &mut count);
-    let solved = run(&mut judge, input, config, Start::default(), watch);
+    // A failure is told before workers are waited for: they may not end.
+    let solved = run(&mut judge, input, config, Start::default(), watch).unwrap();
     for worker in team {
         worker.join().unwrap().unwrap();
     }
-    solved.unwrap()
+    solved
 }
 
 /// Tells nothing, and never stops.

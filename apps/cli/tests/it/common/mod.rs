@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
 #[path = "../../../../../crates/link/tests/common/ports.rs"]
@@ -19,6 +20,9 @@ pub(crate) use ports::free_ports;
 
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long what a killed program had said may take to arrive.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The program under test, not yet started. Where the tests run in the background, they ignore what terminals send; the program must not.
 pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
@@ -46,33 +50,65 @@ fn ends(pid: u32) -> bool {
     }
 }
 
-/// Waits for the end of a started program; kills it and fails the test when it hangs.
+/// Waits for the end of a started program; kills it with all it started, and fails the test, when it hangs.
 pub(crate) fn finish(mut child: Child) -> Output {
-    let mut stdout = child.stdout.take();
-    let mut stderr = child.stderr.take();
-    let out = std::thread::spawn(move || read_all(stdout.as_mut()));
-    let err = std::thread::spawn(move || read_all(stderr.as_mut()));
+    let out = follow(child.stdout.take());
+    let err = follow(child.stderr.take());
     let has_ended = ends(child.id());
-    let mut alive = String::new();
+    let (mut alive, mut family) = (String::new(), Vec::new());
     if !has_ended {
-        describe(child.id(), &mut alive);
+        describe(child.id(), &mut alive, &mut family);
         child.kill().unwrap();
+        for pid in family.into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL); // it may have ended
+        }
     }
     let status = child.wait().unwrap();
+    // Of one that was killed, a process that left its family may still hold the pipes.
+    let patience = if has_ended { PATIENCE } else { LAST_WORDS };
+    let ((stdout, out_ended), (stderr, err_ended)) = (said(&out, patience), said(&err, patience));
+    let told = String::from_utf8_lossy(&stderr);
+    assert!(has_ended, "the program hangs: {alive}; it said: {told}");
     assert!(
-        has_ended,
-        "the program hangs: {alive}; it said: {}",
-        String::from_utf8_lossy(&err.join().unwrap())
+        out_ended && err_ended,
+        "a process that the program started keeps its output open; it said: {told}"
     );
     Output {
         status,
-        stdout: out.join().unwrap(),
-        stderr: err.join().unwrap(),
+        stdout,
+        stderr,
     }
 }
 
-/// What a process that hangs and those that it started are doing: a line for each of their threads.
-fn describe(pid: u32, lines: &mut String) {
+/// Reads an output to its end, on a thread of its own.
+fn follow(source: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (parts, read) = channel();
+    std::thread::spawn(move || {
+        let Some(mut source) = source else { return };
+        let mut part = [0; 4096];
+        while let Ok(length @ 1..) = source.read(&mut part) {
+            if parts.send(part[..length].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    read
+}
+
+/// What [`follow`] reads within `patience`, and whether that was all.
+fn said(parts: &Receiver<Vec<u8>>, patience: Duration) -> (Vec<u8>, bool) {
+    let until = Instant::now() + patience;
+    let mut bytes = Vec::new();
+    loop {
+        match parts.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(part) => bytes.extend(part),
+            Err(end) => return (bytes, end == RecvTimeoutError::Disconnected),
+        }
+    }
+}
+
+/// What a process that hangs and those that it started are doing: a line for each of their threads. `family`: those that it started.
+fn describe(pid: u32, lines: &mut String, family: &mut Vec<i32>) {
     let read = |path: &Path| std::fs::read(path).unwrap_or_default();
     let text = |path: &Path| String::from_utf8_lossy(&read(path)).replace('\0', " ");
     let folder = PathBuf::from(format!("/proc/{pid}"));
@@ -102,17 +138,10 @@ fn describe(pid: u32, lines: &mut String) {
     }
     for child in children.split_whitespace() {
         if let Ok(child) = child.parse() {
-            describe(child, lines);
+            family.push(child);
+            describe(child.unsigned_abs(), lines, family);
         }
     }
-}
-
-fn read_all(source: Option<&mut impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(source) = source {
-        source.read_to_end(&mut bytes).unwrap();
-    }
-    bytes
 }
 
 /// Crawls for far longer than any test waits: only a death or an interruption ends it.
@@ -130,11 +159,19 @@ pub(crate) const ENDLESS: [&str; 9] = [
 
 /// Starts the program with both outputs captured.
 pub(crate) fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
-    command(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+    captured(&mut command(args))
+}
+
+fn captured(command: &mut Command) -> Child {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    piped
         .spawn()
-        .unwrap()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Runs any program to its end, as [`finish`] does.
+pub(crate) fn run(command: &mut Command) -> Output {
+    finish(captured(command))
 }
 
 /// Runs the program to its end.
