@@ -9,7 +9,7 @@ mod npy;
 mod svmlight;
 mod targets;
 
-pub(crate) use features::dot;
+pub(crate) use features::{Row, dot};
 pub use features::{COLUMNS_MAX, Features};
 pub use targets::{CLASSES_MAX, Targets, Want};
 pub use tsumuji_numbers::FileError;
