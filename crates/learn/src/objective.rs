@@ -214,11 +214,7 @@ impl Share {
 
     /// Most curvature of the loss of one row, by its prediction.
     pub fn curvature(&self) -> f64 {
-        match self.kind {
-            Kind::Linear | Kind::Ridge => 1.0,
-            Kind::Logistic => 0.25,
-            Kind::Svm => 2.0,
-        }
+        self.kind.curvature()
     }
 
     /// Σ ‖x‖² + 1 of all rows.
