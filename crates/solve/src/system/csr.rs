@@ -239,7 +239,7 @@ impl Csr {
     }
 
     /// `row` · x.
-    pub(crate) fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
+    pub fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
         let (columns, values) = self.row(row);
         crate::local::kernels::sparse_dot(columns, values, x)
     }
