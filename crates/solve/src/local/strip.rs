@@ -132,7 +132,7 @@ impl Strip {
             x: vec![0.0; if is_alone { 0 } else { block.columns }],
             reads: match is_alone {
                 true => Vec::new(),
-                false => super::ranges_of(&block.read_outside(&rows)),
+                false => super::ranges_of(&block.read_outside(&rows), 0, &rows),
             },
             is_stale: true,
             squares: 0.0,
