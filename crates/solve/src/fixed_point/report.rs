@@ -105,7 +105,7 @@ mod tests {
             prop_assert_eq!(Report::parse(&report.payload()), Some(report));
             let record = Record { part: 0.5, laps, state, index: 7 };
             prop_assert_eq!(Record::of_words(&record.words()), record);
-            prop_assert_eq!(Report::parse(&[&report.payload()[..], &bytes].concat()).is_some(), bytes.is_empty());
+            prop_assert_eq!(Report::parse(&[&report.payload()[..], &bytes[..]].concat()).is_some(), bytes.is_empty());
             let counts = |report: Report| (report.laps, report.in_epoch, report.state);
             let parsed = Report::parse(&bytes);
             let again = parsed.and_then(|report| Report::parse(&report.payload()));
