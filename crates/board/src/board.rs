@@ -368,10 +368,7 @@ impl<S: Store> Board<S> {
     /// The datagram may hold any bytes. The first incarnation of an owner that is heard of counts as its current one.
     pub fn apply(&mut self, datagram: &Datagram<'_>) -> Option<Range<usize>> {
         match self.examine(datagram) {
-            Ok((lap, places)) if datagram.channel_id == self.channel_id => {
-                self.take(datagram, lap, places)
-            }
-            Ok((lap, places)) => self.take_packed(datagram, lap, places),
+            Ok((lap, places)) => self.take(datagram, lap, places),
             Err(counter) => {
                 *counter(&mut self.drops) += 1;
                 None
@@ -436,59 +433,28 @@ impl<S: Store> Board<S> {
         Ok((lap, start..end))
     }
 
+    /// Takes a datagram that was examined. Where it is packed, the range that is returned holds other elements, too.
     fn take(
-        &mut self,
-        datagram: &Datagram<'_>,
-        lap: Lap,
-        range: Range<usize>,
-    ) -> Option<Range<usize>> {
-        let (elements, _) = datagram.payload.as_chunks::<8>();
-        let mut changed: Option<Range<usize>> = None;
-        for (index, element) in range.zip(elements) {
-            let stamp = &mut self.stamps[index];
-            if Lap::new(*stamp).is_none_or(|held| lap.is_newer_than(held)) {
-                *stamp = lap.get();
-                self.store.set(index, f64::from_le_bytes(*element));
-                changed = Some(changed.map_or(index, |changed| changed.start)..index + 1);
-            }
-        }
-        self.heard(datagram.source, lap, changed)
-    }
-
-    /// As `take`, for places in the list of what is read of the source. The range that is returned holds other elements, too.
-    fn take_packed(
         &mut self,
         datagram: &Datagram<'_>,
         lap: Lap,
         places: Range<usize>,
     ) -> Option<Range<usize>> {
         let (elements, _) = datagram.payload.as_chunks::<8>();
-        let Reads::Packed(list) = &self.owners[usize::from(datagram.source.0)].reads else {
-            return None;
-        };
-        let mut changed: Option<Range<usize>> = None;
-        for (element, &index) in elements.iter().zip(&list[places]) {
-            let index = index as usize;
-            let stamp = &mut self.stamps[index];
-            if Lap::new(*stamp).is_none_or(|held| lap.is_newer_than(held)) {
-                *stamp = lap.get();
-                self.store.set(index, f64::from_le_bytes(*element));
-                changed = Some(changed.map_or(index, |changed| changed.start)..index + 1);
+        let values = elements.iter().map(|element| f64::from_le_bytes(*element));
+        let (stamps, store) = (&mut self.stamps, &mut self.store);
+        let is_newer = |held| lap.is_newer_than(held);
+        let changed = match &self.owners[usize::from(datagram.source.0)].reads {
+            Reads::Packed(list) if datagram.channel_id != self.channel_id => {
+                let indices = list[places].iter().map(|&index| index as usize);
+                renew(stamps, store, indices.zip(values), lap, is_newer)
             }
-        }
-        self.heard(datagram.source, lap, changed)
-    }
-
-    fn heard(
-        &mut self,
-        source: NodeId,
-        lap: Lap,
-        changed: Option<Range<usize>>,
-    ) -> Option<Range<usize>> {
+            _ => renew(stamps, store, places.zip(values), lap, is_newer),
+        };
         if changed.is_none() {
             self.drops.not_newer += 1;
         }
-        self.note_lap(source, lap);
+        self.note_lap(datagram.source, lap);
         changed
     }
 
@@ -501,12 +467,9 @@ impl<S: Store> Board<S> {
             range.start <= start && end <= range.end,
             "{start}..{end} is not all of {owner}'s {range:?}"
         );
-        for (index, value) in (start..end).zip(values) {
-            if Lap::new(self.stamps[index]).is_none_or(|held| !held.is_newer_than(lap)) {
-                self.stamps[index] = lap.get();
-                self.store.set(index, *value);
-            }
-        }
+        let values = (start..end).zip(values.iter().copied());
+        let is_not_older = |held: Lap| !held.is_newer_than(lap);
+        renew(&mut self.stamps, &mut self.store, values, lap, is_not_older);
         self.note_lap(owner, lap);
     }
 
@@ -515,13 +478,12 @@ impl<S: Store> Board<S> {
         let Reads::Packed(list) = &self.owners[usize::from(owner.0)].reads else {
             panic!("all of {owner}'s elements are read");
         };
-        for (&index, value) in list[place..place + values.len()].iter().zip(values) {
-            let index = index as usize;
-            if Lap::new(self.stamps[index]).is_none_or(|held| !held.is_newer_than(lap)) {
-                self.stamps[index] = lap.get();
-                self.store.set(index, *value);
-            }
-        }
+        let indices = list[place..place + values.len()].iter();
+        let values = indices
+            .map(|&index| index as usize)
+            .zip(values.iter().copied());
+        let is_not_older = |held: Lap| !held.is_newer_than(lap);
+        renew(&mut self.stamps, &mut self.store, values, lap, is_not_older);
         self.note_lap(owner, lap);
     }
 
@@ -598,6 +560,25 @@ impl<S: Store> Board<S> {
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
+}
+
+/// Writes values of a lap where that `replaces` the lap of the value held; returns the smallest range that holds all changes.
+fn renew(
+    stamps: &mut [u32],
+    store: &mut impl Store,
+    values: impl Iterator<Item = (usize, f64)>,
+    lap: Lap,
+    replaces: impl Fn(Lap) -> bool,
+) -> Option<Range<usize>> {
+    let mut changed: Option<Range<usize>> = None;
+    for (index, value) in values {
+        if Lap::new(stamps[index]).is_none_or(&replaces) {
+            stamps[index] = lap.get();
+            store.set(index, value);
+            changed = Some(changed.map_or(index, |changed| changed.start)..index + 1);
+        }
+    }
+    changed
 }
 
 #[cfg(test)]

@@ -85,8 +85,8 @@ impl<S: Store> Board<S> {
         let store = &self.store;
         let mut done = Published::default();
         let step = self.elements.current();
+        let channel_id = self.channel_id;
         let mut sender = Sender {
-            channel_id: self.channel_id,
             epoch: self.epoch,
             frame: &mut self.frame,
             carrier,
@@ -95,7 +95,7 @@ impl<S: Store> Board<S> {
             for start in range.clone().step_by(step) {
                 let values = start..range.end.min(start + step);
                 let values = values.map(|index| store.get(index));
-                done += sender.whole(&self.whole_readers, start, values, lap)?;
+                done += sender.send(&self.whole_readers, channel_id, start, values, lap)?;
             }
         }
         for reader in &self.packed_readers {
@@ -105,7 +105,8 @@ impl<S: Store> Board<S> {
             let places = place(range.start)..place(range.end);
             for (piece, list) in reader.list[places.clone()].chunks(step).enumerate() {
                 let values = list.iter().map(|&index| store.get(index as usize));
-                done += sender.packed(reader.node, places.start + piece * step, values, lap)?;
+                let place = places.start + piece * step;
+                done += sender.send(&[reader.node], channel_id + 1, place, values, lap)?;
             }
         }
         Ok(done)
@@ -119,8 +120,8 @@ impl<S: Store> Board<S> {
         let store = &self.store;
         let capacity = self.elements.capacity();
         let mut done = Published::default();
+        let channel_id = self.channel_id;
         let mut sender = Sender {
-            channel_id: self.channel_id,
             epoch: self.epoch,
             frame: &mut self.frame,
             carrier,
@@ -135,7 +136,7 @@ impl<S: Store> Board<S> {
             self.repair_at = (start - own.start + count) % own.len();
             if let Some(lap) = Lap::new(stamp) {
                 let values = (start..start + count).map(|index| store.get(index));
-                done += sender.whole(&self.whole_readers, start, values, lap)?;
+                done += sender.send(&self.whole_readers, channel_id, start, values, lap)?;
             }
         }
         for packed in &mut self.packed_readers {
@@ -152,7 +153,7 @@ impl<S: Store> Board<S> {
             if let Some(lap) = Lap::new(stamp) {
                 let list = &packed.list[start..start + count];
                 let values = list.iter().map(|&index| store.get(index as usize));
-                done += sender.packed(packed.node, start, values, lap)?;
+                done += sender.send(&[packed.node], channel_id + 1, start, values, lap)?;
             }
         }
         Ok(done)
@@ -161,33 +162,12 @@ impl<S: Store> Board<S> {
 
 /// Makes frames.
 struct Sender<'a, C> {
-    channel_id: u16,
     epoch: u32,
     frame: &'a mut Vec<u8>,
     carrier: &'a mut C,
 }
 
 impl<C: Carrier> Sender<'_, C> {
-    fn whole(
-        &mut self,
-        readers: &[NodeId],
-        start: usize,
-        values: impl Iterator<Item = f64>,
-        lap: Lap,
-    ) -> Result<Published, C::Error> {
-        self.send(readers, self.channel_id, start, values, lap)
-    }
-
-    fn packed(
-        &mut self,
-        reader: NodeId,
-        place: usize,
-        values: impl Iterator<Item = f64>,
-        lap: Lap,
-    ) -> Result<Published, C::Error> {
-        self.send(&[reader], self.channel_id + 1, place, values, lap)
-    }
-
     fn send(
         &mut self,
         readers: &[NodeId],

@@ -203,28 +203,8 @@ impl<'a> Solver<'a> {
     ) -> Result<Point, NewtonError<E>> {
         self.steps = 0;
         let excited = self.equations.excite(excitation);
-        let (found, way) = if self.equations.junctions().is_empty() {
-            (
-                self.linear(&excited, &mut solve)
-                    .map_err(NewtonError::Linear)?,
-                Way::Linear,
-            )
-        } else if let Some(found) = self
-            .newton(&excited, GMIN, &mut solve)
-            .map_err(NewtonError::Linear)?
-        {
-            (found, Way::Newton)
-        } else if let Some(found) = self
-            .with_conductances(&excited, &mut solve)
-            .map_err(NewtonError::Linear)?
-        {
-            (found, Way::Conductances)
-        } else if let Some(found) = self
-            .with_sources(excitation, &excited, &mut solve)
-            .map_err(NewtonError::Linear)?
-        {
-            (found, Way::Sources)
-        } else {
+        let found = self.find(excitation, &excited, &mut solve);
+        let Some((found, way)) = found.map_err(NewtonError::Linear)? else {
             let diode = &self.netlist.diodes[self.moved_most as usize];
             let diode = self.netlist.sources.get(diode.name).to_owned();
             return Err(NewtonError::NotConverged {
@@ -242,6 +222,26 @@ impl<'a> Solver<'a> {
             steps: self.steps,
             way,
         })
+    }
+
+    /// The unknowns, by the first way that leads to them. `None`: no way does.
+    fn find<E>(
+        &mut self,
+        excitation: &Excitation<'_>,
+        excited: &Excited,
+        solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
+    ) -> Result<Option<(Converged, Way)>, E> {
+        if self.equations.junctions().is_empty() {
+            return Ok(Some((self.linear(excited, solve)?, Way::Linear)));
+        }
+        if let Some(found) = self.newton(excited, GMIN, solve)? {
+            return Ok(Some((found, Way::Newton)));
+        }
+        if let Some(found) = self.with_conductances(excited, solve)? {
+            return Ok(Some((found, Way::Conductances)));
+        }
+        let found = self.with_sources(excitation, excited, solve)?;
+        Ok(found.map(|found| (found, Way::Sources)))
     }
 
     fn linear<E>(
@@ -332,14 +332,7 @@ impl<'a> Solver<'a> {
     fn residual(&self, excited: &Excited, x: &[f64], gmin: f64) -> f64 {
         let matrix = self.equations.matrix();
         let mut sums: Vec<f64> = (0..matrix.rows())
-            .map(|row| {
-                let (columns, values) = matrix.row(row);
-                let terms = columns
-                    .iter()
-                    .zip(values)
-                    .map(|(&column, value)| value * x[column as usize]);
-                terms.sum::<f64>() - excited.rhs[row]
-            })
+            .map(|row| matrix.row_dot(row, x) - excited.rhs[row])
             .collect();
         for junction in self.equations.junctions() {
             let volts = junction.volts(excited, x);

@@ -28,6 +28,15 @@ impl Kind {
         }
     }
 
+    /// Most curvature of the loss of one row, by its prediction.
+    pub(crate) fn curvature(self) -> f64 {
+        match self {
+            Self::Linear | Self::Ridge => 1.0,
+            Self::Logistic => 0.25,
+            Self::Svm => 2.0,
+        }
+    }
+
     /// Its name, as users write it.
     pub fn name(self) -> &'static str {
         match self {

@@ -101,20 +101,17 @@ impl Newton {
         }
         let (_, gradient_norm) = self.progress();
         let bases = || self.bases.iter().flatten();
-        if gradient_norm <= self.tol {
-            // The best of each output; a step that was tried meanwhile is not needed.
-            self.theta = bases()
-                .flat_map(|base| base.theta.iter().copied())
-                .collect();
+        let next = if gradient_norm <= self.tol {
             Advance::Converged
         } else if self.steps >= STEPS_MAX || bases().all(|base| base.is_stuck) {
-            self.theta = bases()
-                .flat_map(|base| base.theta.iter().copied())
-                .collect();
             Advance::Stagnated
         } else {
-            Advance::Evaluate
-        }
+            return Advance::Evaluate;
+        };
+        // The best of each output; a step that was tried meanwhile is not needed.
+        let best = bases().flat_map(|base| base.theta.iter().copied());
+        self.theta = best.collect();
+        next
     }
 
     fn advance_output(&mut self, output: usize, sums: &[f64]) {

@@ -8,7 +8,7 @@ mod squares;
 use std::ops::Range;
 
 use crate::config::Kind;
-use crate::data::{Features, dot};
+use crate::data::{Features, Row, dot};
 use squares::Squares;
 
 /// Sizes of parameters and statistics.
@@ -158,11 +158,12 @@ impl Share {
                 if !hessian || point.curvature == 0.0 {
                     continue;
                 }
-                match (&self.features, &mut squares) {
-                    (Features::Dense { columns, values }, Some(squares)) => {
-                        squares.add(&values[row * columns..(row + 1) * columns], point.curvature);
+                match (self.features.row(row), &mut squares) {
+                    (Row::Sparse(indices, values), _) => {
+                        add_square((indices, values), point.curvature, shape.width, triangle);
                     }
-                    _ => self.add_square(row, point.curvature, triangle),
+                    (Row::Dense(x), Some(squares)) => squares.add(x, point.curvature),
+                    (Row::Dense(_), None) => unreachable!("made where rows are dense"),
                 }
             }
             if let Some(squares) = squares {
@@ -170,32 +171,6 @@ impl Share {
             }
         }
         statistic
-    }
-
-    /// `triangle += factor · x xᵀ` for a sparse row with a 1 at its end.
-    fn add_square(&self, row: usize, factor: f64, triangle: &mut [f64]) {
-        let width = self.features.columns() + 1;
-        let Features::Sparse {
-            starts,
-            indices,
-            values,
-            ..
-        } = &self.features
-        else {
-            return;
-        };
-        let range = starts[row]..starts[row + 1];
-        let (indices, values) = (&indices[range.clone()], &values[range]);
-        for (place, (j, x)) in indices.iter().zip(values).enumerate() {
-            let (j, scaled) = (*j as usize, factor * x);
-            // Where the line of entry (j, j) begins, less j.
-            let line = j * width - j * (j + 1) / 2;
-            for (k, x) in indices[place..].iter().zip(&values[place..]) {
-                triangle[line + *k as usize] += scaled * x;
-            }
-            triangle[line + width - 1] += scaled;
-        }
-        triangle[width * (width + 1) / 2 - 1] += factor;
     }
 
     /// Derivatives of the losses of some rows by one output's predictions, at the parameters `scale · (weights, intercept)`.
@@ -239,11 +214,7 @@ impl Share {
 
     /// Most curvature of the loss of one row, by its prediction.
     pub fn curvature(&self) -> f64 {
-        match self.kind {
-            Kind::Linear | Kind::Ridge => 1.0,
-            Kind::Logistic => 0.25,
-            Kind::Svm => 2.0,
-        }
+        self.kind.curvature()
     }
 
     /// Σ ‖x‖² + 1 of all rows.
@@ -255,6 +226,25 @@ impl Share {
         };
         (0..self.rows()).map(square).sum()
     }
+}
+
+/// `triangle += factor · x xᵀ` for a sparse row with a 1 at its end.
+fn add_square(
+    (indices, values): (&[u32], &[f64]),
+    factor: f64,
+    width: usize,
+    triangle: &mut [f64],
+) {
+    for (place, (j, x)) in indices.iter().zip(values).enumerate() {
+        let (j, scaled) = (*j as usize, factor * x);
+        // Where the line of entry (j, j) begins, less j.
+        let line = j * width - j * (j + 1) / 2;
+        for (k, x) in indices[place..].iter().zip(&values[place..]) {
+            triangle[line + *k as usize] += scaled * x;
+        }
+        triangle[line + width - 1] += scaled;
+    }
+    triangle[width * (width + 1) / 2 - 1] += factor;
 }
 
 /// Value of the objective and norm of its gradient, from a sum of statistics at `theta`.

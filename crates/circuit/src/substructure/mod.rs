@@ -372,14 +372,7 @@ fn column_scales(matrix: &Csr, columns: &[u32]) -> Vec<f64> {
 /// b − A x.
 fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> Vec<f64> {
     (0..matrix.rows())
-        .map(|row| {
-            let (columns, values) = matrix.row(row);
-            let terms = columns
-                .iter()
-                .zip(values)
-                .map(|(&column, value)| value * x[column as usize]);
-            b[row] - terms.sum::<f64>()
-        })
+        .map(|row| b[row] - matrix.row_dot(row, x))
         .collect()
 }
 

@@ -83,35 +83,27 @@ fn input(
     border: &[u32],
 ) -> PartInput {
     let n = interior.len() + border.len();
-    let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
-    for (is_border, &row) in interior
-        .iter()
-        .map(|row| (false, row))
-        .chain(border.iter().map(|row| (true, row)))
-    {
+    let rows = interior.iter().map(|row| (false, *row));
+    let rows = rows.chain(border.iter().map(|row| (true, *row)));
+    let block = Csr::by_rows(n, rows, |(is_border, row), indices, values| {
         let (columns, entries) = matrix.row(row as usize);
-        let pairs = || columns.iter().zip(entries);
-        for (&column, &entry) in
-            pairs().filter(|(column, _)| partition.part_of[**column as usize] == part)
-        {
+        let pairs = |of: u32| {
+            let pairs = columns.iter().zip(entries);
+            pairs.filter(move |(column, _)| partition.part_of[**column as usize] == of)
+        };
+        for (&column, &entry) in pairs(part) {
             indices.push(place[column as usize]);
             values.push(entry);
         }
-        if !is_border {
-            for (&column, &entry) in
-                pairs().filter(|(column, _)| partition.part_of[**column as usize] == INTERFACE)
-            {
-                let at = border
-                    .binary_search(&column)
-                    .expect("the border has what the interior couples to");
-                indices.push((interior.len() + at) as u32);
-                values.push(entry);
-            }
+        // What couples border to border is no part's.
+        for (&column, &entry) in pairs(INTERFACE).filter(|_| !is_border) {
+            let at = border
+                .binary_search(&column)
+                .expect("the border has what the interior couples to");
+            indices.push((interior.len() + at) as u32);
+            values.push(entry);
         }
-        offsets.push(indices.len());
-    }
-    let block = Csr::new(n, offsets, indices, values)
-        .expect("numbers within a part rise with those of the system");
+    });
     let border = border
         .iter()
         .map(|&unknown| place[unknown as usize])

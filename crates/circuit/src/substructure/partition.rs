@@ -42,19 +42,20 @@ pub(super) fn partition(matrix: &Csr, wanted: usize) -> Result<Partition, String
     } else {
         unsymmetric(matrix)
     };
-    if parts == 1 {
-        let mut part_of = vec![0; n];
-        apart
-            .iter()
-            .for_each(|&unknown| part_of[unknown] = INTERFACE);
-        return Ok(Partition { part_of, parts });
+    let graph = match parts {
+        1 => None,
+        _ => Some(Graph::new(matrix)?),
+    };
+    let mut part_of = match &graph {
+        None => vec![0; n],
+        Some(graph) => graph.cut(parts)?,
+    };
+    for unknown in apart {
+        part_of[unknown] = INTERFACE;
     }
-    let graph = Graph::new(matrix)?;
-    let mut part_of = graph.cut(parts)?;
-    apart
-        .iter()
-        .for_each(|&unknown| part_of[unknown] = INTERFACE);
-    graph.separate(&mut part_of);
+    if let Some(graph) = graph {
+        graph.separate(&mut part_of);
+    }
     Ok(Partition { part_of, parts })
 }
 
@@ -162,29 +163,22 @@ impl Graph {
 
     /// Puts one end of every cut edge into the interface: those with most cut edges first, and among equals those of the first part.
     fn separate(&self, part_of: &mut [u32]) {
-        let mut ends: Vec<(usize, u32, usize)> = (0..part_of.len())
-            .filter_map(|unknown| {
-                let part = part_of[unknown];
-                let others = self
-                    .neighbours(unknown)
-                    .iter()
-                    .map(|&other| part_of[other as usize]);
-                let cut = others
-                    .filter(|&other| other != part && other != INTERFACE)
-                    .count();
-                (cut > 0 && part != INTERFACE).then_some((cut, part, unknown))
-            })
+        // Neighbours of an unknown in other parts.
+        let cut = |part_of: &[u32], unknown: usize| {
+            let others = self.neighbours(unknown).iter();
+            let others = others.map(|&other| part_of[other as usize]);
+            let is_cut = |other: &u32| *other != part_of[unknown] && *other != INTERFACE;
+            others.filter(is_cut).count()
+        };
+        let now: &[u32] = part_of;
+        let mut ends: Vec<(usize, u32, usize)> = (0..now.len())
+            .filter(|&unknown| now[unknown] != INTERFACE)
+            .map(|unknown| (cut(now, unknown), now[unknown], unknown))
+            .filter(|&(cut, ..)| cut > 0)
             .collect();
         ends.sort_unstable_by_key(|&(cut, part, unknown)| (std::cmp::Reverse(cut), part, unknown));
-        for (_, part, unknown) in ends {
-            let others = self
-                .neighbours(unknown)
-                .iter()
-                .map(|&other| part_of[other as usize]);
-            if others
-                .into_iter()
-                .any(|other| other != part && other != INTERFACE)
-            {
+        for (.., unknown) in ends {
+            if cut(part_of, unknown) > 0 {
                 part_of[unknown] = INTERFACE;
             }
         }

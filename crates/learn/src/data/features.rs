@@ -28,6 +28,13 @@ pub enum Features {
     },
 }
 
+/// A row: all values, or columns and values of those that are stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Row<'a> {
+    Dense(&'a [f64]),
+    Sparse(&'a [u32], &'a [f64]),
+}
+
 impl Features {
     /// Without rows, in the same form as `self`.
     pub fn empty_like(&self) -> Self {
@@ -77,13 +84,12 @@ impl Features {
         }
     }
 
-    /// Σ x_j w_j of a row.
+    /// A row as it is stored.
     #[inline]
-    pub fn dot(&self, row: usize, weights: &[f64]) -> f64 {
+    pub(crate) fn row(&self, row: usize) -> Row<'_> {
         match self {
             Self::Dense { columns, values } => {
-                let x = &values[row * columns..(row + 1) * columns];
-                dot(x, weights)
+                Row::Dense(&values[row * columns..(row + 1) * columns])
             }
             Self::Sparse {
                 starts,
@@ -92,7 +98,18 @@ impl Features {
                 ..
             } => {
                 let range = starts[row]..starts[row + 1];
-                let pairs = indices[range.clone()].iter().zip(&values[range]);
+                Row::Sparse(&indices[range.clone()], &values[range])
+            }
+        }
+    }
+
+    /// Σ x_j w_j of a row.
+    #[inline]
+    pub fn dot(&self, row: usize, weights: &[f64]) -> f64 {
+        match self.row(row) {
+            Row::Dense(x) => dot(x, weights),
+            Row::Sparse(indices, values) => {
+                let pairs = indices.iter().zip(values);
                 pairs.map(|(j, x)| x * weights[*j as usize]).sum()
             }
         }
@@ -101,33 +118,23 @@ impl Features {
     /// `out += factor · x` for a row x.
     #[inline]
     pub fn add_scaled(&self, row: usize, factor: f64, out: &mut [f64]) {
-        match self {
-            Self::Dense { columns, values } => {
-                let x = &values[row * columns..(row + 1) * columns];
-                out.iter_mut()
-                    .zip(x)
-                    .for_each(|(out, x)| *out += factor * x);
+        match self.row(row) {
+            Row::Dense(x) => {
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out += factor * x;
+                }
             }
-            Self::Sparse { .. } => self.for_each(row, |j, x| out[j] += factor * x),
+            Row::Sparse(..) => self.for_each(row, |j, x| out[j] += factor * x),
         }
     }
 
     /// Calls `visit` with the column and value of each stored value of a row.
     #[inline]
     pub fn for_each(&self, row: usize, mut visit: impl FnMut(usize, f64)) {
-        match self {
-            Self::Dense { columns, values } => {
-                let x = &values[row * columns..(row + 1) * columns];
-                x.iter().enumerate().for_each(|(j, x)| visit(j, *x));
-            }
-            Self::Sparse {
-                starts,
-                indices,
-                values,
-                ..
-            } => {
-                let range = starts[row]..starts[row + 1];
-                let pairs = indices[range.clone()].iter().zip(&values[range]);
+        match self.row(row) {
+            Row::Dense(x) => x.iter().enumerate().for_each(|(j, x)| visit(j, *x)),
+            Row::Sparse(indices, values) => {
+                let pairs = indices.iter().zip(values);
                 pairs.for_each(|(j, x)| visit(*j as usize, *x));
             }
         }
@@ -175,16 +182,8 @@ impl Features {
 
     /// Appends a row of `other`, which has the same form.
     pub fn push_row(&mut self, other: &Self, row: usize) {
-        match (self, other) {
-            (
-                Self::Dense { values, .. },
-                Self::Dense {
-                    columns,
-                    values: from,
-                },
-            ) => {
-                values.extend_from_slice(&from[row * columns..(row + 1) * columns]);
-            }
+        match (self, other.row(row)) {
+            (Self::Dense { values, .. }, Row::Dense(x)) => values.extend_from_slice(x),
             (
                 Self::Sparse {
                     starts,
@@ -192,16 +191,10 @@ impl Features {
                     values,
                     ..
                 },
-                Self::Sparse {
-                    starts: from_starts,
-                    indices: from_indices,
-                    values: from,
-                    ..
-                },
+                Row::Sparse(columns, x),
             ) => {
-                let range = from_starts[row]..from_starts[row + 1];
-                indices.extend_from_slice(&from_indices[range.clone()]);
-                values.extend_from_slice(&from[range]);
+                indices.extend_from_slice(columns);
+                values.extend_from_slice(x);
                 starts.push(values.len());
             }
             _ => unreachable!("rows of one matrix have one form"),

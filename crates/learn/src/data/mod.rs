@@ -9,8 +9,8 @@ mod npy;
 mod svmlight;
 mod targets;
 
-pub(crate) use features::dot;
 pub use features::{COLUMNS_MAX, Features};
+pub(crate) use features::{Row, dot};
 pub use targets::{CLASSES_MAX, Targets, Want};
 pub use tsumuji_numbers::FileError;
 

@@ -7,7 +7,7 @@ use crate::newton::{Advance, Newton};
 use crate::objective::{Share, assess};
 use crate::sgd::Sgd;
 
-use super::message::{End, Setup};
+use super::message::Setup;
 use super::worker::{Reduced, Reducing};
 
 /// Why an all-reduce failed.
@@ -51,16 +51,13 @@ fn by_newton(
     mut newton: Newton,
     sum: &mut impl FnMut(&mut [f64]) -> Result<(), ReduceError>,
 ) -> Result<Reduced, ReduceError> {
-    let end = loop {
+    loop {
         let mut sums = share.statistic(newton.theta(), true);
         sum(&mut sums)?;
-        match newton.advance(&sums) {
-            Advance::Evaluate => {}
-            Advance::Converged => break End::Converged,
-            Advance::Stagnated => break End::Stagnated,
+        if newton.advance(&sums) != Advance::Evaluate {
+            return Ok(Reduced::Newton(newton));
         }
-    };
-    Ok(Reduced::Newton { newton, end })
+    }
 }
 
 fn by_sgd(

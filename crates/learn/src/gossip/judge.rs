@@ -18,7 +18,7 @@ use crate::objective::assess;
 use crate::report::{Reason, disagreement};
 
 use super::exchange::is_plausible;
-use super::message::{Answer, Begin, End, Order, finite};
+use super::message::{Answer, Begin, Order, finite};
 use super::table::Plausible;
 
 pub(super) use joining::Joining;
@@ -95,7 +95,7 @@ struct Member {
     former: Option<String>,
     is_ready: bool,
     port: u16,
-    end: Option<End>,
+    has_ended: bool,
     epochs: u64,
     is_last: bool,
     /// Nothing of others comes to it, and it has not ended.
@@ -296,7 +296,7 @@ impl Judge {
             .min();
         let epochs = epochs.unwrap_or(0);
         for member in &mut self.members {
-            (member.end, member.epochs, member.is_last) = (None, epochs, false);
+            (member.has_ended, member.epochs, member.is_last) = (false, epochs, false);
             member.waits = false;
         }
         let alive = |member: &Member| member.takes_part && member.cause.is_none();
@@ -332,14 +332,14 @@ impl Judge {
                 loss,
                 gradient_norm,
                 theta,
-                end,
+                is_last,
             } => {
                 if epoch != self.epoch || theta.len() != parameters || !finite(&theta) {
                     return;
                 }
-                (member.end, member.waits) = (end, false);
+                (member.has_ended, member.waits) = (is_last, false);
                 let steps = self.steps_before + steps;
-                if steps > self.steps || end.is_some() {
+                if steps > self.steps || is_last {
                     self.theta = theta;
                 }
                 // The first step of an epoch may be made by one that hears all, where others do not.
@@ -419,11 +419,11 @@ impl Judge {
     fn unblock(&mut self) {
         if self
             .alive()
-            .any(|(_, member)| member.end.is_none() && !member.waits)
+            .any(|(_, member)| !member.has_ended && !member.waits)
         {
             return;
         }
-        if self.alive().any(|(_, member)| member.end.is_some()) {
+        if self.alive().any(|(_, member)| member.has_ended) {
             return self.collect();
         }
         self.vain += 1;
@@ -485,7 +485,7 @@ impl Judge {
     /// Whether parameters are to be collected.
     fn is_time(&self) -> bool {
         match self.config.method {
-            Method::Newton => self.alive().all(|(_, member)| member.end.is_some()),
+            Method::Newton => self.alive().all(|(_, member)| member.has_ended),
             Method::Sgd => {
                 // An all-reduce hears of nothing before its end.
                 let is_due = |member: &Member| {
@@ -547,7 +547,7 @@ impl Judge {
         self.theta = match self.config.method {
             Method::Newton => {
                 // One that has not seen the end would go on to another point.
-                let ended = self.alive().filter(|(_, member)| member.end.is_some());
+                let ended = self.alive().filter(|(_, member)| member.has_ended);
                 let ended = ended.filter_map(|(_, member)| usable(member)).next();
                 ended.unwrap_or_else(|| found[0].clone())
             }
@@ -597,23 +597,17 @@ impl Judge {
             self.news.push((self.iterations(), loss, norm));
         }
         let rows = sums[0] as usize;
-        let has_stagnated = self
-            .alive()
-            .any(|(_, member)| member.end == Some(End::Stagnated));
         if norm <= self.config.tol {
             self.finish(Reason::Converged, (loss, norm), rows);
         } else if !norm.is_finite() {
             self.finish(Reason::Diverged, (loss, norm), rows);
-        } else if is_end && (self.config.method == Method::Sgd || has_stagnated) {
-            let reason = if has_stagnated {
-                Reason::Stagnated
-            } else {
-                Reason::Epochs
+        } else if is_end {
+            // Newton's method has stagnated, or rounding put the certified norm just above the tolerance that the workers saw it below.
+            let reason = match self.config.method {
+                Method::Sgd => Reason::Epochs,
+                Method::Newton => Reason::Stagnated,
             };
             self.finish(reason, (loss, norm), rows);
-        } else if is_end {
-            // Rounding put the certified norm just above the tolerance that the workers saw it below.
-            self.finish(Reason::Stagnated, (loss, norm), rows);
         } else {
             self.stage = Stage::Iterating;
             self.go_on();

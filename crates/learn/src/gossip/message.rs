@@ -8,6 +8,8 @@ use crate::config::{LearnConfig, Mode};
 use crate::data::Features;
 use crate::objective::Shape;
 
+use super::table::Plausible;
+
 /// Orders and answers.
 pub(super) const CONTROL: Channel = Channel::new(DeliveryClass::Ordered, Priority::URGENT, 1);
 /// Rows.
@@ -43,6 +45,17 @@ impl Setup {
         Shape {
             width: self.width,
             outputs: self.outputs,
+        }
+    }
+
+    /// What statistics of these data can be.
+    pub(super) fn plausible(&self) -> Plausible {
+        Plausible {
+            shape: self.shape(),
+            kind: self.config.kind,
+            rows: self.rows.clone(),
+            x_max: self.x_max,
+            y_max: self.y_max,
         }
     }
 
@@ -103,13 +116,6 @@ pub(super) struct Begin {
     pub(super) ports: Vec<u16>,
 }
 
-/// How a worker's Newton's method ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum End {
-    Converged,
-    Stagnated,
-}
-
 /// From a worker to the judge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
@@ -119,14 +125,14 @@ pub(super) enum Answer {
     Listens {
         port: u16,
     },
-    /// A Newton step is done; the parameters are the last accepted ones if `end` says so, else those to try next.
+    /// A Newton step is done; the parameters are those to try next, or the last accepted ones where it is the last step.
     Step {
         epoch: u32,
         steps: u64,
         loss: f64,
         gradient_norm: f64,
         theta: Vec<f64>,
-        end: Option<End>,
+        is_last: bool,
     },
     /// Epochs of SGD are done.
     Epochs {

@@ -13,7 +13,6 @@ use crate::sgd::rate_of;
 use super::judge::{Fault, Judge, SILENT, Stage};
 use super::message::{BULK, CONTROL, Order, Setup, encode};
 use super::serve::node;
-use super::table::Plausible;
 use super::worker::period;
 
 /// Bytes of rows in one message: large enough to be cheap, small against any budget.
@@ -144,15 +143,8 @@ pub fn run<L: Link>(
 
 /// The judge of a run that begins so.
 pub(super) fn judge(problem: &Problem, setup: &Setup) -> Judge {
-    let plausible = Plausible {
-        shape: setup.shape(),
-        kind: setup.config.kind,
-        rows: setup.rows.clone(),
-        x_max: setup.x_max,
-        y_max: setup.y_max,
-    };
     let shares = problem.ranges(setup.rows.len());
-    Judge::new(setup.config, setup.mode, plausible, shares)
+    Judge::new(setup.config, setup.mode, setup.plausible(), shares)
 }
 
 /// Gives each worker its setup and its rows to `give`, a chunk for each in turn. `shares`: the workers and their rows.

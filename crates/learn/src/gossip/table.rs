@@ -57,12 +57,7 @@ impl Plausible {
     }
 
     fn triangle(&self, rows: f64, triangle: &[f64]) -> bool {
-        let curvature = match self.kind {
-            Kind::Linear | Kind::Ridge => 1.0,
-            Kind::Logistic => 0.25,
-            Kind::Svm => 2.0,
-        };
-        let most = rows * curvature * self.x_max * self.x_max * (1.0 + ROUNDING);
+        let most = rows * self.kind.curvature() * self.x_max * self.x_max * (1.0 + ROUNDING);
         let width = self.shape.width;
         let diagonal = |i: usize| triangle[i * width - i * i.saturating_sub(1) / 2];
         if triangle.is_empty() {

@@ -21,7 +21,6 @@ use crate::sgd::Sgd;
 
 use super::exchange::Exchange;
 use super::message::{Answer, Begin, Mass, Order, PeerMessage, Setup, encode};
-use super::table::Plausible;
 use newton::Averages;
 
 pub(super) use reduce::{Reduced, Reducing};
@@ -350,15 +349,8 @@ impl Worker {
             .filter(|worker| *worker != self.me)
             .collect();
         self.accused = vec![false; setup.rows.len()];
-        let plausible = Plausible {
-            shape: setup.shape(),
-            kind: setup.config.kind,
-            rows: setup.rows.clone(),
-            x_max: setup.x_max,
-            y_max: setup.y_max,
-        };
         let average = setup.config.average;
-        self.averages = Some(Averages::new(average, self.me, plausible));
+        self.averages = Some(Averages::new(average, self.me, setup.plausible()));
         self.share = Some(Share {
             kind: setup.config.kind,
             outputs: setup.outputs,

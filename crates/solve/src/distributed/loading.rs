@@ -18,13 +18,6 @@ pub(super) struct Loading {
     values: usize,
 }
 
-fn unannounced(what: &'static str) -> WorkerFault {
-    WorkerFault::Protocol {
-        from: "the judge",
-        what,
-    }
-}
-
 impl Loading {
     /// Begins to load what `setup` announces.
     pub(super) fn begin(setup: &Setup) -> Self {
@@ -57,12 +50,12 @@ impl Loading {
     /// Takes the next bytes of rows.
     pub(super) fn rows(&mut self, setup: &Setup, bytes: &[u8]) -> Result<(), WorkerFault> {
         let builder = self.builder.as_mut();
-        let builder = builder.ok_or(unannounced("rows that no setup announced"))?;
+        let builder = builder.ok_or(WorkerFault::of_judge("rows that no setup announced"))?;
         builder.push(bytes)?;
         if let Some(builder) = self.builder.take_if(|builder| builder.is_complete()) {
             let block = builder.finish()?;
             if block.rows != setup.fresh[self.blocks.len()] || block.columns != setup.n() {
-                return Err(unannounced("rows that are not this worker's"));
+                return Err(WorkerFault::of_judge("rows that are not this worker's"));
             }
             self.blocks.push(block);
             self.await_rows(setup);
@@ -80,7 +73,7 @@ impl Loading {
         let end = start.saturating_add(values.len());
         let fits = self.builder.is_none() && values.len() <= self.values && !values.is_empty();
         let place = x.get_mut(start..end).filter(|_| fits);
-        let place = place.ok_or(unannounced("values that no setup announced"))?;
+        let place = place.ok_or(WorkerFault::of_judge("values that no setup announced"))?;
         place.copy_from_slice(values);
         self.values -= values.len();
         Ok(())

@@ -453,39 +453,23 @@ const LIST_PART: usize = 64 << 10;
 impl Note {
     /// What is read, as messages.
     pub(super) fn of_reads(division: u32, reads: &Reads) -> Vec<Vec<u8>> {
-        let Reads::Packed(list) = reads else {
-            let note = Note::Reads {
-                division,
-                packed: false,
-                last: true,
-                elements: Vec::new(),
-            };
-            return vec![note.encode()];
+        let (packed, list) = match reads {
+            Reads::Whole => (false, &[][..]),
+            Reads::Packed(list) => (true, &list[..]),
         };
-        let parts = list.chunks(LIST_PART);
-        let count = parts.len();
-        let mut notes: Vec<Vec<u8>> = parts
-            .enumerate()
-            .map(|(part, elements)| {
-                let note = Note::Reads {
-                    division,
-                    packed: true,
-                    last: part + 1 == count,
-                    elements: elements.to_vec(),
-                };
-                note.encode()
-            })
-            .collect();
-        if notes.is_empty() {
+        // A list of nothing has a part, too.
+        let count = list.len().div_ceil(LIST_PART).max(1);
+        let part = |part: usize| {
+            let elements = list.iter().skip(part * LIST_PART).take(LIST_PART);
             let note = Note::Reads {
                 division,
-                packed: true,
-                last: true,
-                elements: Vec::new(),
+                packed,
+                last: part + 1 == count,
+                elements: elements.copied().collect(),
             };
-            notes.push(note.encode());
-        }
-        notes
+            note.encode()
+        };
+        (0..count).map(part).collect()
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

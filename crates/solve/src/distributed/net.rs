@@ -465,7 +465,7 @@ pub(super) fn run(
                 Step::Again(_) => {}
                 Step::Rest => turn[me] += 20_000,
                 Step::Wait | Step::Leave => turn[me] += 2_000,
-                Step::Lap => worker.lap_is_complete().expect("good blocks"),
+                Step::Lap => worker.exchange_blocks().expect("good blocks"),
                 Step::Build(rows, relaxation) => {
                     let block = rows.make().expect("all rows");
                     let built = worker.built(Sweeper::new(block, relaxation).unwrap());

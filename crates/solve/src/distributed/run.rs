@@ -124,34 +124,23 @@ pub struct Solved {
 }
 
 impl Solved {
+    fn total(&self, counter: fn(&WorkerStats) -> u64) -> u64 {
+        counter(&self.judge) + self.workers.iter().map(counter).sum::<u64>()
+    }
+
     /// Frames given to links by judge and workers, of any kind.
     pub fn frames_sent(&self) -> u64 {
-        self.judge.frames_sent
-            + self
-                .workers
-                .iter()
-                .map(|worker| worker.frames_sent)
-                .sum::<u64>()
+        self.total(|stats| stats.frames_sent)
     }
 
     /// Frames known to be lost.
     pub fn frames_lost(&self) -> u64 {
-        self.judge.frames_lost
-            + self
-                .workers
-                .iter()
-                .map(|worker| worker.frames_lost)
-                .sum::<u64>()
+        self.total(|stats| stats.frames_lost)
     }
 
     /// Bytes given to links by judge and workers.
     pub fn bytes_sent(&self) -> u64 {
-        self.judge.bytes_sent
-            + self
-                .workers
-                .iter()
-                .map(|worker| worker.bytes_sent)
-                .sum::<u64>()
+        self.total(|stats| stats.bytes_sent)
     }
 }
 

@@ -196,17 +196,15 @@ fn serve<L: Link>(
                 }
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
-            Step::Lap => driver.worker.lap_is_complete()?,
+            Step::Lap => driver.worker.exchange_blocks()?,
             Step::Iterate => {
                 driver.iterate(endpoint)?;
                 let link = endpoint.counters().link;
                 driver.meter.note(false, || link);
             }
             Step::Build(rows, relaxation) => {
-                let block = rows.make().ok_or(WorkerFault::Protocol {
-                    from: "the judge",
-                    what: "rows that are not all of a block",
-                })?;
+                let missing = WorkerFault::of_judge("rows that are not all of a block");
+                let block = rows.make().ok_or(missing)?;
                 let built = Sweeper::new(block, relaxation);
                 driver.worker.built(built.map_err(WorkerFault::from)?)?;
             }
@@ -260,10 +258,8 @@ struct Driver {
 impl Driver {
     /// Lets a Krylov method iterate; then takes the messages that have arrived meanwhile.
     fn iterate<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
-        let parts = self.worker.parts().ok_or(WorkerFault::Protocol {
-            from: "the judge",
-            what: "an epoch without rows for this worker",
-        })?;
+        let missing = WorkerFault::of_judge("an epoch without rows for this worker");
+        let parts = self.worker.parts().ok_or(missing)?;
         let collectives = match &mut self.collectives {
             Some(collectives) => collectives,
             none => none.insert(Collectives::new(endpoint)?),

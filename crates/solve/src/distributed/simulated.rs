@@ -263,7 +263,7 @@ impl Worker {
                 let done = progress(&self.worker) - before;
                 if matches!(step, Step::Lap) {
                     self.worker
-                        .lap_is_complete()
+                        .exchange_blocks()
                         .map_err(|fault| fault.to_string())?;
                 }
                 Ok(Work::Read(done * self.entries))

@@ -33,6 +33,18 @@ pub enum WorkerFault {
     },
 }
 
+impl WorkerFault {
+    pub(super) fn of_judge(what: &'static str) -> Self {
+        let from = "the judge";
+        Self::Protocol { from, what }
+    }
+
+    pub(super) fn of_worker(what: &'static str) -> Self {
+        let from = "another worker";
+        Self::Protocol { from, what }
+    }
+}
+
 /// Receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
@@ -62,7 +74,7 @@ pub(super) struct Out {
 pub(super) enum Step {
     /// Poll, then step again. The flag: a lap is complete, so this is a good time to yield the core.
     Again(bool),
-    /// A lap of a synchronous run is complete: call `lap_is_complete`.
+    /// A lap of a synchronous run is complete: call `exchange_blocks`.
     Lap,
     /// Call `iterate`, which takes until the epoch ends.
     Iterate,

@@ -148,7 +148,7 @@ impl Worker {
     pub(super) fn take_back(&mut self, field: Field, lap: bool) -> Result<(), WorkerFault> {
         self.field = Some(field);
         if lap {
-            return self.lap_is_complete();
+            return self.exchange_blocks();
         }
         Ok(())
     }
@@ -213,12 +213,7 @@ impl Worker {
 
     /// Takes a message from the judge.
     pub(super) fn order(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
-        let bad = |what| {
-            Err(WorkerFault::Protocol {
-                from: "the judge",
-                what,
-            })
-        };
+        let bad = |what| Err(WorkerFault::of_judge(what));
         if let Some((&Order::ROWS, rows)) = bytes.split_first() {
             return self.rows(rows); // without the copy that `parse` makes
         }
@@ -271,7 +266,9 @@ impl Worker {
                 self.stops.0 = true;
                 Ok(())
             }
-            (Order::Pause { epoch }, Phase::Running) if epoch == self.epoch => self.freeze(),
+            (Order::Pause { epoch }, Phase::Running) if epoch == self.epoch => {
+                self.exchange_blocks()
+            }
             (Order::Verify { epoch, magnitude }, Phase::Frozen) if epoch == self.epoch => {
                 self.phase = Phase::Verifying(magnitude);
                 Ok(())
@@ -329,10 +326,7 @@ impl Worker {
 
     /// Takes a message from another worker.
     pub(super) fn note(&mut self, from: usize, bytes: &[u8]) -> Result<(), WorkerFault> {
-        let fault = |what| WorkerFault::Protocol {
-            from: "another worker",
-            what,
-        };
+        let fault = WorkerFault::of_worker;
         match Note::parse(bytes).ok_or(fault("a message that does not parse"))? {
             Note::Piece(piece) => self.piece(from, piece),
             Note::Reads {
@@ -362,10 +356,8 @@ impl Worker {
         for (worker, reads) in self.readers.lists() {
             let is_other = worker != self.me && !setup.rows_of(worker).is_empty();
             if !is_other || !field.set_reader(worker, reads.clone()) {
-                return Err(WorkerFault::Protocol {
-                    from: "another worker",
-                    what: "a list of elements that are not this worker's",
-                });
+                let what = "a list of elements that are not this worker's";
+                return Err(WorkerFault::of_worker(what));
             }
         }
         if setup.exchanges {
@@ -385,10 +377,7 @@ impl Worker {
     }
 
     fn piece(&mut self, from: usize, piece: Piece) -> Result<(), WorkerFault> {
-        let misfit = |_: Misfit| WorkerFault::Protocol {
-            from: "another worker",
-            what: "a block that is not its own",
-        };
+        let misfit = |_: Misfit| WorkerFault::of_worker("a block that is not its own");
         let Some(setup) = &self.setup else {
             return self
                 .blocks
@@ -468,13 +457,6 @@ impl Worker {
         let (start, division) = (field.sweeper().block().rows.start, setup.division);
         let parts: Vec<Answer> = Answer::snapshot(division, start, field.own_x()).collect();
         parts.iter().for_each(|part| self.tell(Way::Bulk, part));
-    }
-
-    /// Sends the block of a synchronous run's lap, and waits for the others'.
-    pub(super) fn lap_is_complete(&mut self) -> Result<(), WorkerFault> {
-        self.phase = Phase::Exchanging;
-        self.send_block();
-        self.look_for_blocks()
     }
 
     /// Takes the result of [`Step::Build`].
@@ -586,10 +568,7 @@ impl Worker {
 
     /// Begins a division of the rows, in whatever phase.
     fn set_up(&mut self, setup: Box<Setup>) -> Result<(), WorkerFault> {
-        let bad = |what| WorkerFault::Protocol {
-            from: "the judge",
-            what,
-        };
+        let bad = WorkerFault::of_judge;
         let rows = setup.rows_of(self.me);
         if setup.anew {
             (self.field, self.kept, self.carried) = (None, None, Carried::default());
@@ -631,10 +610,7 @@ impl Worker {
 
     fn rows(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
         let (Phase::Loading, Some(setup)) = (&self.phase, &self.setup) else {
-            return Err(WorkerFault::Protocol {
-                from: "the judge",
-                what: "rows that no setup announced",
-            });
+            return Err(WorkerFault::of_judge("rows that no setup announced"));
         };
         self.loading.rows(setup, bytes)?;
         if self.loading.is_whole() {

@@ -1,7 +1,10 @@
 //! What members tell node 0 while they iterate, which may be lost, and what all tell all in a pause.
 
+use crate::distributed::codec;
+use serde::{Deserialize, Serialize};
+
 /// A member's word to node 0.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     /// Laps since the beginning of the run, and of the epoch.
     pub(super) laps: u64,
@@ -12,7 +15,7 @@ pub(super) struct Report {
 }
 
 /// What a member is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct State {
     /// Its last lap changed nothing, and nothing has arrived since.
     pub(super) is_still: bool,
@@ -44,32 +47,13 @@ impl State {
 }
 
 impl Report {
-    pub(super) fn payload(&self) -> [u8; 32] {
-        let words = [
-            self.laps,
-            self.in_epoch,
-            self.estimate.to_bits(),
-            self.state.bits(),
-        ];
-        let mut payload = [0; 32];
-        for (bytes, word) in payload.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.to_le_bytes();
-        }
-        payload
+    pub(super) fn payload(&self) -> Vec<u8> {
+        codec::to_bytes(self, &[])
     }
 
     /// `None`: these bytes are no report.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
-        let (words, rest) = payload.as_chunks::<8>();
-        let &[laps, in_epoch, estimate, state] = words else {
-            return None;
-        };
-        rest.is_empty().then(|| Self {
-            laps: u64::from_le_bytes(laps),
-            in_epoch: u64::from_le_bytes(in_epoch),
-            estimate: f64::from_le_bytes(estimate),
-            state: State::of_bits(u64::from_le_bytes(state)),
-        })
+        codec::from_bytes(payload)
     }
 }
 
@@ -121,7 +105,11 @@ mod tests {
             prop_assert_eq!(Report::parse(&report.payload()), Some(report));
             let record = Record { part: 0.5, laps, state, index: 7 };
             prop_assert_eq!(Record::of_words(&record.words()), record);
-            prop_assert_eq!(Report::parse(&bytes).is_some(), bytes.len() == 32);
+            prop_assert_eq!(Report::parse(&[&report.payload()[..], &bytes[..]].concat()).is_some(), bytes.is_empty());
+            let counts = |report: Report| (report.laps, report.in_epoch, report.state);
+            let parsed = Report::parse(&bytes);
+            let again = parsed.and_then(|report| Report::parse(&report.payload()));
+            prop_assert_eq!(again.map(counts), parsed.map(counts));
         }
     }
 }

@@ -10,6 +10,7 @@
 use super::{
     Ended, Iterated, Kind, Part, Patience, Preconditioner, Preconditioning, Space, iterate,
 };
+use crate::local::ranges_of;
 use crate::report::Progress;
 use crate::system::{Matrix, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
@@ -22,7 +23,7 @@ const SUMS_MOST: usize = 64;
 /// Looks at a barrier before the core is yielded: some microseconds, the usual difference between threads that have as much to do.
 const LOOKS: u32 = 4_000;
 /// Elements that differ between two readings of x, as ranges: gaps up to this many unneeded ones are read along.
-const GAP: u32 = 16;
+const GAP: usize = 16;
 /// So often the first thread gathers x for others.
 const GATHER_EVERY: Duration = if cfg!(test) {
     Duration::ZERO
@@ -84,7 +85,7 @@ pub fn solve_parts(
         .map(|block| block.rhs.len())
         .max()
         .unwrap_or(0);
-    let team = Team::of_all_rows(n, blocks.len());
+    let team = Team::new(n, blocks.len(), 0..0);
     let mut reporter = Reporter {
         progress,
         stop,
@@ -218,7 +219,7 @@ pub(crate) fn iterate_strips<O: Space>(
         let mut part = Part::new(block, rows, preconditioner, rows_most);
         return iterate(kind, &mut part, x, patience, outside);
     }
-    let team = &Team::within(block, strips.len());
+    let team = &Team::new(block.columns, strips.len(), block.rows.clone());
     let mut rest = x;
     std::thread::scope(|scope| {
         let mut first = None;
@@ -310,16 +311,7 @@ fn zeros(count: usize) -> Box<[AtomicU64]> {
 }
 
 impl Team {
-    fn of_all_rows(n: usize, members: usize) -> Self {
-        Self::new(n, members, 0..0)
-    }
-
-    /// Threads that share `block`, whose other columns belong to others.
-    fn within(block: &RowBlock, members: usize) -> Self {
-        Self::new(block.columns, members, block.rows.clone())
-    }
-
-    /// `rows`: those that are here, if others have some.
+    /// For `n` unknowns. `rows`: those that are here, if others have some.
     fn new(n: usize, members: usize, rows: Range<usize>) -> Self {
         let length = if members > 1 { n } else { 0 };
         let slots = || (0..members).map(|_| Slot::new()).collect();
@@ -382,7 +374,7 @@ impl<'a, O> Member<'a, O> {
     ) -> Self {
         let foreign = match team.members {
             1 => Vec::new(),
-            _ => ranges_of(&block.read_outside(rows), rows),
+            _ => ranges_of(&block.read_outside(rows), GAP, rows),
         };
         let others = !team.has_all_rows;
         Self {
@@ -396,7 +388,7 @@ impl<'a, O> Member<'a, O> {
                 space,
                 rows: block.rows.clone(),
                 foreign: match others {
-                    true => ranges_of(&block.foreign_columns(), &block.rows),
+                    true => ranges_of(&block.foreign_columns(), GAP, &block.rows),
                     false => Vec::new(),
                 },
                 whole: vec![0.0; if others { block.columns } else { 0 }],
@@ -471,23 +463,6 @@ impl<O> Outside<'_, O> {
         }
         Vec::new()
     }
-}
-
-/// Ascending `columns` as ranges; none reaches into `own`.
-fn ranges_of(columns: &[u32], own: &Range<usize>) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for &column in columns {
-        let at = column as usize;
-        match ranges.last_mut() {
-            Some(last)
-                if at - last.end <= GAP as usize && !(last.end <= own.start && own.start < at) =>
-            {
-                last.end = at + 1;
-            }
-            _ => ranges.push(at..at + 1),
-        }
-    }
-    ranges
 }
 
 impl<O: Space> Space for Member<'_, O> {

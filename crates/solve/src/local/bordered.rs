@@ -62,8 +62,8 @@ impl BorderedCholesky {
         let transposed = transpose(block);
         let size = block.rows() - interior;
         let (symmetric, others): (Vec<usize>, Vec<usize>) = (0..size).partition(|position| {
-            within(block, interior + position, interior)
-                == within(&transposed, interior + position, interior)
+            let row = interior + position;
+            block.row_within(row, &(0..interior)) == transposed.row_within(row, &(0..interior))
         });
         let inner = if others.is_empty() {
             PartialCholesky::new(block, interior, limit)?
@@ -75,7 +75,7 @@ impl BorderedCholesky {
         };
         let reduced = |matrix: &Csr, position: usize| {
             let mut b = vec![0.0; interior + symmetric.len()];
-            let (columns, values) = within(matrix, interior + position, interior);
+            let (columns, values) = matrix.row_within(interior + position, &(0..interior));
             for (&column, &value) in columns.iter().zip(values) {
                 b[column as usize] = value;
             }
@@ -183,33 +183,23 @@ impl BorderedCholesky {
     }
 }
 
-/// Entries of a row in the interior.
-fn within(matrix: &Csr, row: usize, interior: usize) -> (&[u32], &[f64]) {
-    let (columns, values) = matrix.row(row);
-    let count = columns.partition_point(|&column| (column as usize) < interior);
-    (&columns[..count], &values[..count])
-}
-
 /// The block without the border but for some positions.
 fn without(block: &Csr, interior: usize, kept: &[usize]) -> Csr {
     let rows = (0..interior).chain(kept.iter().map(|position| interior + position));
-    let n = interior + kept.len();
-    let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
-    for row in rows {
+    Csr::by_rows(interior + kept.len(), rows, |row, indices, values| {
         let (columns, entries) = block.row(row);
         for (&column, &entry) in columns.iter().zip(entries) {
-            let column = column as usize;
-            if column < interior {
-                indices.push(column as u32);
-                values.push(entry);
-            } else if let Ok(place) = kept.binary_search(&(column - interior)) {
-                indices.push((interior + place) as u32);
-                values.push(entry);
-            }
+            let place = match (column as usize).checked_sub(interior) {
+                None => column,
+                Some(position) => match kept.binary_search(&position) {
+                    Ok(place) => (interior + place) as u32,
+                    Err(_) => continue,
+                },
+            };
+            indices.push(place);
+            values.push(entry);
         }
-        offsets.push(indices.len());
-    }
-    Csr::new(n, offsets, indices, values).expect("rows of a valid matrix are valid")
+    })
 }
 
 #[cfg(test)]

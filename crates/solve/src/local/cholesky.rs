@@ -8,7 +8,7 @@
 //! Invariant: what is accepted is symmetric in all bits, and no pivot is rounding.
 
 use super::lu::{FillLimit, LuError, order};
-use super::partial::{ROUNDING, leading};
+use super::partial::ROUNDING;
 use crate::system::Csr;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::LltRegularization;
@@ -47,7 +47,7 @@ impl PartialCholesky {
         }
         let failed = |what: String| LuError::Ordering { what };
         let matrix = Augmented::new(block, interior);
-        let ordering = order(&leading(block, interior))?;
+        let ordering = order(&block.part(0..interior, &(0..interior)))?;
         let mut unknown_of: Vec<u64> = ordering
             .columns
             .iter()
@@ -72,13 +72,8 @@ impl PartialCholesky {
             parameters,
         )
         .map_err(|error| failed(format!("{error:?}")))?;
-        if symbolic.len_val() > limit.entries || ordering.multiplications > limit.multiplications {
-            return Err(LuError::Fill {
-                rows: n,
-                entries: symbolic.len_val() as f64,
-                multiplications: ordering.multiplications,
-            });
-        }
+        let cost = (symbolic.len_val() as f64, ordering.multiplications);
+        limit.check(n, cost, 1.0)?;
         let mut values = vec![0.0; symbolic.len_val()];
         let scratch =
             symbolic.factorize_numeric_llt_scratch::<f64>(Par::Seq, faer::Spec::default());

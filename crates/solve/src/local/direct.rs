@@ -5,14 +5,13 @@
 //!
 //! Invariant: no factorisation begins whose predicted fill or work is beyond its [`FillLimit`].
 
-use super::lu::{FillLimit, LuError, SparseLu};
-use super::{kernels, relative};
+use super::lu::{FillLimit, LuError};
+use super::{BlockLu, kernels, relative};
 use crate::system::{Csr, Matrix, RowBlock, System};
-use faer::linalg::solvers::{PartialPivLu, Solve};
+use faer::linalg::solvers::Solve;
 use faer::sparse::linalg::solvers::{Llt, SymbolicLlt};
 use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
-use faer::{Mat, MatMut, Side};
-use std::borrow::Cow;
+use faer::{MatMut, Side};
 
 /// Refinements after which no further digit is expected.
 const REFINEMENTS: u32 = 6;
@@ -56,11 +55,9 @@ pub struct Direct {
     pub name: &'static str,
 }
 
-/// Rows were multiplied by the scales before pivots were chosen, if there are any.
 enum Factors {
     Cholesky(Llt<usize, f64>),
-    Lu(SparseLu, Vec<f64>),
-    Dense(PartialPivLu<f64>, Vec<f64>),
+    Lu(Box<BlockLu>),
 }
 
 /// The cost for `matrix`; for sparse ones of the order that would be used. `symmetric`: half of the work.
@@ -73,16 +70,18 @@ pub fn cost(matrix: &Matrix, symmetric: bool) -> Result<Cost, DirectError> {
                 multiplications: n * n * n / 3.0,
             })
         }
-        Matrix::Sparse(csr) => {
-            let (entries, multiplications) = super::lu::predict(csr)
-                .map_err(|error| DirectError::TooLarge(error.to_string()))?;
-            let part = if symmetric { 0.5 } else { 1.0 };
-            Ok(Cost {
-                entries: entries * part,
-                multiplications: multiplications * part,
-            })
-        }
+        Matrix::Sparse(csr) => sparse_cost(csr, symmetric),
     }
+}
+
+fn sparse_cost(csr: &Csr, symmetric: bool) -> Result<Cost, DirectError> {
+    let (entries, multiplications) =
+        super::lu::predict(csr).map_err(|error| DirectError::TooLarge(error.to_string()))?;
+    let part = if symmetric { 0.5 } else { 1.0 };
+    Ok(Cost {
+        entries: entries * part,
+        multiplications: multiplications * part,
+    })
 }
 
 /// Solves to a relative residual of `tolerance`, or as near as rounding lets it. `symmetric`: A is, and Cholesky is tried first. x is that of the scaled
@@ -140,13 +139,9 @@ fn factorise(
                     "{n} dense rows are too many to be factorised"
                 )));
             }
-            let scale = |row: usize| scales.get(row).copied().unwrap_or(1.0);
-            let scaled = |row: usize, column: usize| scale(row) * dense.row(row)[column];
-            let lu = Mat::from_fn(n, n, scaled).partial_piv_lu();
-            let pivot = |k: usize| lu.U()[(k, k)];
-            match (0..n).find(|&k| !(pivot(k).is_finite() && pivot(k) != 0.0)) {
-                Some(k) => Err(DirectError::Singular { unknown: k + 1 }),
-                None => Ok((Factors::Dense(lu, scales), "dense LU")),
+            match BlockLu::dense(n, scales, |row, column| dense.row(row)[column]) {
+                Ok(lu) => Ok((Factors::Lu(Box::new(lu)), "dense LU")),
+                Err(k) => Err(DirectError::Singular { unknown: k + 1 }),
             }
         }
         Matrix::Sparse(csr) => {
@@ -157,12 +152,8 @@ fn factorise(
                 entries: limit.entries as usize,
                 multiplications: limit.multiplications,
             };
-            let mut csr = Cow::Borrowed(csr);
-            if !scales.is_empty() {
-                csr.to_mut().scale_rows(&scales);
-            }
-            match SparseLu::new(&csr, limit) {
-                Ok(lu) => Ok((Factors::Lu(lu, scales), "sparse LU")),
+            match BlockLu::sparse(csr, scales, limit) {
+                Ok(lu) => Ok((Factors::Lu(Box::new(lu)), "sparse LU")),
                 Err(LuError::Singular { column }) => Err(DirectError::Singular {
                     unknown: column + 1,
                 }),
@@ -174,7 +165,7 @@ fn factorise(
 
 /// `None`: not positive definite.
 fn cholesky(csr: &Csr, limit: Cost) -> Result<Option<Llt<usize, f64>>, DirectError> {
-    let cost = cost_of_cholesky(csr)?;
+    let cost = sparse_cost(csr, true)?;
     if cost.entries > limit.entries || cost.multiplications > limit.multiplications {
         return Err(DirectError::TooLarge(format!(
             "Cholesky factors would hold {:.1e} entries and take {:.1e} multiplications",
@@ -191,15 +182,6 @@ fn cholesky(csr: &Csr, limit: Cost) -> Result<Option<Llt<usize, f64>>, DirectErr
     Ok(Llt::try_new_with_symbolic(symbolic, matrix, Side::Lower).ok())
 }
 
-fn cost_of_cholesky(csr: &Csr) -> Result<Cost, DirectError> {
-    let (entries, multiplications) =
-        super::lu::predict(csr).map_err(|error| DirectError::TooLarge(error.to_string()))?;
-    Ok(Cost {
-        entries: entries / 2.0,
-        multiplications: multiplications / 2.0,
-    })
-}
-
 impl Factors {
     /// Replaces `vector` by A⁻¹ `vector`.
     fn solve(&mut self, vector: &mut [f64]) {
@@ -208,14 +190,7 @@ impl Factors {
             Self::Cholesky(llt) => {
                 llt.solve_in_place(MatMut::from_column_major_slice_mut(vector, n, 1));
             }
-            Self::Dense(lu, scales) => {
-                kernels::scale(vector, scales);
-                lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, n, 1));
-            }
-            Self::Lu(lu, scales) => {
-                kernels::scale(vector, scales);
-                lu.solve(vector);
-            }
+            Self::Lu(lu) => lu.solve(vector),
         }
     }
 }

@@ -28,6 +28,25 @@ pub struct FillLimit {
     pub multiplications: f64,
 }
 
+impl FillLimit {
+    /// Refuses more entries, or more than `slack` times as many multiplications, of factors of `rows` rows.
+    pub(super) fn check(
+        self,
+        rows: usize,
+        (entries, multiplications): (f64, f64),
+        slack: f64,
+    ) -> Result<(), LuError> {
+        if entries > self.entries as f64 || multiplications > slack * self.multiplications {
+            return Err(LuError::Fill {
+                rows,
+                entries,
+                multiplications,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Why a block has no usable factors.
 #[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -92,9 +111,20 @@ impl Columns {
         }
     }
 
-    pub(super) fn column(&self, k: usize) -> (&[u32], &[f64]) {
+    fn column(&self, k: usize) -> (&[u32], &[f64]) {
         let range = self.offsets[k]..self.offsets[k + 1];
         (&self.rows[range.clone()], &self.values[range])
+    }
+
+    /// Takes column k times `factor` off `y`.
+    #[inline]
+    pub(super) fn subtract(&self, k: usize, factor: f64, y: &mut [f64]) {
+        if factor != 0.0 {
+            let (rows, values) = self.column(k);
+            for (&row, value) in rows.iter().zip(values) {
+                y[row as usize] -= value * factor;
+            }
+        }
     }
 
     fn push(&mut self, row: u32, value: f64) {
@@ -120,29 +150,16 @@ impl SparseLu {
         assert_eq!(n, block.columns(), "only square blocks have LU factors");
         let transposed = transpose(block);
         let ordering = order(&transposed)?;
-        let refuse = |entries: f64, multiplications: f64| LuError::Fill {
-            rows: n,
-            entries,
-            multiplications,
-        };
-        if ordering.entries > limit.entries as f64
-            || ordering.multiplications > limit.multiplications
-        {
-            return Err(refuse(ordering.entries, ordering.multiplications));
-        }
+        limit.check(n, (ordering.entries, ordering.multiplications), 1.0)?;
         let mut elimination = Elimination::new(n, n, ordering.entries as usize / 2);
-        let mut multiplications = 0.0;
         for &column in &ordering.columns {
-            multiplications += elimination.solve_column(&transposed, column as usize);
+            elimination.solve_column(&transposed, column as usize);
             if !elimination.take_pivot(column as usize, 0.0) {
                 return Err(LuError::Singular {
                     column: column as usize,
                 });
             }
-            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
-            if entries > limit.entries || multiplications > 2.0 * limit.multiplications {
-                return Err(refuse(entries as f64, multiplications));
-            }
+            limit.check(n, elimination.spent(), 2.0)?;
         }
         let mut lower = elimination.lower;
         for row in &mut lower.rows {
@@ -171,23 +188,12 @@ impl SparseLu {
             *y = vector[row as usize];
         }
         for k in 0..y.len() {
-            let pivot = y[k];
-            if pivot != 0.0 {
-                let (rows, values) = self.lower.column(k);
-                for (&row, value) in rows.iter().zip(values) {
-                    y[row as usize] -= value * pivot;
-                }
-            }
+            self.lower.subtract(k, y[k], y);
         }
         for k in (0..y.len()).rev() {
             let pivot = y[k] * self.inverse_pivots[k];
             vector[self.column_of[k] as usize] = pivot;
-            if pivot != 0.0 {
-                let (rows, values) = self.upper.column(k);
-                for (&row, value) in rows.iter().zip(values) {
-                    y[row as usize] -= value * pivot;
-                }
-            }
+            self.upper.subtract(k, pivot, y);
         }
     }
 }
@@ -207,6 +213,7 @@ pub(super) struct Elimination {
     /// The last column whose pattern each row was in, by the number of `solve_column`'s call.
     seen: Vec<u32>,
     calls: u32,
+    multiplications: f64,
     /// Rows of the current column, each after all rows that depend on it.
     pub(super) pattern: Vec<u32>,
     /// Rows being followed and the entry of their L column to visit next.
@@ -226,14 +233,14 @@ impl Elimination {
             work: vec![0.0; n],
             seen: vec![NONE; n],
             calls: 0,
+            multiplications: 0.0,
             pattern: Vec::new(),
             path: Vec::new(),
         }
     }
 
-    /// Solves with L for `column` of the block (a row of `transposed`): appends its entries of U, leaves the others in `work`. Returns the
-    /// multiplications spent.
-    pub(super) fn solve_column(&mut self, transposed: &Csr, column: usize) -> f64 {
+    /// Solves with L for `column` of the block (a row of `transposed`): appends its entries of U, leaves the others in `work`.
+    pub(super) fn solve_column(&mut self, transposed: &Csr, column: usize) {
         let (rows, values) = transposed.row(column);
         self.pattern.clear();
         let call = self.calls;
@@ -244,7 +251,6 @@ impl Elimination {
         for (&row, &value) in rows.iter().zip(values) {
             self.work[row as usize] = value;
         }
-        let mut multiplications = 0.0;
         for &row in self.pattern.iter().rev() {
             let pivot = self.pivot_of[row as usize];
             if pivot == NONE {
@@ -257,9 +263,14 @@ impl Elimination {
             for (&below, factor) in below.iter().zip(factors) {
                 self.work[below as usize] -= factor * value;
             }
-            multiplications += factors.len() as f64;
+            self.multiplications += factors.len() as f64;
         }
-        multiplications
+    }
+
+    /// Entries, those of the diagonal counted once, and multiplications so far.
+    pub(super) fn spent(&self) -> (f64, f64) {
+        let entries = self.lower.values.len() + self.upper.values.len() + self.pivot_of.len();
+        (entries as f64, self.multiplications)
     }
 
     /// Makes the column that was solved last the next one of L, by a pivot above `least` in magnitude. `false`: it has none, and its entries of U are

@@ -27,14 +27,18 @@ pub use stop::{Limits, LimitsError, StopRule};
 pub(crate) use strip::{BlockLu, diagonal_block};
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
 
-/// Ranges of consecutive columns.
-fn ranges_of(columns: &[u32]) -> Vec<std::ops::Range<usize>> {
-    let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
+use std::ops::Range;
+
+/// Ascending `columns` as ranges, with gaps of up to `gap` columns that are not among them; none reaches from before `own` into it.
+pub(crate) fn ranges_of(columns: &[u32], gap: usize, own: &Range<usize>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
     for &column in columns {
-        let column = column as usize;
+        let at = column as usize;
         match ranges.last_mut() {
-            Some(range) if range.end == column => range.end += 1,
-            _ => ranges.push(column..column + 1),
+            Some(last) if at - last.end <= gap && !(last.end <= own.start && own.start < at) => {
+                last.end = at + 1;
+            }
+            _ => ranges.push(at..at + 1),
         }
     }
     ranges

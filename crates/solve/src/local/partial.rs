@@ -44,23 +44,13 @@ impl PartialLu {
         assert_eq!(n, block.columns(), "only square blocks have LU factors");
         assert!(interior <= n, "the interior is within the block");
         let transposed = transpose(block);
-        let ordering = order(&leading(&transposed, interior))?;
-        let refuse = |entries: f64, multiplications: f64| LuError::Fill {
-            rows: n,
-            entries,
-            multiplications,
-        };
-        if ordering.entries > limit.entries as f64
-            || ordering.multiplications > limit.multiplications
-        {
-            return Err(refuse(ordering.entries, ordering.multiplications));
-        }
+        let ordering = order(&transposed.part(0..interior, &(0..interior)))?;
+        limit.check(n, (ordering.entries, ordering.multiplications), 1.0)?;
         let mut elimination = Elimination::new(n, interior, ordering.entries as usize / 2);
-        let mut multiplications = 0.0;
         let mut column_of = Vec::with_capacity(n);
         let mut delayed = Vec::new();
         for &column in &ordering.columns {
-            multiplications += elimination.solve_column(&transposed, column as usize);
+            elimination.solve_column(&transposed, column as usize);
             let (_, values) = transposed.row(column as usize);
             let largest = values
                 .iter()
@@ -70,10 +60,7 @@ impl PartialLu {
             } else {
                 delayed.push(column);
             }
-            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
-            if entries > limit.entries || multiplications > 2.0 * limit.multiplications {
-                return Err(refuse(entries as f64, multiplications));
-            }
+            limit.check(n, elimination.spent(), 2.0)?;
         }
         let pivots = column_of.len();
         column_of.extend_from_slice(&delayed);
@@ -83,7 +70,7 @@ impl PartialLu {
         let size = n - pivots;
         let mut schur = vec![0.0; size * size];
         for (place, &column) in column_of[pivots..].iter().enumerate() {
-            multiplications += elimination.solve_column(&transposed, column as usize);
+            elimination.solve_column(&transposed, column as usize);
             let values = &mut schur[place * size..(place + 1) * size];
             for (value, &row) in values.iter_mut().zip(&row_of[pivots..]) {
                 *value = elimination.work[row as usize];
@@ -93,10 +80,7 @@ impl PartialLu {
                 .upper
                 .offsets
                 .push(elimination.upper.values.len());
-            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
-            if entries > limit.entries || multiplications > 4.0 * limit.multiplications {
-                return Err(refuse(entries as f64, multiplications));
-            }
+            limit.check(n, elimination.spent(), 4.0)?;
         }
         let mut position = vec![0u32; n];
         for (place, &row) in (0..).zip(&row_of) {
@@ -136,13 +120,7 @@ impl PartialLu {
     pub fn forward(&self, b: &[f64]) -> Vec<f64> {
         let mut y: Vec<f64> = self.row_of.iter().map(|&row| b[row as usize]).collect();
         for k in 0..self.pivots() {
-            let pivot = y[k];
-            if pivot != 0.0 {
-                let (rows, values) = self.lower.column(k);
-                for (&row, value) in rows.iter().zip(values) {
-                    y[row as usize] -= value * pivot;
-                }
-            }
+            self.lower.subtract(k, y[k], &mut y);
         }
         y
     }
@@ -156,30 +134,10 @@ impl PartialLu {
                 None => y[k],
             };
             x[self.column_of[k] as usize] = value;
-            if value != 0.0 {
-                let (rows, values) = self.upper.column(k);
-                for (&row, entry) in rows.iter().zip(values) {
-                    y[row as usize] -= entry * value;
-                }
-            }
+            self.upper.subtract(k, value, &mut y);
         }
         x
     }
-}
-
-/// The first `count` rows and columns.
-pub(super) fn leading(matrix: &Csr, count: usize) -> Csr {
-    let mut offsets = Vec::with_capacity(count + 1);
-    offsets.push(0);
-    let (mut indices, mut values) = (Vec::new(), Vec::new());
-    for row in 0..count {
-        let (columns, entries) = matrix.row(row);
-        let within = columns.partition_point(|&column| (column as usize) < count);
-        indices.extend_from_slice(&columns[..within]);
-        values.extend_from_slice(&entries[..within]);
-        offsets.push(indices.len());
-    }
-    Csr::new(count, offsets, indices, values).expect("rows of a valid matrix are valid")
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::sweep::{Inner, RelaxationError};
 use crate::system::{Csr, RowBlock, RowValues};
 use faer::linalg::solvers::{PartialPivLu, Solve};
 use faer::{Mat, MatMut};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most this factor more than a sweep,
@@ -45,6 +46,34 @@ impl BlockLu {
     pub(crate) fn new(block: &RowBlock, rows: &Range<usize>) -> Result<Self, RelaxationError> {
         let (lu, _) = choose(block, rows, Inner::Lu)?;
         Ok(lu.expect("made, as it was asked for"))
+    }
+
+    /// Factorises `n` dense rows, multiplied by `scales` if there are any. The error is an unknown without a pivot.
+    pub(crate) fn dense(
+        n: usize,
+        scales: Vec<f64>,
+        entry: impl Fn(usize, usize) -> f64,
+    ) -> Result<Self, usize> {
+        let scale = |row: usize| scales.get(row).copied().unwrap_or(1.0);
+        let lu = Mat::from_fn(n, n, |row, column| scale(row) * entry(row, column)).partial_piv_lu();
+        let pivot = |k: usize| lu.U()[(k, k)];
+        match (0..n).find(|&k| !(pivot(k).is_finite() && pivot(k) != 0.0)) {
+            Some(k) => Err(k),
+            None => Ok(Self {
+                factors: Factors::Dense(lu),
+                scales,
+            }),
+        }
+    }
+
+    /// Factorises sparse rows, multiplied by `scales` if there are any.
+    pub(crate) fn sparse(rows: &Csr, scales: Vec<f64>, limit: FillLimit) -> Result<Self, LuError> {
+        let mut rows = Cow::Borrowed(rows);
+        if !scales.is_empty() {
+            rows.to_mut().scale_rows(&scales);
+        }
+        let factors = Factors::Sparse(SparseLu::new(&rows, limit)?);
+        Ok(Self { factors, scales })
     }
 
     /// Replaces `vector` by B⁻¹ `vector`.
@@ -103,7 +132,7 @@ impl Strip {
             x: vec![0.0; if is_alone { 0 } else { block.columns }],
             reads: match is_alone {
                 true => Vec::new(),
-                false => super::ranges_of(&block.read_outside(&rows)),
+                false => super::ranges_of(&block.read_outside(&rows), 0, &rows),
             },
             is_stale: true,
             squares: 0.0,
@@ -310,18 +339,11 @@ fn choose(
                 )));
             }
             let first = rows.start - block.rows.start;
-            let own = Mat::from_fn(count, count, |i, j| {
-                let scale = scales.get(i).copied().unwrap_or(1.0);
-                scale * values[(first + i) * block.columns + rows.start + j]
-            });
-            let lu = own.partial_piv_lu();
-            let singular =
-                (0..count).any(|k| !(lu.U()[(k, k)].abs() > 0.0 && lu.U()[(k, k)].is_finite()));
-            if singular {
-                return Err(refusal("the diagonal block is singular".into()));
+            let entry = |i: usize, j: usize| values[(first + i) * block.columns + rows.start + j];
+            match BlockLu::dense(count, scales, entry) {
+                Ok(lu) => Ok((Some(lu), None)),
+                Err(_) => Err(refusal("the diagonal block is singular".into())),
             }
-            let factors = Factors::Dense(lu);
-            Ok((Some(BlockLu { factors, scales }), None))
         }
         RowValues::Sparse(csr) => {
             let limit = if asked {
@@ -335,13 +357,8 @@ fn choose(
                     multiplications: AUTO_MULTIPLICATIONS,
                 }
             };
-            let mut own = diagonal_block(block, csr, rows);
-            own.scale_rows(&scales);
-            match SparseLu::new(&own, limit) {
-                Ok(lu) => {
-                    let factors = Factors::Sparse(lu);
-                    Ok((Some(BlockLu { factors, scales }), None))
-                }
+            match BlockLu::sparse(&diagonal_block(block, csr, rows), scales, limit) {
+                Ok(lu) => Ok((Some(lu), None)),
                 Err(LuError::Singular { column }) if asked => Err(refusal(format!(
                     "the diagonal block is singular (no pivot for unknown {})",
                     rows.start + column + 1
@@ -369,16 +386,6 @@ fn stored(csr: &Csr, block: &RowBlock, rows: &Range<usize>) -> usize {
 
 /// Columns `rows` of these rows of `block`.
 pub(crate) fn diagonal_block(block: &RowBlock, csr: &Csr, rows: &Range<usize>) -> Csr {
-    let (first, last) = (rows.start as u32, rows.end as u32);
-    let mut offsets = vec![0];
-    let mut indices = Vec::new();
-    let mut values = Vec::new();
-    for row in rows.clone() {
-        let (columns, row) = csr.row(row - block.rows.start);
-        let range = columns.partition_point(|&c| c < first)..columns.partition_point(|&c| c < last);
-        indices.extend(columns[range.clone()].iter().map(|column| column - first));
-        values.extend_from_slice(&row[range]);
-        offsets.push(values.len());
-    }
-    Csr::new(rows.len(), offsets, indices, values).expect("a part of valid rows")
+    let first = block.rows.start;
+    csr.part(rows.start - first..rows.end - first, rows)
 }

@@ -302,7 +302,8 @@ impl Shared {
 /// One worker's loop.
 fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
     let cell = &shared.cells[worker];
-    let foreign = super::ranges_of(&sweeper.block().foreign_columns());
+    let block = sweeper.block();
+    let foreign = super::ranges_of(&block.foreign_columns(), 0, &block.rows);
     let rows_per_step = sweeper.rows_per_step();
     let mut x = vec![0.0; shared.x.len()];
     loop {

@@ -3,6 +3,8 @@
 //! Invariant: `offsets` has one entry per row plus one and never falls; within a row columns rise strictly and are below `columns`. Users of a
 //! [`Csr`] may index with its numbers without further checks.
 
+use std::ops::Range;
+
 /// Why parts do not make a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -158,6 +160,20 @@ impl Csr {
         })
     }
 
+    /// Makes a matrix of `rows`: `fill` appends the columns of each, which rise, and its values. Panics if they do not rise.
+    pub fn by_rows<R>(
+        columns: usize,
+        rows: impl IntoIterator<Item = R>,
+        mut fill: impl FnMut(R, &mut Vec<u32>, &mut Vec<f64>),
+    ) -> Self {
+        let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        for row in rows {
+            fill(row, &mut indices, &mut values);
+            offsets.push(values.len());
+        }
+        Self::new(columns, offsets, indices, values).expect("columns rise within each row")
+    }
+
     /// Rows held.
     pub fn rows(&self) -> usize {
         self.offsets.len() - 1
@@ -194,6 +210,23 @@ impl Csr {
         (&self.indices[range.clone()], &self.values[range])
     }
 
+    /// The same, of the entries in some columns.
+    pub(crate) fn row_within(&self, row: usize, columns: &Range<usize>) -> (&[u32], &[f64]) {
+        let (stored, values) = self.row(row);
+        let place = |column: usize| stored.partition_point(|&stored| (stored as usize) < column);
+        let kept = place(columns.start)..place(columns.end);
+        (&stored[kept.clone()], &values[kept])
+    }
+
+    /// The entries in some rows and columns, both counted from the first of them.
+    pub(crate) fn part(&self, rows: Range<usize>, columns: &Range<usize>) -> Self {
+        Self::by_rows(columns.len(), rows, |row, indices, values| {
+            let (kept, entries) = self.row_within(row, columns);
+            indices.extend(kept.iter().map(|column| column - columns.start as u32));
+            values.extend_from_slice(entries);
+        })
+    }
+
     /// The entry at (`row`, `column`), 0.0 where none is stored.
     pub fn get(&self, row: usize, column: usize) -> f64 {
         let (columns, values) = self.row(row);
@@ -206,7 +239,7 @@ impl Csr {
     }
 
     /// `row` · x.
-    pub(crate) fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
+    pub fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
         let (columns, values) = self.row(row);
         crate::local::kernels::sparse_dot(columns, values, x)
     }
@@ -245,7 +278,7 @@ impl Csr {
     }
 
     /// Copies rows `rows`; columns keep their numbers.
-    pub fn cut(&self, rows: std::ops::Range<usize>) -> Self {
+    pub fn cut(&self, rows: Range<usize>) -> Self {
         let entries = self.offsets[rows.start]..self.offsets[rows.end];
         Self {
             columns: self.columns,

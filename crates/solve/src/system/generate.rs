@@ -262,12 +262,8 @@ impl Generate {
     }
 
     fn sparse_rows(&self, rows: Range<usize>, seed: u64) -> Csr {
-        let mut offsets = Vec::with_capacity(rows.len() + 1);
-        let mut indices = Vec::new();
-        let mut values = Vec::new();
         let mut entries = Vec::new();
-        offsets.push(0);
-        for row in rows {
+        Csr::by_rows(self.n(), rows, |row, indices, values| {
             entries.clear();
             match *self {
                 Generate::Poisson2d { k } => poisson_row(row, k, 2, &mut entries),
@@ -278,9 +274,7 @@ impl Generate {
             entries.sort_by_key(|&(column, _)| column);
             indices.extend(entries.iter().map(|&(column, _)| column as u32));
             values.extend(entries.iter().map(|&(_, value)| value));
-            offsets.push(values.len());
-        }
-        Csr::new(self.n(), offsets, indices, values).expect("rows are made in order")
+        })
     }
 }
 

@@ -46,18 +46,15 @@ pub(super) fn reorder(matrix: &Matrix, rows: &[u32]) -> Matrix {
                 .flat_map(|&row| dense.row(row as usize).iter().copied());
             Matrix::Dense(Dense::new(dense.n(), values.collect()).expect("as many rows"))
         }
-        Matrix::Sparse(csr) => {
-            let mut offsets = vec![0];
-            let (mut indices, mut values) = (Vec::new(), Vec::new());
-            for &row in rows {
+        Matrix::Sparse(csr) => Matrix::Sparse(Csr::by_rows(
+            csr.columns(),
+            rows,
+            |&row, indices, values| {
                 let (columns, entries) = csr.row(row as usize);
                 indices.extend_from_slice(columns);
                 values.extend_from_slice(entries);
-                offsets.push(values.len());
-            }
-            let csr = Csr::new(csr.columns(), offsets, indices, values);
-            Matrix::Sparse(csr.expect("rows of a valid matrix"))
-        }
+            },
+        )),
     }
 }
 

@@ -59,9 +59,7 @@ impl Order {
         let between = |rows: &std::ops::Range<usize>| -> usize {
             let foreign = |row| {
                 let (columns, _) = csr.row(row);
-                let first = columns.partition_point(|&column| (column as usize) < rows.start);
-                let last = columns.partition_point(|&column| (column as usize) < rows.end);
-                columns.len() - (last - first)
+                columns.len() - csr.row_within(row, rows).0.len()
             };
             rows.clone().map(foreign).sum()
         };

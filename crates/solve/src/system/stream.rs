@@ -9,6 +9,7 @@
 //! would exceed the limit given by the receiver. No bytes make it panic.
 
 use super::{Csr, Matrix, RowBlock, RowValues, System};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Bytes before the first section.
@@ -69,12 +70,18 @@ pub enum StreamError {
 /// Iterator over the stream of some rows of a system. Yields chunks of exactly the size asked for, except for the last.
 #[derive(Debug)]
 pub struct Chunks<'a> {
-    system: &'a System,
-    rows: Range<usize>,
+    rest: VecDeque<Rest<'a>>,
     chunk_bytes: usize,
-    section: Section,
-    /// Elements of the section already sent.
-    sent: usize,
+}
+
+/// What is still to be sent of a section.
+#[derive(Debug)]
+enum Rest<'a> {
+    Header([u8; HEADER_BYTES]),
+    Numbers(&'a [f64]),
+    /// Offsets, whose differences are the lengths.
+    RowLengths(&'a [usize]),
+    Columns(&'a [u32]),
 }
 
 /// Parts of the stream, in order.
@@ -98,26 +105,31 @@ impl RowBlock {
             system.n()
         );
         assert!(chunk_bytes >= HEADER_BYTES, "a chunk must hold the header");
-        Chunks {
-            system,
-            rows,
-            chunk_bytes,
-            section: Section::Header,
-            sent: 0,
+        let (first, last) = (rows.start, rows.end);
+        let mut rest = VecDeque::from([
+            Rest::Header(Shape::of(system, rows.clone()).header()),
+            Rest::Numbers(&system.rhs[rows]),
+        ]);
+        match &system.matrix {
+            Matrix::Dense(dense) => {
+                let values = first * dense.n()..last * dense.n();
+                rest.push_back(Rest::Numbers(&dense.values()[values]));
+            }
+            Matrix::Sparse(csr) => {
+                let entries = csr.offsets()[first]..csr.offsets()[last];
+                rest.extend([
+                    Rest::RowLengths(&csr.offsets()[first..=last]),
+                    Rest::Columns(&csr.indices()[entries.clone()]),
+                    Rest::Numbers(&csr.values()[entries]),
+                ]);
+            }
         }
+        Chunks { rest, chunk_bytes }
     }
 
     /// Length of the whole stream that [`RowBlock::chunks`] yields.
     pub(crate) fn stream_bytes(system: &System, rows: Range<usize>) -> u64 {
-        let entries = entries(&system.matrix, &rows);
-        let shape = Shape {
-            columns: system.n(),
-            rows,
-            entries,
-            sparse: !system.matrix.is_dense(),
-            scales_rows: system.scaling.is_some(),
-        };
-        HEADER_BYTES as u64 + shape.body_bytes() as u64
+        HEADER_BYTES as u64 + Shape::of(system, rows).body_bytes() as u64
     }
 
     /// The stream in one piece.
@@ -137,78 +149,39 @@ impl Iterator for Chunks<'_> {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
-        if self.section == Section::End {
-            return None;
-        }
+        self.rest.front()?;
         let mut chunk = Vec::with_capacity(self.chunk_bytes);
-        while self.section != Section::End {
-            let room = self.chunk_bytes - chunk.len();
-            if !self.fill(&mut chunk, room) {
-                break;
-            }
+        while let Some(rest) = self.rest.front_mut()
+            && rest.put(&mut chunk, self.chunk_bytes)
+        {
+            self.rest.pop_front();
         }
         Some(chunk)
     }
 }
 
-impl Chunks<'_> {
-    /// Appends elements of the current section; false when the chunk is full.
-    fn fill(&mut self, chunk: &mut Vec<u8>, room: usize) -> bool {
-        let matrix = &self.system.matrix;
-        let (first, last) = (self.rows.start, self.rows.end);
-        let finished = match (self.section, matrix) {
-            (Section::Header, _) => {
-                let shape = Shape {
-                    columns: self.system.n(),
-                    rows: self.rows.clone(),
-                    entries: entries(matrix, &self.rows),
-                    sparse: !matrix.is_dense(),
-                    scales_rows: self.system.scaling.is_some(),
-                };
-                chunk.extend_from_slice(&shape.header());
+impl Rest<'_> {
+    /// Appends elements while the chunk has at most `most` bytes; returns whether none is left.
+    fn put(&mut self, chunk: &mut Vec<u8>, most: usize) -> bool {
+        let room = most - chunk.len();
+        match self {
+            Self::Header(header) => {
+                chunk.extend_from_slice(header);
                 true
             }
-            (Section::Rhs, _) => put(
-                chunk,
-                room,
-                &self.system.rhs[first..last],
-                &mut self.sent,
-                |v| v.to_le_bytes(),
-            ),
-            (Section::RowLengths, Matrix::Sparse(csr)) => {
-                let offsets = &csr.offsets()[first..=last];
-                let count = (room / 4).min(offsets.len() - 1 - self.sent);
-                for row in self.sent..self.sent + count {
+            Self::Numbers(numbers) => put(chunk, room, numbers, f64::to_le_bytes),
+            Self::Columns(columns) => put(chunk, room, columns, u32::to_le_bytes),
+            Self::RowLengths(offsets) => {
+                let count = (room / 4).min(offsets.len() - 1);
+                for ends in offsets[..=count].windows(2) {
                     // A row has fewer entries than the matrix columns, which fit 32 bits.
-                    let length = (offsets[row + 1] - offsets[row]) as u32;
+                    let length = (ends[1] - ends[0]) as u32;
                     chunk.extend_from_slice(&length.to_le_bytes());
                 }
-                self.sent += count;
-                self.sent == offsets.len() - 1
+                *offsets = &offsets[count..];
+                offsets.len() == 1
             }
-            (Section::Columns, Matrix::Sparse(csr)) => {
-                let range = csr.offsets()[first]..csr.offsets()[last];
-                put(chunk, room, &csr.indices()[range], &mut self.sent, |v| {
-                    v.to_le_bytes()
-                })
-            }
-            (Section::Values, Matrix::Sparse(csr)) => {
-                let range = csr.offsets()[first]..csr.offsets()[last];
-                put(chunk, room, &csr.values()[range], &mut self.sent, |v| {
-                    v.to_le_bytes()
-                })
-            }
-            (Section::Values, Matrix::Dense(dense)) => {
-                let values = &dense.values()[first * dense.n()..last * dense.n()];
-                put(chunk, room, values, &mut self.sent, |v| v.to_le_bytes())
-            }
-            _ => true,
-        };
-        if finished {
-            self.section = self.section.next(!matrix.is_dense());
-            self.sent = 0;
         }
-        finished
     }
 }
 
@@ -224,27 +197,19 @@ impl Section {
     }
 }
 
-/// Appends elements from `*sent` on while they fit into `room` bytes; returns whether all were sent.
+/// Appends elements while they fit into `room` bytes, and takes them away; returns whether none is left.
 fn put<T: Copy, const SIZE: usize>(
     chunk: &mut Vec<u8>,
     room: usize,
-    elements: &[T],
-    sent: &mut usize,
+    elements: &mut &[T],
     to_bytes: impl Fn(T) -> [u8; SIZE],
 ) -> bool {
-    let count = (room / SIZE).min(elements.len() - *sent);
-    for &element in &elements[*sent..*sent + count] {
+    let (now, later) = elements.split_at((room / SIZE).min(elements.len()));
+    for &element in now {
         chunk.extend_from_slice(&to_bytes(element));
     }
-    *sent += count;
-    *sent == elements.len()
-}
-
-fn entries(matrix: &Matrix, rows: &Range<usize>) -> usize {
-    match matrix {
-        Matrix::Dense(dense) => rows.len() * dense.n(),
-        Matrix::Sparse(csr) => csr.offsets()[rows.end] - csr.offsets()[rows.start],
-    }
+    *elements = later;
+    later.is_empty()
 }
 
 /// The contents of the header.
@@ -258,6 +223,20 @@ struct Shape {
 }
 
 impl Shape {
+    fn of(system: &System, rows: Range<usize>) -> Self {
+        let entries = match &system.matrix {
+            Matrix::Dense(dense) => rows.len() * dense.n(),
+            Matrix::Sparse(csr) => csr.offsets()[rows.end] - csr.offsets()[rows.start],
+        };
+        Self {
+            columns: system.n(),
+            rows,
+            entries,
+            sparse: !system.matrix.is_dense(),
+            scales_rows: system.scaling.is_some(),
+        }
+    }
+
     fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC);

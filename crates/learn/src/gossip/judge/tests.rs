@@ -52,7 +52,7 @@ fn waiting_for_each_other_ends() {
         let epoch = judge.epoch;
         judge.answer(worker, &encode(&Answer::Waits { epoch }));
     };
-    let step = |epoch, steps, end| {
+    let step = |epoch, steps| {
         let theta = vec![0.0; 3];
         encode(&Answer::Step {
             epoch,
@@ -60,7 +60,7 @@ fn waiting_for_each_other_ends() {
             loss: 1.0,
             gradient_norm: 1.0,
             theta,
-            end,
+            is_last: false,
         })
     };
     for round in 0..VAIN_MAX {
@@ -70,7 +70,7 @@ fn waiting_for_each_other_ends() {
         assert_eq!(judge.epoch, 2 + round);
     }
     let epoch = judge.epoch;
-    judge.answer(0, &step(epoch, 2, None));
+    judge.answer(0, &step(epoch, 2));
     for worker in [0, 1] {
         wait(&mut judge, worker);
     }
@@ -93,7 +93,7 @@ fn an_end_that_some_see_is_certified() {
         loss: 1.0,
         gradient_norm: 0.0,
         theta: vec![0.5; 3],
-        end: Some(End::Converged),
+        is_last: true,
     };
     judge.answer(0, &encode(&ended));
     assert_eq!(judge.stage, Stage::Iterating);

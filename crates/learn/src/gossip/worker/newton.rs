@@ -1,6 +1,6 @@
 //! Newton's method at a worker: statistics are published, asked for, and summed, by a table or by push-sum.
 
-use super::super::message::{Answer, End, Mass, PeerMessage};
+use super::super::message::{Answer, Mass, PeerMessage};
 use super::super::push_sum::PushSum;
 use super::super::table::{Plausible, Table, Taken};
 use super::{Phase, State, Step, Worker};
@@ -271,16 +271,12 @@ impl Worker {
                 Step::WaitForPeers
             };
         };
-        let end = match newton.advance(&sums) {
-            Advance::Evaluate => None,
-            Advance::Converged => Some(End::Converged),
-            Advance::Stagnated => Some(End::Stagnated),
-        };
-        self.report_newton(end);
+        let is_last = newton.advance(&sums) != Advance::Evaluate;
+        self.report_newton(is_last);
         Step::Again
     }
 
-    pub(super) fn report_newton(&mut self, end: Option<End>) {
+    pub(super) fn report_newton(&mut self, is_last: bool) {
         let State::Newton { newton, epoch, .. } = &self.state else {
             return;
         };
@@ -291,10 +287,10 @@ impl Worker {
             loss,
             gradient_norm,
             theta: newton.theta().to_vec(),
-            end,
+            is_last,
         };
         self.tell(&answer);
-        if end.is_some() {
+        if is_last {
             self.phase = Phase::Ended;
         }
     }

@@ -1,6 +1,6 @@
 //! What a worker gives to an all-reduce, and takes from it.
 
-use super::super::message::{Answer, End};
+use super::super::message::Answer;
 use super::{Phase, State, Worker};
 use crate::newton::Newton;
 use crate::sgd::Sgd;
@@ -15,7 +15,7 @@ pub(in super::super) enum Reducing {
 /// What an all-reduce ends with.
 #[derive(Debug)]
 pub(in super::super) enum Reduced {
-    Newton { newton: Newton, end: End },
+    Newton(Newton),
     Sgd(Box<Sgd>),
 }
 
@@ -24,7 +24,7 @@ impl Worker {
     pub(in super::super) fn reduced(&mut self, result: Reduced, exchanges: u64) {
         self.exchange.exchanges += exchanges;
         match result {
-            Reduced::Newton { newton, end } => {
+            Reduced::Newton(newton) => {
                 let epoch = match &self.state {
                     State::Newton { epoch, .. } => *epoch,
                     _ => 0,
@@ -35,7 +35,7 @@ impl Worker {
                     version: 0,
                     published: 0,
                 };
-                self.report_newton(Some(end));
+                self.report_newton(true);
             }
             Reduced::Sgd(sgd) => {
                 let done = sgd.epochs();

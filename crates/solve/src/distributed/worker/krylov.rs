@@ -85,19 +85,14 @@ impl Worker {
                 let patience = Patience::unlimited(limits);
                 iterate_strips(&strips, krylov.kind, &mut x, &patience, space)
             }
-            Err(_) => {
-                return Ok(Err(WorkerFault::Protocol {
-                    from: "the judge",
-                    what: "a tolerance out of range",
-                }));
-            }
+            Err(_) => return Ok(Err(WorkerFault::of_judge("a tolerance out of range"))),
         };
         field.take_own(&x);
         match ended {
             Ok(ended) => {
                 field.count_laps(ended.iterations);
                 self.cause = Some(Cause::Krylov(ended.end));
-                Ok(self.freeze())
+                Ok(self.exchange_blocks())
             }
             Err(broken) => {
                 self.phase = Phase::Idle;

@@ -8,8 +8,8 @@ use crate::distributed::worker::PIECE_VALUES;
 use tsumuji_board::Reads;
 
 impl Worker {
-    /// Stops iterating (async) and sends the own block to all others.
-    pub(super) fn freeze(&mut self) -> Result<(), WorkerFault> {
+    /// Stops iterating, or ends a lap of a synchronous run: sends the own block to all others, and waits for theirs.
+    pub(in crate::distributed) fn exchange_blocks(&mut self) -> Result<(), WorkerFault> {
         self.phase = Phase::Exchanging;
         self.send_block();
         self.look_for_blocks()
@@ -60,10 +60,7 @@ impl Worker {
             let installed = self
                 .blocks
                 .install(field, setup.rows_of(from), from, &piece);
-            installed.map_err(|_| WorkerFault::Protocol {
-                from: "another worker",
-                what: "a block that is not its own",
-            })?;
+            installed.map_err(|_| WorkerFault::of_worker("a block that is not its own"))?;
         }
         let awaited = (mode, self.epoch, lap);
         let is_whole = |worker| worker == self.me || self.blocks.is_whole(awaited, worker, field);

@@ -3,8 +3,7 @@
 
 use super::fortran::Edit;
 use super::words::{whole, words};
-use super::{LINE_LIMIT_BYTES, Loaded, check_square};
-use crate::system::{Csr, Matrix};
+use super::{LINE_LIMIT_BYTES, Loaded, check_entries, check_square};
 use std::io::Read;
 use tsumuji_numbers::{FileError, Lines, Source, shown};
 
@@ -92,39 +91,20 @@ pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileE
             let (row, column, value) = (rows[entry], column as u32, values[entry]);
             triplets.push((row, column, value));
             if mirrored && row != column {
-                triplets.push((
-                    column,
-                    row,
-                    if header.symmetry == b'Z' {
-                        -value
-                    } else {
-                        value
-                    },
-                ));
+                let is_skew = header.symmetry == b'Z';
+                triplets.push((column, row, if is_skew { -value } else { value }));
             }
         }
     }
-    let csr =
-        Csr::from_triplets(n, n, &triplets).expect("positions were checked as they were read");
-    let mut notes = Vec::new();
-    if csr.stored() < triplets.len() {
-        let repeated = triplets.len() - csr.stored();
-        notes.push(format!(
-            "{}: {repeated} entries at repeated positions were summed",
-            source.file
-        ));
-    }
+    let mut loaded = Loaded::of_triplets(source, n, &triplets);
+    loaded.rhs = rhs;
     if header.pattern {
-        notes.push(format!(
+        loaded.notes.push(format!(
             "{}: the file has a pattern only; all entries are taken as 1",
             source.file
         ));
     }
-    Ok(Loaded {
-        matrix: Matrix::Sparse(csr),
-        rhs,
-        notes,
-    })
+    Ok(loaded)
 }
 
 /// The four or five header lines: title; counts of lines; type and sizes; formats; right-hand sides.
@@ -176,12 +156,7 @@ fn header<R: Read>(source: &Source, lines: &mut Lines<'_, R>) -> Result<Header, 
     };
     let place = lines.place();
     let n = check_square(source, place, rows, columns)?;
-    if entries < n as u64 {
-        let what = format!(
-            "{entries} entries for {n} rows leave a zero on the diagonal; relaxation divides by it"
-        );
-        return Err(lines.error(what));
-    }
+    check_entries(source, place, entries, n)?;
     // Every entry takes a character for its row, at least.
     if entries > source.length_bytes {
         let what = format!(

@@ -16,7 +16,7 @@ pub use petsc::write_petsc;
 pub use tsumuji_numbers::FileError;
 pub use write::{WriteError, emit_vector, write_vector};
 
-use super::{Matrix, System, SystemError};
+use super::{Csr, Matrix, System, SystemError};
 use std::io::{BufRead, Read};
 use std::path::Path;
 use tsumuji_numbers::{Place, Source};
@@ -61,6 +61,31 @@ pub struct Loaded {
     pub rhs: Option<Vec<f64>>,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// A matrix of which there is no more to say.
+    fn plain(matrix: Matrix) -> Self {
+        Self {
+            matrix,
+            rhs: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The matrix of `triplets`, whose positions are known to be within it. Repeated ones are summed, and a note says so.
+    fn of_triplets(source: &Source, n: usize, triplets: &[(u32, u32, f64)]) -> Self {
+        let csr = Csr::from_triplets(n, n, triplets).expect("positions were checked when read");
+        let repeated = triplets.len() - csr.stored();
+        let mut loaded = Self::plain(Matrix::Sparse(csr));
+        if repeated > 0 {
+            loaded.notes.push(format!(
+                "{}: {repeated} entries at repeated positions were summed",
+                source.file
+            ));
+        }
+        loaded
+    }
 }
 
 /// Reads A from `path` and b from `rhs`, or takes b = A·1, and checks that they make a system. Also gives the notes of
@@ -159,7 +184,7 @@ fn parse_vector(
                     "the file brings no right-hand side; give one that does",
                 )
             })?;
-            check_length(source, rhs.len(), rows)?;
+            check_length(source, rhs.len() as u64, rows)?;
             rhs
         }
     };
@@ -177,8 +202,8 @@ fn parse_vector(
 }
 
 /// Refuses a vector that does not fit the matrix.
-fn check_length(source: &Source, found: usize, rows: usize) -> Result<(), FileError> {
-    if found != rows {
+fn check_length(source: &Source, found: u64, rows: usize) -> Result<(), FileError> {
+    if found != rows as u64 {
         let what = format!("the vector has {found} elements, but the matrix has {rows} rows");
         return Err(source.error(Place::Whole, what));
     }
@@ -210,6 +235,17 @@ fn check_square(
         return Err(source.error(place, what));
     }
     Ok(rows as usize)
+}
+
+/// Refuses a number of entries that leaves a row without one.
+fn check_entries(source: &Source, place: Place, entries: u64, n: usize) -> Result<(), FileError> {
+    if entries < n as u64 {
+        let what = format!(
+            "{entries} entries for {n} rows leave a zero on the diagonal; relaxation divides by it"
+        );
+        return Err(source.error(place, what));
+    }
+    Ok(())
 }
 
 /// Opens a file, and determines the format by name or first bytes.

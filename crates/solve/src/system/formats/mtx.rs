@@ -4,8 +4,8 @@
 //! Repeated positions are summed, and a note says so. Blank lines and comments may stand anywhere.
 
 use super::words::{decimal, whole, words};
-use super::{LINE_LIMIT_BYTES, Loaded, check_length, check_square};
-use crate::system::{Csr, Dense, Matrix};
+use super::{LINE_LIMIT_BYTES, Loaded, check_entries, check_length, check_square};
+use crate::system::{Dense, Matrix};
 use std::io::Read;
 use tsumuji_numbers::{FileError, Lines, Source, shown};
 
@@ -23,6 +23,13 @@ enum Symmetry {
     General,
     Symmetric,
     Skew,
+}
+
+impl Symmetry {
+    /// The entry across the diagonal from one of this value.
+    fn mirrored(self, value: f64) -> f64 {
+        if self == Self::Skew { -value } else { value }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,19 +51,10 @@ pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileE
     let n = check_square(source, place, header.rows, header.columns)?;
     if !header.coordinate {
         let values = square_array(source, &mut lines, &header, n)?;
-        return Ok(Loaded {
-            matrix: Matrix::Dense(Dense::new(n, values).expect("n times n values were read")),
-            rhs: None,
-            notes: Vec::new(),
-        });
+        let dense = Dense::new(n, values).expect("n times n values were read");
+        return Ok(Loaded::plain(Matrix::Dense(dense)));
     }
-    if header.entries < n as u64 {
-        let what = format!(
-            "{} entries for {n} rows leave a zero on the diagonal; relaxation divides by it",
-            header.entries
-        );
-        return Err(source.error(place, what));
-    }
+    check_entries(source, place, header.entries, n)?;
     let mirrored = header.symmetry != Symmetry::General;
     let count = u128::from(header.entries) * if mirrored { 2 } else { 1 };
     // Triplets, their sorted copy and the rows made from them are in memory at once for a while.
@@ -65,28 +63,10 @@ pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileE
     coordinates(source, &mut lines, &header, |row, column, value| {
         triplets.push((row, column, value));
         if mirrored && row != column {
-            let mirror = if header.symmetry == Symmetry::Skew {
-                -value
-            } else {
-                value
-            };
-            triplets.push((column, row, mirror));
+            triplets.push((column, row, header.symmetry.mirrored(value)));
         }
     })?;
-    let csr = Csr::from_triplets(n, n, &triplets).expect("positions were checked line by line");
-    let repeated = triplets.len() - csr.stored();
-    let mut notes = Vec::new();
-    if repeated > 0 {
-        notes.push(format!(
-            "{}: {repeated} entries at repeated positions were summed",
-            source.file
-        ));
-    }
-    Ok(Loaded {
-        matrix: Matrix::Sparse(csr),
-        rhs: None,
-        notes,
-    })
+    Ok(Loaded::of_triplets(source, n, &triplets))
 }
 
 /// Reads a vector of `expected` elements: n×1 or 1×n, array or coordinate.
@@ -104,11 +84,7 @@ pub(super) fn vector(
         )));
     }
     let length = rows.max(columns).min(rows.saturating_mul(columns));
-    check_length(
-        source,
-        usize::try_from(length).unwrap_or(usize::MAX),
-        expected,
-    )?;
+    check_length(source, length, expected)?;
     if header.symmetry != Symmetry::General {
         return Err(lines.error("a vector cannot be symmetric; accepted is general"));
     }
@@ -164,15 +140,8 @@ fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, FileError> {
         return Err(lines.error("the file ends before the line of sizes"));
     }
     let sizes: Vec<Option<u64>> = words(lines.current()).take(4).map(whole).collect();
-    match (coordinate, &sizes[..]) {
-        (true, &[Some(rows), Some(columns), Some(entries)]) => Ok(Header {
-            coordinate,
-            pattern,
-            symmetry,
-            rows,
-            columns,
-            entries,
-        }),
+    let (rows, columns, entries) = match (coordinate, &sizes[..]) {
+        (true, &[Some(rows), Some(columns), Some(entries)]) => (rows, columns, entries),
         (false, &[Some(rows), Some(columns)]) => {
             let all = u128::from(rows) * u128::from(columns);
             let entries = match symmetry {
@@ -180,20 +149,23 @@ fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, FileError> {
                 Symmetry::Symmetric => (all + u128::from(rows)) / 2,
                 Symmetry::Skew => all.saturating_sub(u128::from(rows)) / 2,
             };
-            Ok(Header {
-                coordinate,
-                pattern,
-                symmetry,
-                rows,
-                columns,
-                entries: entries.try_into().unwrap_or(u64::MAX),
-            })
+            (rows, columns, entries.try_into().unwrap_or(u64::MAX))
         }
-        (true, _) => {
-            Err(lines.error("the line of sizes is not 'rows columns entries' in whole numbers"))
+        _ => {
+            let wanted = if coordinate { " entries" } else { "" };
+            return Err(lines.error(format!(
+                "the line of sizes is not 'rows columns{wanted}' in whole numbers"
+            )));
         }
-        (false, _) => Err(lines.error("the line of sizes is not 'rows columns' in whole numbers")),
-    }
+    };
+    Ok(Header {
+        coordinate,
+        pattern,
+        symmetry,
+        rows,
+        columns,
+        entries,
+    })
 }
 
 /// Goes to the next line that is neither blank nor a comment; false at the end of the file.
@@ -237,11 +209,7 @@ fn coordinates<R: Read>(
                     );
                     return Err(lines.error(what));
                 }
-                if !value.is_finite() {
-                    return Err(lines.error(format!(
-                        "the value is {value}; entries must be finite numbers"
-                    )));
-                }
+                check_finite(lines, value)?;
                 // Both are at most the rows or columns, which fit 32 bits.
                 take((row - 1) as u32, (column - 1) as u32, value);
             }
@@ -257,6 +225,15 @@ fn coordinates<R: Read>(
         }
     }
     refuse_excess(lines, header.entries)
+}
+
+fn check_finite<R: Read>(lines: &Lines<'_, R>, value: f64) -> Result<(), FileError> {
+    if !value.is_finite() {
+        return Err(lines.error(format!(
+            "the value is {value}; entries must be finite numbers"
+        )));
+    }
+    Ok(())
 }
 
 /// Reads `entries` lines of one value each.
@@ -276,11 +253,7 @@ fn array<R: Read>(
         let value = fields.next().and_then(decimal);
         match value {
             Some(value) if fields.next().is_none() => {
-                if !value.is_finite() {
-                    return Err(lines.error(format!(
-                        "the value is {value}; entries must be finite numbers"
-                    )));
-                }
+                check_finite(lines, value)?;
                 take(value);
             }
             _ => {
@@ -300,9 +273,7 @@ fn square_array<R: Read>(
     header: &Header,
     n: usize,
 ) -> Result<Vec<f64>, FileError> {
-    let place = lines.place();
-    source.check_memory(place, n as u128 * n as u128 * 8)?;
-    refuse_too_many(source, lines, header.entries, LEAST_ARRAY_BYTES)?;
+    source.check_memory(lines.place(), n as u128 * n as u128 * 8)?;
     let below = usize::from(header.symmetry == Symmetry::Skew);
     let general = header.symmetry == Symmetry::General;
     // Grows with the data; only then it is spread over the whole square.
@@ -319,11 +290,7 @@ fn square_array<R: Read>(
             let value = read.next().expect("as many values as the triangle has");
             values[row * n + column] = value;
             if row != column {
-                values[column * n + row] = if header.symmetry == Symmetry::Skew {
-                    -value
-                } else {
-                    value
-                };
+                values[column * n + row] = header.symmetry.mirrored(value);
             }
         }
     }

@@ -22,11 +22,8 @@ pub(super) fn matrix(source: &Source, mut reader: impl Read) -> Result<Loaded, F
     if header.is_fortran {
         transpose_in_place(&mut values, n);
     }
-    Ok(Loaded {
-        matrix: Matrix::Dense(Dense::new(n, values).expect("as many values as the shape says")),
-        rhs: None,
-        notes: Vec::new(),
-    })
+    let dense = Dense::new(n, values).expect("as many values as the shape says");
+    Ok(Loaded::plain(Matrix::Dense(dense)))
 }
 
 /// Reads a vector of `expected` elements: one dimension, or n×1, or 1×n.
@@ -46,11 +43,7 @@ pub(super) fn vector(
             return Err(source.error(Place::Header, what));
         }
     };
-    check_length(
-        source,
-        usize::try_from(length).unwrap_or(usize::MAX),
-        expected,
-    )?;
+    check_length(source, length, expected)?;
     header.values(source, &mut reader)
 }
 

@@ -67,11 +67,7 @@ pub(super) fn matrix(source: &Source, mut reader: impl Read) -> Result<Loaded, F
             format!("{error}; accepted are columns in ascending order, each once"),
         )
     })?;
-    Ok(Loaded {
-        matrix: Matrix::Sparse(csr),
-        rhs: None,
-        notes: Vec::new(),
-    })
+    Ok(Loaded::plain(Matrix::Sparse(csr)))
 }
 
 /// Reads a vector of `expected` elements.
@@ -87,7 +83,7 @@ pub(super) fn vector(
             format!("class {class} is no vector; accepted is {VECTOR}"),
         ));
     }
-    check_length(source, length as usize, expected)?;
+    check_length(source, length.into(), expected)?;
     let mut values = Vec::with_capacity(expected.min(BATCH));
     numbers(source, &mut reader, expected, |bytes| {
         values.push(f64::from_be_bytes(bytes));
