@@ -213,7 +213,7 @@ impl Engine {
                     self.batch.push(&word[..bytes], 0, Body::Nothing);
                 }
             }
-            if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.next_bytes()) {
+            if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.queue.next_bytes()) {
                 break;
             }
         }

@@ -173,7 +173,7 @@ impl Direct<'_> {
     #[inline]
     fn count(&mut self, is_last: bool, bytes: usize) {
         if is_last {
-            self.peer.send.pass_by(self.channel);
+            self.peer.send.queue.pass_by(self.channel);
             self.counts.send(self.channel);
             self.counters.direct_messages += 1;
         }
@@ -187,7 +187,10 @@ impl Engine {
     #[inline]
     pub fn direct(&mut self, to: NodeId, channel: Channel, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
-        let (frame_bytes, ring_bytes) = (peer.send.fragment_bytes(), self.shared.config.ring_bytes);
+        let (frame_bytes, ring_bytes) = (
+            peer.send.queue.fragment_bytes,
+            self.shared.config.ring_bytes,
+        );
         let may = peer.send.is_idle()
             && peer.may_take_directly(channel, bytes, ring_bytes)
             && !self.closed;
@@ -441,10 +444,10 @@ impl Peer {
     #[inline]
     fn may_take_directly(&self, channel: Channel, bytes: usize, ring_bytes: usize) -> bool {
         self.direct.is(Talk::PERMITTED)
-            && bytes <= self.send.fragment_bytes().max(ring_bytes)
+            && bytes <= self.send.queue.fragment_bytes.max(ring_bytes)
             && bytes <= self.message_limit_bytes
             && !channel.is_datagram()
-            && self.send.admits(channel)
+            && self.send.queue.admits(channel)
             && self.is_up()
     }
 }

@@ -93,11 +93,11 @@ impl Engine {
         let Some(peer) = self.peer(peer) else {
             return false;
         };
-        match (peer.window_bytes(), peer.send.queued_messages()) {
+        match (peer.window_bytes(), peer.send.queue.queued_messages) {
             (window_bytes, 0) => window_bytes != Some(0),
             (None, _) => false,
             (Some(window_bytes), _) => {
-                peer.send.queued_bytes().saturating_add(bytes) <= window_bytes
+                peer.send.queue.queued_bytes.saturating_add(bytes) <= window_bytes
             }
         }
     }

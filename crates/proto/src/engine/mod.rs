@@ -283,18 +283,19 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let (granted, window, backlog) = peer.account.incoming(expected);
         let (pace, paced_frames) = peer.send.pace();
+        let queue = &peer.send.queue;
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
             in_flight_frames: peer.send.in_flight(),
             window_bytes: peer.window_bytes().unwrap_or(0),
-            queued_messages: peer.send.queued_messages(),
-            queued_bytes: peer.send.queued_bytes(),
-            retransmitted_frames: peer.send.retransmitted(),
+            queued_messages: queue.queued_messages,
+            queued_bytes: queue.queued_bytes,
+            retransmitted_frames: queue.retransmitted,
             credit_frames: peer.send.credit_left() as usize,
-            superseded_datagrams: peer.send.dropped().superseded,
-            late_datagrams: peer.send.dropped().late,
-            lost_datagrams: peer.send.dropped().lost,
+            superseded_datagrams: queue.dropped.superseded,
+            late_datagrams: queue.dropped.late,
+            lost_datagrams: queue.dropped.lost,
             pace,
             paced_frames,
             granted_frames: granted as usize,
@@ -314,7 +315,7 @@ impl Engine {
         for peer in self.peers.iter().flatten() {
             accounts.peers_memory_bytes += peer.receive.used_bytes();
             accounts.peers_claimed_frames += peer.account.claim(peer.receive.arrivals.base());
-            accounts.queued_bytes += peer.send.queued_bytes();
+            accounts.queued_bytes += peer.send.queue.queued_bytes;
         }
         accounts
     }

@@ -488,7 +488,7 @@ fn hand_over_datagram(
 #[inline]
 pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     if peer.wants_writable
-        && peer.send.has_room(
+        && peer.send.queue.has_room(
             shared.config.send_queue_bytes / 2,
             shared.config.send_queue_bytes,
         )

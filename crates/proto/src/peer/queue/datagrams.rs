@@ -67,7 +67,7 @@ impl Queue {
         }
     }
 
-    pub(in crate::peer) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
+    pub(crate) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
         self.replaced(of).map_or(0, |index| {
             self.messages[self.waiting[index].slot as usize].body.len()
         })
