@@ -10,7 +10,7 @@
 
 use super::placement::Guess;
 use super::receive::hand_over;
-use super::{Engine, Shared};
+use super::{Engine, Shared, peer_of};
 use crate::config::{Config, PeerLink};
 use crate::counters::{Counters, Drop};
 use crate::memory::charge;
@@ -186,7 +186,7 @@ impl Engine {
     /// Permission for a message of `bytes` on that channel, if it may leave directly now, through the ring or by reference; `None`: submit it.
     #[inline]
     pub fn direct(&mut self, to: NodeId, channel: Channel, bytes: usize) -> Option<Direct<'_>> {
-        let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
+        let peer = peer_of(&mut self.peers, to)?;
         let (frame_bytes, ring_bytes) = (
             peer.send.queue.fragment_bytes,
             self.shared.config.ring_bytes,
@@ -208,8 +208,7 @@ impl Engine {
 
     /// Whether the message could leave directly if no queued one were before it.
     pub fn is_direct_in_its_turn(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
-        let peer = (self.peers.get(usize::from(to.0))).and_then(Option::as_deref);
-        peer.is_some_and(|peer| {
+        self.peer(to).is_some_and(|peer| {
             peer.may_take_directly(channel, bytes, self.shared.config.ring_bytes)
                 && !peer.send.is_idle()
                 && !self.closed

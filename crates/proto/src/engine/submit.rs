@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use super::Engine;
+use super::{Engine, peer_of};
 use crate::config::Config;
 use crate::event::Queued;
 use crate::message::{Borrowed, Payload, SendId, SubmitError};
@@ -113,8 +113,7 @@ impl Engine {
     /// # Panics
     /// If `borrowed` has another length than the message had when it was submitted.
     pub fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
-        let peer = self.peers.get_mut(usize::from(borrowed.to().0));
-        let Some(peer) = peer.and_then(Option::as_deref_mut) else {
+        let Some(peer) = peer_of(&mut self.peers, borrowed.to()) else {
             return true;
         };
         peer.send.queue.retain(borrowed, &mut self.shared.pool)
@@ -167,10 +166,7 @@ pub(super) fn admit<'a>(
     (to, channel): (NodeId, Channel),
     (size, held_bytes): (usize, usize),
 ) -> Result<&'a mut Peer, SubmitError> {
-    let Some(peer) = peers
-        .get_mut(usize::from(to.0))
-        .and_then(Option::as_deref_mut)
-    else {
+    let Some(peer) = peer_of(peers, to) else {
         return Err(SubmitError::UnknownPeer { peer: to });
     };
     if closed || peer.session.phase == Phase::Dead {

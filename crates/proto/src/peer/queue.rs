@@ -44,14 +44,14 @@ pub(super) enum Choice {
 }
 
 /// A fragment, with its position in its message.
-pub(super) struct Place<'a> {
-    pub(super) channel: Channel,
-    pub(super) message: u64,
-    pub(super) offset: usize,
-    pub(super) length: usize,
-    pub(super) payload: &'a [u8],
+pub(crate) struct Place<'a> {
+    pub(crate) channel: Channel,
+    pub(crate) message: u64,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) payload: &'a [u8],
     /// The payload is a bundle.
-    pub(super) is_bundle: bool,
+    pub(crate) is_bundle: bool,
 }
 
 /// Counts of messages that were not acknowledged when the session ended.
@@ -267,6 +267,16 @@ impl Queue {
         self.backlog += 1;
         self.queued_messages += 1;
         id
+    }
+
+    /// Takes a message that has not left whole out of those that wait.
+    fn unlist(&mut self, slot: u32) {
+        let priority = usize::from(self.messages[slot as usize].channel.priority().get());
+        self.pending[priority].retain(|&other| other != slot);
+        if self.pending[priority].is_empty() {
+            self.pending_mask &= !(1 << priority);
+        }
+        self.backlog -= 1;
     }
 
     pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {

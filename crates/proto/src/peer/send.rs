@@ -15,9 +15,9 @@ pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
 use super::queue::datagrams::NEVER;
-use super::queue::{Failed, Queue};
+use super::queue::{Failed, Place, Queue};
 use super::rtt::Rtt;
-use crate::congestion::{Congestion, Ledger, Sending};
+use crate::congestion::{Congestion, Departure, Ledger, Sending};
 use crate::counters::Counters;
 use crate::message::{Borrowed, SendId};
 use crate::pool::Pool;
@@ -25,23 +25,6 @@ use crate::time::{Duration, Instant};
 pub(crate) use go_back::GoBack;
 use selective::Selective;
 use tsumuji_wire::{Ack, Channel, Permit};
-
-/// The fragment to write next.
-pub(crate) struct NextFragment<'a> {
-    pub(crate) part: Part,
-    pub(crate) number: u64,
-    /// Lowest number still unanswered.
-    pub(crate) floor: u64,
-    pub(crate) channel: Channel,
-    pub(crate) message: u64,
-    pub(crate) offset: usize,
-    pub(crate) length: usize,
-    pub(crate) payload: &'a [u8],
-    /// The payload is a bundle.
-    pub(crate) is_bundle: bool,
-    pub(crate) more: bool,
-    pub(crate) probe: bool,
-}
 
 /// What hello and welcome agreed.
 pub(crate) struct Agreed {
@@ -240,26 +223,14 @@ impl Send {
         borrowed: &Borrowed<'a>,
         pool: &mut Pool,
         counters: &mut Counters,
-    ) -> Option<NextFragment<'a>> {
-        let departure = control!(
+    ) -> Option<(Departure, Place<'a>)> {
+        let mut departure = control!(
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        let asks = self.clocked && self.is_asking(now, departure.part, borrowed);
+        departure.probe |= self.clocked && self.is_asking(now, departure.part, borrowed);
         let place = self.queue.place(departure.part, borrowed);
-        Some(NextFragment {
-            part: departure.part,
-            number: departure.number,
-            floor: departure.floor,
-            channel: place.channel,
-            message: place.message,
-            offset: place.offset,
-            length: place.length,
-            payload: place.payload,
-            is_bundle: place.is_bundle,
-            more: departure.more,
-            probe: departure.probe || asks,
-        })
+        Some((departure, place))
     }
 
     /// Whether an acknowledgement names numbers that were never sent.

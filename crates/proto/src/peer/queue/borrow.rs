@@ -129,18 +129,13 @@ impl Queue {
         if outgoing.next_fragment > 0 {
             return false;
         }
-        let priority = usize::from(outgoing.channel.priority().get());
-        self.pending[priority].retain(|&pending| pending != slot);
-        if self.pending[priority].is_empty() {
-            self.pending_mask &= !(1 << priority);
-        }
-        self.backlog -= 1;
         self.queued_messages -= 1;
         outgoing.live = false;
         if let Some(mut borrowing) = outgoing.borrowing.take() {
             borrowing.end();
             self.spare_borrowing = Some(borrowing);
         }
+        self.unlist(slot);
         self.free.push(slot);
         (self.borrowed, self.choice) = (InHand::No, None);
         true

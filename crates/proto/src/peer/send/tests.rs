@@ -26,7 +26,7 @@ fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     if !send.is_sendable(now) {
         return None;
     }
-    let next = send.next_fragment(now, &Borrowed::NONE, pool, &mut counters)?;
+    let (_, next) = send.next_fragment(now, &Borrowed::NONE, pool, &mut counters)?;
     Some(next.message - FIRST_NUMBER)
 }
 
@@ -134,7 +134,7 @@ fn small_buffers_stay() {
             .unwrap();
         assert!(send.is_sendable(now));
         let next = send.next_fragment(now, &Borrowed::NONE, &mut pool, &mut counters);
-        let payload = next.unwrap().payload;
+        let payload = next.unwrap().1.payload;
         assert_eq!(payload, message);
         places.push(payload.as_ptr());
         let news = AckNews {
