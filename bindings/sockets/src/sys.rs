@@ -432,17 +432,25 @@ pub(crate) fn poll(
     unsafe { call(libc::SYS_ppoll, words) }
 }
 
-/// `poll` of one descriptor, without waiting: its events, or none.
-pub(crate) fn poll_now(fd: c_int, events: i16) -> i16 {
-    let mut fds = [pollfd {
+/// What `poll` is asked of one descriptor.
+pub(crate) fn poll_of(fd: c_int, events: i16) -> pollfd {
+    pollfd {
         fd,
         events,
         revents: 0,
-    }];
-    match poll(&mut fds, Some(0), std::ptr::null()) {
-        Ok(1) => fds[0].revents,
-        _ => 0,
     }
+}
+
+/// `poll` of one descriptor: its events, or none if the time is over.
+pub(crate) fn poll_one(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<i16> {
+    let mut fds = [poll_of(fd, events)];
+    poll(&mut fds, timeout_ns, std::ptr::null())?;
+    Ok(fds[0].revents)
+}
+
+/// `poll` of one descriptor, without waiting: its events, or none.
+pub(crate) fn poll_now(fd: c_int, events: i16) -> i16 {
+    poll_one(fd, events, Some(0)).unwrap_or(0)
 }
 
 pub(crate) fn epoll_ctl(

@@ -589,23 +589,10 @@ fn check_splice(pipe: c_int, has_pipe_offset: bool, has_offset: bool) -> Result<
 /// Waits for `events` of a pipe, or for its other end's end; what there is of them.
 fn wait_for_pipe(pipe: c_int, events: i16, is_impatient: bool) -> Result<i16> {
     loop {
-        let found = sys::poll_now(pipe, events);
-        if found != 0 {
-            return Ok(found);
-        }
-        if is_impatient {
-            return Err(sys::AGAIN);
-        }
-        let mut fds = [libc::pollfd {
-            fd: pipe,
-            events,
-            revents: 0,
-        }];
-        match sys::poll(&mut fds, None, std::ptr::null()) {
+        match sys::poll_one(pipe, events, is_impatient.then_some(0)) {
+            Ok(0) => return Err(sys::AGAIN),
             Err(Errno(libc::EINTR)) if sys::do_handlers_restart() => {}
-            outcome => {
-                outcome?;
-            }
+            outcome => return outcome,
         }
     }
 }

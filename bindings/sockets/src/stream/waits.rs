@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use libc::{c_int, pollfd};
+use libc::c_int;
 
 use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
@@ -270,16 +270,9 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
 }
 
 fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
-    let mut fds = [pollfd {
-        fd,
-        events,
-        revents: 0,
-    }];
-    let asked = sys::poll(&mut fds, timeout_ns, std::ptr::null());
-    or_restart(
-        timeout_ns,
-        asked.and_then(|count| if count == 0 { Err(AGAIN) } else { Ok(()) }),
-    )
+    let asked = sys::poll_one(fd, events, timeout_ns);
+    let outcome = asked.and_then(|found| if found == 0 { Err(AGAIN) } else { Ok(()) });
+    or_restart(timeout_ns, outcome)
 }
 
 /// A sleep without a time-out goes on after a signal if its handler wants that; here nobody tells which signal it was.
