@@ -17,6 +17,7 @@ pub mod relay;
 mod rings;
 mod sealing;
 pub mod shm;
+mod sleep;
 pub mod udp;
 #[cfg(feature = "xdp")]
 pub mod xdp;
@@ -26,9 +27,10 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use paired::{Paired, either_of};
+pub use paired::Paired;
 pub use rings::{NoRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
+pub use sleep::either_of;
 
 /// The address of a frame's sender or receiver, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -45,6 +45,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 pub use probe::probe;
 
 use crate::gather::{self, Gather};
+use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use group::Group;
 use rx::Rx;
@@ -400,29 +401,16 @@ impl Link for Udp {
         if self.tx.has_frames() {
             events |= PollFlags::OUT;
         }
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
+        let (first, what) = (PollFd::new(&self.socket, events), "poll of the UDP socket");
         let polled = match &mut self.group {
-            None => {
-                let mut fds = [PollFd::new(&self.socket, events)];
-                rustix::event::poll(&mut fds, Some(&timeout))
-            }
+            None => sleep::poll(&mut [first], timeout, what),
             Some(group) => {
                 group.look_next();
                 let second = PollFd::new(&group.socket, PollFlags::IN);
-                let mut fds = [PollFd::new(&self.socket, events), second];
-                rustix::event::poll(&mut fds, Some(&timeout))
+                sleep::poll(&mut [first, second], timeout, what)
             }
         };
-        match polled {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(LinkError::Io {
-                what: "poll of the UDP socket",
-                source: source.into(),
-            }),
-        }
+        polled.map(drop)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
