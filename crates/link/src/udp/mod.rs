@@ -44,6 +44,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use probe::probe;
 
+use crate::ether::mtu_bytes_of;
 use crate::gather::{self, Gather};
 use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
@@ -296,7 +297,7 @@ fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
         interfaces
             .iter()
             .filter(|interface| wanted(interface))
-            .filter_map(|interface| sys::interface_mtu_bytes(fd, &interface.name).ok())
+            .filter_map(|interface| mtu_bytes_of(fd, &interface.name).ok())
             .min()
     };
     narrowest(&|interface| interface.ip == ip)
