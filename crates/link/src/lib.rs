@@ -455,4 +455,24 @@ impl Probe {
             mend,
         }
     }
+
+    /// Sends a frame from one link to another, whose address is `to`, and waits for it. An error: it did not arrive within a second or two.
+    pub(crate) fn pass_frame(
+        (from, into): (&mut impl Link, &mut impl Link),
+        to: LinkAddr,
+        medium: &str,
+    ) -> Result<(), String> {
+        const LOOKS: usize = 100;
+        const LOOK: Duration = Duration::from_millis(20);
+        let text = |error: LinkError| error.to_string();
+        from.send_one(to, Frame::whole(&[1])).map_err(text)?;
+        for _ in 0..LOOKS {
+            from.flush().map_err(text)?;
+            into.wait(LOOK).map_err(text)?;
+            if into.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
+                return Ok(());
+            }
+        }
+        Err(format!("a frame sent over {medium} did not arrive"))
+    }
 }
