@@ -261,7 +261,7 @@ impl Epoll {
             });
         }
         for interest in interests {
-            self.state.with(|state| self.drop_interest(state, interest));
+            self.drop_interest(interest);
         }
         self.state.with(|state| {
             state.ready.clear();
