@@ -151,14 +151,8 @@ fn send_all(fd: c_int, mut bytes: &[u8], until_ns: u64) -> Result<()> {
         match sys::send(fd, bytes, libc::MSG_DONTWAIT) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(sys::AGAIN) => {
-                let mut fds = [libc::pollfd {
-                    fd,
-                    events: libc::POLLOUT,
-                    revents: 0,
-                }];
                 let left = until_ns.saturating_sub(sys::now_ns());
-                sys::poll(&mut fds, Some(left), std::ptr::null())?;
-                if fds[0].revents == 0 {
+                if sys::poll_one(fd, libc::POLLOUT, Some(left))? == 0 {
                     return Err(Errno(libc::ETIMEDOUT));
                 }
             }

@@ -155,7 +155,7 @@ impl Nested {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     ready: VecDeque<&'static Interest>,
     watched: Vec<Watched>,
@@ -164,7 +164,7 @@ struct State {
 }
 
 /// An epoll instance. Never freed, but used again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Epoll {
     fd: AtomicI32,
@@ -192,22 +192,8 @@ static LIVE: Locked<Vec<&'static Epoll>> = Locked::new(Vec::new());
 pub(crate) fn add(fd: c_int) {
     let epoll = FREE.with(Vec::pop).unwrap_or_else(|| {
         Box::leak(Box::new(Epoll {
-            fd: AtomicI32::new(-1),
-            fds: Locked::new(Vec::new()),
-            state: Locked::new(State {
-                ready: VecDeque::new(),
-                watched: Vec::new(),
-                scanned: Vec::new(),
-                nested: Vec::new(),
-            }),
-            is_ever_ours: AtomicU32::new(0),
-            is_nested: AtomicU32::new(0),
-            edges: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            waiters: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
             waker: AtomicI32::new(-1),
-            spin: Spin::new(),
+            ..Epoll::default()
         }))
     });
     epoll.fd.store(fd, Ordering::Relaxed);
@@ -275,7 +261,7 @@ impl Epoll {
             });
         }
         for interest in interests {
-            self.state.with(|state| self.drop_interest(state, interest));
+            self.drop_interest(interest);
         }
         self.state.with(|state| {
             state.ready.clear();

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
+use crate::hello::Fd;
 use crate::ring::{BELL, SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
 use crate::{close, demotion, explain, handshake, lock, segment, start, sys};
@@ -223,7 +224,7 @@ pub(crate) fn inherit() {
 
 fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Option<()> {
     let copy = sys::fcntl(file, libc::F_DUPFD_CLOEXEC, 3).ok()? as c_int;
-    let segment = segment::adopt(copy).ok()?;
+    let segment = segment::adopt(Fd::new(copy)).ok()?;
     if let Some(known) = table::by_slot(segment.get(), side, slot) {
         let first = known.any_fd()?;
         close::copied(first, fd);

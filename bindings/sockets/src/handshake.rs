@@ -345,19 +345,10 @@ fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -
 
 /// What the gateway says of an offer.
 fn is_offered_there(mailbox: &Fd) -> bool {
-    let mut fds = [libc::pollfd {
-        fd: mailbox.get(),
-        events: libc::POLLIN,
-        revents: 0,
-    }];
     let until = sys::now_ns() + GATEWAY_NS;
+    let left = || Some(until.saturating_sub(sys::now_ns()));
     let mut answer = [0];
-    while sys::poll(
-        &mut fds,
-        Some(until.saturating_sub(sys::now_ns())),
-        std::ptr::null(),
-    ) == Err(Errno(libc::EINTR))
-    {}
+    while sys::poll_one(mailbox.get(), libc::POLLIN, left()) == Err(Errno(libc::EINTR)) {}
     sys::recv(mailbox.get(), &mut answer, libc::MSG_DONTWAIT) == Ok(1) && answer[0] == OFFERED_THERE
 }
 

@@ -51,20 +51,13 @@ fn cores() -> u32 {
 }
 
 /// Experience of one waiter.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Spin {
     failures: AtomicU32,
     waits: AtomicU32,
 }
 
 impl Spin {
-    pub(crate) const fn new() -> Self {
-        Self {
-            failures: AtomicU32::new(0),
-            waits: AtomicU32::new(0),
-        }
-    }
-
     pub(crate) fn reset(&self) {
         self.failures.store(0, Ordering::Relaxed);
     }
@@ -122,7 +115,7 @@ mod tests {
         if cores() == 1 {
             return;
         }
-        let spin = Spin::new();
+        let spin = Spin::default();
         let has_failed = || spin.failures.load(Ordering::Relaxed) >= FAILURES_MAX;
         for _ in 0..TRIES_MAX {
             if has_failed() {
@@ -151,7 +144,7 @@ mod tests {
     }
 
     fn tries_become_rare() {
-        let spin = Spin::new();
+        let spin = Spin::default();
         let mut tries = 0;
         let rarest = TRY_EVERY << DOUBLINGS_MAX;
         for _ in 0..8 * rarest {

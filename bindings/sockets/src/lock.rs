@@ -159,7 +159,7 @@ fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
 }
 
 /// A value of this process behind such a lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Locked<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,

@@ -266,11 +266,7 @@ fn sleep(
             continue;
         };
         if let Some(gateway) = using.gateway() {
-            copy.push(pollfd {
-                fd: gateway,
-                events: libc::POLLIN,
-                revents: 0,
-            });
+            copy.push(sys::poll_of(gateway, libc::POLLIN));
         }
         if using.is_carried.load(Ordering::Acquire) == 0 {
             continue;
@@ -353,11 +349,7 @@ pub(crate) fn select(
             }
         }
         if events != 0 {
-            fds.push(pollfd {
-                fd: fd as c_int,
-                events,
-                revents: 0,
-            });
+            fds.push(sys::poll_of(fd as c_int, events));
         }
     }
     poll(&mut fds, timeout_ns, mask)?;

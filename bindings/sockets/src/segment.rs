@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::address::Address;
+use crate::hello::Fd;
 use crate::lock::Locked;
 use crate::lock::thread_group;
 use crate::ring::{self, CLAIMED, CLIENT, Memory, SEGMENT_BYTES, SERVER, SLOTS};
@@ -149,7 +150,7 @@ fn trim() {
 /// Puts a file into the list, or finds it there.
 fn enter(
     list: &mut Vec<&'static Segment>,
-    fd: i32,
+    fd: Fd,
     identity: (u64, u64),
     target: (Address, u32),
 ) -> Result<SegmentRef> {
@@ -159,22 +160,17 @@ fn enter(
     });
     if let Some(known) = known {
         known.users.fetch_add(1, Ordering::AcqRel);
-        let _ = sys::close(fd);
         return Ok(SegmentRef(known));
     }
     let is_empty = |segment: &&&'static Segment| segment.address.load(Ordering::Acquire).is_null();
     let empty = list.iter().find(is_empty).copied();
     let mapped = list.len() - list.iter().filter(is_empty).count();
     if mapped as u64 >= sys::open_files_limit() / SEGMENTS_SHARE {
-        let _ = sys::close(fd);
         return Err(Errno(libc::EMFILE));
     }
     let segment = match empty {
         Some(empty) => empty,
-        None if list.len() >= SEGMENTS_MAX => {
-            let _ = sys::close(fd);
-            return Err(Errno(libc::ENOMEM));
-        }
+        None if list.len() >= SEGMENTS_MAX => return Err(Errno(libc::ENOMEM)),
         None => {
             let null = || AtomicPtr::new(std::ptr::null_mut());
             let none = || std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut()));
@@ -194,14 +190,8 @@ fn enter(
             segment
         }
     };
-    let address = match sys::map_shared(fd, SEGMENT_BYTES) {
-        Ok(address) => address,
-        Err(error) => {
-            let _ = sys::close(fd);
-            return Err(error);
-        }
-    };
-    let fd = table::keep_own(fd);
+    let address = sys::map_shared(fd.get(), SEGMENT_BYTES)?;
+    let fd = table::keep_own(fd.take());
     segment.fd.store(fd as u32, Ordering::Relaxed);
     segment.identity.with(|known| *known = identity);
     segment.target.with(|known| *known = target);
@@ -248,8 +238,8 @@ pub(crate) fn take_slot(target: Address) -> Result<(SegmentRef, usize)> {
         if let Some(taken) = take_of(list, &target, |_| true) {
             return Ok(taken);
         }
-        let fd = sys::sealed_memfd(SEGMENT_BYTES)?;
-        let (device, inode, _) = sys::sealed_identity(fd)?;
+        let fd = Fd::new(sys::sealed_memfd(SEGMENT_BYTES)?);
+        let (device, inode, _) = sys::sealed_identity(fd.get())?;
         let segment = enter(list, fd, (device, inode), (target, pid))?;
         let header = segment.get().memory().header();
         header.client_pid.store(pid, Ordering::Relaxed);
@@ -279,21 +269,12 @@ pub(crate) fn free(segment: &Segment, slot: usize) {
 }
 
 /// A file that a client has sent.
-pub(crate) fn adopt(fd: i32) -> Result<SegmentRef> {
-    let checked = sys::sealed_identity(fd).and_then(|(device, inode, bytes)| {
-        if bytes == SEGMENT_BYTES {
-            Ok((device, inode))
-        } else {
-            Err(Errno(libc::EINVAL))
-        }
-    });
-    let identity = match checked {
-        Ok(identity) => identity,
-        Err(error) => {
-            let _ = sys::close(fd);
-            return Err(error);
-        }
-    };
+pub(crate) fn adopt(fd: Fd) -> Result<SegmentRef> {
+    let (device, inode, bytes) = sys::sealed_identity(fd.get())?;
+    if bytes != SEGMENT_BYTES {
+        return Err(Errno(libc::EINVAL));
+    }
+    let identity = (device, inode);
     let segment = LIST.with(|list| enter(list, fd, identity, (Address::default(), 0)))?;
     if segment
         .get()

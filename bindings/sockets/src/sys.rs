@@ -57,12 +57,17 @@ unsafe fn raw(number: i64, words: [usize; 6]) -> isize {
     result
 }
 
+/// A system call with up to six words; those that are not given are 0.
+///
 /// # Safety
 /// As `raw`.
 #[inline(always)]
-pub(crate) unsafe fn call(number: i64, words: [usize; 6]) -> Result<usize> {
+pub(crate) unsafe fn call<const WORDS: usize>(number: i64, words: [usize; WORDS]) -> Result<usize> {
+    const { assert!(WORDS <= 6) };
+    let mut all = [0; 6];
+    all[..WORDS].copy_from_slice(&words);
     // SAFETY: as the caller promises.
-    let result = unsafe { raw(number, words) };
+    let result = unsafe { raw(number, all) };
     if result < 0 {
         Err(Errno(-result as i32))
     } else {
@@ -72,7 +77,7 @@ pub(crate) unsafe fn call(number: i64, words: [usize; 6]) -> Result<usize> {
 
 /// A system call whose words are plain numbers.
 #[inline(always)]
-fn numbers(number: i64, words: [usize; 6]) -> Result<usize> {
+fn numbers<const WORDS: usize>(number: i64, words: [usize; WORDS]) -> Result<usize> {
     // SAFETY: used below only for calls that take no addresses.
     unsafe { call(number, words) }
 }
@@ -82,17 +87,12 @@ fn fd_word(fd: c_int) -> usize {
 }
 
 pub(crate) fn close(fd: c_int) -> Result<usize> {
-    numbers(libc::SYS_close, [fd_word(fd), 0, 0, 0, 0, 0])
+    numbers(libc::SYS_close, [fd_word(fd)])
 }
 
 pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize> {
     // SAFETY: used in this crate with commands that take numbers.
-    unsafe {
-        call(
-            libc::SYS_fcntl,
-            [fd_word(fd), command as usize, argument, 0, 0, 0],
-        )
-    }
+    unsafe { call(libc::SYS_fcntl, [fd_word(fd), command as usize, argument]) }
 }
 
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
@@ -100,40 +100,33 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 }
 
 pub(crate) fn getpid() -> u32 {
-    numbers(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32
+    numbers(libc::SYS_getpid, []).unwrap_or(0) as u32
 }
 
 pub(crate) fn gettid() -> u32 {
-    numbers(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32
+    numbers(libc::SYS_gettid, []).unwrap_or(0) as u32
 }
 
 pub(crate) fn geteuid() -> u32 {
-    numbers(libc::SYS_geteuid, [0; 6]).unwrap_or(u32::MAX as usize) as u32
+    numbers(libc::SYS_geteuid, []).unwrap_or(u32::MAX as usize) as u32
 }
 
 /// Whether a thread of that number exists in this PID namespace.
 pub(crate) fn is_thread_alive(tid: u32) -> bool {
     // A number that is none (EINVAL) is of no thread either.
-    let asked = numbers(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]);
+    let asked = numbers(libc::SYS_tkill, [tid as usize]);
     matches!(asked, Ok(_) | Err(Errno(libc::EPERM)))
 }
 
 /// Whether this process has a thread of that number.
 pub(crate) fn is_own_thread(tid: u32) -> bool {
-    numbers(
-        libc::SYS_tgkill,
-        [getpid() as usize, tid as usize, 0, 0, 0, 0],
-    )
-    .is_ok()
+    numbers(libc::SYS_tgkill, [getpid() as usize, tid as usize]).is_ok()
 }
 
 /// The signal that writing to a closed connection raises, for this thread.
 pub(crate) fn raise_sigpipe() {
     let (pid, tid) = (getpid() as usize, gettid() as usize);
-    let _ = numbers(
-        libc::SYS_tgkill,
-        [pid, tid, libc::SIGPIPE as usize, 0, 0, 0],
-    );
+    let _ = numbers(libc::SYS_tgkill, [pid, tid, libc::SIGPIPE as usize]);
 }
 
 /// Whether calls that any of the program's signal handlers interrupts are to go on: all were set with `SA_RESTART`.
@@ -141,7 +134,7 @@ pub(crate) fn do_handlers_restart() -> bool {
     // As the kernel has it: handler, flags, restorer, mask.
     let mut action = [0usize; 4];
     (1..=64).all(|signal| {
-        let words = [signal, 0, action.as_mut_ptr() as usize, 8, 0, 0];
+        let words = [signal, 0, action.as_mut_ptr() as usize, 8];
         // SAFETY: the kernel writes its `sigaction`, of four words, there.
         let asked = unsafe { call(libc::SYS_rt_sigaction, words) };
         let is_handled = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action[0]);
@@ -150,7 +143,7 @@ pub(crate) fn do_handlers_restart() -> bool {
 }
 
 pub(crate) fn sched_yield() {
-    let _ = numbers(libc::SYS_sched_yield, [0; 6]);
+    let _ = numbers(libc::SYS_sched_yield, []);
 }
 
 pub(crate) fn sleep_us(us: u64) {
@@ -164,13 +157,7 @@ pub(crate) fn try_sleep_us(us: u64) -> Result<()> {
         tv_nsec: (us * 1000) as i64,
     };
     // SAFETY: the time lives until the call is over.
-    unsafe {
-        call(
-            libc::SYS_nanosleep,
-            [&raw const time as usize, 0, 0, 0, 0, 0],
-        )
-    }
-    .map(|_| ())
+    unsafe { call(libc::SYS_nanosleep, [&raw const time as usize]) }.map(|_| ())
 }
 
 /// Nanoseconds of the monotonic clock; by the vDSO where there is one.
@@ -185,19 +172,16 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
-    let words = [domain as usize, kind as usize, protocol as usize, 0, 0, 0];
+    let words = [domain as usize, kind as usize, protocol as usize];
     numbers(libc::SYS_socket, words).map(|fd| fd as c_int)
 }
 
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Result<usize> {
-    numbers(
-        libc::SYS_listen,
-        [fd_word(fd), backlog as usize, 0, 0, 0, 0],
-    )
+    numbers(libc::SYS_listen, [fd_word(fd), backlog as usize])
 }
 
 pub(crate) fn shutdown(fd: c_int, how: c_int) -> Result<usize> {
-    numbers(libc::SYS_shutdown, [fd_word(fd), how as usize, 0, 0, 0, 0])
+    numbers(libc::SYS_shutdown, [fd_word(fd), how as usize])
 }
 
 /// `bind` or `connect` with an address given as bytes.
@@ -206,14 +190,7 @@ pub(crate) fn with_address(number: i64, fd: c_int, address: &[u8]) -> Result<usi
     unsafe {
         call(
             number,
-            [
-                fd_word(fd),
-                address.as_ptr() as usize,
-                address.len(),
-                0,
-                0,
-                0,
-            ],
+            [fd_word(fd), address.as_ptr() as usize, address.len()],
         )
     }
 }
@@ -225,9 +202,6 @@ pub(crate) fn name_of(number: i64, fd: c_int, room: &mut [u8; 128]) -> Result<us
         fd_word(fd),
         room.as_mut_ptr() as usize,
         &raw mut bytes as usize,
-        0,
-        0,
-        0,
     ];
     // SAFETY: both places live; the kernel writes at most `bytes`.
     unsafe { call(number, words) }?;
@@ -237,7 +211,7 @@ pub(crate) fn name_of(number: i64, fd: c_int, room: &mut [u8; 128]) -> Result<us
 /// `accept4` without an address; close-on-exec.
 pub(crate) fn accept(fd: c_int, flags: c_int) -> Result<c_int> {
     let flags = (flags | libc::SOCK_CLOEXEC) as usize;
-    numbers(libc::SYS_accept4, [fd_word(fd), 0, 0, flags, 0, 0]).map(|fd| fd as c_int)
+    numbers(libc::SYS_accept4, [fd_word(fd), 0, 0, flags]).map(|fd| fd as c_int)
 }
 
 pub(crate) fn get_option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Result<T> {
@@ -249,7 +223,6 @@ pub(crate) fn get_option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int
         name as usize,
         &raw mut value as usize,
         &raw mut bytes as usize,
-        0,
     ];
     // SAFETY: the kernel writes at most `bytes`; used with integers and structures of integers only, for which all bits are legal.
     unsafe { call(libc::SYS_getsockopt, words) }?;
@@ -268,7 +241,6 @@ pub(crate) fn set_option<T: Copy>(
         name as usize,
         std::ptr::from_ref(value) as usize,
         size_of::<T>(),
-        0,
     ];
     // SAFETY: the kernel reads the value, which lives.
     unsafe { call(libc::SYS_setsockopt, words) }
@@ -294,8 +266,6 @@ pub(crate) fn recv(fd: c_int, room: &mut [u8], flags: c_int) -> Result<usize> {
         room.as_mut_ptr() as usize,
         room.len(),
         flags as usize,
-        0,
-        0,
     ];
     // SAFETY: the kernel writes at most so many bytes into `room`.
     unsafe { call(libc::SYS_recvfrom, words) }
@@ -304,14 +274,7 @@ pub(crate) fn recv(fd: c_int, room: &mut [u8], flags: c_int) -> Result<usize> {
 /// Sends without a signal.
 pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     let flags = (flags | libc::MSG_NOSIGNAL) as usize;
-    let words = [
-        fd_word(fd),
-        bytes.as_ptr() as usize,
-        bytes.len(),
-        flags,
-        0,
-        0,
-    ];
+    let words = [fd_word(fd), bytes.as_ptr() as usize, bytes.len(), flags];
     // SAFETY: the kernel reads so many bytes, which live.
     unsafe { call(libc::SYS_sendto, words) }
 }
@@ -331,14 +294,7 @@ fn vector(number: i64, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usi
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = buffers.as_ptr().cast_mut();
     message.msg_iovlen = buffers.len() as _;
-    let words = [
-        fd_word(fd),
-        &raw mut message as usize,
-        flags as usize,
-        0,
-        0,
-        0,
-    ];
+    let words = [fd_word(fd), &raw mut message as usize, flags as usize];
     // SAFETY: the vector is the program's own (checked by the kernel: EFAULT); the header lives.
     unsafe { call(number, words) }
 }
@@ -352,7 +308,7 @@ pub(crate) fn transfer(
     offset: usize,
 ) -> Result<usize> {
     // SAFETY: used with ranges of rings that the caller holds locked.
-    unsafe { call(number, [fd_word(fd), address as usize, bytes, offset, 0, 0]) }
+    unsafe { call(number, [fd_word(fd), address as usize, bytes, offset]) }
 }
 
 /// A message with one or two file descriptors, to a connected UNIX socket.
@@ -384,7 +340,7 @@ pub(crate) fn send_with_fds(
     unsafe {
         call(
             libc::SYS_sendmsg,
-            [fd_word(fd), &raw const message as usize, flags, 0, 0, 0],
+            [fd_word(fd), &raw const message as usize, flags],
         )
     }
 }
@@ -422,7 +378,7 @@ pub(crate) fn recv_with_fds(fd: c_int, room: &mut [u8]) -> Result<(usize, [Optio
     let bytes = unsafe {
         call(
             libc::SYS_recvmsg,
-            [fd_word(fd), &raw mut message as usize, flags, 0, 0, 0],
+            [fd_word(fd), &raw mut message as usize, flags],
         )
     }?;
     let is_rights = message.msg_controllen as usize > size_of::<libc::cmsghdr>()
@@ -442,8 +398,6 @@ pub(crate) fn socket_pair() -> Result<[c_int; 2]> {
         kind as usize,
         0,
         fds.as_mut_ptr() as usize,
-        0,
-        0,
     ];
     // SAFETY: the kernel writes two descriptors there.
     unsafe { call(libc::SYS_socketpair, words) }?;
@@ -473,23 +427,30 @@ pub(crate) fn poll(
         time_address,
         mask as usize,
         8,
-        0,
     ];
     // SAFETY: slice and time live; the mask is NULL or the program's own.
     unsafe { call(libc::SYS_ppoll, words) }
 }
 
-/// `poll` of one descriptor, without waiting: its events, or none.
-pub(crate) fn poll_now(fd: c_int, events: i16) -> i16 {
-    let mut fds = [pollfd {
+/// What `poll` is asked of one descriptor.
+pub(crate) fn poll_of(fd: c_int, events: i16) -> pollfd {
+    pollfd {
         fd,
         events,
         revents: 0,
-    }];
-    match poll(&mut fds, Some(0), std::ptr::null()) {
-        Ok(1) => fds[0].revents,
-        _ => 0,
     }
+}
+
+/// `poll` of one descriptor: its events, or none if the time is over.
+pub(crate) fn poll_one(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<i16> {
+    let mut fds = [poll_of(fd, events)];
+    poll(&mut fds, timeout_ns, std::ptr::null())?;
+    Ok(fds[0].revents)
+}
+
+/// `poll` of one descriptor, without waiting: its events, or none.
+pub(crate) fn poll_now(fd: c_int, events: i16) -> i16 {
+    poll_one(fd, events, Some(0)).unwrap_or(0)
 }
 
 pub(crate) fn epoll_ctl(
@@ -505,8 +466,6 @@ pub(crate) fn epoll_ctl(
         operation as usize,
         fd_word(fd),
         &raw mut event as usize,
-        0,
-        0,
     ];
     // SAFETY: the event lives.
     unsafe { call(libc::SYS_epoll_ctl, words) }
@@ -544,7 +503,7 @@ pub(crate) fn epoll_wait(
 
 pub(crate) fn eventfd() -> Result<c_int> {
     let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
-    numbers(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]).map(|fd| fd as c_int)
+    numbers(libc::SYS_eventfd2, [0, flags]).map(|fd| fd as c_int)
 }
 
 /// Wakes whoever polls an eventfd.
@@ -567,9 +526,6 @@ pub(crate) fn unread_bytes(fd: c_int) -> usize {
         fd_word(fd),
         libc::FIONREAD as usize,
         &raw mut count as usize,
-        0,
-        0,
-        0,
     ];
     // SAFETY: the kernel writes an integer there.
     let result = unsafe { call(libc::SYS_ioctl, words) };
@@ -590,7 +546,7 @@ pub(crate) fn errno() -> Errno {
 /// A random number; of the clock if the kernel has none.
 pub(crate) fn random() -> u64 {
     let mut value = 0u64;
-    let words = [&raw mut value as usize, 8, 0, 0, 0, 0];
+    let words = [&raw mut value as usize, 8];
     // SAFETY: the kernel writes eight bytes there.
     match unsafe { call(libc::SYS_getrandom, words) } {
         Ok(8) => value,
@@ -601,7 +557,7 @@ pub(crate) fn random() -> u64 {
 /// Processors that the calling thread may run on.
 pub(crate) fn usable_cores() -> u32 {
     let mut mask = [0u64; 64];
-    let words = [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
+    let words = [0, size_of_val(&mask), mask.as_mut_ptr() as usize];
     // SAFETY: the kernel writes at most so many bytes.
     match unsafe { call(libc::SYS_sched_getaffinity, words) } {
         Ok(_) => mask.iter().map(|word| word.count_ones()).sum(),

@@ -8,10 +8,11 @@
 #![allow(unsafe_code)] // The words lead to structures that are never freed.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::address::Pair;
 use crate::epoll::{Epoll, Interest};
+use crate::idle::Spin;
 use crate::listener::Listener;
 use crate::lock::Locked;
 use crate::ring::{CLAIMED, CLIENT, End, Memory, Ring, Slot, WITHDRAWN};
@@ -33,7 +34,7 @@ static TABLE: AtomicPtr<AtomicUsize> = AtomicPtr::new(std::ptr::null_mut());
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
 /// A stream in this process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Socket {
     /// Calls that use it now, and `CLOSING`.
@@ -51,10 +52,10 @@ pub(crate) struct Socket {
     /// Threads that sleep in `poll` for it, and whether they ever were several.
     pub(crate) pollers: AtomicU32,
     pub(crate) has_pollers: AtomicU32,
-    pub(crate) spin: crate::idle::Spin,
+    pub(crate) spin: Spin,
     /// Bytes by ring, sent and received, for `--explain`.
-    pub(crate) sent: std::sync::atomic::AtomicU64,
-    pub(crate) received: std::sync::atomic::AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
     /// How often the other end was told by a bell or woken, and calls have slept: here, so that threads do not wait for each other's counters.
     pub(crate) bells: AtomicU32,
     pub(crate) wakes: AtomicU32,
@@ -64,7 +65,7 @@ pub(crate) struct Socket {
     /// Through a gateway: our end of the socket pair by which it and we wake each other; -1: the other end is of this host.
     gateway: AtomicI32,
     /// When that was known, by `sys::now_ns`.
-    pub(crate) began_ns: std::sync::atomic::AtomicU64,
+    pub(crate) began_ns: AtomicU64,
     segment: AtomicPtr<Segment>,
     held: Locked<Option<SegmentRef>>,
     pub(crate) fds: Locked<Vec<i32>>,
@@ -407,29 +408,8 @@ pub(crate) fn in_range(first: u32, last: u32) -> impl Iterator<Item = i32> {
 pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize) -> Option<Use> {
     let socket = FREE.with(Vec::pop).unwrap_or_else(|| {
         Box::leak(Box::new(Socket {
-            users: AtomicU32::new(0),
-            memory: AtomicPtr::new(std::ptr::null_mut()),
-            slot: AtomicU32::new(0),
-            side: AtomicU32::new(0),
-            is_carried: AtomicU32::new(0),
-            has_kernel_news: AtomicU32::new(0),
-            empty_calls: AtomicU32::new(0),
-            sends: AtomicU32::new(0),
-            pollers: AtomicU32::new(0),
-            has_pollers: AtomicU32::new(0),
-            spin: crate::idle::Spin::new(),
-            sent: std::sync::atomic::AtomicU64::new(0),
-            received: std::sync::atomic::AtomicU64::new(0),
-            bells: AtomicU32::new(0),
-            wakes: AtomicU32::new(0),
-            sleeps: AtomicU32::new(0),
             gateway: AtomicI32::new(-1),
-            began_ns: std::sync::atomic::AtomicU64::new(0),
-            segment: AtomicPtr::new(std::ptr::null_mut()),
-            pair: Locked::new(None),
-            held: Locked::new(None),
-            fds: Locked::new(Vec::new()),
-            interests: Locked::new(Vec::new()),
+            ..Socket::default()
         }))
     });
     let found = segment.get();

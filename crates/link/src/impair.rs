@@ -14,12 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
-
+use crate::sleep::{Timer, either_of};
 use crate::{
     Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over, pass_on,
 };
@@ -444,51 +439,18 @@ impl<L: Link, C: Clock> Impair<L, C> {
     }
 }
 
-/// An epoll descriptor over the wrapped link's descriptor and a timer.
+/// A timer, and a descriptor over the wrapped link's and the timer's.
 #[derive(Debug)]
 struct Watch {
-    epoll: OwnedFd,
-    timer: OwnedFd,
+    either: OwnedFd,
+    timer: Timer,
 }
 
 impl Watch {
     fn new(inner: BorrowedFd<'_>) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )?;
-        for fd in [inner, timer.as_fd()] {
-            epoll::add(
-                &epoll,
-                fd,
-                epoll::EventData::new_u64(0),
-                epoll::EventFlags::IN,
-            )?;
-        }
-        Ok(Self { epoll, timer })
-    }
-
-    /// Makes the timer readable after `after`; `None`: never.
-    fn set_timer(&self, after: Option<Duration>) -> Result<(), LinkError> {
-        let zero = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let value = after.map_or(zero, |after| Timespec {
-            tv_sec: after.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: after.subsec_nanos().into(),
-        });
-        let timer = Itimerspec {
-            it_interval: zero,
-            it_value: value,
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)
-            .map(drop)
-            .map_err(|source| LinkError::Io {
-                what: "setting the timer of delayed frames",
-                source: source.into(),
-            })
+        let timer = Timer::new()?;
+        let either = either_of([inner, timer.fd()])?;
+        Ok(Self { either, timer })
     }
 }
 
@@ -547,7 +509,7 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.watch {
-            Some(watch) => Some(watch.epoll.as_fd()),
+            Some(watch) => Some(watch.either.as_fd()),
             None => self.inner.fd(),
         }
     }
@@ -559,7 +521,9 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
             return Ok(false);
         }
         if let Some(watch) = &self.watch {
-            watch.set_timer(due)?;
+            watch
+                .timer
+                .set(due, "setting the timer of delayed frames")?;
         }
         self.inner.arm_fd()
     }

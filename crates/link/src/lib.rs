@@ -17,6 +17,7 @@ pub mod relay;
 mod rings;
 mod sealing;
 pub mod shm;
+mod sleep;
 pub mod udp;
 #[cfg(feature = "xdp")]
 pub mod xdp;
@@ -26,9 +27,10 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use paired::{Paired, either_of};
+pub use paired::Paired;
 pub use rings::{NoRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
+pub use sleep::either_of;
 
 /// The address of a frame's sender or receiver, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -452,5 +454,25 @@ impl Probe {
             notes: vec![reason],
             mend,
         }
+    }
+
+    /// Sends a frame from one link to another, whose address is `to`, and waits for it. An error: it did not arrive within a second or two.
+    pub(crate) fn pass_frame(
+        (from, into): (&mut impl Link, &mut impl Link),
+        to: LinkAddr,
+        medium: &str,
+    ) -> Result<(), String> {
+        const LOOKS: usize = 100;
+        const LOOK: Duration = Duration::from_millis(20);
+        let text = |error: LinkError| error.to_string();
+        from.send_one(to, Frame::whole(&[1])).map_err(text)?;
+        for _ in 0..LOOKS {
+            from.flush().map_err(text)?;
+            into.wait(LOOK).map_err(text)?;
+            if into.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
+                return Ok(());
+            }
+        }
+        Err(format!("a frame sent over {medium} did not arrive"))
     }
 }

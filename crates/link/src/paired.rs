@@ -9,10 +9,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-
 use crate::checked::Checked;
 use crate::shm::Shm;
+use crate::sleep::{either_of, sleep_on};
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
     SealCounters,
@@ -24,23 +23,6 @@ const KEEN_LOOKS: u32 = 64;
 const LOOK_EVERY_NS: u64 = 4_000;
 /// Longest sleep where one of the links has no descriptor: nothing wakes the sleeper for frames in shared memory.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
-
-/// A descriptor that is readable while one of the two is.
-pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> std::io::Result<OwnedFd> {
-    let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (number, fd) in (0..).zip(fds) {
-        let data = epoll::EventData::new_u64(number);
-        epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
-    }
-    Ok(either)
-}
-
-/// Sleeps until it is readable, or `timeout` has passed, or for a shorter time.
-pub(crate) fn sleep_on(fd: &OwnedFd, timeout: Duration) {
-    let timeout = Timespec::try_from(timeout).ok();
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-}
 
 /// Decides when the network is looked at.
 #[derive(Debug, Default)]

@@ -36,9 +36,7 @@ pub(crate) fn control(
             using.interests.with(|all| {
                 all.retain(|one| !std::ptr::eq(*one, interest));
             });
-            epoll
-                .state
-                .with(|state| epoll.drop_interest(state, interest));
+            epoll.drop_interest(interest);
         } else {
             // It stays registered: a program that deletes it often adds it again.
             interest.is_active.store(0, Ordering::Relaxed);
@@ -134,9 +132,7 @@ fn add(
         using.interests.with(|all| {
             all.retain(|one| !std::ptr::eq(*one, interest));
         });
-        epoll
-            .state
-            .with(|state| epoll.drop_interest(state, interest));
+        epoll.drop_interest(interest);
         return Err(error);
     }
     if let Some(gateway) = using.gateway() {
@@ -269,9 +265,7 @@ pub(crate) fn release(using: &Use) {
         };
         let data = interest.data.load(Ordering::Relaxed);
         let _ = sys::epoll_ctl(kernel, operation, fd, events, data);
-        epoll
-            .state
-            .with(|state| epoll.drop_interest(state, interest));
+        epoll.drop_interest(interest);
     }
 }
 
@@ -279,9 +273,7 @@ pub(crate) fn release(using: &Use) {
 pub(crate) fn forget(using: &Use) {
     for interest in using.interests.with(std::mem::take) {
         if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) {
-            epoll
-                .state
-                .with(|state| epoll.drop_interest(state, interest));
+            epoll.drop_interest(interest);
         }
     }
 }

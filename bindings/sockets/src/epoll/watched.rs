@@ -61,40 +61,43 @@ impl Epoll {
         true
     }
 
-    pub(super) fn drop_interest(&self, state: &mut State, interest: &'static Interest) {
-        if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
-            let fd = self.fd.load(Ordering::Relaxed);
-            let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
-        }
-        interest.is_active.store(0, Ordering::Relaxed);
-        state.ready.retain(|one| !std::ptr::eq(*one, interest));
-        state.scanned.retain(|one| !std::ptr::eq(*one, interest));
-        if let Some(using) = interest.using()
-            && let Some(segment) = using.segment()
-        {
-            let (side, bit) = (using.side(), 1u32 << using.number());
-            for watched in &mut state.watched {
-                if std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side {
-                    if watched.mask & bit != 0 {
-                        using.mine().inn.waiter.store(0, Ordering::SeqCst);
+    /// The interest is none any more.
+    pub(super) fn drop_interest(&self, interest: &'static Interest) {
+        self.state.with(|state| {
+            if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
+                let fd = self.fd.load(Ordering::Relaxed);
+                let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
+            }
+            interest.is_active.store(0, Ordering::Relaxed);
+            state.ready.retain(|one| !std::ptr::eq(*one, interest));
+            state.scanned.retain(|one| !std::ptr::eq(*one, interest));
+            if let Some(using) = interest.using()
+                && let Some(segment) = using.segment()
+            {
+                let (side, bit) = (using.side(), 1u32 << using.number());
+                for watched in &mut state.watched {
+                    if std::ptr::eq(watched.segment.get(), segment.get()) && watched.side == side {
+                        if watched.mask & bit != 0 {
+                            using.mine().inn.waiter.store(0, Ordering::SeqCst);
+                        }
+                        watched.mask &= !bit;
                     }
-                    watched.mask &= !bit;
                 }
             }
-        }
-        state.watched.retain(|watched| {
-            if watched.mask == 0 {
-                free_waiter(watched);
-            }
-            watched.mask != 0
+            state.watched.retain(|watched| {
+                if watched.mask == 0 {
+                    free_waiter(watched);
+                }
+                watched.mask != 0
+            });
+            interest
+                .epoll
+                .store(std::ptr::null_mut(), Ordering::Release);
+            interest
+                .socket
+                .store(std::ptr::null_mut(), Ordering::Release);
+            arena::give_back(interest);
         });
-        interest
-            .epoll
-            .store(std::ptr::null_mut(), Ordering::Release);
-        interest
-            .socket
-            .store(std::ptr::null_mut(), Ordering::Release);
-        arena::give_back(interest);
     }
 }
 

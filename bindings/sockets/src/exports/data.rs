@@ -52,67 +52,81 @@ fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<us
     stream::receive(using, fd, buffers, flags)
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => size(receive(&using, fd, &one(buffer, count), 0)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::read(fd, buffer, count) },
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __read_chk(
+/// # Safety
+/// `buffers` has `count` entries.
+unsafe fn receive_all(
+    using: &Use,
     fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    room: size_t,
+    (buffers, count): (*const iovec, c_int),
+    flags: Result<c_int>,
 ) -> ssize_t {
-    check(count, room);
-    // SAFETY: the program's own arguments.
-    unsafe { read(fd, buffer, count) }
+    // SAFETY: as the caller promises; a negative count is refused as too large.
+    let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
+    size(buffers.and_then(|buffers| receive(using, fd, buffers, flags?)))
 }
 
-/// What the C library's checked functions do: a buffer that is known to be too small ends the process.
-fn check(count: size_t, room: size_t) {
-    if count > room {
-        std::process::abort();
-    }
+/// # Safety
+/// `buffers` has `count` entries.
+unsafe fn send_all(
+    using: &Use,
+    fd: c_int,
+    (buffers, count): (*const iovec, c_int),
+    flags: Result<c_int>,
+) -> ssize_t {
+    // SAFETY: as the caller promises; a negative count is refused as too large.
+    let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
+    size(buffers.and_then(|buffers| stream::send(using, fd, buffers, flags?)))
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => size(stream::send(&using, fd, &one(buffer, count), 0)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::write(fd, buffer, count) },
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => {
-            // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-            size(buffers.and_then(|buffers| receive(&using, fd, buffers, 0)))
+of_streams! {
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t = |using| size(receive(&using, fd, &one(buffer, count), 0));
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t = |using| size(stream::send(&using, fd, &one(buffer, count), 0));
+    fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t = |using| size(receive(&using, fd, &one(buffer, count), flags));
+    fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t = |using| {
+        size(stream::send(&using, fd, &one(buffer, count), flags))
+    };
+    fn recvfrom(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int, address: *mut sockaddr, length: *mut socklen_t) -> ssize_t = |using| {
+        let result = receive(&using, fd, &one(buffer, count), flags);
+        if result.is_ok() && !address.is_null() && !length.is_null() {
+            // A connected stream names no sender.
+            // SAFETY: the program's own place for a length.
+            unsafe { *length = 0 };
         }
+        size(result)
+    };
+    fn sendto(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, length: socklen_t) -> ssize_t = |using| {
+        size(stream::send(&using, fd, &one(buffer, count), flags))
+    };
+    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t = |using| {
+        // SAFETY: the program's own vector.
+        unsafe { receive_all(&using, fd, (buffers, count), Ok(0)) }
+    };
+    fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t = |using| {
+        // SAFETY: the program's own vector.
+        unsafe { send_all(&using, fd, (buffers, count), Ok(0)) }
+    };
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = |using| {
         // SAFETY: the program's own arguments.
-        None => unsafe { real::readv(fd, buffers, count) },
-    }
+        unsafe {
+            if flags & libc::MSG_ERRQUEUE != 0 {
+                real::recvmsg(fd, message, flags)
+            } else {
+                size(receive_message(&using, fd, message, flags))
+            }
+        }
+    };
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => {
-            // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-            size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, 0)))
-        }
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::writev(fd, buffers, count) },
-    }
+checked! {
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room) -> ssize_t = read;
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, count: size_t, room, flags: c_int) -> ssize_t = recv;
+    fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, count: size_t, room, flags: c_int, address: *mut sockaddr, length: *mut socklen_t) -> ssize_t = recvfrom;
+}
+
+also_named! {
+    fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t = preadv2;
+    fn pwritev64v2(fd: c_int, buffers: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t = pwritev2;
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = sendfile;
 }
 
 /// Flags of `recv` and `send` for those of `preadv2` and `pwritev2`.
@@ -135,15 +149,12 @@ pub(crate) unsafe extern "C" fn preadv2(
     position: off_t,
     flags: c_int,
 ) -> ssize_t {
-    match table::stream(fd).filter(|_| position == -1) {
-        Some(using) => {
-            // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-            let flags = without_position(flags);
-            size(buffers.and_then(|buffers| receive(&using, fd, buffers, flags?)))
+    // SAFETY: the program's own arguments.
+    unsafe {
+        match table::stream(fd).filter(|_| position == -1) {
+            Some(using) => receive_all(&using, fd, (buffers, count), without_position(flags)),
+            None => real::preadv2(fd, buffers, count, position, flags),
         }
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::preadv2(fd, buffers, count, position, flags) },
     }
 }
 
@@ -155,133 +166,12 @@ pub(crate) unsafe extern "C" fn pwritev2(
     position: off_t,
     flags: c_int,
 ) -> ssize_t {
-    match table::stream(fd).filter(|_| position == -1) {
-        Some(using) => {
-            // SAFETY: the program's own vector; a negative count is refused as too large.
-            let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-            let flags = without_position(flags);
-            size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags?)))
+    // SAFETY: the program's own arguments.
+    unsafe {
+        match table::stream(fd).filter(|_| position == -1) {
+            Some(using) => send_all(&using, fd, (buffers, count), without_position(flags)),
+            None => real::pwritev2(fd, buffers, count, position, flags),
         }
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::pwritev2(fd, buffers, count, position, flags) },
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn preadv64v2(
-    fd: c_int,
-    buffers: *const iovec,
-    count: c_int,
-    position: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the program's own arguments; both are the same on 64 bits.
-    unsafe { preadv2(fd, buffers, count, position, flags) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn pwritev64v2(
-    fd: c_int,
-    buffers: *const iovec,
-    count: c_int,
-    position: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the program's own arguments; both are the same on 64 bits.
-    unsafe { pwritev2(fd, buffers, count, position, flags) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recv(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    flags: c_int,
-) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => size(receive(&using, fd, &one(buffer, count), flags)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::recv(fd, buffer, count, flags) },
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __recv_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    check(count, room);
-    // SAFETY: the program's own arguments.
-    unsafe { recv(fd, buffer, count, flags) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn send(
-    fd: c_int,
-    buffer: *const c_void,
-    count: size_t,
-    flags: c_int,
-) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => size(stream::send(&using, fd, &one(buffer, count), flags)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::send(fd, buffer, count, flags) },
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recvfrom(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-) -> ssize_t {
-    let Some(using) = table::stream(fd) else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::recvfrom(fd, buffer, count, flags, address, length) };
-    };
-    let result = receive(&using, fd, &one(buffer, count), flags);
-    if result.is_ok() && !address.is_null() && !length.is_null() {
-        // A connected stream names no sender.
-        // SAFETY: the program's own place for a length.
-        unsafe { *length = 0 };
-    }
-    size(result)
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __recvfrom_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    room: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-) -> ssize_t {
-    check(count, room);
-    // SAFETY: the program's own arguments.
-    unsafe { recvfrom(fd, buffer, count, flags, address, length) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendto(
-    fd: c_int,
-    buffer: *const c_void,
-    count: size_t,
-    flags: c_int,
-    address: *const sockaddr,
-    length: socklen_t,
-) -> ssize_t {
-    match table::stream(fd) {
-        Some(using) => size(stream::send(&using, fd, &one(buffer, count), flags)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::sendto(fd, buffer, count, flags, address, length) },
     }
 }
 
@@ -302,20 +192,6 @@ unsafe fn receive_message(
     message.msg_controllen = 0;
     message.msg_flags = 0;
     Ok(count)
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    match table::stream(fd) {
-        Some(_) if flags & libc::MSG_ERRQUEUE != 0 => {
-            // SAFETY: the program's own arguments.
-            unsafe { real::recvmsg(fd, message, flags) }
-        }
-        // SAFETY: the program's own message.
-        Some(using) => size(unsafe { receive_message(&using, fd, message, flags) }),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::recvmsg(fd, message, flags) },
-    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -476,17 +352,6 @@ pub(crate) unsafe extern "C" fn sendfile(
     size(send_file(&using, out, from, given, count))
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendfile64(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: the program's own arguments; both are the same on 64 bits.
-    unsafe { sendfile(out, from, offset, count) }
-}
-
 fn send_file(
     using: &Use,
     out: c_int,
@@ -589,23 +454,10 @@ fn check_splice(pipe: c_int, has_pipe_offset: bool, has_offset: bool) -> Result<
 /// Waits for `events` of a pipe, or for its other end's end; what there is of them.
 fn wait_for_pipe(pipe: c_int, events: i16, is_impatient: bool) -> Result<i16> {
     loop {
-        let found = sys::poll_now(pipe, events);
-        if found != 0 {
-            return Ok(found);
-        }
-        if is_impatient {
-            return Err(sys::AGAIN);
-        }
-        let mut fds = [libc::pollfd {
-            fd: pipe,
-            events,
-            revents: 0,
-        }];
-        match sys::poll(&mut fds, None, std::ptr::null()) {
+        match sys::poll_one(pipe, events, is_impatient.then_some(0)) {
+            Ok(0) => return Err(sys::AGAIN),
             Err(Errno(libc::EINTR)) if sys::do_handlers_restart() => {}
-            outcome => {
-                outcome?;
-            }
+            outcome => return outcome,
         }
     }
 }

@@ -126,8 +126,6 @@ pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program's own arguments; both are the same on 64 bits.
-    unsafe { fcntl(fd, command, argument) }
+also_named! {
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int = fcntl;
 }

@@ -91,8 +91,6 @@ pub(crate) unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fileno_unlocked(file: *mut FILE) -> c_int {
-    // SAFETY: the program's own file.
-    unsafe { fileno(file) }
+also_named! {
+    fn fileno_unlocked(file: *mut FILE) -> c_int = fileno;
 }

@@ -169,60 +169,36 @@ fn too_many() -> c_int {
 // The functions below read `ON_STACK` words above their own frame. Where the program has given fewer, these are words of its own frames, of which there are
 // always as many: above the first frame of a thread lies what the C library keeps of it, above that of the program its arguments and environment.
 
+/// Functions that take their arguments as a list: `list` is what they have, with its NULL, and `after` what follows that.
 #[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn execl(
-    path: *const c_char,
-    a: *const c_char,
-    b: *const c_char,
-    c: *const c_char,
-    d: *const c_char,
-    e: *const c_char,
-    rest: OnStack,
-) -> c_int {
-    match listed([a, b, c, d, e], &rest) {
-        // SAFETY: the program's own arguments and environment.
-        Some((arguments, _)) => unsafe { execve(path, arguments.as_ptr(), environ) },
-        None => too_many(),
-    }
+macro_rules! of_lists {
+    ($(fn $name:ident(|$path:ident, $list:ident, $after:ident| $executes:expr);)*) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name(
+            $path: *const c_char,
+            a: *const c_char,
+            b: *const c_char,
+            c: *const c_char,
+            d: *const c_char,
+            e: *const c_char,
+            rest: OnStack,
+        ) -> c_int {
+            match listed([a, b, c, d, e], &rest) {
+                Some(($list, $after)) => $executes,
+                None => too_many(),
+            }
+        }
+    )* };
 }
 
 #[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn execlp(
-    name: *const c_char,
-    a: *const c_char,
-    b: *const c_char,
-    c: *const c_char,
-    d: *const c_char,
-    e: *const c_char,
-    rest: OnStack,
-) -> c_int {
-    match listed([a, b, c, d, e], &rest) {
-        // SAFETY: the program's own arguments and environment.
-        Some((arguments, _)) => unsafe { execvpe(name, arguments.as_ptr(), environ) },
-        None => too_many(),
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn execle(
-    path: *const c_char,
-    a: *const c_char,
-    b: *const c_char,
-    c: *const c_char,
-    d: *const c_char,
-    e: *const c_char,
-    rest: OnStack,
-) -> c_int {
-    match listed([a, b, c, d, e], &rest) {
-        // SAFETY: the program's own arguments; its environment follows their NULL.
-        Some((arguments, environment)) => unsafe {
-            execve(path, arguments.as_ptr(), environment.cast())
-        },
-        None => too_many(),
-    }
+of_lists! {
+    // SAFETY: the program's own arguments and environment, here and below.
+    fn execl(|path, list, _after| unsafe { execve(path, list.as_ptr(), environ) });
+    // SAFETY: as above.
+    fn execlp(|name, list, _after| unsafe { execvpe(name, list.as_ptr(), environ) });
+    // SAFETY: as above; the environment follows the NULL.
+    fn execle(|path, list, environment| unsafe { execve(path, list.as_ptr(), environment.cast()) });
 }
 
 /// Standard streams that a spawned program inherits without more ado.
@@ -230,44 +206,13 @@ fn pass_standard_streams() {
     exec::pass_on(0..3, "a spawned program inherits it");
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn posix_spawn(
-    child: *mut pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: *const *const c_char,
-    environment: *const *const c_char,
-) -> c_int {
-    pass_standard_streams();
-    // SAFETY: the program's own arguments.
-    unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn posix_spawnp(
-    child: *mut pid_t,
-    name: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: *const *const c_char,
-    environment: *const *const c_char,
-) -> c_int {
-    pass_standard_streams();
-    // SAFETY: the program's own arguments.
-    unsafe { real::posix_spawnp(child, name, actions, attributes, arguments, environment) }
-}
-
-/// How `posix_spawn` gives a socket to a child as its standard input or output. The C library executes the child past us.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    actions: *mut c_void,
-    fd: c_int,
-    copy: c_int,
-) -> c_int {
-    exec::pass_on([fd], "a spawned program inherits it");
-    // SAFETY: the program's own arguments.
-    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, copy) }
+prepared! {
+    fn posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *const c_char, environment: *const *const c_char) -> c_int = pass_standard_streams();
+    fn posix_spawnp(child: *mut pid_t, name: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *const c_char, environment: *const *const c_char) -> c_int = pass_standard_streams();
+    /// How `posix_spawn` gives a socket to a child as its standard input or output. The C library executes the child past us.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, copy: c_int) -> c_int = exec::pass_on([fd], "a spawned program inherits it");
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

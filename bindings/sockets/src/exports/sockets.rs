@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, c_ulong, c_void, sockaddr, socklen_t};
+use libc::{c_int, c_uint, c_ulong, c_void, sockaddr, socklen_t};
 
 use super::done;
 use crate::address::Address;
@@ -83,15 +83,6 @@ pub(crate) unsafe extern "C" fn connect(
         return result;
     }
     handshake::connect(fd, bytes, connects)
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match table::stream(fd) {
-        Some(using) => done(close::shut_down(&using, fd, how)),
-        // SAFETY: the program's own arguments.
-        None => unsafe { real::shutdown(fd, how) },
-    }
 }
 
 /// What the program believes of an option that the kernel's connection has differently.
@@ -258,41 +249,16 @@ pub(super) fn note_flags(fd: c_int) {
     }
 }
 
-/// A program that confines itself to some system calls has not counted ours among them.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn prctl(
-    option: c_int,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
+of_streams! {
+    fn shutdown(fd: c_int, how: c_int) -> c_int = |using| done(close::shut_down(&using, fd, how));
+}
+
+prepared! {
+    /// A program that confines itself to some system calls has not counted ours among them.
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = if option == libc::PR_SET_SECCOMP {
         exec::let_go_of_all("the program confines itself (seccomp)");
-    }
-    // SAFETY: the program's own arguments; further ones than it has given are not looked at by the kernel.
-    unsafe { real::prctl(option, a, b, c, d) }
-}
-
-/// liburing calls the kernel by itself; this is how programs that use it begin.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn io_uring_queue_init_params(
-    entries: libc::c_uint,
-    ring: *mut c_void,
-    parameters: *mut c_void,
-) -> c_int {
-    exec::goes_past("the program uses io_uring");
-    // SAFETY: the program's own arguments.
-    unsafe { real::io_uring_queue_init_params(entries, ring, parameters) }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn io_uring_queue_init(
-    entries: libc::c_uint,
-    ring: *mut c_void,
-    flags: libc::c_uint,
-) -> c_int {
-    exec::goes_past("the program uses io_uring");
-    // SAFETY: the program's own arguments.
-    unsafe { real::io_uring_queue_init(entries, ring, flags) }
+    };
+    /// liburing calls the kernel by itself; this is how programs that use it begin.
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = exec::goes_past("the program uses io_uring");
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = exec::goes_past("the program uses io_uring");
 }

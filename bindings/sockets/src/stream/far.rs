@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, pollfd};
+use libc::c_int;
 
 use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
 use crate::sys::{self, AGAIN, Result};
@@ -106,11 +106,10 @@ fn note_gone(using: &Use) {
 /// As `stream::ask`: asks the kernel whether connection and gateway still stand. What it reports of an end that has not come yet is left out.
 pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
     let wanted = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
-    let mut fds = [(fd, wanted), (gateway, libc::POLLRDHUP)].map(|(fd, events)| pollfd {
-        fd,
-        events,
-        revents: 0,
-    });
+    let mut fds = [
+        sys::poll_of(fd, wanted),
+        sys::poll_of(gateway, libc::POLLRDHUP),
+    ];
     let _ = sys::poll(&mut fds, Some(0), std::ptr::null());
     if fds[1].revents & GONE != 0 {
         note_gone(using);
@@ -152,12 +151,10 @@ pub(super) fn wait(
     events: i16,
     timeout_ns: Option<u64>,
 ) -> Result<()> {
-    let asked = [(fd, events | end_events(using)), (gateway, libc::POLLIN)];
-    let mut fds = asked.map(|(fd, events)| pollfd {
-        fd,
-        events,
-        revents: 0,
-    });
+    let mut fds = [
+        sys::poll_of(fd, events | end_events(using)),
+        sys::poll_of(gateway, libc::POLLIN),
+    ];
     match sys::poll(&mut fds, timeout_ns, std::ptr::null()) {
         Ok(0) => Err(AGAIN),
         Ok(_) => {

@@ -6,12 +6,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use libc::{c_int, pollfd};
+use libc::c_int;
 
 use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
 use crate::lock::{hold, may_hold, thread};
-use crate::ring::{BELL, FUTEX};
+use crate::ring::{BELL, FUTEX, Own};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::{self, Use};
 
@@ -270,16 +270,9 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
 }
 
 fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
-    let mut fds = [pollfd {
-        fd,
-        events,
-        revents: 0,
-    }];
-    let asked = sys::poll(&mut fds, timeout_ns, std::ptr::null());
-    or_restart(
-        timeout_ns,
-        asked.and_then(|count| if count == 0 { Err(AGAIN) } else { Ok(()) }),
-    )
+    let asked = sys::poll_one(fd, events, timeout_ns);
+    let outcome = asked.and_then(|found| if found == 0 { Err(AGAIN) } else { Ok(()) });
+    or_restart(timeout_ns, outcome)
 }
 
 /// A sleep without a time-out goes on after a signal if its handler wants that; here nobody tells which signal it was.
@@ -301,14 +294,9 @@ fn timeout_ns(fd: c_int, name: c_int) -> Option<u64> {
 /// Waits in the kernel by `wait`, if no other thread does; then that one's bells are ours, too, and this one waits until it is back.
 fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result<()> {
     let own = &using.mine().own;
-    let leads = own
-        .leader
-        .compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire);
-    let Err(leader) = leads else {
-        let outcome = wait();
-        own.leader.store(0, Ordering::SeqCst);
-        wake_followers(&own.turns, &own.followers);
-        return outcome;
+    let leader = match lead(own, wait) {
+        Ok(outcome) => return outcome,
+        Err(leader) => leader,
     };
     let turn = own.turns.load(Ordering::SeqCst);
     own.followers.fetch_add(1, Ordering::SeqCst);
@@ -333,22 +321,18 @@ fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result
 
 /// Takes bells by `take`, without waiting. If another thread waits for them nothing is taken: they may be meant for it, and it sleeps in the kernel.
 pub(super) fn at_once(using: &Use, take: impl FnOnce() -> Result<bool>) -> Result<bool> {
-    let own = &using.mine().own;
-    let leads = own
-        .leader
-        .compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire);
-    if leads.is_err() {
-        return Ok(false);
-    }
-    let outcome = take();
-    own.leader.store(0, Ordering::SeqCst);
-    wake_followers(&own.turns, &own.followers);
-    outcome
+    lead(&using.mine().own, take).unwrap_or(Ok(false))
 }
 
-fn wake_followers(turns: &AtomicU32, followers: &AtomicU32) {
-    if followers.load(Ordering::SeqCst) != 0 {
-        turns.fetch_add(1, Ordering::SeqCst);
-        sys::futex_wake(turns, u32::MAX);
+/// Runs `act` as the stream's leader, after which its followers look again. An error: another thread leads, this one.
+fn lead<R>(own: &Own, act: impl FnOnce() -> R) -> std::result::Result<R, u32> {
+    own.leader
+        .compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire)?;
+    let outcome = act();
+    own.leader.store(0, Ordering::SeqCst);
+    if own.followers.load(Ordering::SeqCst) != 0 {
+        own.turns.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(&own.turns, u32::MAX);
     }
+    Ok(outcome)
 }

@@ -9,14 +9,7 @@ use super::{Result, call, close, fd_word, file_size_limit, geteuid, numbers, tra
 /// Reads the beginning of a file; 0 if it cannot be read.
 pub(crate) fn read_file(path: *const libc::c_char, room: &mut [u8]) -> usize {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let words = [
-        libc::AT_FDCWD as isize as usize,
-        path as usize,
-        flags,
-        0,
-        0,
-        0,
-    ];
+    let words = [libc::AT_FDCWD as isize as usize, path as usize, flags];
     // SAFETY: the kernel checks the path (EFAULT).
     let Ok(fd) = (unsafe { call(libc::SYS_openat, words) }) else {
         return 0;
@@ -40,9 +33,6 @@ fn mode_of(path: &CStr) -> Result<(u32, u32, u32)> {
         libc::AT_FDCWD as isize as usize,
         path.as_ptr() as usize,
         &raw mut stat as usize,
-        0,
-        0,
-        0,
     ];
     // SAFETY: the kernel writes a `stat` there.
     unsafe { call(libc::SYS_newfstatat, words) }?;
@@ -55,9 +45,6 @@ pub(crate) fn is_executable(path: &CStr) -> bool {
         libc::AT_FDCWD as isize as usize,
         path.as_ptr() as usize,
         libc::X_OK as usize,
-        0,
-        0,
-        0,
     ];
     // SAFETY: the path ends in a zero byte.
     let may = unsafe { call(libc::SYS_faccessat, words) }.is_ok();
@@ -69,15 +56,11 @@ pub(crate) fn gives_rights(path: &CStr) -> bool {
     let words = [
         path.as_ptr() as usize,
         c"security.capability".as_ptr() as usize,
-        0,
-        0,
-        0,
-        0,
     ];
     // SAFETY: both texts end in zero bytes; no value is asked for, only its length.
     let has_capabilities =
         geteuid() != 0 && unsafe { call(libc::SYS_getxattr, words) }.is_ok_and(|bytes| bytes > 0);
-    let group = numbers(libc::SYS_getegid, [0; 6]).unwrap_or(0) as u32;
+    let group = numbers(libc::SYS_getegid, []).unwrap_or(0) as u32;
     let changes_user = mode_of(path).is_ok_and(|(mode, owner, of_group)| {
         mode & libc::S_ISUID != 0 && owner != geteuid()
             || mode & libc::S_ISGID != 0 && of_group != group
@@ -98,8 +81,5 @@ pub(crate) fn write_line(fd: c_int, text: &str) {
 }
 
 pub(crate) fn seek(fd: c_int, offset: usize, whence: c_int) -> Result<usize> {
-    numbers(
-        libc::SYS_lseek,
-        [fd_word(fd), offset, whence as usize, 0, 0, 0],
-    )
+    numbers(libc::SYS_lseek, [fd_word(fd), offset, whence as usize])
 }

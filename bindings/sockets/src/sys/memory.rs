@@ -17,17 +17,10 @@ pub(crate) fn sealed_memfd(bytes: usize) -> Result<c_int> {
     let fd = unsafe {
         call(
             libc::SYS_memfd_create,
-            [
-                c"tsumuji-sockets".as_ptr() as usize,
-                flags as usize,
-                0,
-                0,
-                0,
-                0,
-            ],
+            [c"tsumuji-sockets".as_ptr() as usize, flags as usize],
         )
     }? as c_int;
-    let sized = numbers(libc::SYS_ftruncate, [fd_word(fd), bytes, 0, 0, 0, 0])
+    let sized = numbers(libc::SYS_ftruncate, [fd_word(fd), bytes])
         .and_then(|_| fcntl(fd, libc::F_ADD_SEALS, SEALS as usize));
     if let Err(error) = sized {
         let _ = close(fd);
@@ -48,7 +41,7 @@ pub(crate) fn open_files_limit() -> u64 {
 
 fn limit(what: usize) -> u64 {
     let mut limit = [0u64; 2];
-    let words = [0, what, 0, limit.as_mut_ptr() as usize, 0, 0];
+    let words = [0, what, 0, limit.as_mut_ptr() as usize];
     // SAFETY: the kernel writes two words there.
     match unsafe { call(libc::SYS_prlimit64, words) } {
         Ok(_) => limit[0],
@@ -67,12 +60,7 @@ pub(crate) fn sealed_identity(fd: c_int) -> Result<(u64, u64, usize)> {
     // SAFETY: all zeros are a legal `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes a `stat` there.
-    unsafe {
-        call(
-            libc::SYS_fstat,
-            [fd_word(fd), &raw mut stat as usize, 0, 0, 0, 0],
-        )
-    }?;
+    unsafe { call(libc::SYS_fstat, [fd_word(fd), &raw mut stat as usize]) }?;
     Ok((stat.st_dev, stat.st_ino, stat.st_size as usize))
 }
 
@@ -97,7 +85,7 @@ fn map(fd: c_int, bytes: usize, flags: c_int) -> Result<*mut u8> {
     unsafe {
         call(
             libc::SYS_mmap,
-            [0, bytes, access, flags as usize, fd_word(fd), 0],
+            [0, bytes, access, flags as usize, fd_word(fd)],
         )
     }
     .map(|address| address as *mut u8)
@@ -107,7 +95,7 @@ fn map(fd: c_int, bytes: usize, flags: c_int) -> Result<*mut u8> {
 /// Nothing refers to the mapping any more.
 pub(crate) unsafe fn unmap(address: *mut u8, bytes: usize) {
     // SAFETY: as the caller promises.
-    let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_munmap, [address as usize, bytes]) };
 }
 
 /// Sleeps while `word` is `value`, across processes; without `timeout_ns` until woken.
@@ -125,8 +113,6 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: Option<u64>) 
                 libc::FUTEX_WAIT as usize,
                 value as usize,
                 time_address,
-                0,
-                0,
             ],
         )
     }
@@ -141,9 +127,6 @@ pub(crate) fn futex_wake(word: &AtomicU32, count: u32) {
                 word.as_ptr() as usize,
                 libc::FUTEX_WAKE as usize,
                 count as usize,
-                0,
-                0,
-                0,
             ],
         )
     };

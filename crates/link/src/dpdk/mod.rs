@@ -40,14 +40,9 @@ mod tests;
 mod tx;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
 pub use errors::DpdkOpenError;
 pub use probe::probe;
@@ -55,6 +50,7 @@ pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
+use crate::sleep::Timer;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use sys::Port;
@@ -119,7 +115,7 @@ pub struct Dpdk {
     looked: Instant,
     idle_polls: u32,
     nap: Duration,
-    timer: OwnedFd,
+    timer: Timer,
     lingers: bool,
     counters: LinkCounters,
     // Last, so that the interface is free for others only once the device is gone.
@@ -175,11 +171,7 @@ impl Dpdk {
         let (mac, burst_frames) = (opened.mac, opened.port.burst_frames());
         let gathers = opened.port.copies();
         let (interface, claim) = opened.interface.unzip();
-        let timer = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )
-        .map_err(|error| DpdkOpenError::Timer(error.into()))?;
+        let timer = Timer::new().map_err(DpdkOpenError::Timer)?;
         let mut link = Self {
             tx: Tx::new(
                 &opened.port,
@@ -409,7 +401,7 @@ impl Link for Dpdk {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.timer.as_fd())
+        Some(self.timer.fd())
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
@@ -421,23 +413,8 @@ impl Link for Dpdk {
             return Ok(false);
         }
         let nap = self.next_nap();
-        let once = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: Timespec {
-                tv_sec: 0,
-                tv_nsec: nap.subsec_nanos().into(),
-            },
-        };
         // Setting it anew also clears its readability.
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map_err(|error| {
-            LinkError::Io {
-                what: "setting the dpdk link's timer",
-                source: error.into(),
-            }
-        })?;
+        self.timer.set(Some(nap), "setting the dpdk link's timer")?;
         Ok(true)
     }
 

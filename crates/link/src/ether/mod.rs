@@ -30,7 +30,9 @@ pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Wa
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
 pub(crate) use stations::{Stations, hold_addresses};
-pub(crate) use sys::add_address;
+#[cfg(feature = "xdp")]
+pub(crate) use sys::request_for;
+pub(crate) use sys::{add_address, mtu_bytes_of};
 
 /// If a device takes no frame for this long, it is not merely full: waiting frames are dropped, as a link may do. The layers above repeat them, and
 /// have begun to long before.

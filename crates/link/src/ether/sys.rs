@@ -1,15 +1,16 @@
 //! The only access of `ether` to the kernel: interface requests, further addresses, and the process at the other end of a UNIX socket.
-#![allow(unsafe_code)] // ioctl, if_nameindex, getsockopt, setsockopt: nothing safe offers them.
+#![allow(unsafe_code)] // ioctl, if_nameindex: nothing safe offers them.
 
 use std::ffi::CStr;
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::interface::is_gone;
 use super::{Interface, InterfaceKind, InterfaceState, MacAddr};
+use crate::gather::{option, set_option};
 
 /// A socket for requests; any family will do.
 fn asking() -> io::Result<OwnedFd> {
@@ -21,8 +22,8 @@ fn asking() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Makes one request about the interface `name`.
-fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc::ifreq> {
+/// A request about the interface `name`.
+pub(crate) fn request_for(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { zeroed() };
     let bytes = name.as_bytes();
@@ -33,6 +34,12 @@ fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc
     for (place, byte) in request.ifr_name.iter_mut().zip(bytes) {
         *place = *byte as libc::c_char;
     }
+    Ok(request)
+}
+
+/// Makes one request about the interface `name`.
+fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc::ifreq> {
+    let mut request = request_for(name)?;
     // SAFETY: the callers' questions (SIOCGIF…) read the name and write one variant of the `ifreq` that lives here.
     if unsafe { libc::ioctl(fd.as_raw_fd(), question, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
@@ -69,6 +76,14 @@ fn state_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<InterfaceState> {
     })
 }
 
+/// The MTU of the interface `name`, asked by any socket.
+pub(crate) fn mtu_bytes_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    let answer = ask(fd, name, libc::SIOCGIFMTU)?;
+    // SAFETY: SIOCGIFMTU filled in this variant; plain integers.
+    let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
 /// All properties of the interface `name`.
 pub(super) fn interface(name: &str) -> io::Result<Interface> {
     let socket = asking()?;
@@ -87,14 +102,11 @@ pub(super) fn interface(name: &str) -> io::Result<Interface> {
         }
         _ => MacAddr::ZERO,
     };
-    let mtu = ask(fd, name, libc::SIOCGIFMTU)?;
-    // SAFETY: SIOCGIFMTU filled in this variant; plain integers.
-    let mtu = unsafe { mtu.ifr_ifru.ifru_mtu };
     Ok(Interface {
         name: name.to_owned(),
         index: rustix::net::netdevice::name_to_index(fd, name)?,
         mac,
-        mtu_bytes: usize::try_from(mtu).unwrap_or(0),
+        mtu_bytes: mtu_bytes_of(fd, name)?,
         kind,
         state: state_of(fd, name)?,
     })
@@ -143,40 +155,19 @@ pub(crate) fn add_address(fd: BorrowedFd<'_>, index: u32, mac: MacAddr) -> io::R
         mr_alen: mac.0.len() as u16,
         mr_address: address,
     };
-    // SAFETY: the kernel reads a `packet_mreq` of the stated length, which lives here.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const request).cast(),
-            size_of::<libc::packet_mreq>() as libc::socklen_t,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request)
 }
 
 /// The process that listens at the other end; `None`: not visible from here.
 pub(super) fn peer_pid(socket: &OwnedFd) -> Option<u32> {
-    let mut cred = libc::ucred {
+    let none = libc::ucred {
         pid: 0,
         uid: 0,
         gid: 0,
     };
-    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes into `cred`, which is that large and plain integers.
-    let got = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &mut bytes,
-        )
-    };
+    // SAFETY: plain integers.
+    let found = unsafe { option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, none) };
+    let pid = found.ok()?.pid;
     // The kernel returns 0 for a process of another process namespace.
-    (got == 0 && cred.pid > 0).then_some(cred.pid as u32)
+    (pid > 0).then_some(pid as u32)
 }

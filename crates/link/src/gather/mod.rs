@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use self::sys::Batch;
-pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX};
+pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX, option, set_option};
 use crate::{Capacity, Frame, LinkCounters, LinkError};
 
 /// Most datagrams gathered before they are pushed out: more gain nothing.

@@ -1,7 +1,7 @@
-//! The only access of `gather` to the kernel: several sends by one call, each from several places.
+//! The only access of `gather` to the kernel: several sends by one call, each from several places. Also options of sockets, for all links.
 //!
 //! Invariant of `Batch`: its headers point to memory of its own, never replaced, and to pieces that the present call borrows.
-#![allow(unsafe_code)] // sendmmsg with addresses and control messages.
+#![allow(unsafe_code)] // sendmmsg with addresses and control messages; setsockopt, getsockopt.
 
 use std::io;
 use std::marker::PhantomData;
@@ -98,6 +98,47 @@ impl RawAddr {
             SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()
         }
     }
+}
+
+/// Sets an option of a socket.
+pub(crate) fn set_option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: T,
+) -> io::Result<()> {
+    let bytes = size_of::<T>() as socklen_t;
+    // SAFETY: the kernel reads `bytes` bytes of `value`, which lives for the call and is that large.
+    let done = unsafe {
+        let value = ptr::from_ref(&value).cast();
+        libc::setsockopt(fd.as_raw_fd(), level, name, value, bytes)
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// An option of a socket; what the kernel does not write of it stays as in `value`.
+///
+/// # Safety
+/// Any bytes are a legal `T`.
+pub(crate) unsafe fn option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    mut value: T,
+) -> io::Result<T> {
+    let mut bytes = size_of::<T>() as socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes into `value`, which is that large and legal whatever they are (promised by the caller).
+    let done = unsafe {
+        let value = ptr::from_mut(&mut value).cast();
+        libc::getsockopt(fd.as_raw_fd(), level, name, value, &mut bytes)
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value)
 }
 
 const NO_VECTOR: iovec = iovec {

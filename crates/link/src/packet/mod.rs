@@ -38,6 +38,7 @@ use crate::ether::{
     self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, MacAddr, Watch,
 };
 use crate::gather::{self, Blocked, Gather, Pushed};
+use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Geometry;
 use sys::RxRing;
@@ -413,19 +414,12 @@ impl Link for Packet {
             Some(Blocked::Buffer) => events |= PollFlags::OUT,
             Some(Blocked::Device) => timeout = timeout.min(RETRY),
         }
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
         let mut fds = [PollFd::new(&self.socket, events)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) if fds[0].revents().contains(PollFlags::ERR) => self.take_socket_error(),
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(LinkError::Io {
-                what: "poll of the packet socket",
-                source: source.into(),
-            }),
+        sleep::poll(&mut fds, timeout, "poll of the packet socket")?;
+        if fds[0].revents().contains(PollFlags::ERR) {
+            self.take_socket_error()?;
         }
+        Ok(())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

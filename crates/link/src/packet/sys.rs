@@ -16,26 +16,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::rx::{Cursor, Geometry, Raw};
 use crate::ether::ETHERTYPE;
-
-fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes from `value`, a plain value of the callers below.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
+use crate::gather::{option, set_option};
 
 fn set_packet_option(fd: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Result<()> {
-    set_option(fd, libc::SOL_PACKET, name, &value)
+    set_option(fd, libc::SOL_PACKET, name, value)
 }
 
 /// Chooses version 2 of the ring: a slot for each frame, passed on at once.
@@ -56,8 +40,8 @@ pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub(super) fn enlarge_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let bytes = bytes.min(1 << 30) as c_int;
     // Forcing needs CAP_NET_ADMIN; without it the kernel caps what we ask for.
-    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-        .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+        .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes));
 }
 
 /// Binds the socket: it receives frames of our EtherType from the interface `index`, and sends there.
@@ -83,24 +67,12 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
 
 /// Frames that the kernel dropped because the ring was full, since the last call.
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut stats = libc::tpacket_stats {
+    let none = libc::tpacket_stats {
         tp_packets: 0,
         tp_drops: 0,
     };
-    let mut bytes = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes into `stats`, which is that large and plain integers.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            (&raw mut stats).cast(),
-            &mut bytes,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: plain integers.
+    let stats = unsafe { option(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, none) }?;
     Ok(stats.tp_drops)
 }
 
@@ -129,7 +101,7 @@ impl RxRing {
             tp_frame_size: geometry.slot_bytes as u32,
             tp_frame_nr: geometry.slots() as u32,
         };
-        set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, request)?;
         // SAFETY: a null hint lets the kernel choose a free range, so nothing that exists is replaced.
         let base = unsafe {
             rustix::mm::mmap(

@@ -20,8 +20,8 @@ use std::time::Duration;
 pub use link::{Described, Relayed, RelayedError};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, MacAddr, Stations};
-use crate::paired::{either_of, sleep_on};
 use crate::shm::{RING_BYTES_MAX, Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
+use crate::sleep::{either_of, sleep_on};
 use crate::{Frame, Link, LinkAddr, LinkError, Rings, each};
 
 /// Name of a process that is a relay, as the kernel shows it.

@@ -1,7 +1,7 @@
 //! The probe for `tsumuji doctor`: whether shared memory works for this user on this machine, and if not, why.
 
 use super::{Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
-use crate::{Frame, Link, LinkAddr, Probe, each};
+use crate::{Link, LinkAddr, Probe};
 
 /// Makes a small job in this process and sends a frame through it and a wake-up.
 pub fn probe() -> Probe {
@@ -36,19 +36,12 @@ fn try_out() -> Result<Vec<String>, (String, String)> {
     };
     let mut a = attach(0)?;
     let mut b = attach(1)?;
-    let failed = |error: crate::LinkError| (error.to_string(), String::new());
     b.wait(std::time::Duration::ZERO).map_err(|error| {
         let mend = "allow futex in this container's seccomp profile";
         (error.to_string(), mend.to_owned())
     })?;
-    a.send_one(LinkAddr::Local(1), Frame::whole(&[1]))
-        .map_err(failed)?;
-    a.flush().map_err(failed)?;
-    let frames = b.receive(1, &mut each(|_, _| {})).map_err(failed)?;
-    if frames != 1 {
-        let reason = "a frame written into shared memory did not arrive";
-        return Err((reason.to_owned(), String::new()));
-    }
+    Probe::pass_frame((&mut a, &mut b), LinkAddr::Local(1), "shared memory")
+        .map_err(|reason| (reason, String::new()))?;
     let mut notes = vec!["memfd, seals, locks and futex work".to_owned()];
     if a.fd().is_none() {
         notes.push("no UNIX sockets here: it cannot sit in an epoll loop".to_owned());

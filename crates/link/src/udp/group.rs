@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::rx::Rx;
 use super::{UdpBindError, UdpConfig, enlarge_buffers, sys};
-use crate::paired::either_of;
+use crate::sleep::either_of;
 use crate::{LinkCounters, LinkError, Receiver};
 
 /// So many receives in a row look at the group's socket in vain, each time; then only one in `LOOK_EVERY` does. A poll in vain is a system call, which

@@ -44,7 +44,9 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use probe::probe;
 
+use crate::ether::mtu_bytes_of;
 use crate::gather::{self, Gather};
+use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use group::Group;
 use rx::Rx;
@@ -295,7 +297,7 @@ fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
         interfaces
             .iter()
             .filter(|interface| wanted(interface))
-            .filter_map(|interface| sys::interface_mtu_bytes(fd, &interface.name).ok())
+            .filter_map(|interface| mtu_bytes_of(fd, &interface.name).ok())
             .min()
     };
     narrowest(&|interface| interface.ip == ip)
@@ -400,29 +402,16 @@ impl Link for Udp {
         if self.tx.has_frames() {
             events |= PollFlags::OUT;
         }
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
+        let (first, what) = (PollFd::new(&self.socket, events), "poll of the UDP socket");
         let polled = match &mut self.group {
-            None => {
-                let mut fds = [PollFd::new(&self.socket, events)];
-                rustix::event::poll(&mut fds, Some(&timeout))
-            }
+            None => sleep::poll(&mut [first], timeout, what),
             Some(group) => {
                 group.look_next();
                 let second = PollFd::new(&group.socket, PollFlags::IN);
-                let mut fds = [PollFd::new(&self.socket, events), second];
-                rustix::event::poll(&mut fds, Some(&timeout))
+                sleep::poll(&mut [first, second], timeout, what)
             }
         };
-        match polled {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(LinkError::Io {
-                what: "poll of the UDP socket",
-                source: source.into(),
-            }),
-        }
+        polled.map(drop)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

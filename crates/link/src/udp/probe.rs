@@ -1,14 +1,10 @@
 //! The probe for `tsumuji doctor`: whether UDP works here, and how much its receive buffer holds.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use super::{Udp, UdpConfig};
-use crate::{Frame, Link, Probe, each};
+use crate::{Link, Probe};
 
-/// Waits on the loopback interface before the frame counts as lost; each takes at most `LOOK`.
-const LOOKS_MAX: usize = 20;
-const LOOK: Duration = Duration::from_millis(50);
 /// A receive buffer below this drops frames as soon as several peers send at once.
 const BUFFER_BYTES_WANTED: usize = 4 << 20;
 
@@ -42,15 +38,7 @@ pub fn probe() -> Probe {
 fn try_out(addr: SocketAddr) -> Result<(usize, usize), String> {
     let bind = || Udp::bind(addr, UdpConfig::default()).map_err(|error| error.to_string());
     let (mut a, mut b) = (bind()?, bind()?);
-    let text = |error: crate::LinkError| error.to_string();
-    a.send_one(b.local_addr(), Frame::whole(&[1]))
-        .map_err(text)?;
-    a.flush().map_err(text)?;
-    for _ in 0..LOOKS_MAX {
-        b.wait(LOOK).map_err(text)?;
-        if b.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
-            return Ok((b.receive_buffer_bytes(), b.caps().frame_bytes));
-        }
-    }
-    Err("a frame sent over the loopback interface did not arrive".to_owned())
+    let to = b.local_addr();
+    Probe::pass_frame((&mut a, &mut b), to, "the loopback interface")?;
+    Ok((b.receive_buffer_bytes(), b.caps().frame_bytes))
 }

@@ -3,7 +3,7 @@
 //! `RecvBatch` owns the header arrays that the kernel reads and writes; they are built once and reused for every call, so that nothing is allocated
 //! per frame. Invariant: a pointer in a header array leads into a boxed slice that the same batch owns and never replaces, or (scattered receives)
 //! into memory that the call borrows.
-#![allow(unsafe_code)] // recvmsg, recvmmsg with control messages; getifaddrs; ioctl.
+#![allow(unsafe_code)] // recvmsg, recvmmsg with control messages; getifaddrs.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -11,9 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use crate::gather::{RawAddr, SEGMENTS_MAX};
+pub(super) use crate::gather::set_option;
+use crate::gather::{RawAddr, SEGMENTS_MAX, option};
 use crate::{HEAD_BYTES_MAX, Placement};
-use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
+use libc::{c_int, iovec, mmsghdr, socklen_t};
 
 /// Largest datagram, also of those that the kernel coalesces.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
@@ -276,29 +277,6 @@ const _: () = assert!(
     "the reading of control messages is written for 64-bit little-endian targets"
 );
 
-/// Sets an integer option.
-pub(super) fn set_option(
-    fd: BorrowedFd<'_>,
-    level: c_int,
-    option: c_int,
-    value: c_int,
-) -> io::Result<()> {
-    // SAFETY: `value` lives for the call and has the stated length.
-    let done = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            ptr::from_ref(&value).cast::<c_void>(),
-            size_of::<c_int>() as socklen_t,
-        )
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// Positions in the answer to SO_MEMINFO.
 const MEMINFO_WORDS: usize = 9;
 const MEMINFO_RCVBUF: usize = 1;
@@ -306,21 +284,9 @@ const MEMINFO_DROPS: usize = 8;
 
 /// Size of the receive buffer as the kernel accounts it, in bytes, and the number of datagrams dropped.
 pub(super) fn receive_memory(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    let mut words = [0u32; MEMINFO_WORDS];
-    let mut bytes = size_of_val(&words) as socklen_t;
-    // SAFETY: `words` and `bytes` live for the call; `bytes` states the size of `words`.
-    let done = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            words.as_mut_ptr().cast(),
-            &mut bytes,
-        )
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let none = [0u32; MEMINFO_WORDS];
+    // SAFETY: plain integers.
+    let words = unsafe { option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, none) }?;
     Ok((words[MEMINFO_RCVBUF], words[MEMINFO_DROPS]))
 }
 
@@ -376,24 +342,4 @@ pub(super) fn interface_addrs() -> io::Result<Vec<InterfaceAddr>> {
     // SAFETY: `list` came from getifaddrs and no reference into it is left.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
-}
-
-/// The MTU of an interface, by any socket.
-pub(super) fn interface_mtu_bytes(fd: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    let bytes = name.as_bytes();
-    if bytes.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(bytes) {
-        *place = *byte as _;
-    }
-    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of the `ifreq` that lives here.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call above filled in this variant.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    Ok(usize::try_from(mtu).unwrap_or(0))
 }

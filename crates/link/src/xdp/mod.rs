@@ -45,6 +45,7 @@ pub use probe::probe;
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
+use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use tx::Tx;
@@ -322,21 +323,13 @@ impl Link for Xdp {
             (true, true) => timeout.min(RETRY_DOWN),
             (false, true) => timeout.min(RETRY),
         };
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
         // `poll` also makes the driver look at the rings, where it waits for that.
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
+        if sleep::poll(&mut fds, timeout, "poll of the AF_XDP socket")? {
             // `poll` does not report a removed interface, not even as an error.
-            Ok(0) => self.check_interface(),
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(source) => Err(LinkError::Io {
-                what: "poll of the AF_XDP socket",
-                source: source.into(),
-            }),
+            self.check_interface()?;
         }
+        Ok(())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

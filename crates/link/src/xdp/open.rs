@@ -25,6 +25,7 @@ use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
 use crate::ether::{
     self, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Stations, Watch,
 };
+use crate::gather::set_option;
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -472,7 +473,7 @@ impl<'a> Plan<'a> {
             (libc::SO_BUSY_POLL, micros),
             (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_FRAMES),
         ] {
-            sys::set_socket_option(socket, option, value)
+            set_option(socket, libc::SOL_SOCKET, option, value)
                 .map_err(|source| self.failed("setting busy polling", source))?;
         }
         Ok(())

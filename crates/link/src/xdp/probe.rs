@@ -4,7 +4,6 @@
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -13,11 +12,8 @@ use super::device::Device;
 use super::errors::{mend_rights, missing_rights};
 use super::{NAME, Xdp, XdpConfig, XdpMode, sys};
 use crate::ether::{self, Capability, InterfaceKind};
-use crate::{Frame, Link, LinkError, Probe, each};
+use crate::{Link, Probe};
 
-/// Waits for the frame of a trial, each of at most `LOOK`.
-const LOOKS_MAX: usize = 20;
-const LOOK: Duration = Duration::from_millis(50);
 /// Interfaces described at most.
 const INTERFACES_MAX: usize = 16;
 /// Memory that can be locked without CAP_IPC_LOCK should hold the default rings.
@@ -130,17 +126,9 @@ pub(super) fn ip(commands: &str) -> io::Result<()> {
 fn try_out(config: XdpConfig) -> Result<usize, String> {
     let open = |name| Xdp::open(name, config).map_err(|error| error.to_string());
     let (mut a, mut b) = (open("n0")?, open("n1")?);
-    let text = |error: LinkError| error.to_string();
-    a.send_one(b.local_addr(), Frame::whole(&[1]))
-        .map_err(text)?;
-    for _ in 0..LOOKS_MAX {
-        a.flush().map_err(text)?;
-        b.wait(LOOK).map_err(text)?;
-        if b.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
-            return Ok(b.caps().receive_frames);
-        }
-    }
-    Err("a frame sent over virtual interfaces did not arrive".to_owned())
+    let to = b.local_addr();
+    Probe::pass_frame((&mut a, &mut b), to, "virtual interfaces")?;
+    Ok(b.caps().receive_frames)
 }
 
 /// One line for each Ethernet interface of this machine.

@@ -14,6 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::xdp::XdpRingOffset;
 
 use super::ring::{Consumer, Parts, Producer};
+use crate::ether::request_for;
 
 /// Pages mapped by us, unmapped when dropped.
 #[derive(Debug)]
@@ -434,24 +435,6 @@ pub(super) fn enter_private_network() -> io::Result<()> {
     Ok(())
 }
 
-/// Sets an integer option of a socket (SOL_SOCKET).
-pub(super) fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: `value` lives for the call and has the stated length.
-    let done = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            ptr::from_ref(&value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// `SIOCETHTOOL` and its commands.
 const SIOCETHTOOL: u64 = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -466,15 +449,7 @@ unsafe fn ethtool<T>(name: &str, argument: &mut T) -> io::Result<()> {
         rustix::net::SocketType::DGRAM,
         None,
     )?;
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let bytes = name.as_bytes();
-    if bytes.is_empty() || bytes.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(bytes) {
-        *place = *byte as _;
-    }
+    let mut request = request_for(name)?;
     request.ifr_ifru.ifru_data = ptr::from_mut(argument).cast();
     // SAFETY: name and argument live for the call; the command touches what the caller promised.
     let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL as _, &mut request) };

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::transmit::{next_data, write_word};
-use super::{Engine, leave_turn};
+use super::{Engine, leave_turn, peer_of};
 use crate::event::Destination;
 use crate::message::Borrowed;
 use crate::peer::Peer;
@@ -185,8 +185,7 @@ impl Engine {
     ) {
         self.batch.begin(Some(id));
         let busy = self.ready.len() > 1;
-        let index = usize::from(id.0);
-        while let Some(peer) = self.peers.get_mut(index).and_then(Option::as_deref_mut) {
+        while let Some(peer) = peer_of(&mut self.peers, id) {
             let shared = &mut self.shared;
             match next_frame(now, peer) {
                 Next::Data => {
@@ -213,7 +212,7 @@ impl Engine {
                     self.batch.push(&word[..bytes], 0, Body::Nothing);
                 }
             }
-            if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.next_bytes()) {
+            if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.queue.next_bytes()) {
                 break;
             }
         }

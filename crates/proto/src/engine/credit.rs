@@ -34,7 +34,7 @@ impl Engine {
         // A placed payload lies among fragments of the size of its place.
         let size = match place_bytes {
             Some(bytes) if PLACED => bytes,
-            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
+            _ => fragment_bytes(data.length as usize, peer.send.queue.fragment_bytes),
         };
         let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
         let news = AckNews {

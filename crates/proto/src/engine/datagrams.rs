@@ -88,7 +88,9 @@ impl Engine {
         let size = STAMP_BYTES + datagram.payload.len();
         let channel = Channel::datagram(datagram.channel_id);
         let of = (channel, datagram.key);
-        let replaced = self.peer(to).map_or(0, |peer| peer.send.replaced_bytes(of));
+        let replaced = self
+            .peer(to)
+            .map_or(0, |peer| peer.send.queue.replaced_bytes(of));
         let peer = admit(
             &mut self.peers,
             &self.shared.config,
@@ -186,7 +188,7 @@ impl Engine {
                 to == Destination::Broadcast || to == Destination::Peer(peer.id)
             };
             for peer in self.peers.iter_mut().flatten().filter(missed) {
-                let counts = peer.send.dropped_mut();
+                let counts = &mut peer.send.queue.dropped;
                 match dropped {
                     Dropped::Superseded(_) => counts.superseded += 1,
                     Dropped::Late(_) => counts.late += 1,

@@ -10,7 +10,7 @@
 
 use super::placement::Guess;
 use super::receive::hand_over;
-use super::{Engine, Shared};
+use super::{Engine, Shared, peer_of};
 use crate::config::{Config, PeerLink};
 use crate::counters::{Counters, Drop};
 use crate::memory::charge;
@@ -173,7 +173,7 @@ impl Direct<'_> {
     #[inline]
     fn count(&mut self, is_last: bool, bytes: usize) {
         if is_last {
-            self.peer.send.pass_by(self.channel);
+            self.peer.send.queue.pass_by(self.channel);
             self.counts.send(self.channel);
             self.counters.direct_messages += 1;
         }
@@ -186,8 +186,11 @@ impl Engine {
     /// Permission for a message of `bytes` on that channel, if it may leave directly now, through the ring or by reference; `None`: submit it.
     #[inline]
     pub fn direct(&mut self, to: NodeId, channel: Channel, bytes: usize) -> Option<Direct<'_>> {
-        let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
-        let (frame_bytes, ring_bytes) = (peer.send.fragment_bytes(), self.shared.config.ring_bytes);
+        let peer = peer_of(&mut self.peers, to)?;
+        let (frame_bytes, ring_bytes) = (
+            peer.send.queue.fragment_bytes,
+            self.shared.config.ring_bytes,
+        );
         let may = peer.send.is_idle()
             && peer.may_take_directly(channel, bytes, ring_bytes)
             && !self.closed;
@@ -205,8 +208,7 @@ impl Engine {
 
     /// Whether the message could leave directly if no queued one were before it.
     pub fn is_direct_in_its_turn(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
-        let peer = (self.peers.get(usize::from(to.0))).and_then(Option::as_deref);
-        peer.is_some_and(|peer| {
+        self.peer(to).is_some_and(|peer| {
             peer.may_take_directly(channel, bytes, self.shared.config.ring_bytes)
                 && !peer.send.is_idle()
                 && !self.closed
@@ -441,10 +443,10 @@ impl Peer {
     #[inline]
     fn may_take_directly(&self, channel: Channel, bytes: usize, ring_bytes: usize) -> bool {
         self.direct.is(Talk::PERMITTED)
-            && bytes <= self.send.fragment_bytes().max(ring_bytes)
+            && bytes <= self.send.queue.fragment_bytes.max(ring_bytes)
             && bytes <= self.message_limit_bytes
             && !channel.is_datagram()
-            && self.send.admits(channel)
+            && self.send.queue.admits(channel)
             && self.is_up()
     }
 }

@@ -5,7 +5,7 @@
 
 use alloc::boxed::Box;
 
-use super::Engine;
+use super::{Engine, peer_of};
 use crate::event::Window;
 use crate::peer::pace::Pace;
 use crate::policy::FlowPolicy;
@@ -93,11 +93,11 @@ impl Engine {
         let Some(peer) = self.peer(peer) else {
             return false;
         };
-        match (peer.window_bytes(), peer.send.queued_messages()) {
+        match (peer.window_bytes(), peer.send.queue.queued_messages) {
             (window_bytes, 0) => window_bytes != Some(0),
             (None, _) => false,
             (Some(window_bytes), _) => {
-                peer.send.queued_bytes().saturating_add(bytes) <= window_bytes
+                peer.send.queue.queued_bytes.saturating_add(bytes) <= window_bytes
             }
         }
     }
@@ -117,11 +117,7 @@ impl Engine {
     /// Brings forward what silence would do about frames that `peer` has not acknowledged: `credit` probes, `suci` asks. Returns `false`
     /// if there are none, or if a frame left less than a round trip ago, so that no answer can have come; after a probe, less than 1 ms ago.
     pub fn repair_now(&mut self, now: Instant, peer: NodeId) -> bool {
-        let Some(state) = self
-            .peers
-            .get_mut(usize::from(peer.0))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(state) = peer_of(&mut self.peers, peer) else {
             return false;
         };
         if !state.is_up() {

@@ -32,7 +32,7 @@ pub(super) fn session(wire: &Wire) -> u32 {
 
 pub(super) fn fragment_bytes(wire: &Wire) -> usize {
     let peer = wire.nodes[1].engine.peer(NodeId(0));
-    peer.expect("a member").send.fragment_bytes()
+    peer.expect("a member").send.queue.fragment_bytes
 }
 
 /// A first fragment that is legal, to be modified.

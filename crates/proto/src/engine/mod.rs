@@ -207,10 +207,7 @@ impl Engine {
     pub fn move_peer(&mut self, now: Instant, peer: NodeId, mut link: PeerLink) {
         self.limit(&mut link);
         let Self { peers, shared, .. } = self;
-        let Some(state) = peers
-            .get_mut(usize::from(peer.0))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(state) = peer_of(peers, peer) else {
             return;
         };
         receive::end_session(now, state, None, shared);
@@ -249,8 +246,7 @@ impl Engine {
     /// Aborts the session with `peer` as if the peer had died: for a driver that can neither finish sending a message nor retain a copy. A peer that
     /// is alive will notice when it sends its next frame.
     pub fn abort(&mut self, now: Instant, peer: NodeId) {
-        let state = self.peers.get_mut(usize::from(peer.0));
-        if let Some(state) = state.and_then(Option::as_deref_mut) {
+        if let Some(state) = peer_of(&mut self.peers, peer) {
             receive::end_session(now, state, None, &mut self.shared);
             self.enqueue(peer, now);
         }
@@ -283,18 +279,19 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let (granted, window, backlog) = peer.account.incoming(expected);
         let (pace, paced_frames) = peer.send.pace();
+        let queue = &peer.send.queue;
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
             in_flight_frames: peer.send.in_flight(),
             window_bytes: peer.window_bytes().unwrap_or(0),
-            queued_messages: peer.send.queued_messages(),
-            queued_bytes: peer.send.queued_bytes(),
-            retransmitted_frames: peer.send.retransmitted(),
+            queued_messages: queue.queued_messages,
+            queued_bytes: queue.queued_bytes,
+            retransmitted_frames: queue.retransmitted,
             credit_frames: peer.send.credit_left() as usize,
-            superseded_datagrams: peer.send.dropped().superseded,
-            late_datagrams: peer.send.dropped().late,
-            lost_datagrams: peer.send.dropped().lost,
+            superseded_datagrams: queue.dropped.superseded,
+            late_datagrams: queue.dropped.late,
+            lost_datagrams: queue.dropped.lost,
             pace,
             paced_frames,
             granted_frames: granted as usize,
@@ -314,7 +311,7 @@ impl Engine {
         for peer in self.peers.iter().flatten() {
             accounts.peers_memory_bytes += peer.receive.used_bytes();
             accounts.peers_claimed_frames += peer.account.claim(peer.receive.arrivals.base());
-            accounts.queued_bytes += peer.send.queued_bytes();
+            accounts.queued_bytes += peer.send.queue.queued_bytes;
         }
         accounts
     }
@@ -376,10 +373,8 @@ impl Engine {
         number: u64,
     ) -> Result<Option<Posted>, OutOfMemory> {
         let Self { peers, shared, .. } = self;
-        let peer = peers
-            .get_mut(usize::from(from.0))
-            .and_then(Option::as_deref_mut);
-        let numbered = peer.and_then(|peer| peer.receive.recall(channel, number, &mut shared.pool));
+        let numbered = peer_of(peers, from)
+            .and_then(|peer| peer.receive.recall(channel, number, &mut shared.pool));
         numbered
             .or_else(|| direct::recall(shared, from, number))
             .transpose()
@@ -423,16 +418,12 @@ impl Engine {
     }
 
     fn peer_mut(&mut self, id: NodeId) -> Option<&mut Peer> {
-        self.peers.get_mut(usize::from(id.0))?.as_deref_mut()
+        peer_of(&mut self.peers, id)
     }
 
     /// Queues the peer if it has something to write, and sets its alarm; to be called after any change to a peer.
     fn enqueue(&mut self, id: NodeId, now: Instant) {
-        let Some(peer) = self
-            .peers
-            .get_mut(usize::from(id.0))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(peer) = peer_of(&mut self.peers, id) else {
             return;
         };
         if !peer.queued && peer.wants_transmit(now) {
@@ -475,6 +466,12 @@ impl Engine {
             receiving.feed(members);
         }
     }
+}
+
+/// The peer of that id, for who needs the rest of the engine beside it.
+#[inline(always)] // as Queue::acknowledge
+fn peer_of(peers: &mut [Option<Box<Peer>>], id: NodeId) -> Option<&mut Peer> {
+    peers.get_mut(usize::from(id.0))?.as_deref_mut()
 }
 
 /// Removes the peer in turn from `ready`, as it has nothing more to write. `busy`: other peers may be in `ready`, too.

@@ -2,7 +2,7 @@
 
 use super::direct::{self, tell_again};
 use super::placement::Guess;
-use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame};
+use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, peer_of};
 use crate::congestion::CongestionKind;
 use crate::counters::Drop;
 use crate::event::Event;
@@ -98,10 +98,7 @@ impl Engine {
         if destination != shared.config.me {
             return Err(Drop::Misdirected);
         }
-        let peer = (self.peers)
-            .get_mut(usize::from(source.0))
-            .and_then(Option::as_deref_mut)
-            .ok_or(Drop::UnknownPeer)?;
+        let peer = peer_of(&mut self.peers, source).ok_or(Drop::UnknownPeer)?;
         if let Some(session) = session {
             check_session(now, peer, shared, session)?;
         }
@@ -488,7 +485,7 @@ fn hand_over_datagram(
 #[inline]
 pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     if peer.wants_writable
-        && peer.send.has_room(
+        && peer.send.queue.has_room(
             shared.config.send_queue_bytes / 2,
             shared.config.send_queue_bytes,
         )

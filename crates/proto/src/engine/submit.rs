@@ -5,13 +5,13 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use super::Engine;
+use super::{Engine, peer_of};
 use crate::config::Config;
 use crate::event::Queued;
 use crate::message::{Borrowed, Payload, SendId, SubmitError};
 use crate::peer::Peer;
 use crate::peer::places::CHANNELS_MAX;
-use crate::peer::send::BorrowedState;
+use crate::peer::queue::BorrowedState;
 use crate::peer::session::Phase;
 use tsumuji_wire::{Channel, NodeId};
 
@@ -39,16 +39,16 @@ impl Engine {
             (to, channel),
             (size, size),
         )?;
-        let (send, pool) = (&mut peer.send, &mut self.shared.pool);
+        let (queue, pool) = (&mut peer.send.queue, &mut self.shared.pool);
         let submitted = match payload {
-            Payload::Copied(head, rest) => send.submit_copied(channel, (head, rest), notify, pool),
+            Payload::Copied(head, rest) => queue.push_copied(channel, (head, rest), notify, pool),
             Payload::Shared(message) => {
                 let copied = if size < SHARED_BYTES {
-                    send.submit_copied(channel, (&message, &[]), notify, pool)
+                    queue.push_copied(channel, (&message, &[]), notify, pool)
                 } else {
                     None
                 };
-                copied.or_else(|| Some(send.submit_shared(channel, message, notify)))
+                copied.or_else(|| Some(queue.push_shared(channel, message, notify)))
             }
         };
         let Some(id) = submitted else {
@@ -79,7 +79,10 @@ impl Engine {
             (to, channel),
             (length_bytes, 0),
         )?;
-        let submitted = peer.send.submit_borrowed(to, channel, length_bytes, notify);
+        let submitted = peer
+            .send
+            .queue
+            .push_borrowed(to, channel, length_bytes, notify);
         await_turn(&mut self.ready, peer);
         submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
@@ -92,7 +95,7 @@ impl Engine {
             return Err(SubmitError::UnknownPeer { peer: to });
         };
         let (size, limit) = (borrowed.message().len(), peer.message_limit_bytes);
-        match peer.send.borrowed_state(borrowed) {
+        match peer.send.queue.borrowed_state(borrowed) {
             BorrowedState::Unsent(bytes) => Ok(Some(bytes)),
             BorrowedState::Acknowledged => Ok(None),
             BorrowedState::Gone if peer.is_up() && size > limit => Err(SubmitError::TooLarge {
@@ -110,27 +113,26 @@ impl Engine {
     /// # Panics
     /// If `borrowed` has another length than the message had when it was submitted.
     pub fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
-        let peer = self.peers.get_mut(usize::from(borrowed.to().0));
-        let Some(peer) = peer.and_then(Option::as_deref_mut) else {
+        let Some(peer) = peer_of(&mut self.peers, borrowed.to()) else {
             return true;
         };
-        peer.send.retain(borrowed, &mut self.shared.pool)
+        peer.send.queue.retain(borrowed, &mut self.shared.pool)
     }
 
     /// Cancels the borrowed message. `false`: part of it has left, so it must be retained.
     pub fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
         self.peer_mut(borrowed.to())
-            .is_some_and(|peer| peer.send.cancel(borrowed))
+            .is_some_and(|peer| peer.send.queue.cancel(borrowed))
     }
 
     /// Messages to a peer that are not acknowledged whole, and their bytes held here: the same as in `flow`, but cheaper. `None`: unknown peer.
     #[inline]
     pub fn queued(&self, to: NodeId) -> Option<Queued> {
-        let send = &self.peer(to)?.send;
+        let queue = &self.peer(to)?.send.queue;
         Some(Queued {
-            messages: send.queued_messages(),
-            bytes: send.queued_bytes(),
-            waits: send.has_backlog(),
+            messages: queue.queued_messages,
+            bytes: queue.queued_bytes,
+            waits: queue.has_backlog(),
         })
     }
 
@@ -139,19 +141,19 @@ impl Engine {
     pub fn has_room(&self, to: NodeId, bytes: usize) -> bool {
         let limit = self.shared.config.send_queue_bytes;
         self.peer(to)
-            .is_some_and(|peer| peer.send.has_room(bytes, limit))
+            .is_some_and(|peer| peer.send.queue.has_room(bytes, limit))
     }
 
     /// Reliable messages of the program to a peer that are not acknowledged whole; datagrams and messages of libraries do not count.
     pub fn promised_messages(&self, to: NodeId) -> usize {
         self.peer(to)
-            .map_or(0, |peer| peer.send.promised_messages())
+            .map_or(0, |peer| peer.send.queue.promised_messages())
     }
 
     /// Whether the message is acknowledged whole, or has failed (its session ended, or it was too large).
     pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
         self.peer(to)
-            .is_none_or(|peer| peer.send.is_acknowledged(id))
+            .is_none_or(|peer| peer.send.queue.is_acknowledged(id))
     }
 }
 
@@ -164,10 +166,7 @@ pub(super) fn admit<'a>(
     (to, channel): (NodeId, Channel),
     (size, held_bytes): (usize, usize),
 ) -> Result<&'a mut Peer, SubmitError> {
-    let Some(peer) = peers
-        .get_mut(usize::from(to.0))
-        .and_then(Option::as_deref_mut)
-    else {
+    let Some(peer) = peer_of(peers, to) else {
         return Err(SubmitError::UnknownPeer { peer: to });
     };
     if closed || peer.session.phase == Phase::Dead {
@@ -180,14 +179,19 @@ pub(super) fn admit<'a>(
             peer: to,
         });
     }
-    if !peer.send.admits(channel) {
+    if !peer.send.queue.admits(channel) {
         return Err(SubmitError::TooManyChannels {
             peer: to,
             limit: CHANNELS_MAX,
         });
     }
     let waits_for_none = channel.id() == Channel::CONTROL_ID;
-    if !waits_for_none && !peer.send.has_room(held_bytes, config.send_queue_bytes) {
+    if !waits_for_none
+        && !peer
+            .send
+            .queue
+            .has_room(held_bytes, config.send_queue_bytes)
+    {
         peer.wants_writable = true;
         return Err(SubmitError::QueueFull { peer: to });
     }

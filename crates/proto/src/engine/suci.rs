@@ -22,7 +22,7 @@ impl Engine {
     ) -> Result<(), Drop> {
         let (peer, shared, ready) =
             self.find(now, (data.source, data.destination), Some(data.session))?;
-        let size = fragment_bytes(data.length as usize, peer.send.fragment_bytes());
+        let size = fragment_bytes(data.length as usize, peer.send.queue.fragment_bytes);
         let expected = peer.receive.arrivals.base();
         let Shared { memory, pool, .. } = &mut *shared;
         if peer.receive.may_place(data) {

@@ -546,7 +546,7 @@ fn begun_messages_are_finished_fragment_by_fragment() {
     let Node { engine, inbox, .. } = &mut wire.nodes[1];
     let peer = engine.peers[0].as_deref().unwrap();
     let (session, first) = (peer.session.incoming, peer.receive.arrivals.base());
-    let size = peer.send.fragment_bytes() / 2 + 1;
+    let size = peer.send.queue.fragment_bytes / 2 + 1;
     // The last message is admitted with the last free byte, so that grants are scarce from the beginning, and nothing is free in the end.
     let budget_bytes = MESSAGES as usize * charge(2 * size) - 1;
     engine.shared.memory.set_budget(budget_bytes);

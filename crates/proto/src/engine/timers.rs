@@ -116,7 +116,7 @@ impl Engine {
             shared.doubts.retain(|doubt| doubt.peer != peer.id);
             return;
         }
-        if peer.send.queued_messages() > 0
+        if peer.send.queue.queued_messages > 0
             && let Some(message) = peer.send.stalled(now, dead_after)
         {
             return end_stalled(now, peer, Some(message), shared);

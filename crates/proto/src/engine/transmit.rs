@@ -219,12 +219,12 @@ pub(super) fn next_data<'a>(
     shared: &mut Shared,
 ) -> Option<(Data<'a>, Part, bool)> {
     let Shared { pool, counters, .. } = shared;
-    let next = peer.send.next_fragment(now, borrowed, pool, counters)?;
-    let mut bits = if next.is_bundle { flags::BUNDLE } else { 0 };
-    if next.more {
+    let (departure, place) = peer.send.next_fragment(now, borrowed, pool, counters)?;
+    let mut bits = if place.is_bundle { flags::BUNDLE } else { 0 };
+    if departure.more {
         bits |= flags::MORE;
     }
-    if next.probe {
+    if departure.probe {
         bits |= flags::ACK_NOW;
     }
     if busy {
@@ -237,16 +237,16 @@ pub(super) fn next_data<'a>(
         destination: peer.id,
         flags: carried.flags,
         session: peer.session.outgoing,
-        number: next.number as u32,
+        number: departure.number as u32,
         ack: carried.ack,
         credit: carried.credit,
-        message: next.message as u32,
-        offset: next.offset as u32,
-        length: next.length as u32,
-        floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
-        channel: next.channel,
+        message: place.message as u32,
+        offset: place.offset as u32,
+        length: place.length as u32,
+        floor_delta: u16::try_from(departure.number - departure.floor).unwrap_or(u16::MAX),
+        channel: place.channel,
         ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
-        payload: next.payload,
+        payload: place.payload,
     };
-    Some((data, next.part, next.more))
+    Some((data, departure.part, departure.more))
 }

@@ -44,14 +44,14 @@ pub(super) enum Choice {
 }
 
 /// A fragment, with its position in its message.
-pub(super) struct Place<'a> {
-    pub(super) channel: Channel,
-    pub(super) message: u64,
-    pub(super) offset: usize,
-    pub(super) length: usize,
-    pub(super) payload: &'a [u8],
+pub(crate) struct Place<'a> {
+    pub(crate) channel: Channel,
+    pub(crate) message: u64,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) payload: &'a [u8],
     /// The payload is a bundle.
-    pub(super) is_bundle: bool,
+    pub(crate) is_bundle: bool,
 }
 
 /// Counts of messages that were not acknowledged when the session ended.
@@ -66,17 +66,17 @@ pub(crate) struct Failed {
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of a fragment at most; known with the session.
-    pub(super) fragment_bytes: usize,
+    pub(crate) fragment_bytes: usize,
     /// Largest message that the peer accepts; known with the session.
     message_limit_bytes: usize,
     /// Payload bytes of a bundle at most; 0 if none are made.
     bundle_bytes: usize,
     /// Messages not acknowledged whole.
-    pub(super) queued_messages: usize,
+    pub(crate) queued_messages: usize,
     /// Bytes of these messages that are held here.
-    pub(super) queued_bytes: usize,
+    pub(crate) queued_bytes: usize,
     /// Fragments that were sent again, in all sessions.
-    pub(super) retransmitted: u64,
+    pub(crate) retransmitted: u64,
     /// Messages that the peer has begun to take go first.
     begun_first: bool,
     messages: Vec<Outgoing>,
@@ -100,7 +100,7 @@ pub(crate) struct Queue {
     waiting: Vec<Waiting>,
     first_deadline: Instant,
     /// Counts of datagrams that did not arrive.
-    pub(super) dropped: Dropped,
+    pub(crate) dropped: Dropped,
     /// Present once something was sent again, refused, or acknowledged out of order.
     stall: Option<Box<Stall>>,
 }
@@ -202,7 +202,7 @@ impl Queue {
 
     /// Queues a copy of `head` and `rest` joined. `None`: there is no memory for it.
     #[inline]
-    pub(super) fn push_copied(
+    pub(crate) fn push_copied(
         &mut self,
         channel: Channel,
         (head, rest): (&[u8], &[u8]),
@@ -269,7 +269,17 @@ impl Queue {
         id
     }
 
-    pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
+    /// Takes a message that has not left whole out of those that wait.
+    fn unlist(&mut self, slot: u32) {
+        let priority = usize::from(self.messages[slot as usize].channel.priority().get());
+        self.pending[priority].retain(|&other| other != slot);
+        if self.pending[priority].is_empty() {
+            self.pending_mask &= !(1 << priority);
+        }
+        self.backlog -= 1;
+    }
+
+    pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
         id.0 < self.next_id
             && !self
                 .messages
@@ -279,7 +289,7 @@ impl Queue {
 
     /// Something waits to be sent, perhaps for room in its channel.
     #[inline]
-    pub(super) fn has_backlog(&self) -> bool {
+    pub(crate) fn has_backlog(&self) -> bool {
         self.backlog > 0
     }
 
@@ -366,7 +376,7 @@ impl Queue {
     /// Whether a queue of `limit_bytes` has room for a message of `bytes` more. The slots count, so that empty messages are not free. One message
     /// alone may exceed the limit: otherwise it could never leave.
     #[inline]
-    pub(super) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
         let slots = self.messages.len() - self.free.len();
         let beside_bytes = slots * size_of::<Outgoing>();
         slots == 0 || (self.queued_bytes + beside_bytes).saturating_add(bytes) <= limit_bytes
@@ -374,7 +384,7 @@ impl Queue {
 
     /// Whether the channel is in use, or there is room for one more.
     #[inline]
-    pub(super) fn admits(&self, channel: Channel) -> bool {
+    pub(crate) fn admits(&self, channel: Channel) -> bool {
         self.places.last(channel).is_some() || self.places.has_room(channel)
     }
 
@@ -388,7 +398,7 @@ impl Queue {
 
     /// Counts a message of that channel that leaves past the queue, which is empty.
     #[inline]
-    pub(super) fn pass_by(&mut self, channel: Channel) {
+    pub(crate) fn pass_by(&mut self, channel: Channel) {
         let channel = self.channel_index(channel);
         self.channels[usize::from(channel)].pass_by();
     }
@@ -410,7 +420,7 @@ impl Queue {
     }
 
     /// Payload bytes at most of the chosen fragment; 0 if none is chosen.
-    pub(super) fn next_bytes(&self) -> usize {
+    pub(crate) fn next_bytes(&self) -> usize {
         let slot = match self.choice {
             Some(Choice::New { priority }) => self.pending[priority].front(),
             Some(Choice::Repair { .. }) => return self.fragment_bytes,
@@ -569,7 +579,7 @@ impl Queue {
     }
 
     /// Reliable messages of the program that were accepted and are not acknowledged, or wait at the peer for an earlier message.
-    pub(super) fn promised_messages(&self) -> usize {
+    pub(crate) fn promised_messages(&self) -> usize {
         let promised = |outgoing: &&Outgoing| {
             let channel = outgoing.channel;
             // A message that is still borrowed was not accepted yet: its call reports its state.

@@ -1,8 +1,8 @@
 //! Sending half of one peer: the queue, and the congestion control under which frames leave (R-15 … ).
 //!
-//! Called by `engine` for each submit, each frame to write and each acknowledgement that came. `queue` holds what waits; `Selective` or `GoBack`
-//! decides what may leave, and what acknowledgements and silence mean for frames that left. Owns no clock: `engine::handle_timeout` handles its
-//! deadlines.
+//! Called by `engine` for each frame to write and each acknowledgement that came. `queue`, which the engine fills directly, holds what waits;
+//! `Selective` or `GoBack` decides what may leave, and what acknowledgements and silence mean for frames that left. Owns no clock:
+//! `engine::handle_timeout` handles its deadlines.
 
 mod go_back;
 mod selective;
@@ -10,41 +10,21 @@ mod selective;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use bytes::Bytes;
-
 pub(crate) use super::flight::AckNews;
 pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
-pub(crate) use super::queue::BorrowedState;
-use super::queue::datagrams::{Dropped, NEVER};
-use super::queue::{Failed, Queue};
+use super::queue::datagrams::NEVER;
+use super::queue::{Failed, Place, Queue};
 use super::rtt::Rtt;
-use crate::congestion::{Congestion, Ledger, Sending};
+use crate::congestion::{Congestion, Departure, Ledger, Sending};
 use crate::counters::Counters;
 use crate::message::{Borrowed, SendId};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 pub(crate) use go_back::GoBack;
 use selective::Selective;
-use tsumuji_wire::{Ack, Channel, NodeId, Permit};
-
-/// The fragment to write next.
-pub(crate) struct NextFragment<'a> {
-    pub(crate) part: Part,
-    pub(crate) number: u64,
-    /// Lowest number still unanswered.
-    pub(crate) floor: u64,
-    pub(crate) channel: Channel,
-    pub(crate) message: u64,
-    pub(crate) offset: usize,
-    pub(crate) length: usize,
-    pub(crate) payload: &'a [u8],
-    /// The payload is a bundle.
-    pub(crate) is_bundle: bool,
-    pub(crate) more: bool,
-    pub(crate) probe: bool,
-}
+use tsumuji_wire::{Ack, Channel, Permit};
 
 /// What hello and welcome agreed.
 pub(crate) struct Agreed {
@@ -97,7 +77,8 @@ macro_rules! control {
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) rtt: Rtt,
-    queue: Queue,
+    /// What waits, and what is not acknowledged.
+    pub(crate) queue: Queue,
     control: Control,
     pacer: Option<Box<Pacer>>,
     /// There is a pacer or a message with a deadline; without both, neither is checked for each frame.
@@ -176,30 +157,6 @@ impl Send {
         control!(&mut self.control, begin(agreed));
     }
 
-    /// Queues a copy of two parts that follow each other. `None`: there is no memory for it.
-    #[inline]
-    pub(crate) fn submit_copied(
-        &mut self,
-        channel: Channel,
-        parts: (&[u8], &[u8]),
-        notify: bool,
-        pool: &mut Pool,
-    ) -> Option<SendId> {
-        self.queue.push_copied(channel, parts, notify, pool)
-    }
-
-    /// Whether the queue, which holds up to `limit_bytes`, has room for `bytes` more.
-    #[inline]
-    pub(crate) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
-        self.queue.has_room(bytes, limit_bytes)
-    }
-
-    /// Whether the channel is in use, or there is room for one more.
-    #[inline]
-    pub(crate) fn admits(&self, channel: Channel) -> bool {
-        self.queue.admits(channel)
-    }
-
     /// Queues a datagram until `deadline`, or until a newer one of its channel and key replaces it.
     pub(crate) fn submit_datagram(
         &mut self,
@@ -212,102 +169,10 @@ impl Send {
         self.queue.push_datagram(of, body, deadline, pool);
     }
 
-    /// Bytes of the waiting datagram that a new one would replace.
-    pub(crate) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
-        self.queue.replaced_bytes(of)
-    }
-
-    /// Counts of datagrams that did not arrive.
-    pub(crate) fn dropped(&self) -> Dropped {
-        self.queue.dropped
-    }
-
-    pub(crate) fn dropped_mut(&mut self) -> &mut Dropped {
-        &mut self.queue.dropped
-    }
-
-    /// Queues a borrowed message of `length_bytes`, whose bytes stay with the program until `retain` or `cancel`; `None` if there is one already.
-    pub(crate) fn submit_borrowed(
-        &mut self,
-        to: NodeId,
-        channel: Channel,
-        length_bytes: usize,
-        notify: bool,
-    ) -> Option<SendId> {
-        self.queue.push_borrowed(to, channel, length_bytes, notify)
-    }
-
-    /// Queues a message that the program shares.
-    pub(crate) fn submit_shared(
-        &mut self,
-        channel: Channel,
-        message: Bytes,
-        notify: bool,
-    ) -> SendId {
-        self.queue.push_shared(channel, message, notify)
-    }
-
-    pub(crate) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
-        self.queue.borrowed_state(borrowed)
-    }
-
-    /// Copies the parts of the borrowed message that are not acknowledged; `false`: there is no memory.
-    pub(crate) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
-        self.queue.retain(borrowed, pool)
-    }
-
-    /// Cancels the borrowed message, if nothing of it has left.
-    pub(crate) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
-        self.queue.cancel(borrowed)
-    }
-
-    pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
-        self.queue.is_acknowledged(id)
-    }
-
-    /// Payload bytes of a fragment at most.
-    #[inline]
-    pub(crate) fn fragment_bytes(&self) -> usize {
-        self.queue.fragment_bytes
-    }
-
-    /// Reliable messages of the program that are not acknowledged whole.
-    #[inline]
-    pub(crate) fn promised_messages(&self) -> usize {
-        self.queue.promised_messages()
-    }
-
-    pub(crate) fn queued_messages(&self) -> usize {
-        self.queue.queued_messages
-    }
-
-    /// Bytes of the queued messages.
-    #[inline]
-    pub(crate) fn queued_bytes(&self) -> usize {
-        self.queue.queued_bytes
-    }
-
-    /// Fragments that were sent again, in all sessions.
-    pub(crate) fn retransmitted(&self) -> u64 {
-        self.queue.retransmitted
-    }
-
     /// Nothing is unacknowledged, and there is neither a pace nor a deadline.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.queued_messages == 0 && !self.clocked
-    }
-
-    /// Counts a message of that channel that leaves without being queued, and needs no acknowledgement.
-    #[inline]
-    pub(crate) fn pass_by(&mut self, channel: Channel) {
-        self.queue.pass_by(channel);
-    }
-
-    /// Something waits to be sent, perhaps for credit.
-    #[inline]
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.queue.has_backlog()
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -323,11 +188,6 @@ impl Send {
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
         control!(&mut self.control, may_leave(now, &mut self.queue))
             && !(self.clocked && self.is_held(now))
-    }
-
-    /// Payload bytes at most of the fragment that leaves next; 0 if `is_sendable` returned false.
-    pub(crate) fn next_bytes(&self) -> usize {
-        self.queue.next_bytes()
     }
 
     /// Payload of a part that leaves; valid until the next acknowledgement is taken.
@@ -363,26 +223,14 @@ impl Send {
         borrowed: &Borrowed<'a>,
         pool: &mut Pool,
         counters: &mut Counters,
-    ) -> Option<NextFragment<'a>> {
-        let departure = control!(
+    ) -> Option<(Departure, Place<'a>)> {
+        let mut departure = control!(
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        let asks = self.clocked && self.is_asking(now, departure.part, borrowed);
+        departure.probe |= self.clocked && self.is_asking(now, departure.part, borrowed);
         let place = self.queue.place(departure.part, borrowed);
-        Some(NextFragment {
-            part: departure.part,
-            number: departure.number,
-            floor: departure.floor,
-            channel: place.channel,
-            message: place.message,
-            offset: place.offset,
-            length: place.length,
-            payload: place.payload,
-            is_bundle: place.is_bundle,
-            more: departure.more,
-            probe: departure.probe || asks,
-        })
+        Some((departure, place))
     }
 
     /// Whether an acknowledgement names numbers that were never sent.

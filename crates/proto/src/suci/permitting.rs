@@ -266,7 +266,7 @@ impl Suci {
     /// Frames that free memory takes, including what is reserved for an incoming message of this peer. If nothing is free, and nothing will be, a
     /// message that an ordered channel waits for is admitted all the same.
     fn memory_frames(&self, peer: &Peer, memory: &Memory) -> u64 {
-        let free = memory.free_bytes().div_ceil(peer.send.fragment_bytes());
+        let free = memory.free_bytes().div_ceil(peer.send.queue.fragment_bytes);
         let reserved = peer.receive.remaining.frames;
         let least = usize::from(memory.admits_more());
         ((free + reserved).max(least) as u64).min(self.ring_frames)

@@ -45,11 +45,13 @@ impl BellRef {
 
     /// Sleeps while the word is `expected`; may return early.
     pub(crate) fn futex_wait(&self, expected: u32, timeout: Duration) -> io::Result<()> {
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match futex::wait(self.word(), futex::Flags::empty(), expected, Some(&timeout)) {
+        let timeout = rustix::time::Timespec::try_from(timeout).ok();
+        match futex::wait(
+            self.word(),
+            futex::Flags::empty(),
+            expected,
+            timeout.as_ref(),
+        ) {
             Ok(())
             | Err(
                 rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::TIMEDOUT,

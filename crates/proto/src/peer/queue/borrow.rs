@@ -33,7 +33,7 @@ pub(crate) enum BorrowedState {
 
 impl Queue {
     /// Borrows a message of `length_bytes` for `to`, until `retain` or `cancel`; `None` if one is borrowed already.
-    pub(in crate::peer) fn push_borrowed(
+    pub(crate) fn push_borrowed(
         &mut self,
         to: NodeId,
         channel: Channel,
@@ -53,12 +53,7 @@ impl Queue {
     }
 
     /// Queues a message whose memory the program shares until it is acknowledged whole, or fails.
-    pub(in crate::peer) fn push_shared(
-        &mut self,
-        channel: Channel,
-        message: Bytes,
-        notify: bool,
-    ) -> SendId {
+    pub(crate) fn push_shared(&mut self, channel: Channel, message: Bytes, notify: bool) -> SendId {
         let length_bytes = message.len();
         let mut borrowing = self.spare_borrowing.take().unwrap_or_default();
         borrowing.share(message);
@@ -76,7 +71,7 @@ impl Queue {
     }
 
     /// State of that borrowed message.
-    pub(in crate::peer) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
+    pub(crate) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
         if self.borrowed == InHand::Acknowledged(borrowed.id()) {
             return BorrowedState::Acknowledged;
         }
@@ -92,7 +87,7 @@ impl Queue {
     ///
     /// # Panics
     /// If `borrowed` has another length than the message had when it was borrowed.
-    pub(in crate::peer) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
+    pub(crate) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
         let Some(slot) = self.borrowed_slot(borrowed) else {
             return true;
         };
@@ -126,7 +121,7 @@ impl Queue {
     }
 
     /// Cancels the borrowed message; `false`: some of it has left, or it is not borrowed.
-    pub(in crate::peer) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
+    pub(crate) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
         let Some(slot) = self.borrowed_slot(borrowed) else {
             return false;
         };
@@ -134,18 +129,13 @@ impl Queue {
         if outgoing.next_fragment > 0 {
             return false;
         }
-        let priority = usize::from(outgoing.channel.priority().get());
-        self.pending[priority].retain(|&pending| pending != slot);
-        if self.pending[priority].is_empty() {
-            self.pending_mask &= !(1 << priority);
-        }
-        self.backlog -= 1;
         self.queued_messages -= 1;
         outgoing.live = false;
         if let Some(mut borrowing) = outgoing.borrowing.take() {
             borrowing.end();
             self.spare_borrowing = Some(borrowing);
         }
+        self.unlist(slot);
         self.free.push(slot);
         (self.borrowed, self.choice) = (InHand::No, None);
         true

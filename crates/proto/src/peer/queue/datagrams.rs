@@ -67,7 +67,7 @@ impl Queue {
         }
     }
 
-    pub(in crate::peer) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
+    pub(crate) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
         self.replaced(of).map_or(0, |index| {
             self.messages[self.waiting[index].slot as usize].body.len()
         })
@@ -131,12 +131,7 @@ impl Queue {
             self.channels[usize::from(outgoing.channel_index)].acknowledge(outgoing.number);
         }
         if outgoing.next_fragment < outgoing.fragments {
-            let priority = usize::from(outgoing.channel.priority().get());
-            self.pending[priority].retain(|&other| other != slot);
-            self.backlog -= 1;
-            if self.pending[priority].is_empty() {
-                self.pending_mask &= !(1 << priority);
-            }
+            self.unlist(slot);
             self.waiting.retain(|entry| entry.slot != slot);
         }
         self.choice = None;

@@ -4,7 +4,7 @@ use super::*;
 use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::flags;
+use tsumuji_wire::{NodeId, flags};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -26,7 +26,7 @@ fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     if !send.is_sendable(now) {
         return None;
     }
-    let next = send.next_fragment(now, &Borrowed::NONE, pool, &mut counters)?;
+    let (_, next) = send.next_fragment(now, &Borrowed::NONE, pool, &mut counters)?;
     Some(next.message - FIRST_NUMBER)
 }
 
@@ -50,7 +50,8 @@ fn refused_fragments_take_turns() {
     let mut send = sender(2, &mut pool);
     let mut now = Instant::from_nanos(0);
     for _ in 0..2 {
-        send.submit_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
+        send.queue
+            .push_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
     now += MILLISECOND.times(10);
@@ -73,7 +74,8 @@ fn probes_pass_by_what_has_come() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
     let mut send = sender(10, &mut pool);
     let mut now = Instant::from_nanos(0);
-    send.submit_copied(Channel::ordered(0), (&[1; 300], &[]), false, &mut pool);
+    send.queue
+        .push_copied(Channel::ordered(0), (&[1; 300], &[]), false, &mut pool);
     for _ in 0..3 {
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
@@ -106,7 +108,8 @@ fn who_bundles() {
         send.note_bundling();
         let mut name = |send: &mut Send| {
             let parts = (&b"small"[..], &[][..]);
-            send.submit_copied(Channel::ordered(0), parts, false, &mut pool)
+            send.queue
+                .push_copied(Channel::ordered(0), parts, false, &mut pool)
         };
         let joins = congestion == Congestion::Credit;
         assert_eq!(name(&mut send) == name(&mut send), joins, "{congestion}");
@@ -126,11 +129,12 @@ fn small_buffers_stay() {
     for (number, bytes) in (1..).zip([8, 64, 90, 8]) {
         let message = vec![number as u8; bytes];
         let parts = (&message[..1], &message[1..]);
-        send.submit_copied(Channel::ordered(0), parts, false, &mut pool)
+        send.queue
+            .push_copied(Channel::ordered(0), parts, false, &mut pool)
             .unwrap();
         assert!(send.is_sendable(now));
         let next = send.next_fragment(now, &Borrowed::NONE, &mut pool, &mut counters);
-        let payload = next.unwrap().payload;
+        let payload = next.unwrap().1.payload;
         assert_eq!(payload, message);
         places.push(payload.as_ptr());
         let news = AckNews {
@@ -140,7 +144,10 @@ fn small_buffers_stay() {
         };
         assert!(!send.is_unsent(&news));
         send.on_ack(now, &news, &mut pool, &mut counters, |_| ());
-        assert_eq!((send.queued_messages(), send.queued_bytes()), (0, 0));
+        assert_eq!(
+            (send.queue.queued_messages, send.queue.queued_bytes),
+            (0, 0)
+        );
     }
     assert_eq!((places[1], places[3]), (places[0], places[0]));
     let large = pool.take(90).unwrap();
@@ -154,7 +161,8 @@ fn silence_of_a_lossless_link_is_asked_about() {
     for lossless in [true, false] {
         let mut send = sender(10, &mut pool);
         let mut now = Instant::from_nanos(0);
-        send.submit_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
+        send.queue
+            .push_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
         let last_heard = now;
         for _ in 0..5 {
