@@ -45,19 +45,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         pair.link,
         machine::describe()
     );
-    let mut rows = vec![
-        [
-            "progress by",
-            "lap (us)",
-            "p50",
-            "p99",
-            "longest",
-            "computing",
-            "idle: sender",
-            "receiver",
-        ]
-        .map(str::to_owned),
-    ];
+    let mut rows = table::headed(
+        "progress by | lap (us) | p50 | p99 | longest | computing | idle: sender | receiver",
+    );
     for assistant in [true, false] {
         if stop::is_wanted() {
             bail!(crate::interrupt::Interrupted);

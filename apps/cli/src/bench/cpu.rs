@@ -65,16 +65,8 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     if machine::two_cpus().is_none() || pair.needs_cores_for_relays() {
         talk.say("fewer cores than pollers: spinning receivers take turns with the sender");
     }
-    let heads = [
-        "offered/s",
-        "received by",
-        "received/s",
-        "cpu",
-        "+-",
-        "p50 us",
-        "p99 us",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows =
+        table::headed("offered/s | received by | received/s | cpu | +- | p50 us | p99 us");
     let mut results = Vec::new();
     for &offered in &args.offered {
         let mut found: [Vec<Cost>; 4] = Default::default();

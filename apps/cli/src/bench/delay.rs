@@ -141,18 +141,9 @@ fn measure(pair: &Pair, plans: Vec<Plan>, rounds: u64) -> anyhow::Result<Vec<Set
 
 /// The table of all settings: medians, and half of the spread of what came.
 fn shown(settings: &[Setting]) -> String {
-    let heads = [
-        "time (ns)",
-        "served by",
-        "of the line",
-        "+-%",
-        "messages/s",
-        "refused",
-        "dropped",
-        "lost",
-        "where",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed(
+        "time (ns) | served by | of the line | +-% | messages/s | refused | dropped | lost | where",
+    );
     rows.extend(settings.iter().map(|setting| {
         let place = match (setting.with_workers, setting.rounds.len()) {
             (0, _) => "driving thread".to_owned(),

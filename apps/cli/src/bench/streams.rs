@@ -305,10 +305,9 @@ pub(crate) fn shape_name(shape: Shape) -> &'static str {
 /// A table of one size and number of clients.
 fn told(row: &Row, shape: Shape) -> String {
     // Together at most as wide as a terminal.
-    let heads = [
-        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli/srv", "all%", "us/KB", "x tcp",
-    ];
-    let mut lines = vec![heads.map(str::to_owned)];
+    let mut lines = table::headed(
+        "path | p50 us | p99 us | /s | Mbit/s | +-% | cli/srv | all% | us/KB | x tcp",
+    );
     for (path, _) in &row.paths {
         let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {

@@ -127,16 +127,7 @@ impl Measured {
 }
 
 fn shown(all: &[Measured]) -> String {
-    let head = [
-        "way",
-        "in time",
-        "late",
-        "lost",
-        "p50 ms",
-        "p99 ms",
-        "bulk MB/s",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
+    let mut rows = table::headed("way | in time | late | lost | p50 ms | p99 ms | bulk MB/s");
     let mut failures = String::new();
     for measured in all {
         let number = |value: Option<f64>, digits: usize| {

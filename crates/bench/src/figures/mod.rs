@@ -28,7 +28,7 @@ use crate::compare::{self, Cell, Comparison, Contender, Plan};
 use crate::machine::{self, Machine};
 use crate::stats::Rounds;
 use crate::stop;
-use crate::table::aligned;
+use crate::table::{aligned, headed};
 use crate::versus::Standing;
 
 /// Options of the figures.
@@ -377,10 +377,14 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-fn verdict_name(figure: &Figure) -> String {
-    let ratio = figure
+fn ratio_name(figure: &Figure) -> String {
+    figure
         .ratio
-        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
+}
+
+fn verdict_name(figure: &Figure) -> String {
+    let ratio = ratio_name(figure);
     match figure.verdict {
         Verdict::Reached => format!("{ratio} (wanted {}) reached", figure.wanted),
         Verdict::Missed => format!("{ratio} (wanted {}) MISSED", figure.wanted),
@@ -390,11 +394,8 @@ fn verdict_name(figure: &Figure) -> String {
 
 /// The figures as an aligned table.
 fn table(figures: &[Figure]) -> String {
-    let head = ["figure", "ours", "beside", "ratio", "wanted", "verdict"].map(str::to_owned);
-    let rows = figures.iter().map(|figure| {
-        let ratio = figure
-            .ratio
-            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+    let mut rows = headed("figure | ours | beside | ratio | wanted | verdict");
+    rows.extend(figures.iter().map(|figure| {
         let verdict = match figure.verdict {
             Verdict::Reached => "reached",
             Verdict::Missed => "MISSED",
@@ -404,12 +405,11 @@ fn table(figures: &[Figure]) -> String {
             figure.name.clone(),
             figure.ours.clone(),
             figure.beside.clone(),
-            ratio,
+            ratio_name(figure),
             figure.wanted.clone(),
             verdict.to_owned(),
         ]
-    });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    }));
     aligned(&rows)
 }
 

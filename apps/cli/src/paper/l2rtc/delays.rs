@@ -34,18 +34,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let rounds = rounds.to_string();
     let is_here = link == "shm" || link.starts_with("udp") || link.starts_with("dpdk:net_memif");
     let mut results = Vec::new();
-    let heads = [
-        "ports",
-        "bytes",
-        "served by",
-        "predicted knee",
-        "measured",
-        "in single rounds",
-        "refused",
-        "dropped",
-        "lost",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed(
+        "ports | bytes | served by | predicted knee | measured | in single rounds | refused | dropped | lost",
+    );
     // DPDK's memif connects two processes only.
     let ports = if link.starts_with("dpdk:net_memif") {
         &["1"][..]

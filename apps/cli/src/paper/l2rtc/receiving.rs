@@ -31,14 +31,8 @@ pub(super) fn drops(args: &Args) -> Outcome {
     )
     .map_err(|reason| anyhow::anyhow!(reason))?;
     let results = found["results"].as_array().cloned().unwrap_or_default();
-    let heads = [
-        "received by",
-        "cores",
-        "received/s",
-        "dropped/s",
-        "over the kernel's",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows =
+        table::headed("received by | cores | received/s | dropped/s | over the kernel's");
     for result in &results {
         let way = result["way"].as_str().unwrap_or_default();
         let receivers = &result["receivers"];

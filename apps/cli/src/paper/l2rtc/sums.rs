@@ -208,15 +208,8 @@ fn beside(all: &[Measured]) -> Vec<[String; 5]> {
 /// Sums a second with other data of the server, which take the caches from the requests: were the nearest cache the cause of the gain, it would shrink
 /// when those data exceed it.
 fn sweep(rounds: &str, time: &str, quick: bool) -> Vec<[String; 6]> {
-    let heads = [
-        "other data",
-        "rtc",
-        "pipeline",
-        "TCP, batched",
-        "rtc/pipeline",
-        "rtc/TCP",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows =
+        table::headed("other data | rtc | pipeline | TCP, batched | rtc/pipeline | rtc/TCP");
     let sizes: &[&str] = if quick {
         &["0"]
     } else {
