@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 None => &[],
                 Some(executor) => &["--period", PERIOD, "--executor", executor],
             };
-            match child(&[&common[..], words, gossip].concat(), testbed) {
+            match child([&common[..], words, gossip].concat(), testbed) {
                 Ok(one) => list.push(one),
                 Err(reason) => *found = Err(reason),
             }

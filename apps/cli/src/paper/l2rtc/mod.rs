@@ -8,6 +8,7 @@ mod learning;
 mod receiving;
 mod sums;
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::ensure;
@@ -63,7 +64,10 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 /// What this program prints as JSON, or why it does not. A run that ends above its tolerance (exit code 1) has a result, too.
-pub(super) fn child(words: &[&str], testbed: Option<&Testbed>) -> Result<Value, String> {
+pub(super) fn child<W: AsRef<OsStr>>(
+    words: impl IntoIterator<Item = W>,
+    testbed: Option<&Testbed>,
+) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(words).arg("--json");
