@@ -19,6 +19,7 @@ mod launch;
 mod learn;
 mod meeting;
 mod metrics;
+mod named;
 mod output;
 mod pages;
 mod paper;

@@ -9,16 +9,11 @@ use tsumuji_testbed::Rate;
 
 use super::between::{Between, Pair};
 use crate::interrupt::Interrupted;
+use crate::named::named;
 use crate::{DONE, Outcome, output};
 
 /// Times in nanoseconds, in doubling steps as the paper's.
 const DELAYS: &str = "0,100,200,400,800,1600,3200,6400,12800,25600";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum On {
-    Frame,
-    Burst,
-}
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,8 +26,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", value_delimiter = ',', default_value = DELAYS, value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
     delay: Vec<u64>,
     /// On each message, or once on each burst of 32
-    #[arg(long, value_name = "WHAT", default_value = "burst")]
-    per: On,
+    #[arg(long, value_name = "WHAT", default_value = "burst", value_parser = named([("frame", Per::Frame), ("burst", Per::Burst)]))]
+    per: Per,
     /// Ports of the server: 1 sends messages back, 2 sends them on to a third node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     ports: u8,
@@ -67,10 +62,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let nodes = 1 + usize::from(args.ports);
     let pair = Pair::among(&args.between, inside, nodes)?;
     let machine = machine::describe();
-    let per = match args.per {
-        On::Frame => Per::Frame,
-        On::Burst => Per::Burst,
-    };
+    let per = args.per;
     eprintln!("machine: {machine}");
     let spins = pair.has_cores_to_spin() && machine.cores >= nodes;
     let mut results = Vec::new();

@@ -19,7 +19,7 @@ const PRINTED_MAX: usize = 4096;
 pub(super) struct Run {
     pub(super) model: &'static str,
     pub(super) data: String,
-    pub(super) mode: &'static str,
+    pub(super) mode: String,
     pub(super) method: &'static str,
     /// How workers sum; `None`: otherwise than among peers.
     pub(super) average: Option<&'static str>,
