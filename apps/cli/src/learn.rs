@@ -284,7 +284,7 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> a
     }
     if let (Some(path), Some(model)) = (&args.model, model) {
         let text = model.to_json();
-        output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))?;
+        output::PendingFile::create(path)?.write(&text)?;
     }
     show::write_history(args.history.as_deref(), learned)?;
     show::draw(args.plot.as_deref(), run, learned)?;

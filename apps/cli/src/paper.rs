@@ -247,13 +247,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
                 .skip(skipped)
                 .for_each(|line| text.extend([line, "\n"]));
         }
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&text)?;
     }
     if let Some(file) = svg {
         let lines: Vec<Line> = comparisons.iter().flat_map(lines).collect();
         let title = format!("{}: {}", figure.name(), figure.title());
         let drawn = plot::svg(&title, "MB/s of one node", &lines).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let link = args.link().to_string();

@@ -232,12 +232,11 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         );
     }
     if let Some(file) = csv.take() {
-        let text = comparison.csv();
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comparison.csv())?;
     }
     if let Some(file) = plot.take() {
         let svg = draw(&comparison, &stage.ours.link.to_string(), "")?;
-        file.finish(|out| out.write_all(svg.as_bytes()))?;
+        file.write(&svg)?;
     }
     if asked.json {
         output::print_json(&object(&comparison, &stage.ours.link.to_string())?);

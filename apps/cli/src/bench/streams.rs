@@ -256,7 +256,7 @@ fn run(
         };
         let lines = lines(&rows, &series.paths, over_clients, part);
         let drawn = draw(&title, unit, over_clients, &lines)?;
-        output::PendingFile::create(path)?.finish(|file| file.write_all(drawn.as_bytes()))?;
+        output::PendingFile::create(path)?.write(&drawn)?;
     }
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();

@@ -106,13 +106,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say(&shown(&measured));
     drop(talk);
     if let Some(file) = csv {
-        let text = comma_separated(&measured.cells);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comma_separated(&measured.cells))?;
     }
     if let Some(file) = svg {
         let title = "who copies, who starts: bandwidth until the sender's completion";
         let drawn = plot::svg(title, "MB/s", &lines(&measured.cells)).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let ways: Vec<_> = Way::all()

@@ -84,13 +84,12 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say(&table::aligned(&beside));
     drop(talk);
     if let Some(file) = csv {
-        let text = comma_separated(&found.sends);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comma_separated(&found.sends))?;
     }
     if let Some(file) = svg {
         let title = format!("{}: {}", figure.name(), figure.title());
         let drawn = plot::svg(&title, "MB/s", &found.lines).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
