@@ -25,7 +25,7 @@ use crate::named::{name_of, named};
 use crate::team::{Cluster, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome, output};
 use distributed::Job;
-pub(crate) use distributed::{WorkerArgs, work};
+pub(crate) use distributed::work;
 use show::Run;
 
 /// Penalty where none is stated.

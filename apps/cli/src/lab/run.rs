@@ -148,11 +148,7 @@ fn start(program: OsString, memory: OwnedFd, pipe: OwnedFd) -> io::Result<IsAliv
     Ok(Box::new(move || matches!(interface.0.try_wait(), Ok(None))))
 }
 
-/// The interface, in a process of its own.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {}
-
-/// Runs the interface.
+/// Runs the interface, in a process of its own.
 pub(crate) fn serve() -> Outcome {
     let memory = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
