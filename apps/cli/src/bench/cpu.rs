@@ -48,10 +48,7 @@ const CONTENDERS: [(&str, bool, Waits); 4] = [
 
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     let pair = Pair::of(&args.between, inside)?;
     let places = pair.places().ok_or_else(|| {
         anyhow!("one-way times need the clock of one machine: use this host, or hosts of a testbed")

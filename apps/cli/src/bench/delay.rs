@@ -55,10 +55,7 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     let nodes = 1 + usize::from(args.ports);
     let pair = Pair::among(&args.between, inside, nodes)?;
     let machine = machine::describe();
