@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::ensure;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stop;
 use tsumuji_testbed::Testbed;
@@ -92,6 +92,14 @@ type Measure<'a> = &'a dyn Fn(&'static str, Option<&Testbed>) -> Result<Value, S
 
 /// A place and a link, and what was found there.
 type Found = (&'static str, &'static str, Result<Value, String>);
+
+/// What `--json` has of a link.
+fn entry((place, link, found): &Found) -> Value {
+    match found {
+        Ok(found) => json!({ "place": place, "link": link, "measured": found }),
+        Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
+    }
+}
 
 /// Measures over all links, within this host and between two hosts of a testbed. `show` is called with each.
 fn over_all_links(

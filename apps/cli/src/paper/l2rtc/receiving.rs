@@ -5,7 +5,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::table;
 
 use super::super::Args;
-use super::{Found, child, median, over_all_links, times};
+use super::{Found, child, entry, median, over_all_links, times};
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -83,13 +83,7 @@ pub(super) fn costs(args: &Args) -> Outcome {
     let all = over_all_links(&mut talk, &measure, &mut show)?;
     drop(talk);
     if args.json {
-        let links: Vec<Value> = all
-            .iter()
-            .map(|(place, link, found)| match found {
-                Ok(found) => json!({ "place": place, "link": link, "measured": found }),
-                Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
-            })
-            .collect();
+        let links: Vec<Value> = all.iter().map(entry).collect();
         output::print_json(
             &json!({ "figure": "l2rtc-fig6", "machine": machine, "offered": offered, "links": links }),
         );

@@ -7,7 +7,7 @@ use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::super::Args;
-use super::{EXECUTORS, Found, child, median, over_all_links, times};
+use super::{EXECUTORS, Found, child, entry, median, over_all_links, times};
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -116,13 +116,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say(NO_COUNTERS);
     drop(talk);
     if args.json {
-        let links: Vec<Value> = all
-            .iter()
-            .map(|Measured((place, link, found))| match found {
-                Ok(found) => json!({ "place": place, "link": link, "measured": found }),
-                Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
-            })
-            .collect();
+        let links: Vec<Value> = all.iter().map(|Measured(found)| entry(found)).collect();
         output::print_json(&json!({
             "figure": "l2rtc-fig12", "machine": machine, "loops": LOOPS, "paper": PAPER,
             "beside": beside, "causes": causes, "working_sets": sweep, "cache_misses": null,
