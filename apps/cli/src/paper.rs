@@ -117,6 +117,26 @@ impl Args {
             None => CABLE.parse().ok(),
         }
     }
+
+    /// Refuses the options that are not among `taken`. `what` says what `figure` takes.
+    fn check_taken(&self, figure: Figure, taken: &[&str], what: &str) -> anyhow::Result<()> {
+        let given = [
+            ("--nodes", !self.nodes.is_empty()),
+            ("--link", self.link.is_some()),
+            ("--rows", self.rows.is_some()),
+            ("--rate", self.rate.is_some()),
+            ("--largest", self.largest.is_some()),
+            ("--iterations", self.iterations.is_some()),
+            ("--rounds", self.rounds.is_some()),
+            ("--csv", self.csv.is_some()),
+            ("--plot", self.plot.is_some()),
+        ];
+        for (flag, is_given) in given {
+            let is_accepted = !is_given || taken.contains(&flag);
+            ensure!(is_accepted, "{flag}: {} {what}", figure.name());
+        }
+        Ok(())
+    }
 }
 
 /// A rate, or none.

@@ -33,27 +33,18 @@ const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let takes_link = figure == Figure::L2rtcFig10;
-    for (flag, is_given) in [
-        ("--nodes", !args.nodes.is_empty()),
-        ("--link", args.link.is_some() && !takes_link),
-        ("--rows", args.rows.is_some()),
-        ("--rate", args.rate.is_some()),
-        ("--largest", args.largest.is_some()),
-        ("--iterations", args.iterations.is_some() && !takes_link),
-        ("--csv", args.csv.is_some()),
-        ("--plot", args.plot.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --rounds, --quick and --json{}",
-            figure.name(),
-            if takes_link {
-                ", --link and --iterations (messages of each measurement)"
-            } else {
-                " only: it measures all links"
-            }
-        );
-    }
+    let (taken, what): (&[&str], &str) = if takes_link {
+        (
+            &["--rounds", "--link", "--iterations"],
+            "takes --rounds, --quick and --json, --link and --iterations (messages of each measurement)",
+        )
+    } else {
+        (
+            &["--rounds"],
+            "takes --rounds, --quick and --json only: it measures all links",
+        )
+    };
+    args.check_taken(figure, taken, what)?;
     match figure {
         Figure::L2rtcFig5 => receiving::drops(args),
         Figure::L2rtcFig6 => receiving::costs(args),

@@ -230,17 +230,18 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
-    for (flag, is_given) in [
-        ("--rows", args.rows.is_some()),
-        ("--link", args.link.is_some()),
-        ("--iterations", args.iterations.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --nodes (clients), --largest, --rate, --rounds, --quick, --csv, --plot and --json",
-            figure.name()
-        );
-    }
+    args.check_taken(
+        figure,
+        &[
+            "--nodes",
+            "--largest",
+            "--rate",
+            "--rounds",
+            "--csv",
+            "--plot",
+        ],
+        "takes --nodes (clients), --largest, --rate, --rounds, --quick, --csv, --plot and --json",
+    )?;
     let doubled = |largest: usize| -> Vec<usize> {
         std::iter::successors(Some(1), |size| Some(size * 2))
             .take_while(|size| *size <= largest)
