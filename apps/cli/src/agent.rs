@@ -7,12 +7,8 @@ use crate::{DONE, Outcome};
 /// Arguments that select this command.
 pub(crate) const WORDS: &str = "agent";
 
-/// Run one program for a launcher on another host.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
-
 /// Runs the command.
-pub(crate) fn run(_: Args) -> Outcome {
+pub(crate) fn run() -> Outcome {
     serve_agent()?;
     Ok(DONE)
 }

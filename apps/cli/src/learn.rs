@@ -21,10 +21,11 @@ use tsumuji_learn::{
 use tsumuji_node::Executor;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::named::{name_of, named};
 use crate::team::{Cluster, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome, output};
 use distributed::Job;
-pub(crate) use distributed::{WorkerArgs, work};
+pub(crate) use distributed::work;
 use show::Run;
 
 /// Penalty where none is stated.
@@ -51,8 +52,8 @@ Several hosts: --hosts FILE starts a worker on each node but the first; node 0 i
 that of `tsumuji solve --help`. With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
     /// The model
-    #[arg(value_name = "MODEL")]
-    kind: KindName,
+    #[arg(value_name = "MODEL", value_parser = named(KINDS.map(|kind| (kind.name(), kind))))]
+    kind: Kind,
     /// The data to learn from
     #[arg(value_name = "DATA")]
     data: PathBuf,
@@ -77,11 +78,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderName>,
     /// newton: gradients and Hessians of all rows; sgd: steps by some rows at random
-    #[arg(long, value_name = "METHOD", default_value = "newton")]
-    method: MethodName,
+    #[arg(long, value_name = "METHOD", default_value = "newton", value_parser = named([("newton", Method::Newton), ("sgd", Method::Sgd)]))]
+    method: Method,
     /// How workers sum (newton): table, each tells all others; push-sum, random pairs mix what they hold; auto (default), table for up to 128 workers
-    #[arg(long, value_name = "HOW")]
-    average: Option<AverageName>,
+    #[arg(long, value_name = "HOW", value_parser = named(AVERAGES.map(|average| (average.name(), average))))]
+    average: Option<Average>,
     /// Passes over the data (sgd) [default: 64]
     #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: Option<u64>,
@@ -92,8 +93,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "R", allow_hyphen_values = true)]
     rate: Option<f64>,
     /// constant: all steps alike; inverse: rate / sqrt(1 + epochs passed) (sgd) [default: inverse]
-    #[arg(long, value_name = "RULE")]
-    schedule: Option<ScheduleName>,
+    #[arg(long, value_name = "RULE", value_parser = named([("constant", Schedule::Constant), ("inverse", Schedule::Inverse)]))]
+    schedule: Option<Schedule>,
     /// Steps between two exchanges of a worker (sgd) [default: those of 65536 values, but at most an epoch and at least 32]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     period: Option<u64>,
@@ -126,24 +127,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum KindName {
-    Linear,
-    Ridge,
-    Logistic,
-    Svm,
-}
-
-impl KindName {
-    fn kind(self) -> Kind {
-        match self {
-            Self::Linear => Kind::Linear,
-            Self::Ridge => Kind::Ridge,
-            Self::Logistic => Kind::Logistic,
-            Self::Svm => Kind::Svm,
-        }
-    }
-}
+const KINDS: [Kind; 4] = [Kind::Linear, Kind::Ridge, Kind::Logistic, Kind::Svm];
+const AVERAGES: [Average; 3] = [Average::Table, Average::PushSum, Average::Auto];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ModeName {
@@ -154,15 +139,6 @@ enum ModeName {
 }
 
 impl ModeName {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Gossip => "gossip",
-            Self::Single => "single",
-            Self::Allreduce => "allreduce",
-            Self::Tcp => "tcp",
-        }
-    }
-
     /// Whether each worker exchanges with others by itself.
     fn has_peers(self) -> bool {
         matches!(self, Self::Gossip | Self::Tcp)
@@ -183,44 +159,6 @@ impl ModeName {
 enum OrderName {
     Shuffled,
     File,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum MethodName {
-    Newton,
-    Sgd,
-}
-
-impl MethodName {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Newton => "newton",
-            Self::Sgd => "sgd",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum AverageName {
-    Table,
-    PushSum,
-    Auto,
-}
-
-impl AverageName {
-    fn average(self) -> Average {
-        match self {
-            Self::Table => Average::Table,
-            Self::PushSum => Average::PushSum,
-            Self::Auto => Average::Auto,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ScheduleName {
-    Constant,
-    Inverse,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -247,7 +185,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         scales: args.scale == ScaleName::Standard,
         // Sums over all rows are the same in any order.
         shuffles: args.order != Some(OrderName::File)
-            && !(args.mode == ModeName::Single && args.method == MethodName::Newton),
+            && !(args.mode == ModeName::Single && args.method == Method::Newton),
     };
     let columns = train.features.columns();
     let problem = Problem::new(train, &config, how)
@@ -283,9 +221,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     let run = Run {
         model: config.kind.name(),
         data: args.data.display().to_string(),
-        mode: args.mode.name(),
-        method: args.method.name(),
-        average: (args.method == MethodName::Newton && args.mode.has_peers())
+        mode: name_of(args.mode),
+        method: match args.method {
+            Method::Newton => "newton",
+            Method::Sgd => "sgd",
+        },
+        average: (args.method == Method::Newton && args.mode.has_peers())
             .then(|| config.average.resolved(workers).name()),
         rows,
         columns,
@@ -343,7 +284,7 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> a
     }
     if let (Some(path), Some(model)) = (&args.model, model) {
         let text = model.to_json();
-        output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))?;
+        output::PendingFile::create(path)?.write(&text)?;
     }
     show::write_history(args.history.as_deref(), learned)?;
     show::draw(args.plot.as_deref(), run, learned)?;
@@ -398,20 +339,14 @@ fn score(model: &Model, data: &data::Data) -> Option<Score> {
 
 fn config(args: &Args) -> LearnConfig {
     let defaults = SgdConfig::default();
-    let kind = args.kind.kind();
+    let kind = args.kind;
     LearnConfig {
         kind,
-        method: match args.method {
-            MethodName::Newton => Method::Newton,
-            MethodName::Sgd => Method::Sgd,
-        },
-        average: args.average.map_or(Average::Auto, AverageName::average),
+        method: args.method,
+        average: args.average.unwrap_or_default(),
         sgd: SgdConfig {
             rate: args.rate,
-            schedule: match args.schedule {
-                Some(ScheduleName::Constant) => Schedule::Constant,
-                Some(ScheduleName::Inverse) | None => Schedule::Inverse,
-            },
+            schedule: args.schedule.unwrap_or_default(),
             batch: args.batch.map_or(defaults.batch, |batch| batch as usize),
             epochs: args.epochs.unwrap_or(defaults.epochs),
             period: args.period.unwrap_or(defaults.period),
@@ -424,8 +359,8 @@ fn config(args: &Args) -> LearnConfig {
             args.l2.unwrap_or(L2)
         },
         tol: args.tol.unwrap_or(match args.method {
-            MethodName::Newton => TOL_NEWTON,
-            MethodName::Sgd => TOL_SGD,
+            Method::Newton => TOL_NEWTON,
+            Method::Sgd => TOL_SGD,
         }),
         seed: args.seed,
     }
@@ -450,10 +385,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         args.l2.unwrap_or(0.0)
     );
     ensure!(
-        args.kind != KindName::Linear || args.l2.is_none(),
+        args.kind != Kind::Linear || args.l2.is_none(),
         "--l2: linear has no penalty; use ridge"
     );
-    if args.method == MethodName::Newton {
+    if args.method == Method::Newton {
         for (flag, is_given) in [
             ("--epochs", args.epochs.is_some()),
             ("--batch", args.batch.is_some()),
@@ -470,7 +405,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         }
     }
     ensure!(
-        args.average.is_none() || args.method == MethodName::Newton,
+        args.average.is_none() || args.method == Method::Newton,
         "--average: no effect with --method sgd, by which pairs of workers average their parameters; leave it out, or use --method newton"
     );
     check_sending(args)?;
@@ -493,7 +428,7 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
             ("--hosts", args.team.hosts.is_some()),
             (
                 "--order",
-                args.order.is_some() && args.method == MethodName::Newton,
+                args.order.is_some() && args.method == Method::Newton,
             ),
             ("--key, --seal and --open", args.team.security.is_given()),
             ("--admit", args.team.admit),

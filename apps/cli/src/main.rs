@@ -19,6 +19,7 @@ mod launch;
 mod learn;
 mod meeting;
 mod metrics;
+mod named;
 mod output;
 mod pages;
 mod paper;
@@ -78,18 +79,23 @@ enum Command {
     Completion(pages::CompletionArgs),
     #[command(hide = true)]
     Man(pages::ManArgs),
+    /// Run one program for a launcher on another host.
     #[command(hide = true)]
-    Agent(agent::Args),
+    Agent,
+    /// Serve one `tsumuji solve` of this host.
     #[command(hide = true)]
-    Worker(worker::Args),
+    Worker,
+    /// Serve one `tsumuji solve` of a netlist. Not for users.
     #[command(hide = true)]
-    CircuitWorker(solve::circuit::WorkerArgs),
+    CircuitWorker,
+    /// Serve one `tsumuji learn`. Not for users.
     #[command(hide = true)]
-    LearnWorker(learn::WorkerArgs),
+    LearnWorker,
     #[command(hide = true)]
     TuneMember(tune::MemberArgs),
+    /// The interface, in a process of its own.
     #[command(hide = true)]
-    LabServe(lab::run::ServeArgs),
+    LabServe,
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
     #[command(hide = true)]
@@ -156,11 +162,11 @@ fn main() -> ExitCode {
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args),
         Command::TuneMember(args) => tune::member(args),
-        Command::Agent(args) => agent::run(args),
-        Command::Worker(args) => worker::run(args),
-        Command::CircuitWorker(args) => solve::circuit::work(args),
-        Command::LearnWorker(args) => learn::work(args),
-        Command::LabServe(_) => lab::run::serve(),
+        Command::Agent => agent::run(),
+        Command::Worker => worker::run(),
+        Command::CircuitWorker => solve::circuit::work(),
+        Command::LearnWorker => learn::work(),
+        Command::LabServe => lab::run::serve(),
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
         Command::BenchServeStream(args) => bench::serve_stream(args),

@@ -127,6 +127,11 @@ impl PendingFile {
         })
     }
 
+    /// Writes `text` and gives it its name.
+    pub(crate) fn write(self, text: &str) -> anyhow::Result<()> {
+        self.finish(|out| out.write_all(text.as_bytes()))
+    }
+
     /// Writes the content and gives it its name.
     pub(crate) fn finish(
         self,

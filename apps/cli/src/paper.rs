@@ -117,6 +117,26 @@ impl Args {
             None => CABLE.parse().ok(),
         }
     }
+
+    /// Refuses the options that are not among `taken`. `what` says what `figure` takes.
+    fn check_taken(&self, figure: Figure, taken: &[&str], what: &str) -> anyhow::Result<()> {
+        let given = [
+            ("--nodes", !self.nodes.is_empty()),
+            ("--link", self.link.is_some()),
+            ("--rows", self.rows.is_some()),
+            ("--rate", self.rate.is_some()),
+            ("--largest", self.largest.is_some()),
+            ("--iterations", self.iterations.is_some()),
+            ("--rounds", self.rounds.is_some()),
+            ("--csv", self.csv.is_some()),
+            ("--plot", self.plot.is_some()),
+        ];
+        for (flag, is_given) in given {
+            let is_accepted = !is_given || taken.contains(&flag);
+            ensure!(is_accepted, "{flag}: {} {what}", figure.name());
+        }
+        Ok(())
+    }
 }
 
 /// A rate, or none.
@@ -247,13 +267,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
                 .skip(skipped)
                 .for_each(|line| text.extend([line, "\n"]));
         }
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&text)?;
     }
     if let Some(file) = svg {
         let lines: Vec<Line> = comparisons.iter().flat_map(lines).collect();
         let title = format!("{}: {}", figure.name(), figure.title());
         let drawn = plot::svg(&title, "MB/s of one node", &lines).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let link = args.link().to_string();

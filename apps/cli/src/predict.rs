@@ -81,9 +81,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut text = words.join("\n");
     text.push('\n');
     match &args.output {
-        Some(path) => {
-            output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))?
-        }
+        Some(path) => output::PendingFile::create(path)?.write(&text)?,
         None => {
             output::print_text(&text);
         }

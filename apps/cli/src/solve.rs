@@ -31,6 +31,7 @@ use tsumuji_solve::system::{Generate, Order, Solution, System};
 use tsumuji_testbed::Rate;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::named::name_of;
 use crate::sweep::Sweep;
 use crate::team::{Cluster, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome, output};
@@ -199,17 +200,6 @@ enum ModeName {
 }
 
 impl ModeName {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Processes => "processes",
-            Self::Async => "async",
-            Self::Sync => "sync",
-            Self::Threads => "threads",
-            Self::Single => "single",
-        }
-    }
-
     fn uses_messages(self) -> bool {
         matches!(self, Self::Processes | Self::Async | Self::Sync)
     }
@@ -323,7 +313,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut run = Run {
         system: source.name(),
         rows: source.rows(),
-        mode: how.mode.name().to_owned(),
+        mode: name_of(how.mode),
         link: with_messages.then(|| args.team.link_name(cluster.as_ref())),
         executor: (with_messages && krylov.is_none())
             .then(|| args.executor.unwrap_or_default().to_string()),
@@ -529,14 +519,14 @@ fn check(args: &Args) -> anyhow::Result<()> {
         args.precision == Precision::Double
             || !matches!(args.mode, ModeName::Threads | ModeName::Single),
         "--precision: no effect with --mode {}; use --mode async or sync",
-        args.mode.name()
+        name_of(args.mode)
     );
     if matches!(args.mode, ModeName::Threads | ModeName::Single)
         && let Some((flag, _)) = args.messages().find(|(_, is_given)| *is_given)
     {
         bail!(
             "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode processes, async or sync",
-            args.mode.name()
+            name_of(args.mode)
         );
     }
     args.team.check(args.workers)

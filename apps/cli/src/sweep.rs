@@ -239,18 +239,11 @@ pub(crate) fn slope(swept: &Swept) -> Option<f64> {
 
 /// The table of all runs.
 pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
-    let heads = [
-        "by",
-        variable.name(),
-        "seconds",
-        "+-%",
-        "in all",
-        "speed-up",
-        "laps",
-        "Mbit/s",
-        "MB a worker",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let heads = format!(
+        "by | {} | seconds | +-% | in all | speed-up | laps | Mbit/s | MB a worker",
+        variable.name()
+    );
+    let mut rows = table::headed(&heads);
     for swept in all {
         let first = swept.cells.first().and_then(Cell::mean_seconds);
         for cell in swept.cells.iter().filter(|cell| cell.missing.is_none()) {

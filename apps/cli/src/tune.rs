@@ -288,11 +288,9 @@ fn finish(
     contents.learn(link, tuning, table);
     let text = contents.to_toml();
     if let Some((path, place)) = file {
-        let pending = place.pending(&path);
-        let written = pending.and_then(|pending| {
-            pending.finish(|file| file.write_all(text.as_bytes()))?;
-            Ok(())
-        });
+        let written = place
+            .pending(&path)
+            .and_then(|pending| pending.write(&text));
         if let Err(error) = written {
             // What was measured is worth more than its file.
             if !is_json {

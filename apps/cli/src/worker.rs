@@ -7,12 +7,8 @@ use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
 use crate::{BAD_INPUT, NOT_REACHED, Outcome, team};
 
-/// Serve one `tsumuji solve` of this host.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
-
 /// Runs a launched worker.
-pub(crate) fn run(_: Args) -> Outcome {
+pub(crate) fn run() -> Outcome {
     team::work(worker_main)
 }
 

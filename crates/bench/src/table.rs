@@ -1,5 +1,13 @@
 //! Rows of text as an aligned table.
 
+/// The heading of a table, to which rows are added: the names of its columns, with bars between, as in `received by | cores | busy`. Panics unless there
+/// are as many as a row has cells.
+pub fn headed<const N: usize>(names: &str) -> Vec<[String; N]> {
+    let names = names.split('|').map(|name| name.trim().to_owned());
+    let names: Vec<String> = names.collect();
+    vec![names.try_into().expect("a name for each column")]
+}
+
 /// A line for each row, columns as wide as their widest cell.
 pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -25,5 +33,12 @@ mod tests {
         let rows = [["a", "1 µs", "x"], ["größer", "10 µs", ""]];
         let text = aligned(&rows.map(|row| row.map(str::to_owned)));
         assert_eq!(text, "a       1 µs   x\ngrößer  10 µs\n");
+    }
+
+    /// A heading's names are between its bars, whatever they are made of.
+    #[test]
+    fn a_heading_has_its_names() {
+        let rows = headed("by | +-% | us/KB, all");
+        assert_eq!(rows, [["by", "+-%", "us/KB, all"].map(str::to_owned)]);
     }
 }

@@ -1,11 +1,12 @@
 //! `tsumuji bench away`: the effect of an endpoint's progress assistant for a program that computes.
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use serde_json::json;
 use tsumuji_bench::away::{Away, Plan, Spans};
 use tsumuji_bench::{machine, stop, table};
 
 use super::between::{Between, Pair};
+use crate::interrupt::Interrupted;
 use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -31,10 +32,7 @@ pub(super) struct Args {
 
 /// Runs the command: with the assistants, and without.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     let pair = Pair::of(&args.between, inside)?;
     let mut measured = Vec::new();
     eprintln!(
@@ -45,23 +43,11 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         pair.link,
         machine::describe()
     );
-    let mut rows = vec![
-        [
-            "progress by",
-            "lap (us)",
-            "p50",
-            "p99",
-            "longest",
-            "computing",
-            "idle: sender",
-            "receiver",
-        ]
-        .map(str::to_owned),
-    ];
+    let mut rows = table::headed(
+        "progress by | lap (us) | p50 | p99 | longest | computing | idle: sender | receiver",
+    );
     for assistant in [true, false] {
-        if stop::is_wanted() {
-            bail!(crate::interrupt::Interrupted);
-        }
+        ensure!(!stop::is_wanted(), Interrupted);
         let away = pair.measure_away(&Plan {
             laps: args.laps,
             messages: args.messages,

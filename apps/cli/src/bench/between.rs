@@ -42,6 +42,17 @@ pub(super) struct Between {
     pub(super) security: crate::security::Flags,
 }
 
+impl Between {
+    /// Refuses another node, for measurements of the first two.
+    pub(super) fn check_first_two(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.to.is_none(),
+            "--to: this measurement is between the first two nodes; leave it out"
+        );
+        Ok(())
+    }
+}
+
 /// Two processes and their link, ready to be measured.
 pub(super) struct Pair {
     pub(super) link: LinkSpec,

@@ -18,6 +18,7 @@ use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 use super::between::Between;
 use super::sizes::Sizes;
 use crate::interrupt::Interrupted;
+use crate::named::named;
 use crate::output::{self, PendingFile};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
@@ -41,8 +42,8 @@ pub(super) struct Beside {
     )]
     sizes: Option<Vec<Sizes>>,
     /// Beside these, in turn: mpich, openmpi, tcp, udp, zeromq; without names: the bare exchange of the machine
-    #[arg(long, value_name = "PEERS", value_delimiter = ',', num_args = 0..=1, default_missing_value = "bare")]
-    vs: Option<Vec<PeerName>>,
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', num_args = 0..=1, default_missing_value = "bare", value_parser = named(PEERS))]
+    vs: Option<Vec<Peer>>,
     /// Write every number as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -65,20 +66,19 @@ pub(super) struct Beside {
     mtu: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum PeerName {
-    Bare,
-    Mpich,
-    Openmpi,
-    Tcp,
-    Udp,
-    Zeromq,
-}
+const PEERS: [(&str, Peer); 6] = [
+    ("bare", Peer::Bare),
+    ("mpich", Peer::Mpich),
+    ("openmpi", Peer::OpenMpi),
+    ("tcp", Peer::Tcp),
+    ("udp", Peer::Udp),
+    ("zeromq", Peer::ZeroMq),
+];
 
 impl Beside {
     /// Whether only the bare exchange is compared.
     pub(super) fn is_bare(&self) -> bool {
-        self.vs.as_deref() == Some(&[PeerName::Bare])
+        self.vs.as_deref() == Some(&[Peer::Bare])
     }
 
     /// Whether more is asked for than one exchange in detail.
@@ -88,20 +88,6 @@ impl Beside {
         let elsewhere = self.testbed || self.vs.is_some() && between.hosts.is_some();
         let several = between.congestion.len() > 1;
         self.sizes.is_some() || named || files || elsewhere || several
-    }
-
-    fn peers(&self) -> Vec<Peer> {
-        let names = self.vs.iter().flatten();
-        names
-            .map(|name| match name {
-                PeerName::Bare => Peer::Bare,
-                PeerName::Mpich => Peer::Mpich,
-                PeerName::Openmpi => Peer::OpenMpi,
-                PeerName::Tcp => Peer::Tcp,
-                PeerName::Udp => Peer::Udp,
-                PeerName::Zeromq => Peer::ZeroMq,
-            })
-            .collect()
     }
 }
 
@@ -203,7 +189,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
             );
         }
     }
-    let peers = beside.peers();
+    let peers = beside.vs.as_deref().unwrap_or_default();
     let alone = peers.is_empty() && ours.len() == 1;
     let plan = Plan {
         op: asked.op,
@@ -229,7 +215,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         }
     ));
     let comparison = {
-        let mut contenders = contest::contenders(&ours, &peers, &stage.ground, plan.op);
+        let mut contenders = contest::contenders(&ours, peers, &stage.ground, plan.op);
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
     drop(talk);
@@ -246,12 +232,11 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         );
     }
     if let Some(file) = csv.take() {
-        let text = comparison.csv();
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comparison.csv())?;
     }
     if let Some(file) = plot.take() {
         let svg = draw(&comparison, &stage.ours.link.to_string(), "")?;
-        file.finish(|out| out.write_all(svg.as_bytes()))?;
+        file.write(&svg)?;
     }
     if asked.json {
         output::print_json(&object(&comparison, &stage.ours.link.to_string())?);

@@ -48,10 +48,7 @@ const CONTENDERS: [(&str, bool, Waits); 4] = [
 
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     let pair = Pair::of(&args.between, inside)?;
     let places = pair.places().ok_or_else(|| {
         anyhow!("one-way times need the clock of one machine: use this host, or hosts of a testbed")
@@ -65,16 +62,8 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     if machine::two_cpus().is_none() || pair.needs_cores_for_relays() {
         talk.say("fewer cores than pollers: spinning receivers take turns with the sender");
     }
-    let heads = [
-        "offered/s",
-        "received by",
-        "received/s",
-        "cpu",
-        "+-",
-        "p50 us",
-        "p99 us",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows =
+        table::headed("offered/s | received by | received/s | cpu | +- | p50 us | p99 us");
     let mut results = Vec::new();
     for &offered in &args.offered {
         let mut found: [Vec<Cost>; 4] = Default::default();

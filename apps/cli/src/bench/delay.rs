@@ -9,16 +9,11 @@ use tsumuji_testbed::Rate;
 
 use super::between::{Between, Pair};
 use crate::interrupt::Interrupted;
+use crate::named::named;
 use crate::{DONE, Outcome, output};
 
 /// Times in nanoseconds, in doubling steps as the paper's.
 const DELAYS: &str = "0,100,200,400,800,1600,3200,6400,12800,25600";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum On {
-    Frame,
-    Burst,
-}
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,8 +26,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", value_delimiter = ',', default_value = DELAYS, value_parser = clap::value_parser!(u64).range(0..=10_000_000))]
     delay: Vec<u64>,
     /// On each message, or once on each burst of 32
-    #[arg(long, value_name = "WHAT", default_value = "burst")]
-    per: On,
+    #[arg(long, value_name = "WHAT", default_value = "burst", value_parser = named([("frame", Per::Frame), ("burst", Per::Burst)]))]
+    per: Per,
     /// Ports of the server: 1 sends messages back, 2 sends them on to a third node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     ports: u8,
@@ -60,17 +55,11 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     let nodes = 1 + usize::from(args.ports);
     let pair = Pair::among(&args.between, inside, nodes)?;
     let machine = machine::describe();
-    let per = match args.per {
-        On::Frame => Per::Frame,
-        On::Burst => Per::Burst,
-    };
+    let per = args.per;
     eprintln!("machine: {machine}");
     let spins = pair.has_cores_to_spin() && machine.cores >= nodes;
     let mut results = Vec::new();
@@ -141,18 +130,9 @@ fn measure(pair: &Pair, plans: Vec<Plan>, rounds: u64) -> anyhow::Result<Vec<Set
 
 /// The table of all settings: medians, and half of the spread of what came.
 fn shown(settings: &[Setting]) -> String {
-    let heads = [
-        "time (ns)",
-        "served by",
-        "of the line",
-        "+-%",
-        "messages/s",
-        "refused",
-        "dropped",
-        "lost",
-        "where",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed(
+        "time (ns) | served by | of the line | +-% | messages/s | refused | dropped | lost | where",
+    );
     rows.extend(settings.iter().map(|setting| {
         let place = match (setting.with_workers, setting.rounds.len()) {
             (0, _) => "driving thread".to_owned(),

@@ -10,6 +10,7 @@ use tsumuji_bench::stop;
 
 use super::{serve_command, streams};
 use crate::interrupt::Interrupted;
+use crate::named::named;
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
@@ -20,9 +21,10 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing,streams,programs,tuned"
+        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing,streams,programs,tuned",
+        value_parser = named(PARTS)
     )]
-    part: Vec<PartName>,
+    part: Vec<Part>,
     /// Times that each comparison is repeated in turn
     #[arg(long, value_name = "R", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
@@ -40,21 +42,20 @@ pub(super) struct Args {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum PartName {
-    Pingpong,
-    Burst,
-    Dense,
-    Ethernet,
-    Mpi,
-    Memory,
-    Collectives,
-    Loss,
-    Sealing,
-    Streams,
-    Programs,
-    Tuned,
-}
+const PARTS: [(&str, Part); 12] = [
+    ("pingpong", Part::Pingpong),
+    ("burst", Part::Burst),
+    ("dense", Part::Dense),
+    ("ethernet", Part::Ethernet),
+    ("mpi", Part::Mpi),
+    ("memory", Part::Memory),
+    ("collectives", Part::Collectives),
+    ("loss", Part::Loss),
+    ("sealing", Part::Sealing),
+    ("streams", Part::Streams),
+    ("programs", Part::Programs),
+    ("tuned", Part::Tuned),
+];
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
@@ -63,20 +64,6 @@ pub(super) fn run(args: &Args) -> Outcome {
         .as_deref()
         .map(output::PendingFile::create)
         .transpose()?;
-    let parts = args.part.iter().map(|part| match part {
-        PartName::Pingpong => Part::Pingpong,
-        PartName::Burst => Part::Burst,
-        PartName::Dense => Part::Dense,
-        PartName::Ethernet => Part::Ethernet,
-        PartName::Mpi => Part::Mpi,
-        PartName::Memory => Part::Memory,
-        PartName::Collectives => Part::Collectives,
-        PartName::Loss => Part::Loss,
-        PartName::Sealing => Part::Sealing,
-        PartName::Streams => Part::Streams,
-        PartName::Programs => Part::Programs,
-        PartName::Tuned => Part::Tuned,
-    });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,
         serve: serve_command()?,
@@ -85,7 +72,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         n: args.n as usize,
         burst_bytes_max: 64 << 20,
         round_trips: 100_000,
-        parts: parts.collect(),
+        parts: args.part.clone(),
     };
     if args.smoke {
         setting = Setting {

@@ -377,8 +377,7 @@ fn tell(
     ways: Vec<Way>,
     missing: &[String],
 ) -> Value {
-    let heads = ["by", "seconds", "+-%", "steps", "residual"];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed("by | seconds | +-% | steps | residual");
     let mut best: [Option<f64>; 2] = [None; 2];
     let mut list = Vec::new();
     for way in &ways {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line};
@@ -19,6 +18,7 @@ use tsumuji_testbed::{Rate, Testbed};
 use super::compare::testbed;
 use super::sizes::Sizes;
 use super::{seconds, short};
+use crate::named::named;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
@@ -34,7 +34,7 @@ pub(super) struct Args {
     size: Vec<Sizes>,
     /// What carries the streams: tcp (loopback), tcp-ns (TCP between two hosts of a testbed; root), unix (UNIX sockets), shm (the same program
     /// through `tsumuji run`), fallback (only the client through it: its connections stay TCP), udp, packet, xdp (the same between the two hosts, by gateways over that link) [default: all that work here]
-    #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = path_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = named(Path::ALL.map(|path| (path.name(), path))), hide_possible_values = true)]
     path: Vec<Path>,
     /// Congestion control of TCP [default: cubic, if the kernel has it]
     #[arg(long, value_name = "NAME")]
@@ -62,33 +62,16 @@ pub(super) struct ManyArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX as i64))]
     clients: Vec<u16>,
     /// What each client does: rr (it asks and waits for the answer), stream (it sends one way) or crr (as rr, with a connection for each)
-    #[arg(long, value_name = "SHAPE", default_value = "rr")]
-    shape: ShapeName,
+    #[arg(long, value_name = "SHAPE", default_value = "rr", value_parser = named(SHAPES.map(|shape| (shape_name(shape), shape))))]
+    shape: Shape,
     /// How the server serves them: threads (one for each) or epoll (one thread for all; not with crr)
-    #[arg(long, value_name = "HOW", default_value = "threads")]
-    server: ServerName,
+    #[arg(long, value_name = "HOW", default_value = "threads", value_parser = named([("threads", Server::Threads), ("epoll", Server::Epoll)]))]
+    server: Server,
     #[command(flatten)]
     each: Args,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ServerName {
-    Threads,
-    Epoll,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ShapeName {
-    Rr,
-    Stream,
-    Crr,
-}
-
-/// The paths, by their names.
-fn path_parser() -> impl TypedValueParser<Value = Path> {
-    let names = PossibleValuesParser::new(Path::ALL.map(Path::name));
-    names.try_map(|name| Path::named(&name).ok_or("no such path"))
-}
+const SHAPES: [Shape; 3] = [Shape::Requests, Shape::OneWay, Shape::Connections];
 
 /// Request and response, by one client.
 pub(super) fn requests(args: &Args) -> Outcome {
@@ -122,22 +105,13 @@ pub(super) fn one_way(args: &Args) -> Outcome {
 
 /// Either, by many clients.
 pub(super) fn many(args: &ManyArgs) -> Outcome {
-    let shape = match args.shape {
-        ShapeName::Rr => Shape::Requests,
-        ShapeName::Stream => Shape::OneWay,
-        ShapeName::Crr => Shape::Connections,
-    };
     let clients: Vec<usize> = args.clients.iter().copied().map(usize::from).collect();
-    let server = match args.server {
-        ServerName::Threads => Server::Threads,
-        ServerName::Epoll => Server::Epoll,
-    };
     ensure!(
-        (server, shape) != (Server::Epoll, Shape::Connections),
+        (args.server, args.shape) != (Server::Epoll, Shape::Connections),
         "--server epoll: connections for each request are served by threads; leave it out, or choose --shape rr or stream"
     );
-    let shape = (shape, "manyclients");
-    run(&args.each, shape, (&clients, server), &SIZES_OF_MANY)
+    let shape = (args.shape, "manyclients");
+    run(&args.each, shape, (&clients, args.server), &SIZES_OF_MANY)
 }
 
 /// The other end, or a client.
@@ -282,7 +256,7 @@ fn run(
         };
         let lines = lines(&rows, &series.paths, over_clients, part);
         let drawn = draw(&title, unit, over_clients, &lines)?;
-        output::PendingFile::create(path)?.finish(|file| file.write_all(drawn.as_bytes()))?;
+        output::PendingFile::create(path)?.write(&drawn)?;
     }
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
@@ -305,10 +279,9 @@ pub(crate) fn shape_name(shape: Shape) -> &'static str {
 /// A table of one size and number of clients.
 fn told(row: &Row, shape: Shape) -> String {
     // Together at most as wide as a terminal.
-    let heads = [
-        "path", "p50 us", "p99 us", "/s", "Mbit/s", "+-%", "cli/srv", "all%", "us/KB", "x tcp",
-    ];
-    let mut lines = vec![heads.map(str::to_owned)];
+    let mut lines = table::headed(
+        "path | p50 us | p99 us | /s | Mbit/s | +-% | cli/srv | all% | us/KB | x tcp",
+    );
     for (path, _) in &row.paths {
         let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {

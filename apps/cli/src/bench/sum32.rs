@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
 use tsumuji_bench::sum32::{self, Plan, Tcp};
@@ -12,6 +12,7 @@ use tsumuji_node::Executor;
 
 use super::between::{Between, Pair};
 use super::short;
+use crate::interrupt::Interrupted;
 use crate::{DONE, Outcome, output};
 
 /// Time in which the sums of one core are counted, without any communication.
@@ -54,10 +55,7 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
-    ensure!(
-        args.between.to.is_none(),
-        "--to: this measurement is between the first two nodes; leave it out"
-    );
+    args.between.check_first_two()?;
     ensure!(
         (0.01..=60.0).contains(&args.time),
         "--time {}: accepted are 0.01 to 60 seconds",
@@ -116,9 +114,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             let mut contenders: Vec<_> = ours.chain(tcp).collect();
             let standings = alternate(args.rounds as usize, &mut contenders);
             drop(contenders);
-            if stop::is_wanted() {
-                bail!(crate::interrupt::Interrupted);
-            }
+            ensure!(!stop::is_wanted(), Interrupted);
             eprintln!("{outstanding} on their way, {loops} loops: measured");
             let compute = sum32::compute_rate(loops, COMPUTE_TIME);
             let verdicts = verdict::of(loops, &standings, compute);

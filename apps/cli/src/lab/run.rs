@@ -106,13 +106,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say(&shown(&measured));
     drop(talk);
     if let Some(file) = csv {
-        let text = comma_separated(&measured.cells);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comma_separated(&measured.cells))?;
     }
     if let Some(file) = svg {
         let title = "who copies, who starts: bandwidth until the sender's completion";
         let drawn = plot::svg(title, "MB/s", &lines(&measured.cells)).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let ways: Vec<_> = Way::all()
@@ -149,11 +148,7 @@ fn start(program: OsString, memory: OwnedFd, pipe: OwnedFd) -> io::Result<IsAliv
     Ok(Box::new(move || matches!(interface.0.try_wait(), Ok(None))))
 }
 
-/// The interface, in a process of its own.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {}
-
-/// Runs the interface.
+/// Runs the interface, in a process of its own.
 pub(crate) fn serve() -> Outcome {
     let memory = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;

@@ -106,11 +106,7 @@ pub(super) fn serve_host(endpoint: Endpoint<AnyLink>) -> crate::Outcome {
     team::work_by_hand(endpoint, gossip::worker_main, |_| NOT_REACHED)
 }
 
-/// Serve one `tsumuji learn`. Not for users.
-#[derive(Debug, clap::Args)]
-pub(crate) struct WorkerArgs {}
-
 /// Runs a launched worker.
-pub(crate) fn work(_: WorkerArgs) -> crate::Outcome {
+pub(crate) fn work() -> crate::Outcome {
     team::work(gossip::worker_main)
 }

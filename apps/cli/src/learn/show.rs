@@ -19,7 +19,7 @@ const PRINTED_MAX: usize = 4096;
 pub(super) struct Run {
     pub(super) model: &'static str,
     pub(super) data: String,
-    pub(super) mode: &'static str,
+    pub(super) mode: String,
     pub(super) method: &'static str,
     /// How workers sum; `None`: otherwise than among peers.
     pub(super) average: Option<&'static str>,
@@ -173,7 +173,7 @@ pub(super) fn write_history(path: Option<&Path>, outcome: &Outcome) -> anyhow::R
         } = moment;
         let _ = writeln!(text, "{seconds:.6},{iteration},{loss},{gradient_norm}"); // into memory
     }
-    output::PendingFile::create(path)?.finish(|out| out.write_all(text.as_bytes()))
+    output::PendingFile::create(path)?.write(&text)
 }
 
 /// Draws the gradient's norm over time.
@@ -197,5 +197,5 @@ pub(super) fn draw(path: Option<&Path>, run: &Run, outcome: &Outcome) -> anyhow:
     ];
     let title = format!("{} of {}, {} {}", run.model, run.data, run.mode, run.method);
     let svg = plot::over_time(&title, "loss, norm of the gradient (scaled data)", &lines)?;
-    output::PendingFile::create(path)?.finish(|out| out.write_all(svg.as_bytes()))
+    output::PendingFile::create(path)?.write(&svg)
 }

@@ -29,21 +29,11 @@ struct Measured {
 
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
-    for (flag, is_given) in [
-        ("--nodes", !args.nodes.is_empty()),
-        ("--link", args.link.is_some()),
-        ("--rows", args.rows.is_some()),
-        ("--largest", args.largest.is_some()),
-        ("--iterations", args.iterations.is_some()),
-        ("--csv", args.csv.is_some()),
-        ("--plot", args.plot.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --rate, --rounds, --quick and --json only: it is UDP between two hosts",
-            figure.name()
-        );
-    }
+    args.check_taken(
+        figure,
+        &["--rate", "--rounds"],
+        "takes --rate, --rounds, --quick and --json only: it is UDP between two hosts",
+    )?;
     let seconds = if args.quick { SECONDS_QUICK } else { SECONDS };
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
     let plan = Plan::of_seconds(seconds);
@@ -127,16 +117,7 @@ impl Measured {
 }
 
 fn shown(all: &[Measured]) -> String {
-    let head = [
-        "way",
-        "in time",
-        "late",
-        "lost",
-        "p50 ms",
-        "p99 ms",
-        "bulk MB/s",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
+    let mut rows = table::headed("way | in time | late | lost | p50 ms | p99 ms | bulk MB/s");
     let mut failures = String::new();
     for measured in all {
         let number = |value: Option<f64>, digits: usize| {

@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use tsumuji_bench::ops::Op;
 
+use crate::named::name_of;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Figure {
     SuciFig6,
@@ -91,8 +93,7 @@ impl Figure {
 
     /// The name, as it is read.
     pub(super) fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
+        name_of(self)
     }
 
     pub(super) fn title(self) -> &'static str {

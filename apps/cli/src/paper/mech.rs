@@ -84,13 +84,12 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say(&table::aligned(&beside));
     drop(talk);
     if let Some(file) = csv {
-        let text = comma_separated(&found.sends);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comma_separated(&found.sends))?;
     }
     if let Some(file) = svg {
         let title = format!("{}: {}", figure.name(), figure.title());
         let drawn = plot::svg(&title, "MB/s", &found.lines).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
@@ -111,23 +110,15 @@ fn is_drawn(figure: Figure) -> bool {
 }
 
 fn sizes(figure: Figure, args: &Args) -> anyhow::Result<Vec<u64>> {
-    for (flag, is_given) in [
-        ("--rows", args.rows.is_some()),
-        ("--nodes", !args.nodes.is_empty()),
-        ("--link", args.link.is_some()),
-        ("--rate", args.rate.is_some()),
-        ("--iterations", args.iterations.is_some()),
-        (
-            "--rounds",
-            args.rounds.is_some() && !here::is_measured(figure),
-        ),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} is computed, and takes --largest, --quick, --csv, --plot and --json (what is measured here, too, --rounds)",
-            figure.name()
-        );
+    let mut taken = vec!["--largest", "--csv", "--plot"];
+    if here::is_measured(figure) {
+        taken.push("--rounds");
     }
+    args.check_taken(
+        figure,
+        &taken,
+        "is computed, and takes --largest, --quick, --csv, --plot and --json (what is measured here, too, --rounds)",
+    )?;
     ensure!(
         is_drawn(figure) || (args.plot.is_none() && args.largest.is_none()),
         "{} has one size only; mech-fig1, mech-fig4 and mech-table6 take --plot and --largest",

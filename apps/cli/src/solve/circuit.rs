@@ -20,7 +20,7 @@ use tsumuji_circuit::substructure::SolveError;
 use tsumuji_solve::local::{Inner, Limits, Precision};
 use tsumuji_solve::method::Method;
 
-pub(crate) use self::processes::{WorkerArgs, serve_host, work};
+pub(crate) use self::processes::{serve_host, work};
 use super::{Args, ModeName, kept};
 use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::{DONE, NOT_REACHED, output};

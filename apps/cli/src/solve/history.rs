@@ -67,7 +67,7 @@ impl History {
     /// Writes the moments as CSV.
     pub(super) fn write(&self, path: Option<&Path>) -> anyhow::Result<()> {
         let Some(path) = path else { return Ok(()) };
-        PendingFile::create(path)?.finish(|out| out.write_all(self.csv().as_bytes()))
+        PendingFile::create(path)?.write(&self.csv())
     }
 
     /// Draws the residual over time.
@@ -79,7 +79,7 @@ impl History {
             points: points.filter(|point| point.1.is_finite()).collect(),
         };
         let svg = plot::over_time(title, "relative residual", &[line])?;
-        PendingFile::create(path)?.finish(|out| out.write_all(svg.as_bytes()))
+        PendingFile::create(path)?.write(&svg)
     }
 }
 

@@ -75,13 +75,12 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         talk.say(&sweep::table(sweep.variable, &all));
         drop(talk);
         if let Some(file) = csv {
-            let text = sweep::csv(sweep.variable, &all);
-            file.finish(|out| out.write_all(text.as_bytes()))?;
+            file.write(&sweep::csv(sweep.variable, &all))?;
         }
         if let Some(file) = svg {
             let title = format!("time over {name}");
             let drawn = sweep::draw(&title, sweep.variable, &all, &[]).context("--plot")?;
-            file.finish(|out| out.write_all(drawn.as_bytes()))?;
+            file.write(&drawn)?;
         }
         if args.json {
             output::print_json(&json!({ "varied": name, "machine": machine, "results": all }));

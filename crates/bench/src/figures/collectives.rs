@@ -5,10 +5,9 @@
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::{Rate, Testbed};
 
-use super::{Report, Say, Setting, Wanted, add, down, told};
-use crate::compare::{self, Comparison, Plan};
+use super::{Log, Setting, Wanted, told};
+use crate::compare::{Comparison, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::machine;
 use crate::ops::Op;
 use crate::peers::mpi::MPICH_RANKS_MOST;
 use crate::stats::size_name;
@@ -37,18 +36,18 @@ const SHM_SIZES: [usize; 9] = [
 ];
 
 /// All figures of several nodes.
-pub(super) fn collectives(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn collectives(setting: &Setting, log: &mut Log<'_>) {
     let tried = setting.is_tried();
     for nodes in GATHERS.into_iter().filter(|&nodes| !tried || nodes < 10) {
-        on_cables(setting, Op::Gather, nodes, report, say);
+        on_cables(setting, Op::Gather, nodes, log);
     }
     for nodes in BROADCASTS.into_iter().filter(|&nodes| !tried || nodes < 8) {
-        on_cables(setting, Op::Bcast, nodes, report, say);
+        on_cables(setting, Op::Bcast, nodes, log);
     }
-    shared_memory(setting, report, say);
+    shared_memory(setting, log);
 }
 
-fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: Say<'_>) {
+fn on_cables(setting: &Setting, op: Op, nodes: usize, log: &mut Log<'_>) {
     let title = match op {
         Op::Gather => format!("gather {}->1", nodes - 1),
         _ => format!("broadcast to {nodes} nodes"),
@@ -58,7 +57,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         .and_then(|rate| super::testbed(nodes, Some(rate), 1500));
     let testbed = match testbed {
         Ok(testbed) => testbed,
-        Err(reason) => return super::missing(report, say, &title, &reason),
+        Err(reason) => return log.missing(&title, &reason),
     };
     let ground = Ground::of(&testbed);
     // Only over raw Ethernet does one frame on the cable reach all.
@@ -67,7 +66,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
     } else {
         &["packet", "xdp"]
     };
-    say(&format!("{title}, every cable 100 Mbit/s"));
+    log.say(&format!("{title}, every cable 100 Mbit/s"));
     for (index, link) in links.iter().enumerate() {
         let link: LinkSpec = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
         let usual = Ours::between(link, setting.program.clone(), testbed.hosts_file());
@@ -105,17 +104,17 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         let overflows = || receiver_overflows(&testbed);
         let before = overflows();
         let mut contenders = contest::contenders(&ours, peers, &ground, op);
-        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        let comparison = log.compare(&plan, &mut contenders);
         drop(contenders);
-        share(&title, op, size, &comparison, report, say);
+        share(&title, op, size, &comparison, log);
         if op == Op::Gather {
             let switch = overflows()
                 .zip(before)
                 .map(|(after, before)| after - before);
-            drops(&title, &comparison, switch, report, say);
+            drops(&title, &comparison, switch, log);
         }
     }
-    down(testbed, say);
+    log.down(testbed);
 }
 
 /// Frames to node 0 dropped at the full queue of its port.
@@ -125,14 +124,7 @@ fn receiver_overflows(testbed: &Testbed) -> Option<u64> {
 }
 
 /// Share of the cable's rate: of the root's for a gather, of each receiver's for a broadcast.
-fn share(
-    title: &str,
-    op: Op,
-    size: usize,
-    comparison: &Comparison,
-    report: &mut Report,
-    say: Say<'_>,
-) {
+fn share(title: &str, op: Op, size: usize, comparison: &Comparison, log: &mut Log<'_>) {
     let cable = CABLE_BITS_PER_SECOND as f64 / 8.0;
     let cells = comparison.results.iter().flat_map(|row| &row.contenders);
     for (index, cell) in cells.enumerate() {
@@ -150,18 +142,12 @@ fn share(
         let beside = format!("{:.1} MB/s (cable)", cable / 1e6);
         let wanted = if index == 0 { SHARE } else { Wanted::Nothing };
         let ratio = rate.map_or(f64::NAN, |rate| rate / cable);
-        add(report, say, name, ours, beside, ratio, wanted);
+        log.add(name, ours, beside, ratio, wanted);
     }
 }
 
 /// Frames dropped at the receiver for want of room, of each of ours.
-fn drops(
-    title: &str,
-    comparison: &Comparison,
-    switch: Option<u64>,
-    report: &mut Report,
-    say: Say<'_>,
-) {
+fn drops(title: &str, comparison: &Comparison, switch: Option<u64>, log: &mut Log<'_>) {
     let cells = comparison.results.iter().flat_map(|row| &row.contenders);
     for (index, cell) in cells.enumerate() {
         let Some(dropped) = cell.numbers.as_ref().and_then(|one| one.receive_drops) else {
@@ -178,17 +164,17 @@ fn drops(
         } else {
             Wanted::Nothing
         };
-        add(report, say, name, ours, beside, dropped as f64, wanted);
+        log.add(name, ours, beside, dropped as f64, wanted);
     }
 }
 
 /// Broadcast over shared memory, also by MPICH and Open MPI, by two nodes and by more than there are cores.
-fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
+fn shared_memory(setting: &Setting, log: &mut Log<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;
     let mut worst: Option<(f64, String)> = None;
     for nodes in [2, 4] {
-        say(&format!("broadcast over shared memory to {nodes} nodes"));
+        log.say(&format!("broadcast over shared memory to {nodes} nodes"));
         let sizes = if setting.is_tried() {
             &SHM_SIZES[..2]
         } else {
@@ -204,7 +190,7 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
         };
         let peers = [Peer::Mpich, Peer::OpenMpi];
         let mut contenders = contest::contenders(&ours, &peers, &ground, Op::Bcast);
-        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        let comparison = log.compare(&plan, &mut contenders);
         for row in &comparison.results {
             for peer in 1..=peers.len() {
                 let told = |index: usize| told(&row.contenders[index], comparison.unit);
@@ -219,13 +205,13 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
                     let size = size_name(row.size);
                     worst = Some((ratio, format!("{size} to {nodes} nodes, beside {peer}")));
                 }
-                add(report, say, name, told(0), told(peer), ratio, wanted);
+                log.add(name, told(0), told(peer), ratio, wanted);
             }
         }
     }
     if let Some((ratio, which)) = worst {
         let name = "shm broadcast, worst of all, times better".to_owned();
         let wanted = Wanted::Nothing;
-        add(report, say, name, which, "-".to_owned(), ratio, wanted);
+        log.add(name, which, "-", ratio, wanted);
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Log, Setting, Wanted};
 use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
 use crate::machine;
 use crate::peers::petsc::Petsc;
@@ -55,15 +55,15 @@ fn parse(text: &[u8]) -> Option<Run> {
     })
 }
 
-/// One `tsumuji solve` of the system in `folder`.
-fn solve(setting: &Setting, folder: &Path, arguments: &[&str]) -> Result<Run, String> {
+/// One `tsumuji solve` of the system in `folder`, with these options.
+fn solve(setting: &Setting, folder: &Path, options: &str) -> Result<Run, String> {
     let output = Command::new(&setting.program)
         .arg("solve")
         .arg(folder.join("A.npy"))
         .arg("--rhs")
         .arg(folder.join("b.npy"))
         .args(["--tol", &TOLERANCE.to_string(), "--json"])
-        .args(arguments)
+        .args(options.split(' '))
         .stdin(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;
@@ -73,10 +73,15 @@ fn solve(setting: &Setting, folder: &Path, arguments: &[&str]) -> Result<Run, St
     })
 }
 
+/// The options of a run with so many workers that exchange small updates.
+fn asynchronous(workers: usize) -> String {
+    format!("--workers {workers} --mode async --link shm --elements {SMALL_ELEMENTS}")
+}
+
 /// All figures of the dense system.
-pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn dense(setting: &Setting, log: &mut Log<'_>) {
     let n = setting.n;
-    say(&format!(
+    log.say(&format!(
         "dense system, n = {n}: off-diagonal -U(0,1), diagonal 1.766 times the row's sum, residual {TOLERANCE:e}"
     ));
     let prepared = tempfile::tempdir()
@@ -92,28 +97,20 @@ pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let (folder, petsc) = match prepared {
         Ok(prepared) => prepared,
         Err(reason) => {
-            let ours = format!("- (the system could not be made: {reason})");
-            return add(
-                report,
-                say,
-                "dense system",
-                ours,
-                "-".to_owned(),
-                f64::NAN,
-                Wanted::AtLeast(1.0),
-            );
+            let reason = format!("the system could not be made: {reason}");
+            return log.unmeasured("dense system", &reason, Wanted::AtLeast(1.0));
         }
     };
     let folder = folder.path();
     let cores = machine::cpus().len().min(2);
-    let turns = turns(setting, folder, cores, report, say);
-    speed_up(&turns, report, say);
+    let turns = turns(setting, folder, cores, log);
+    speed_up(&turns, log);
     let iterate: Vec<f64> = turns
         .iter()
         .map(|turn| Rounds::of(&turn.seconds).median)
         .collect();
-    laps_and_loss(setting, folder, cores, report, say);
-    beside_petsc(setting, folder, &petsc, &iterate, report, say);
+    laps_and_loss(setting, folder, cores, log);
+    beside_petsc(setting, folder, &petsc, &iterate, log);
 }
 
 /// Results of a number of workers, round by round.
@@ -129,32 +126,16 @@ struct Turn {
 
 /// Iterations with 1 worker to `cores` workers, in turn, each with the memory bandwidth of the same moment: on a shared machine memory is faster at
 /// some times than at others.
-fn turns(
-    setting: &Setting,
-    folder: &Path,
-    cores: usize,
-    report: &mut Report,
-    say: Say<'_>,
-) -> Vec<Turn> {
+fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> Vec<Turn> {
     let bandwidth = Bandwidth::new(cores, BYTES_PER_CORE);
     let matrix_bytes = (setting.n * setting.n * size_of::<f64>()) as f64;
     let mut turns: Vec<Turn> = (0..cores).map(|_| Turn::default()).collect();
     let mut failure = None;
     for _ in 0..setting.rounds {
         for (index, turn) in turns.iter_mut().enumerate() {
-            let workers = (index + 1).to_string();
             let limit = bandwidth.read(index + 1, READ_LAPS) / 1e9;
-            let arguments = [
-                "--workers",
-                &workers,
-                "--mode",
-                "async",
-                "--link",
-                "shm",
-                "--elements",
-                SMALL_ELEMENTS,
-            ];
-            match solve(setting, folder, &arguments) {
+            let options = asynchronous(index + 1);
+            match solve(setting, folder, &options) {
                 Ok(run) => {
                     turn.limits.push(limit);
                     turn.rates
@@ -188,38 +169,26 @@ fn turns(
             if index == 0 { "" } else { "s" }
         );
         let ratio = median_ratio(&turn.rates, &turn.limits);
-        add(
-            report,
-            say,
-            name,
-            ours,
-            beside,
-            ratio,
-            Wanted::AtLeast(0.85),
-        );
+        log.add(name, ours, beside, ratio, Wanted::AtLeast(0.85));
     }
     turns
 }
 
 /// Two workers compared with one, and with the memory bandwidth of two cores.
-fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
+fn speed_up(turns: &[Turn], log: &mut Log<'_>) {
     let [one, two] = turns else { return };
     let ratio = median_ratio(&one.seconds, &two.seconds);
     let medians = [one, two].map(|turn| Rounds::of(&turn.seconds).median);
-    add(
-        report,
-        say,
+    log.add(
         "async, 2 workers to 1, iteration",
         format!("{:.3} s -> {:.3} s", medians[0], medians[1]),
-        "1 worker".to_owned(),
+        "1 worker",
         ratio,
         Wanted::AtLeast(1.9),
     );
     // Where one core alone uses the whole memory bandwidth, a second one cannot help.
     let allowed = median_ratio(&two.limits, &one.limits);
-    add(
-        report,
-        say,
+    log.add(
         "async, 2 workers to 1, of what memory allows",
         format!("{ratio:.2}x"),
         format!("{allowed:.2}x (streaming read)"),
@@ -229,29 +198,11 @@ fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
 }
 
 /// Laps compared with the sequential sweep's, and the residual under loss.
-fn laps_and_loss(
-    setting: &Setting,
-    folder: &Path,
-    workers: usize,
-    report: &mut Report,
-    say: Say<'_>,
-) {
-    let workers = workers.to_string();
-    let sequential = solve(setting, folder, &["--mode", "single"]);
+fn laps_and_loss(setting: &Setting, folder: &Path, workers: usize, log: &mut Log<'_>) {
+    let options = asynchronous(workers);
+    let sequential = solve(setting, folder, "--mode single");
     let rounds: Result<Vec<f64>, String> = (0..setting.rounds)
-        .map(|_| {
-            let arguments = [
-                "--workers",
-                &workers,
-                "--mode",
-                "async",
-                "--link",
-                "shm",
-                "--elements",
-                SMALL_ELEMENTS,
-            ];
-            solve(setting, folder, &arguments).map(|run| run.laps_mean())
-        })
+        .map(|_| Ok(solve(setting, folder, &options)?.laps_mean()))
         .collect();
     let name = format!("laps with --elements {SMALL_ELEMENTS}, {workers} workers");
     let (ours, beside, ratio) = match (sequential, rounds) {
@@ -266,24 +217,12 @@ fn laps_and_loss(
         }
         (Err(reason), _) | (_, Err(reason)) => (format!("- ({reason})"), "-".to_owned(), f64::NAN),
     };
-    add(report, say, name, ours, beside, ratio, Wanted::AtMost(1.05));
+    log.add(name, ours, beside, ratio, Wanted::AtMost(1.05));
     for link in ["shm", "udp"] {
         let name = format!("residual with 20 % of frames dropped, {link}");
         let beside = format!("{TOLERANCE:e} (tolerance)");
-        match solve(
-            setting,
-            folder,
-            &[
-                "--workers",
-                &workers,
-                "--mode",
-                "async",
-                "--link",
-                link,
-                "--loss",
-                LOSS,
-            ],
-        ) {
+        let options = format!("--workers {workers} --mode async --link {link} --loss {LOSS}");
+        match solve(setting, folder, &options) {
             Ok(run) => {
                 let ours = format!(
                     "{:.2e} in {:.3} s, {:.0} laps{}",
@@ -292,9 +231,7 @@ fn laps_and_loss(
                     run.laps_max(),
                     if run.converged { "" } else { ", not converged" }
                 );
-                add(
-                    report,
-                    say,
+                log.add(
                     name,
                     ours,
                     beside,
@@ -302,15 +239,10 @@ fn laps_and_loss(
                     Wanted::AtMost(1.0),
                 );
             }
-            Err(reason) => add(
-                report,
-                say,
-                name,
-                format!("- ({reason})"),
-                beside,
-                f64::NAN,
-                Wanted::AtMost(1.0),
-            ),
+            Err(reason) => {
+                let ours = format!("- ({reason})");
+                log.add(name, ours, beside, f64::NAN, Wanted::AtMost(1.0));
+            }
         }
     }
 }
@@ -321,8 +253,7 @@ fn beside_petsc(
     folder: &Path,
     petsc: &Petsc,
     iterate: &[f64],
-    report: &mut Report,
-    say: Say<'_>,
+    log: &mut Log<'_>,
 ) {
     for (index, &ours) in iterate.iter().enumerate() {
         let ranks = index + 1;
@@ -337,9 +268,7 @@ fn beside_petsc(
                 Ok(solved) => solved,
                 Err(error) => {
                     let name = format!("dense solve beside PETSc, {ranks} processes");
-                    return add(
-                        report,
-                        say,
+                    return log.add(
                         name,
                         format!("{ours:.3} s"),
                         format!("- ({error})"),
@@ -349,10 +278,7 @@ fn beside_petsc(
                 }
             };
             for one in solved {
-                let version = format!("PETSc {}", one.version);
-                if !report.peers.contains(&version) {
-                    report.peers.push(version);
-                }
+                log.peer(&format!("PETSc {}", one.version));
                 match methods
                     .iter_mut()
                     .find(|(method, ..)| *method == one.method)
@@ -368,9 +294,7 @@ fn beside_petsc(
                 "dense solve, {ranks} process{}",
                 if ranks == 1 { "" } else { "es" }
             );
-            add(
-                report,
-                say,
+            log.add(
                 name,
                 format!("{ours:.3} s"),
                 format!("{theirs:.3} s (PETSc {method}+Jacobi, {laps} laps)"),

@@ -7,20 +7,18 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_link::dpdk;
 use tsumuji_link::packet::{Packet, PacketConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
-use super::{Report, Say, Setting, Wanted, add, down, told};
+use super::{Log, Setting, Wanted, told};
 use crate::alone;
-use crate::compare::{self, Comparison, Contender, Plan};
+use crate::compare::{Comparison, Contender, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::limits::broadcast;
 use crate::limits::place::{Place, of_testbed};
-use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
@@ -55,37 +53,34 @@ const DPDK_XDP: &str = "dpdk:net_af_xdp";
 const DPDK_XDP_MTU: u32 = 3400;
 
 /// All figures of raw Ethernet.
-pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    let probe = dpdk::probe();
-    if !probe.works {
-        say(&format!("no DPDK here: {}", probe.notes.join("; ")));
-    }
+pub(super) fn ethernet(setting: &Setting, log: &mut Log<'_>) {
+    let has_dpdk = log.has_dpdk();
     let with = |devices: &[&'static str]| {
-        let devices = devices.iter().filter(|_| probe.works);
+        let devices = devices.iter().filter(|_| has_dpdk);
         LINKS.iter().chain(devices).copied().collect::<Vec<_>>()
     };
     let (links, jumbo) = (
         with(&[MEMIF, DPDK_PACKET]),
         with(&[MEMIF_JUMBO, DPDK_PACKET]),
     );
-    on_testbed(2, MTU, report, say, |testbed, report, say| {
+    on_testbed(2, MTU, log, |testbed, log| {
         let course = Course::over(setting, testbed);
-        course.latency(&LINKS, &[Peer::Udp, Peer::Tcp], report, say);
-        course.latency(&links[LINKS.len()..], &[], report, say);
-        course.rates(&links, &RATE_BYTES, report, say);
-        course.rates(&jumbo, &JUMBO_RATE_BYTES, report, say);
-        course.idle(&links, report, say);
+        course.latency(&LINKS, &[Peer::Udp, Peer::Tcp], log);
+        course.latency(&links[LINKS.len()..], &[], log);
+        course.rates(&links, &RATE_BYTES, log);
+        course.rates(&jumbo, &JUMBO_RATE_BYTES, log);
+        course.idle(&links, log);
     });
-    on_testbed(1 + LISTENERS, MTU, report, say, |testbed, report, say| {
-        heard_by_all(&of_testbed(testbed), report, say);
+    on_testbed(1 + LISTENERS, MTU, log, |testbed, log| {
+        heard_by_all(&of_testbed(testbed), log);
     });
-    if probe.works {
-        on_testbed(2, DPDK_XDP_MTU, report, say, |testbed, report, say| {
+    if has_dpdk {
+        on_testbed(2, DPDK_XDP_MTU, log, |testbed, log| {
             let course = Course::over(setting, testbed);
-            course.latency(&[DPDK_XDP], &[], report, say);
-            course.rates(&[DPDK_XDP], &RATE_BYTES, report, say);
-            course.rates(&[DPDK_XDP], &JUMBO_RATE_BYTES, report, say);
-            course.idle(&[DPDK_XDP], report, say);
+            course.latency(&[DPDK_XDP], &[], log);
+            course.rates(&[DPDK_XDP], &RATE_BYTES, log);
+            course.rates(&[DPDK_XDP], &JUMBO_RATE_BYTES, log);
+            course.idle(&[DPDK_XDP], log);
         });
     }
 }
@@ -93,18 +88,17 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
 fn on_testbed(
     hosts: usize,
     mtu: u32,
-    report: &mut Report,
-    say: Say<'_>,
-    measure: impl FnOnce(&Testbed, &mut Report, Say<'_>),
+    log: &mut Log<'_>,
+    measure: impl FnOnce(&Testbed, &mut Log<'_>),
 ) {
     let title = format!("{hosts} hosts on a bridge, MTU {mtu}");
-    say(&format!("{title} (network namespaces)"));
+    log.say(&format!("{title} (network namespaces)"));
     match super::testbed(hosts, None, mtu) {
         Ok(testbed) => {
-            measure(&testbed, report, say);
-            down(testbed, say);
+            measure(&testbed, log);
+            log.down(testbed);
         }
-        Err(reason) => super::missing(report, say, &title, &reason),
+        Err(reason) => log.missing(&title, &reason),
     }
 }
 
@@ -143,7 +137,7 @@ impl<'a> Course<'a> {
         sizes: &[usize],
         iterations: Option<u64>,
         contenders: &mut [Contender<'_>],
-        say: Say<'_>,
+        log: &mut Log<'_>,
     ) -> Comparison {
         let plan = Plan {
             op,
@@ -153,15 +147,15 @@ impl<'a> Course<'a> {
             bits_per_second: None,
             rounds: self.setting.rounds,
         };
-        compare::run(&plan, contenders, machine::describe(), say)
+        log.compare(&plan, contenders)
     }
 
     /// p50 of the half-round-trip of a small message over each link, compared with the link alone and with the peers.
-    fn latency(&self, links: &[&str], peers: &[Peer], report: &mut Report, say: Say<'_>) {
+    fn latency(&self, links: &[&str], peers: &[Peer], log: &mut Log<'_>) {
         if links.is_empty() {
             return;
         }
-        say(&format!(
+        log.say(&format!(
             "half round trip of a reliable {SMALL_BYTES}-byte message between hosts (p50, {} rounds in turn, all spinning)",
             self.setting.rounds
         ));
@@ -172,7 +166,7 @@ impl<'a> Course<'a> {
         contenders
             .extend(raw.map(|ours| contest::link_alone(ours.link, &self.ground, Op::Pingpong)));
         let trips = Some(self.setting.round_trips / 2);
-        let comparison = self.compared(Op::Pingpong, &[SMALL_BYTES], trips, &mut contenders, say);
+        let comparison = self.compared(Op::Pingpong, &[SMALL_BYTES], trips, &mut contenders, log);
         let Some(row) = comparison.results.first() else {
             return;
         };
@@ -192,21 +186,21 @@ impl<'a> Course<'a> {
                 let (ours, other) = (&row.contenders[own], &row.contenders[beside]);
                 let (ours, other) = (told(ours, "us"), told(other, "us"));
                 let ratio = 1.0 / row.times_better(own, beside);
-                add(report, say, name, ours, other, ratio, wanted);
+                log.add(name, ours, other, ratio, wanted);
             }
         }
     }
 
     /// Rates by size, with the processor time of both sides, compared with the first link's.
-    fn rates(&self, links: &[&str], sizes: &[usize], report: &mut Report, say: Say<'_>) {
-        say("rate between hosts by message size");
+    fn rates(&self, links: &[&str], sizes: &[usize], log: &mut Log<'_>) {
+        log.say("rate between hosts by message size");
         let ours = self.ours(links);
         let mut contenders = contest::contenders(&ours, &[], &self.ground, Op::Burst);
         let (sizes, iterations) = match self.setting.is_tried() {
             true => (&sizes[..1], Some(500)),
             false => (sizes, None),
         };
-        let comparison = self.compared(Op::Burst, sizes, iterations, &mut contenders, say);
+        let comparison = self.compared(Op::Burst, sizes, iterations, &mut contenders, log);
         for row in &comparison.results {
             let thousands = |rate: f64| rate / row.size as f64 / 1e3;
             for (index, cell) in row.contenders.iter().enumerate() {
@@ -224,13 +218,13 @@ impl<'a> Course<'a> {
                     _ => (told(&row.contenders[0], "MB/s"), row.times_better(index, 0)),
                 };
                 let name = format!("rate between hosts, {}", size_name(row.size));
-                add(report, say, name, ours, beside, ratio, Wanted::Nothing);
+                log.add(name, ours, beside, ratio, Wanted::Nothing);
             }
         }
     }
 
     /// Processor time of two waiting processes, by link.
-    fn idle(&self, links: &[&str], report: &mut Report, say: Say<'_>) {
+    fn idle(&self, links: &[&str], log: &mut Log<'_>) {
         let seconds = if self.setting.is_tried() { 1 } else { 3 };
         for (ours, link) in self.ours(links).iter().zip(links) {
             let (ours, ratio) = match ours.idle_share(seconds) {
@@ -242,13 +236,13 @@ impl<'a> Course<'a> {
             };
             let name = "waiting, busier of two hosts";
             let beside = format!("{:.0} % of a core", IDLE_SHARE * 100.0);
-            add(report, say, name, ours, beside, ratio, Wanted::AtMost(1.0));
+            log.add(name, ours, beside, ratio, Wanted::AtMost(1.0));
         }
     }
 }
 
 /// One frame, one transmit, seven receivers.
-fn heard_by_all(places: &[Place], report: &mut Report, say: Say<'_>) {
+fn heard_by_all(places: &[Place], log: &mut Log<'_>) {
     let packet = alone::ends(places, |place| {
         Packet::open(&place.interface, PacketConfig::default())
     });
@@ -279,7 +273,7 @@ fn heard_by_all(places: &[Place], report: &mut Report, say: Say<'_>) {
         let name = format!("broadcast to {LISTENERS}, one transmit a frame");
         let beside = format!("{BROADCASTS} frames");
         let wanted = Wanted::AtLeast(0.99);
-        add(report, say, name, ours, beside, ratio, wanted);
+        log.add(name, ours, beside, ratio, wanted);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tsumuji_node::LinkSpec;
 
-use super::{Report, Say, Setting, Wanted, add, shown};
+use super::{Log, Setting, Wanted, shown};
 use crate::contest::Ours;
 use crate::loss::{self, Line, Plan};
 use crate::stats::{Rounds, size_name};
@@ -10,11 +10,11 @@ use crate::stats::{Rounds, size_name};
 const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
 
 /// All figures under loss.
-pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn loss(setting: &Setting, log: &mut Log<'_>) {
     const TITLE: &str = "under loss";
     let testbed = match super::testbed(2, None, 1500) {
         Ok(testbed) => testbed,
-        Err(reason) => return super::missing(report, say, TITLE, &reason),
+        Err(reason) => return log.missing(TITLE, &reason),
     };
     let tried = setting.is_tried();
     let plan = Plan {
@@ -25,22 +25,22 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
         losses: vec![0.01, 0.05],
     };
     let ours = LINKS.map(|link| Ours::between(link, setting.program.clone(), testbed.hosts_file()));
-    say("64 MiB and small messages under loss, both hosts losing frames");
-    match loss::run(&plan, &testbed, &ours, say) {
+    log.say("64 MiB and small messages under loss, both hosts losing frames");
+    match loss::run(&plan, &testbed, &ours, log.say) {
         Ok(lines) => {
             for lines in lines.chunks(LINKS.len() + 1) {
                 if let Some((tcp, ours)) = lines.split_last() {
                     ours.iter()
-                        .for_each(|ours| beside(plan.bytes, ours, tcp, report, say));
+                        .for_each(|ours| beside(plan.bytes, ours, tcp, log));
                 }
             }
         }
-        Err(reason) => super::missing(report, say, TITLE, &reason),
+        Err(reason) => log.missing(TITLE, &reason),
     }
-    super::down(testbed, say);
+    log.down(testbed);
 }
 
-fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
+fn beside(bytes: usize, ours: &Line, tcp: &Line, log: &mut Log<'_>) {
     let told = |line: &Line, result: &Result<Rounds, String>, unit: &str| {
         shown(&line.name, result.as_ref().map_err(String::as_str), unit)
     };
@@ -58,6 +58,6 @@ fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'
         let name = format!("{what} under {:.0} % loss", ours.loss * 100.0);
         let ratio = median(own) / median(other);
         let (own, other) = (told(ours, own, unit), told(tcp, other, unit));
-        add(report, say, name, own, other, ratio, Wanted::AtMost(1.0));
+        log.add(name, own, other, ratio, Wanted::AtMost(1.0));
     }
 }

@@ -5,10 +5,9 @@
 
 use tsumuji_node::LinkSpec;
 
-use super::{Report, Say, Setting, Wanted, add, mpi, told};
-use crate::compare::{self, Comparison, Plan, Row};
+use super::{Log, Setting, Wanted, mpi, told};
+use crate::compare::{Comparison, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
@@ -46,7 +45,7 @@ fn sizes(setting: &Setting) -> Vec<usize> {
 }
 
 /// All figures between two processes of this host.
-pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn memory(setting: &Setting, log: &mut Log<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;
     for op in [Op::Pingpong, Op::Burst] {
@@ -59,24 +58,19 @@ pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
             rounds: setting.rounds,
         };
         let mut contenders = contest::contenders(&ours, &PEERS, &ground, op);
-        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        let comparison = log.compare(&plan, &mut contenders);
         if op == Op::Pingpong {
-            small(&comparison, report, say);
+            small(&comparison, log);
         }
         for peer in 1..BARE {
-            worst(&comparison, op, peer, report, say);
+            worst(&comparison, op, peer, log);
         }
-        let mpi = comparison.results.iter().take(1);
-        for cell in mpi.flat_map(|row| &row.contenders[1..BARE]) {
-            if cell.numbers.is_some() && !report.peers.contains(&cell.name) {
-                report.peers.push(cell.name.clone());
-            }
-        }
+        log.peers(&comparison, 1..BARE);
     }
 }
 
 /// Ping-pongs of small messages: compared with each peer, and the slowest hundredth.
-fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+fn small(comparison: &Comparison, log: &mut Log<'_>) {
     let rows = comparison.results.iter();
     for row in rows.filter(|row| SMALL_SIZES.contains(&row.size)) {
         let size = size_name(row.size);
@@ -84,15 +78,7 @@ fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
             let name = format!("shm ping-pong, {size}, of the time");
             let ratio = 1.0 / row.times_better(OURS, peer);
             let (ours, beside) = sides(comparison, row, peer);
-            add(
-                report,
-                say,
-                name,
-                ours,
-                beside,
-                ratio,
-                Wanted::AtMost(bound),
-            );
+            log.add(name, ours, beside, ratio, Wanted::AtMost(bound));
         }
         let numbers = row.contenders[OURS].numbers.as_ref();
         let (p50, p99) = numbers.map_or((f64::NAN, f64::NAN), |numbers| {
@@ -101,16 +87,16 @@ fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
         let name = format!("shm ping-pong, {size}, p99 beside p50");
         let (ours, beside) = (format!("{p99:.3} us"), format!("{p50:.3} us"));
         let wanted = Wanted::AtMost(TAIL_AT_MOST);
-        add(report, say, name, ours, beside, p99 / p50, wanted);
+        log.add(name, ours, beside, p99 / p50, wanted);
     }
 }
 
 /// The size at which ours is least ahead of a peer.
-fn worst(comparison: &Comparison, op: Op, peer: usize, report: &mut Report, say: Say<'_>) {
+fn worst(comparison: &Comparison, op: Op, peer: usize, log: &mut Log<'_>) {
     let found = mpi::least(comparison, |_| true, |row| row.times_better(OURS, peer));
     let name = format!("shm {op}, times better, worst of all sizes");
     let wanted = Wanted::AtLeast(1.0);
-    mpi::worst(report, say, name, comparison, found, (OURS, peer), wanted);
+    mpi::worst(log, name, comparison, found, (OURS, peer), wanted);
 }
 
 fn sides(comparison: &Comparison, row: &Row, peer: usize) -> (String, String) {

@@ -2,7 +2,7 @@
 
 use tsumuji_node::{LinkSpec, Security};
 
-use super::{Point, Report, Say, Setting, Sweep, Wanted, add, micros};
+use super::{Log, Point, Setting, Sweep, Wanted, micros};
 use crate::exchange::{ExchangeError, Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
@@ -60,7 +60,7 @@ fn state(line_us: f64) -> String {
 }
 
 /// p50 of the half-round-trip of 8 bytes: shm compared with a cache line and a bare copy, udp with bare UDP and MPI over TCP.
-pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn pingpong(setting: &Setting, log: &mut Log<'_>) {
     let cpus = machine::two_cpus();
     let mut plan = Plan::new(Kind::Pingpong, SMALL_BYTES);
     plan.iterations = setting.round_trips;
@@ -71,7 +71,7 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
             Ok(ours(setting, link, &plan)?.half_rtt_us.p50)
         })
     };
-    say(&format!(
+    log.say(&format!(
         "half round trip of a reliable {SMALL_BYTES}-byte message (p50, {} rounds in turn, both sides spinning)",
         setting.rounds
     ));
@@ -88,12 +88,10 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
         ],
     );
     let (line, copy) = (&standings[1], &standings[2]);
-    say(&state(line.median()));
+    log.say(&state(line.median()));
     for (limit, wanted) in (1..).zip(shm_limits(copy.ratio_to(line))) {
         let ratio = standings[0].ratio_to(&standings[limit]);
-        add(
-            report,
-            say,
+        log.add(
             "shm half round trip, 8 B",
             micros(&standings[0]),
             micros(&standings[limit]),
@@ -113,7 +111,7 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
     for library in [Library::OpenMpi, Library::Mpich] {
         match Mpi::build(library) {
             Ok(mpi) => {
-                report.peers.push(mpi.version().to_owned());
+                log.peer(mpi.version());
                 let job = Job {
                     op: Op::Pingpong,
                     size: SMALL_BYTES,
@@ -143,9 +141,7 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
         (3, Wanted::AtMost(0.66)),
     ] {
         let ratio = standings[0].ratio_to(&standings[other]);
-        add(
-            report,
-            say,
+        log.add(
             "udp half round trip, 8 B",
             micros(&standings[0]),
             micros(&standings[other]),
@@ -268,10 +264,10 @@ fn confirmed_dip(
 }
 
 /// Throughput over shm and udp for messages from 4 B up, with a search for dips.
-pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn burst(setting: &Setting, log: &mut Log<'_>) {
     let sizes = sizes(setting.burst_bytes_max);
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
-        say(&format!(
+        log.say(&format!(
             "throughput over {link} by message size (medians of {} sweeps), beside bare exchange",
             setting.rounds
         ));
@@ -282,7 +278,7 @@ pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
         let found = sweep(setting, link, &sizes, setting.rounds).and_then(|found| {
             let points: Vec<Point> = found.iter().map(|found| median_of(found)).collect();
             for point in &points {
-                say(&format!(
+                log.say(&format!(
                     "  {:>9}  {:>10.1} MB/s  bare {:>10.1} MB/s  {:>12.0} messages/s",
                     size_name(point.size),
                     point.bytes_per_second / 1e6,
@@ -296,15 +292,7 @@ pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
         let (points, confirmed) = match found {
             Ok(found) => found,
             Err(reason) => {
-                add(
-                    report,
-                    say,
-                    name,
-                    format!("- ({reason})"),
-                    "-".to_owned(),
-                    f64::NAN,
-                    Wanted::AtLeast(DIP),
-                );
+                log.unmeasured(name, &reason, Wanted::AtLeast(DIP));
                 continue;
             }
         };
@@ -324,17 +312,9 @@ pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
             } else {
                 format!("lowest at {}", size_name(size))
             };
-            add(
-                report,
-                say,
-                name.clone(),
-                ours,
-                beside.to_owned(),
-                left,
-                wanted,
-            );
+            log.add(name.clone(), ours, beside, left, wanted);
         }
-        report.sweeps.push(Sweep {
+        log.report.sweeps.push(Sweep {
             link: link.to_string(),
             points,
         });

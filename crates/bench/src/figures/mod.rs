@@ -17,16 +17,18 @@ mod streams;
 mod tuned;
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tsumuji_link::dpdk;
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
-use crate::compare::Cell;
+use crate::compare::{self, Cell, Comparison, Contender, Plan};
 use crate::machine::{self, Machine};
 use crate::stats::Rounds;
 use crate::stop;
-use crate::table::aligned;
+use crate::table::{aligned, headed};
 use crate::versus::Standing;
 
 /// Options of the figures.
@@ -168,34 +170,36 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     if let Some(warning) = machine.warning() {
         say(&warning);
     }
-    let mut report = Report {
+    let report = Report {
         machine,
         peers: Vec::new(),
         figures: Vec::new(),
         sweeps: Vec::new(),
     };
+    let mut log = Log { report, say };
     for part in &setting.parts {
         if stop::is_wanted() {
             break;
         }
         match part {
-            Part::Pingpong => messages::pingpong(setting, &mut report, say),
-            Part::Burst => messages::burst(setting, &mut report, say),
-            Part::Dense => dense::dense(setting, &mut report, say),
-            Part::Ethernet => ethernet::ethernet(setting, &mut report, say),
-            Part::Mpi => mpi::mpi(setting, &mut report, say),
-            Part::Memory => memory::memory(setting, &mut report, say),
-            Part::Collectives => collectives::collectives(setting, &mut report, say),
-            Part::Loss => loss::loss(setting, &mut report, say),
+            Part::Pingpong => messages::pingpong(setting, &mut log),
+            Part::Burst => messages::burst(setting, &mut log),
+            Part::Dense => dense::dense(setting, &mut log),
+            Part::Ethernet => ethernet::ethernet(setting, &mut log),
+            Part::Mpi => mpi::mpi(setting, &mut log),
+            Part::Memory => memory::memory(setting, &mut log),
+            Part::Collectives => collectives::collectives(setting, &mut log),
+            Part::Loss => loss::loss(setting, &mut log),
             #[cfg(feature = "seal")]
-            Part::Sealing => sealing::sealing(setting, &mut report, say),
+            Part::Sealing => sealing::sealing(setting, &mut log),
             #[cfg(not(feature = "seal"))]
-            Part::Sealing => say("this program was built without seals"),
-            Part::Streams => streams::streams(setting, &mut report, say),
-            Part::Programs => programs::programs(setting, &mut report, say),
-            Part::Tuned => tuned::tuned(setting, &mut report, say),
+            Part::Sealing => log.say("this program was built without seals"),
+            Part::Streams => streams::streams(setting, &mut log),
+            Part::Programs => programs::programs(setting, &mut log),
+            Part::Tuned => tuned::tuned(setting, &mut log),
         }
     }
+    let Log { report, say } = log;
     say("");
     say(&table(&report.figures));
     let counted = format!(
@@ -210,6 +214,94 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     report
 }
 
+/// The report so far, and who is told of each line of it.
+struct Log<'a> {
+    report: Report,
+    say: Say<'a>,
+}
+
+impl Log<'_> {
+    fn say(&mut self, text: &str) {
+        (self.say)(text);
+    }
+
+    /// Adds a figure and prints it at once.
+    fn add(
+        &mut self,
+        name: impl Into<String>,
+        ours: String,
+        beside: impl Into<String>,
+        ratio: f64,
+        wanted: Wanted,
+    ) {
+        let figure = Figure {
+            name: name.into(),
+            ours,
+            beside: beside.into(),
+            ratio: ratio.is_finite().then_some(ratio),
+            wanted: wanted.to_string(),
+            verdict: wanted.verdict(ratio),
+        };
+        self.say(&format!(
+            "  {}: {} beside {} -> {}",
+            figure.name,
+            figure.ours,
+            figure.beside,
+            verdict_name(&figure)
+        ));
+        self.report.figures.push(figure);
+    }
+
+    /// A line in place of figures that could not be measured.
+    fn unmeasured(&mut self, name: impl Into<String>, reason: &str, wanted: Wanted) {
+        self.add(name, format!("- ({reason})"), "-", f64::NAN, wanted);
+    }
+
+    /// The same without a testbed.
+    fn missing(&mut self, name: &str, reason: &str) {
+        let reason = format!("no testbed: {reason}");
+        self.unmeasured(name, &reason, Wanted::Nothing);
+    }
+
+    /// Notes a peer that took part.
+    fn peer(&mut self, name: &str) {
+        if !self.report.peers.iter().any(|known| known == name) {
+            self.report.peers.push(name.to_owned());
+        }
+    }
+
+    /// Notes those of a comparison's contenders that took part.
+    fn peers(&mut self, comparison: &Comparison, among: Range<usize>) {
+        let row = comparison.results.first();
+        for cell in row.map_or(&[][..], |row| &row.contenders[among]) {
+            if cell.numbers.is_some() {
+                self.peer(&cell.name);
+            }
+        }
+    }
+
+    /// Whether DPDK works here; if not, says why.
+    fn has_dpdk(&mut self) -> bool {
+        let probe = dpdk::probe();
+        if !probe.works {
+            self.say(&format!("no DPDK here: {}", probe.notes.join("; ")));
+        }
+        probe.works
+    }
+
+    /// Runs a comparison on this machine.
+    fn compare(&mut self, plan: &Plan, contenders: &mut [Contender<'_>]) -> Comparison {
+        compare::run(plan, contenders, machine::describe(), &mut *self.say)
+    }
+
+    /// Removes a testbed; a failure is reported, and the figures stay valid.
+    fn down(&mut self, testbed: Testbed) {
+        if let Err(error) = testbed.down() {
+            self.say(&format!("warning: the testbed was not removed: {error}"));
+        }
+    }
+}
+
 /// A testbed with a unique name.
 fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, String> {
     let name = format!("bench{}", std::process::id());
@@ -219,13 +311,6 @@ fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, 
     let mut spec = Spec::new(u16::try_from(hosts).unwrap_or(u16::MAX)).named(name);
     (spec.mtu_bytes, spec.rate) = (mtu_bytes, rate);
     Testbed::up(&spec).map_err(|error| error.to_string())
-}
-
-/// Removes it; a failure is reported, and the figures stay valid.
-fn down(testbed: Testbed, say: Say<'_>) {
-    if let Err(error) = testbed.down() {
-        say(&format!("warning: the testbed was not removed: {error}"));
-    }
 }
 
 /// A time as figures show it, with the contender's name.
@@ -257,13 +342,6 @@ fn shown(name: &str, result: Result<&Rounds, &str>, unit: &str) -> String {
         }
         Err(reason) => format!("- ({name}: {reason})"),
     }
-}
-
-/// A line in place of figures that could not be measured.
-fn missing(report: &mut Report, say: Say<'_>, name: &str, reason: &str) {
-    let ours = format!("- (no testbed: {reason})");
-    let none = "-".to_owned();
-    add(report, say, name, ours, none, f64::NAN, Wanted::Nothing);
 }
 
 /// The target of a ratio.
@@ -299,38 +377,14 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// Adds a figure and prints it at once.
-fn add(
-    report: &mut Report,
-    say: Say<'_>,
-    name: impl Into<String>,
-    ours: String,
-    beside: String,
-    ratio: f64,
-    wanted: Wanted,
-) {
-    let figure = Figure {
-        name: name.into(),
-        ours,
-        beside,
-        ratio: ratio.is_finite().then_some(ratio),
-        wanted: wanted.to_string(),
-        verdict: wanted.verdict(ratio),
-    };
-    say(&format!(
-        "  {}: {} beside {} -> {}",
-        figure.name,
-        figure.ours,
-        figure.beside,
-        verdict_name(&figure)
-    ));
-    report.figures.push(figure);
+fn ratio_name(figure: &Figure) -> String {
+    figure
+        .ratio
+        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
 fn verdict_name(figure: &Figure) -> String {
-    let ratio = figure
-        .ratio
-        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+    let ratio = ratio_name(figure);
     match figure.verdict {
         Verdict::Reached => format!("{ratio} (wanted {}) reached", figure.wanted),
         Verdict::Missed => format!("{ratio} (wanted {}) MISSED", figure.wanted),
@@ -340,11 +394,8 @@ fn verdict_name(figure: &Figure) -> String {
 
 /// The figures as an aligned table.
 fn table(figures: &[Figure]) -> String {
-    let head = ["figure", "ours", "beside", "ratio", "wanted", "verdict"].map(str::to_owned);
-    let rows = figures.iter().map(|figure| {
-        let ratio = figure
-            .ratio
-            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+    let mut rows = headed("figure | ours | beside | ratio | wanted | verdict");
+    rows.extend(figures.iter().map(|figure| {
         let verdict = match figure.verdict {
             Verdict::Reached => "reached",
             Verdict::Missed => "MISSED",
@@ -354,12 +405,11 @@ fn table(figures: &[Figure]) -> String {
             figure.name.clone(),
             figure.ours.clone(),
             figure.beside.clone(),
-            ratio,
+            ratio_name(figure),
             figure.wanted.clone(),
             verdict.to_owned(),
         ]
-    });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    }));
     aligned(&rows)
 }
 

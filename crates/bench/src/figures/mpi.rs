@@ -7,15 +7,13 @@
 //! Of many sizes the worst is the figure, with its size. A burst may also be at its limit: that of bare UDP over the same cable, which has no
 //! reliability to pay for, or of the raw link alone, frames without engine.
 
-use tsumuji_link::dpdk;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use super::messages::{DIP, dips};
-use super::{Point, Report, Say, Setting, Sweep, Wanted, add, down, told};
-use crate::compare::{self, Comparison, Contender, Plan, Row};
+use super::{Log, Point, Setting, Sweep, Wanted, told};
+use crate::compare::{Comparison, Contender, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
@@ -95,20 +93,17 @@ fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
 }
 
 /// All figures compared with MPI.
-pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    let probe = dpdk::probe();
-    if !probe.works {
-        say(&format!("no DPDK here: {}", probe.notes.join("; ")));
-    }
+pub(super) fn mpi(setting: &Setting, log: &mut Log<'_>) {
+    let has_dpdk = log.has_dpdk();
     for cable in &CABLES {
         let (mtu, what) = (cable.mtu_bytes, cable.what);
-        say(&format!(
+        log.say(&format!(
             "two hosts on a bridge (network namespaces), MPI over TCP between them; MTU {mtu}: {what}"
         ));
         let testbed = match super::testbed(2, None, mtu) {
             Ok(testbed) => testbed,
             Err(reason) => {
-                super::missing(report, say, "beside MPI between hosts", &reason);
+                log.missing("beside MPI between hosts", &reason);
                 continue;
             }
         };
@@ -116,10 +111,10 @@ pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
             .links
             .iter()
             .copied()
-            .filter(|(link, _)| probe.works || !link.starts_with("dpdk:"))
+            .filter(|(link, _)| has_dpdk || !link.starts_with("dpdk:"))
             .collect();
-        over(&Course { promises, mtu }, setting, &testbed, report, say);
-        down(testbed, say);
+        over(&Course { promises, mtu }, setting, &testbed, log);
+        log.down(testbed);
     }
 }
 
@@ -145,7 +140,7 @@ impl Course {
     }
 }
 
-fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>) {
+fn over(course: &Course, setting: &Setting, testbed: &Testbed, log: &mut Log<'_>) {
     let links = course.promises.iter().map(|(link, _)| {
         let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
         Ours::between(link, setting.program.clone(), testbed.hosts_file())
@@ -153,28 +148,14 @@ fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Repo
     let links: Vec<Ours> = links.collect();
     let ground = Ground::of(testbed);
     for op in [Op::Pingpong, Op::Burst] {
-        let comparison = compared(setting, op, &links, &ground, say);
+        let comparison = compared(setting, op, &links, &ground, log);
         if op == Op::Pingpong {
-            pingpong(course, &comparison, report, say);
+            pingpong(course, &comparison, log);
         } else {
-            burst(course, &comparison, report, say);
+            burst(course, &comparison, log);
         }
-        let peers = comparison.results.iter().take(1);
-        for name in peers.flat_map(|row| names(row, course.peers())) {
-            if !report.peers.contains(&name) {
-                report.peers.push(name);
-            }
-        }
+        log.peers(&comparison, course.peers());
     }
-}
-
-/// Names of the peers.
-fn names(row: &Row, peers: std::ops::Range<usize>) -> Vec<String> {
-    row.contenders[peers]
-        .iter()
-        .filter(|cell| cell.numbers.is_some())
-        .map(|cell| cell.name.clone())
-        .collect()
 }
 
 fn compared(
@@ -182,7 +163,7 @@ fn compared(
     op: Op,
     links: &[Ours],
     ground: &Ground,
-    say: Say<'_>,
+    log: &mut Log<'_>,
 ) -> Comparison {
     let plan = Plan {
         op,
@@ -195,7 +176,7 @@ fn compared(
     };
     let mut contenders = contest::contenders(links, &PEERS, ground, op);
     contenders.extend(links.iter().map(|ours| limit(ours.link, ground, op)));
-    compare::run(&plan, &mut contenders, machine::describe(), say)
+    log.compare(&plan, &mut contenders)
 }
 
 /// The limit of a link, measured without MPI.
@@ -224,8 +205,7 @@ pub(super) fn least(
 
 /// Adds the worst size of one link compared with one peer.
 pub(super) fn worst(
-    report: &mut Report,
-    say: Say<'_>,
+    log: &mut Log<'_>,
     name: String,
     comparison: &Comparison,
     found: Option<(&Row, f64)>,
@@ -239,10 +219,10 @@ pub(super) fn worst(
     let told = |index: usize| told(&row.contenders[index], unit);
     let ours = format!("{} at {}", told(own), size_name(row.size));
     let beside = told(peer);
-    add(report, say, name, ours, beside, ratio, wanted);
+    log.add(name, ours, beside, ratio, wanted);
 }
 
-fn pingpong(course: &Course, comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+fn pingpong(course: &Course, comparison: &Comparison, log: &mut Log<'_>) {
     for (own, (link, times)) in course.promises.iter().enumerate() {
         let link = course.name(link);
         for peer in course.peers() {
@@ -253,11 +233,11 @@ fn pingpong(course: &Course, comparison: &Comparison, report: &mut Report, say: 
                 size_name(SMALL_MOST_BYTES)
             );
             let wanted = Wanted::AtLeast(*times);
-            worst(report, say, name, comparison, small, (own, peer), wanted);
+            worst(log, name, comparison, small, (own, peer), wanted);
             let all = least(comparison, |_| true, better);
             let name = format!("{link}: ping-pong, times better, worst of all sizes");
             let wanted = Wanted::AtLeast(1.0);
-            worst(report, say, name, comparison, all, (own, peer), wanted);
+            worst(log, name, comparison, all, (own, peer), wanted);
         }
         let limit = course.limit(own);
         let of_the_limit = |row: &Row| row.times_better(own, limit);
@@ -265,7 +245,7 @@ fn pingpong(course: &Course, comparison: &Comparison, report: &mut Report, say: 
         if found.is_some() {
             let name = format!("{link}: ping-pong beside the link alone, worst of large sizes");
             let wanted = Wanted::Nothing;
-            worst(report, say, name, comparison, found, (own, limit), wanted);
+            worst(log, name, comparison, found, (own, limit), wanted);
         }
     }
 }
@@ -279,7 +259,7 @@ fn burst_score(times_better: f64, of_the_limit: f64) -> f64 {
     }
 }
 
-fn burst(course: &Course, comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+fn burst(course: &Course, comparison: &Comparison, log: &mut Log<'_>) {
     for (own, (link, _)) in course.promises.iter().enumerate() {
         let link = course.name(link);
         let limit = course.limit(own);
@@ -289,13 +269,13 @@ fn burst(course: &Course, comparison: &Comparison, report: &mut Report, say: Say
             let found = least(comparison, |_| true, score);
             let name = format!("{link}: burst, times better or at the limit, worst of all sizes");
             let wanted = Wanted::AtLeast(BURST);
-            worst(report, say, name, comparison, found, (own, peer), wanted);
+            worst(log, name, comparison, found, (own, peer), wanted);
         }
         let of_the_limit = |row: &Row| row.times_better(own, limit);
         let found = least(comparison, |_| true, of_the_limit);
         let name = format!("{link}: burst beside the link alone, worst of all sizes");
         let wanted = Wanted::Nothing;
-        worst(report, say, name, comparison, found, (own, limit), wanted);
+        worst(log, name, comparison, found, (own, limit), wanted);
         let points: Vec<Point> = comparison
             .results
             .iter()
@@ -319,9 +299,9 @@ fn burst(course: &Course, comparison: &Comparison, report: &mut Report, say: Say
             let left = if points.is_empty() { f64::NAN } else { left };
             let name = format!("{link}: burst between hosts, {name}");
             let beside = "best of smaller sizes, where the link alone keeps it".to_owned();
-            add(report, say, name, ours, beside, left, Wanted::AtLeast(DIP));
+            log.add(name, ours, beside, left, Wanted::AtLeast(DIP));
         }
-        report.sweeps.push(Sweep {
+        log.report.sweeps.push(Sweep {
             link: format!("{link} between hosts"),
             points,
         });

@@ -1,7 +1,7 @@
 //! Figures of real programs under load: redis, nginx and memcached through `tsumuji run` on this host, beside kernel TCP over loopback and between two hosts of
 //! a testbed, in turn in one run.
 
-use super::{Report, Say, Setting, Wanted, add, stands};
+use super::{Log, Setting, Wanted, stands};
 use crate::peers::servers::{FILE_BYTES, Ground, Service};
 use crate::stop;
 use crate::streams::Path;
@@ -24,27 +24,26 @@ const SERVICES: [(Service, &[&str], Wanted); 4] = [
 ];
 
 /// All figures of real programs.
-pub(super) fn programs(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn programs(setting: &Setting, log: &mut Log<'_>) {
     let testbed = super::testbed(2, None, 1500);
     // Ours first.
     let mut ways = vec![Path::Carried, Path::Tcp];
     match &testbed {
         Ok(_) => ways.push(Path::TcpNs),
-        Err(reason) => super::missing(report, say, "real programs between hosts", reason),
+        Err(reason) => log.missing("real programs between hosts", reason),
     }
     let ground = Ground {
         program: &setting.program,
         testbed: testbed.as_ref().ok(),
         is_tried: setting.is_tried(),
     };
-    say(&format!(
+    log.say(&format!(
         "requests a second of real programs (medians of {} rounds in turn; 50 connections; nginx: a file of {FILE_BYTES} bytes; memcached: a tenth of them writes)",
         setting.rounds
     ));
     for (service, names, wanted) in SERVICES {
-        let version = service.version().unwrap_or_default();
-        if !version.is_empty() && !report.peers.contains(&version) {
-            report.peers.push(version);
+        if let Ok(version) = service.version() {
+            log.peer(&version);
         }
         let found = turns(&ground, service, &ways, setting.rounds);
         for (index, name) in names.iter().enumerate() {
@@ -55,12 +54,12 @@ pub(super) fn programs(setting: &Setting, report: &mut Report, say: Say<'_>) {
             for other in &standings[1..] {
                 let (ours, beside) = (stands(&standings[0], "k/s"), stands(other, "k/s"));
                 let ratio = standings[0].ratio_to(other);
-                add(report, say, *name, ours, beside, ratio, wanted);
+                log.add(*name, ours, beside, ratio, wanted);
             }
         }
     }
     if let Ok(testbed) = testbed {
-        super::down(testbed, say);
+        log.down(testbed);
     }
 }
 

@@ -12,8 +12,8 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_node::{LinkSpec, SealMode, Security};
 use tsumuji_seal::{ClusterKey, Keys, Sealed};
 
-use super::{Report, Say, Setting, Wanted, add, told};
-use crate::compare::{self, Contender, Plan};
+use super::{Log, Setting, Wanted, told};
+use crate::compare::{Contender, Plan};
 use crate::contest::Ours;
 use crate::machine;
 use crate::ops::Op;
@@ -31,8 +31,8 @@ const FRAMES: usize = BURST_FRAMES * 4000;
 const MODES: [SealMode; 2] = [SealMode::Auth, SealMode::Encrypt];
 
 /// All figures of sealing.
-pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    frames(setting, report, say);
+pub(super) fn sealing(setting: &Setting, log: &mut Log<'_>) {
+    frames(setting, log);
     let folder = tempfile::tempdir().map_err(|error| error.to_string());
     let key = folder.as_ref().map_err(Clone::clone).and_then(|folder| {
         let path = folder.path().join("bench.key");
@@ -43,25 +43,25 @@ pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
     });
     let key = match key {
         Ok(key) => key,
-        Err(reason) => return super::missing(report, say, "sealed half round trips", &reason),
+        Err(reason) => return log.missing("sealed half round trips", &reason),
     };
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
         let ours = Ours::here(link, setting.program.clone());
-        trips(setting, &ours, &key, report, say);
+        trips(setting, &ours, &key, log);
     }
     match super::testbed(2, None, 9000) {
-        Err(reason) => super::missing(report, say, "packet half round trip, sealed", &reason),
+        Err(reason) => log.missing("packet half round trip, sealed", &reason),
         Ok(testbed) => {
             let link = LinkSpec::Packet(None);
             let ours = Ours::between(link, setting.program.clone(), testbed.hosts_file());
-            trips(setting, &ours, &key, report, say);
-            super::down(testbed, say);
+            trips(setting, &ours, &key, log);
+            log.down(testbed);
         }
     }
 }
 
 /// Half-round-trips without key, authenticated and encrypted, in turn.
-fn trips(setting: &Setting, usual: &Ours, key: &Path, report: &mut Report, say: Say<'_>) {
+fn trips(setting: &Setting, usual: &Ours, key: &Path, log: &mut Log<'_>) {
     let sealed = MODES.map(|mode| Ours {
         security: Security::Sealed {
             key_file: key.to_owned(),
@@ -85,23 +85,23 @@ fn trips(setting: &Setting, usual: &Ours, key: &Path, report: &mut Report, say: 
         bits_per_second: None,
         rounds: setting.rounds,
     };
-    let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+    let comparison = log.compare(&plan, &mut contenders);
     for row in &comparison.results {
         for (index, cell) in row.contenders.iter().enumerate().skip(1) {
             let name = format!("{} half round trip, {MESSAGE_BYTES} B, sealed", usual.link);
             let (ours, beside) = (told(cell, "us"), told(&row.contenders[0], "us"));
             let ratio = 1.0 / row.times_better(index, 0);
-            add(report, say, name, ours, beside, ratio, Wanted::Nothing);
+            log.add(name, ours, beside, ratio, Wanted::Nothing);
         }
     }
 }
 
 /// Times of sealing and opening, by mode and size.
-fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
+fn frames(setting: &Setting, log: &mut Log<'_>) {
     // Without binding to a core, the figures are only as good as the machine is quiet.
     let _pinned = machine::pinned(machine::two_cpus().map(|[first, _]| first));
     let ghz = gigahertz();
-    say(&format!(
+    log.say(&format!(
         "sealing and opening a frame (medians of {} rounds in turn{})",
         setting.rounds,
         ghz.map_or_else(String::new, |ghz| format!(", cycles of {ghz:.2} GHz"))
@@ -126,9 +126,7 @@ fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
                     ghz.map_or_else(String::new, |ghz| format!(", {:.0} cycles", nanos * ghz));
                 format!("{nanos:.0} ns{cycles} ({})", standing.name)
             };
-            add(
-                report,
-                say,
+            log.add(
                 format!("{what} a frame of {}", size_name(size)),
                 cell(&standings[1]),
                 cell(&standings[0]),

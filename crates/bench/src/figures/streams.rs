@@ -5,7 +5,7 @@
 
 use tsumuji_testbed::Testbed;
 
-use super::{Report, Say, Setting, Wanted, add, stands};
+use super::{Log, Setting, Wanted, stands};
 use crate::limits;
 use crate::machine;
 use crate::stats::size_name;
@@ -48,14 +48,14 @@ const BESIDE_HOSTS: [Path; 2] = [Path::Carried, Path::TcpNs];
 const GATEWAYS: [Path; 2] = [Path::Udp, Path::TcpNs];
 
 /// All figures of streams.
-pub(super) fn streams(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn streams(setting: &Setting, log: &mut Log<'_>) {
     const TITLE: &str = "streams of unmodified programs";
     let control = match congestion(None) {
         Ok(control) => control,
-        Err(error) => return unmeasured(report, say, TITLE, &error.to_string()),
+        Err(error) => return log.unmeasured(TITLE, &error.to_string(), Wanted::Nothing),
     };
-    report.peers.push(format!("kernel TCP with {control}"));
-    say(&format!(
+    log.peer(&format!("kernel TCP with {control}"));
+    log.say(&format!(
         "{TITLE} (medians of rounds in turn; TCP: {control}, no delay)"
     ));
     let testbed = super::testbed(2, None, 1500);
@@ -66,17 +66,17 @@ pub(super) fn streams(setting: &Setting, report: &mut Report, say: Say<'_>) {
     };
     match &testbed {
         Ok(_) => {
-            latency(&course, report, say);
-            one_client(&course, report, say);
-            beside_a_copy(&course, report, say);
-            many_clients(&course, report, say);
+            latency(&course, log);
+            one_client(&course, log);
+            beside_a_copy(&course, log);
+            many_clients(&course, log);
         }
-        Err(reason) => super::missing(report, say, "streams between hosts", reason),
+        Err(reason) => log.missing("streams between hosts", reason),
     }
-    set_up(&course, report, say);
-    falling_back(&course, report, say);
+    set_up(&course, log);
+    falling_back(&course, log);
     if let Ok(testbed) = testbed {
-        super::down(testbed, say);
+        log.down(testbed);
     }
 }
 
@@ -121,12 +121,12 @@ impl Course<'_> {
     }
 
     /// What a series finds; if it fails, that takes the place of its figures.
-    fn rows(&self, name: &str, series: &Series, report: &mut Report, mut say: Say<'_>) -> Vec<Row> {
-        say(name);
+    fn rows(&self, name: &str, series: &Series, log: &mut Log<'_>) -> Vec<Row> {
+        log.say(name);
         let program = &self.setting.serve_streams;
-        let rows = series.run(program, self.testbed, &line, &mut say);
+        let rows = series.run(program, self.testbed, &line, &mut log.say);
         rows.unwrap_or_else(|error| {
-            unmeasured(report, say, name, &error.to_string());
+            log.unmeasured(name, &error.to_string(), Wanted::Nothing);
             Vec::new()
         })
     }
@@ -143,7 +143,7 @@ fn line(row: &Row) -> String {
 }
 
 /// Of one byte, both ends spinning.
-fn latency(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn latency(course: &Course<'_>, log: &mut Log<'_>) {
     let name = "1 B, both ends spinning: half a round trip";
     let series = Series {
         sizes: vec![1],
@@ -151,27 +151,27 @@ fn latency(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
         spins: true,
         ..course.series(Shape::Requests, &BESIDE_HOSTS)
     };
-    let rows = course.rows(name, &series, report, say);
-    worst(report, say, name, &rows, BESIDE_HOSTS, HALF_TRIP, LATENCY);
+    let rows = course.rows(name, &series, log);
+    worst(log, name, &rows, BESIDE_HOSTS, HALF_TRIP, LATENCY);
 }
 
 /// Service demand of all sizes, and the rate between hosts.
-fn one_client(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn one_client(course: &Course<'_>, log: &mut Log<'_>) {
     let paths = [Path::Carried, Path::Udp, Path::TcpNs];
     for (shape, name) in [(Shape::Requests, "requests"), (Shape::OneWay, "one way")] {
         let series = course.series(shape, &paths);
-        let rows = course.rows(name, &series, report, say);
+        let rows = course.rows(name, &series, log);
         let demand = format!("{name}: service demand of both programs");
-        worst(report, say, &demand, &rows, BESIDE_HOSTS, PER_KB, DEMAND);
+        worst(log, &demand, &rows, BESIDE_HOSTS, PER_KB, DEMAND);
         let between = format!("{name}, between hosts");
-        worst(report, say, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+        worst(log, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
     }
 }
 
 /// Large messages one way, beside TCP and beside a copy into and out of shared memory.
-fn beside_a_copy(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
     let name = format!("{} one way", size_name(LARGE_BYTES));
-    say(&name);
+    log.say(&name);
     let stream = |path: Path| {
         let plan = Plan {
             shape: Shape::OneWay,
@@ -203,12 +203,12 @@ fn beside_a_copy(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
     for (other, wanted) in [(1, STREAM), (2, STREAM_OF_A_COPY)] {
         let [ours, beside] = [0, other].map(|index| stands(&standings[index], RATE.0));
         let ratio = standings[0].ratio_to(&standings[other]);
-        add(report, say, name.as_str(), ours, beside, ratio, wanted);
+        log.add(name.as_str(), ours, beside, ratio, wanted);
     }
 }
 
 /// Aggregates of many clients, and their slowest requests.
-fn many_clients(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn many_clients(course: &Course<'_>, log: &mut Log<'_>) {
     let clients = if course.setting.is_tried() {
         3
     } else {
@@ -221,29 +221,29 @@ fn many_clients(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
     };
     let name = format!("{clients} clients' requests");
     let of_requests = series(Shape::Requests, &[Path::Carried, Path::Udp, Path::TcpNs]);
-    let rows = course.rows(&name, &of_requests, report, say);
-    aggregate(&name, &rows, [AGGREGATE, AGGREGATE_LARGE], report, say);
+    let rows = course.rows(&name, &of_requests, log);
+    aggregate(&name, &rows, [AGGREGATE, AGGREGATE_LARGE], log);
     let slowest = format!("{name}: p99 of half a round trip");
-    worst(report, say, &slowest, &rows, BESIDE_HOSTS, SLOWEST, TAIL);
+    worst(log, &slowest, &rows, BESIDE_HOSTS, SLOWEST, TAIL);
     let between = format!("{name}, between hosts");
-    worst(report, say, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+    worst(log, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
     // For comparison: a target is named for requests, which have a latency.
     let name = format!("{clients} clients' streams");
     let of_streams = series(Shape::OneWay, &BESIDE_HOSTS);
-    let rows = course.rows(&name, &of_streams, report, say);
-    aggregate(&name, &rows, [Wanted::Nothing; 2], report, say);
+    let rows = course.rows(&name, &of_streams, log);
+    aggregate(&name, &rows, [Wanted::Nothing; 2], log);
 }
 
 /// The aggregate of small and middle messages, and of large ones.
-fn aggregate(name: &str, rows: &[Row], wanted: [Wanted; 2], report: &mut Report, say: Say<'_>) {
+fn aggregate(name: &str, rows: &[Row], wanted: [Wanted; 2], log: &mut Log<'_>) {
     let (small, large) = rows.split_at(rows.partition_point(|row| row.bytes <= MIDDLE_BYTES));
     for (rows, wanted) in [small, large].into_iter().zip(wanted) {
-        worst(report, say, name, rows, BESIDE_HOSTS, RATE, wanted);
+        worst(log, name, rows, BESIDE_HOSTS, RATE, wanted);
     }
 }
 
 /// A connection for each message.
-fn set_up(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn set_up(course: &Course<'_>, log: &mut Log<'_>) {
     let name = "a connection for 1 B each way, from connecting to closing";
     let beside = [Path::Tcp, Path::TcpNs];
     let there = beside
@@ -257,15 +257,15 @@ fn set_up(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
         rounds: course.setting.rounds,
         ..course.series(Shape::Connections, &paths)
     };
-    let rows = course.rows(name, &series, report, say);
+    let rows = course.rows(name, &series, log);
     for other in beside {
         let paths = [Path::Carried, other];
-        worst(report, say, name, &rows, paths, HALF_TRIP, SET_UP);
+        worst(log, name, &rows, paths, HALF_TRIP, SET_UP);
     }
 }
 
 /// Clients under `tsumuji run` whose server is not.
-fn falling_back(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
+fn falling_back(course: &Course<'_>, log: &mut Log<'_>) {
     let paths = [Path::Fallback, Path::Tcp];
     for (shape, bytes) in [(Shape::Requests, 1), (Shape::OneWay, LARGE_BYTES)] {
         let name = match shape {
@@ -278,21 +278,14 @@ fn falling_back(course: &Course<'_>, report: &mut Report, say: Say<'_>) {
             rounds: 2 * course.setting.rounds,
             ..course.series(shape, &paths)
         };
-        let rows = course.rows(name, &series, report, say);
-        worst(report, say, name, &rows, paths, PER_MESSAGE, FALLBACK);
+        let rows = course.rows(name, &series, log);
+        worst(log, name, &rows, paths, PER_MESSAGE, FALLBACK);
     }
-}
-
-/// Adds a line in place of figures.
-fn unmeasured(report: &mut Report, say: Say<'_>, name: &str, reason: &str) {
-    let (ours, beside) = (format!("- ({reason})"), "-".to_owned());
-    add(report, say, name, ours, beside, f64::NAN, Wanted::Nothing);
 }
 
 /// Adds the size at which ours, the first of the paths, does worst.
 fn worst(
-    report: &mut Report,
-    say: Say<'_>,
+    log: &mut Log<'_>,
     name: &str,
     rows: &[Row],
     paths: [Path; 2],
@@ -315,7 +308,7 @@ fn worst(
     };
     let ours = format!("{} at {}", stands(&ours, unit), size_name(bytes));
     let theirs = stands(&theirs, unit);
-    add(report, say, name, ours, theirs, ratio, wanted);
+    log.add(name, ours, theirs, ratio, wanted);
 }
 
 /// A path's rounds at one size.
@@ -327,7 +320,7 @@ fn standing(row: &Row, path: Path, part: fn(&Measured) -> f64) -> Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::{Report, Verdict};
     use super::*;
 
     fn row(bytes: usize, shm_us: f64, tcp_us: f64) -> Row {
@@ -360,39 +353,24 @@ mod tests {
     /// The figure is the size where ours does worst: the largest ratio of times, the smallest one of rates; a bound of several sizes is that of all.
     #[test]
     fn the_worst_size_counts() {
-        let mut report = Report {
+        let report = Report {
             machine: machine::describe(),
             peers: Vec::new(),
             figures: Vec::new(),
             sweeps: Vec::new(),
         };
-        let mut say = |_: &str| {};
+        let say = &mut |_: &str| {};
+        let mut log = Log { report, say };
         let rows = [
             row(1, 1.0, 8.0),
             row(64, 4.0, 8.0),
             row(LARGE_BYTES, 2.0, 8.0),
         ];
         let us = HALF_TRIP;
-        worst(
-            &mut report,
-            &mut say,
-            "time",
-            &rows,
-            BESIDE_HOSTS,
-            us,
-            LATENCY,
-        );
-        aggregate("sum", &rows, [AGGREGATE, STREAM], &mut report, &mut say);
-        worst(
-            &mut report,
-            &mut say,
-            "none",
-            &[],
-            BESIDE_HOSTS,
-            us,
-            LATENCY,
-        );
-        let figures = &report.figures;
+        worst(&mut log, "time", &rows, BESIDE_HOSTS, us, LATENCY);
+        aggregate("sum", &rows, [AGGREGATE, STREAM], &mut log);
+        worst(&mut log, "none", &[], BESIDE_HOSTS, us, LATENCY);
+        let figures = &log.report.figures;
         let told: Vec<_> = figures.iter().map(|one| (one.ratio, one.verdict)).collect();
         let expected = [
             (Some(0.5), Verdict::Missed),

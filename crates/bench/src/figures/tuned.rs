@@ -5,7 +5,7 @@ use std::time::Duration;
 use tsumuji_node::{LinkSpec, Tuning};
 
 use super::messages::{exchanged, ours};
-use super::{Report, Say, Setting, Wanted, add, micros};
+use super::{Log, Setting, Wanted, micros};
 use crate::exchange::{Kind, Plan};
 use crate::stats::size_name;
 use crate::thresholds::{self, Wishes};
@@ -27,9 +27,9 @@ const EXCHANGES: [(Kind, usize); 7] = [
 ];
 
 /// Times with a profile found here and with the defaults, over the links that need no rights.
-pub(super) fn tuned(setting: &Setting, report: &mut Report, say: Say<'_>) {
+pub(super) fn tuned(setting: &Setting, log: &mut Log<'_>) {
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
-        say(&format!(
+        log.say(&format!(
             "thresholds of {link}, tuned and by default ({} rounds in turn)",
             setting.rounds
         ));
@@ -41,12 +41,12 @@ pub(super) fn tuned(setting: &Setting, report: &mut Report, say: Say<'_>) {
         let found = match thresholds::find(wishes, measure, &mut |_| {}) {
             Ok(found) => found,
             Err(reason) => {
-                say(&format!("  not tuned: {reason}"));
+                log.say(&format!("  not tuned: {reason}"));
                 continue;
             }
         };
         for choice in &found.choices {
-            say(&format!(
+            log.say(&format!(
                 "  {}: {} (default {}), at least {:+.1} % in three quarters of the rounds",
                 choice.threshold,
                 choice.value,
@@ -55,11 +55,11 @@ pub(super) fn tuned(setting: &Setting, report: &mut Report, say: Say<'_>) {
             ));
         }
         if found.tuning == Tuning::default() {
-            say("  the defaults are the fastest: nothing to compare");
+            log.say("  the defaults are the fastest: nothing to compare");
             continue;
         }
         for (kind, size) in EXCHANGES {
-            compare(setting, (link, kind, size), found.tuning, report, say);
+            compare(setting, (link, kind, size), found.tuning, log);
         }
     }
 }
@@ -68,8 +68,7 @@ fn compare(
     setting: &Setting,
     (link, kind, size): (LinkSpec, Kind, usize),
     tuning: Tuning,
-    report: &mut Report,
-    say: Say<'_>,
+    log: &mut Log<'_>,
 ) {
     let plan = |tuning| {
         let usual = Plan::new(kind, size);
@@ -102,9 +101,7 @@ fn compare(
         Kind::Pingpong => "half round trip",
         Kind::Burst | Kind::Idle => "burst, a message",
     };
-    add(
-        report,
-        say,
+    log.add(
         format!("{link} {name}, {}", size_name(size)),
         micros(&standings[0]),
         micros(&standings[1]),

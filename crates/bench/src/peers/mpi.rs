@@ -157,12 +157,13 @@ pub(super) fn launch(
     crowded: bool,
 ) -> Result<Vec<OsString>, PeerError> {
     let mut words: Vec<OsString> = Vec::new();
-    let mut add = |more: &[&str]| words.extend(more.iter().map(OsString::from));
-    let ranks_text = ranks.to_string();
+    let add = |words: &mut Vec<OsString>, line: &str| {
+        words.extend(line.split(' ').map(OsString::from));
+    };
     let agent = match transport {
         Transport::Hosts(places) => {
             let (agent, first) = agent(folder, &places[..ranks.min(places.len())])?;
-            add(&[&agent, &first]);
+            words.extend([&agent, &first].map(OsString::from));
             Some((agent, places))
         }
         _ => None,
@@ -170,67 +171,41 @@ pub(super) fn launch(
     match library {
         Library::OpenMpi => {
             // Benchmarks in containers often run as root, which their ranks may.
-            add(&[
-                "mpiexec.openmpi",
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--bind-to",
-                "none",
-                "-n",
-                &ranks_text,
-                "--mca",
-                "pml",
-                "ob1",
-            ]);
+            let line = format!(
+                "mpiexec.openmpi --allow-run-as-root --oversubscribe --bind-to none -n {ranks} --mca pml ob1"
+            );
+            add(&mut words, &line);
             let device = match transport {
                 Transport::SharedMemory => None,
                 Transport::Tcp => Some("lo"),
                 Transport::Hosts(places) => places.first().map(|place| &*place.interface),
             };
-            match device {
-                Some(device) => add(&[
-                    "--mca",
-                    "btl",
-                    "tcp,self",
-                    "--mca",
-                    "btl_tcp_if_include",
-                    device,
-                ]),
-                None => add(&["--mca", "btl", "vader,self"]),
-            }
+            let line = match device {
+                Some(device) => format!("--mca btl tcp,self --mca btl_tcp_if_include {device}"),
+                None => "--mca btl vader,self".to_owned(),
+            };
+            add(&mut words, &line);
             if crowded {
-                add(&["--mca", "mpi_yield_when_idle", "1"]);
+                add(&mut words, "--mca mpi_yield_when_idle 1");
             }
             if let Some((agent, places)) = &agent {
                 let hosts = names(&places[..ranks.min(places.len())], ":1");
                 let device = device.unwrap_or("lo");
-                add(&[
-                    "--mca",
-                    "plm_rsh_agent",
-                    agent,
-                    "--mca",
-                    "oob_tcp_if_include",
-                    device,
-                    "-H",
-                    &hosts,
-                ]);
+                words.extend(["--mca", "plm_rsh_agent", agent].map(OsString::from));
+                let line = format!("--mca oob_tcp_if_include {device} -H {hosts}");
+                add(&mut words, &line);
             }
         }
         Library::Mpich => {
-            add(&["mpiexec.mpich", "-bind-to", "none", "-n", &ranks_text]);
+            add(
+                &mut words,
+                &format!("mpiexec.mpich -bind-to none -n {ranks}"),
+            );
             if let Some((agent, places)) = &agent {
                 let hosts = names(&places[..ranks.min(places.len())], "");
-                let first = places[0].ip.to_string();
-                add(&[
-                    "-launcher",
-                    "ssh",
-                    "-launcher-exec",
-                    agent,
-                    "-localhost",
-                    &first,
-                    "-hosts",
-                    &hosts,
-                ]);
+                words.extend(["-launcher", "ssh", "-launcher-exec", agent].map(OsString::from));
+                let line = format!("-localhost {} -hosts {hosts}", places[0].ip);
+                add(&mut words, &line);
             }
         }
     }

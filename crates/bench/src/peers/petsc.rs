@@ -137,15 +137,8 @@ impl Petsc {
         ranks: usize,
     ) -> Result<Vec<Solved>, PeerError> {
         let mut command = Command::new("mpiexec.openmpi");
-        command.args([
-            "--allow-run-as-root",
-            "--bind-to",
-            "core",
-            "--map-by",
-            "core",
-            "-n",
-            &ranks.to_string(),
-        ]);
+        let options = format!("--allow-run-as-root --bind-to core --map-by core -n {ranks}");
+        command.args(options.split(' '));
         self.finish(&mut command, what, (matrix, rhs), tolerance);
         parsed(&run(&mut command, "openmpi-bin python3-petsc4py")?)
     }

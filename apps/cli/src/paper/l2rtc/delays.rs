@@ -30,22 +30,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
     let all = if args.quick { FEW_FRAMES } else { FRAMES };
     let count = args.iterations.unwrap_or((all / rounds.max(1)).max(1));
-    let count = count.to_string();
-    let rounds = rounds.to_string();
     let is_here = link == "shm" || link.starts_with("udp") || link.starts_with("dpdk:net_memif");
     let mut results = Vec::new();
-    let heads = [
-        "ports",
-        "bytes",
-        "served by",
-        "predicted knee",
-        "measured",
-        "in single rounds",
-        "refused",
-        "dropped",
-        "lost",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed(
+        "ports | bytes | served by | predicted knee | measured | in single rounds | refused | dropped | lost",
+    );
     // DPDK's memif connects two processes only.
     let ports = if link.starts_with("dpdk:net_memif") {
         &["1"][..]
@@ -57,20 +46,17 @@ pub(super) fn run(args: &Args) -> Outcome {
             "{link}, a line of {LINE}, {count} messages each, {rounds} rounds in turn, {ports} port{}",
             if *ports == "1" { "" } else { "s" }
         ));
-        let words = [
-            "bench", "delay", "--link", &link, "--count", &count, "--rounds", &rounds, "--rate",
-            LINE, "--ports", ports,
-        ];
-        let words = if args.quick {
-            [&words[..], &["--delay", "0,3200,25600", "--size", "64"]].concat()
-        } else {
-            words.to_vec()
-        };
+        let mut line =
+            format!("bench delay --count {count} --rounds {rounds} --rate {LINE} --ports {ports}");
+        if args.quick {
+            line += " --delay 0,3200,25600 --size 64";
+        }
+        let words = line.split(' ').chain(["--link", &link]);
         let found = if is_here {
-            child(&words, None)
+            child(words, None)
         } else {
             let testbed = testbed(3, None, 1500)?;
-            let found = child(&words, Some(&testbed));
+            let found = child(words, Some(&testbed));
             testbed.down()?;
             found
         };

@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 None => &[],
                 Some(executor) => &["--period", PERIOD, "--executor", executor],
             };
-            match child(&[&common[..], words, gossip].concat(), testbed) {
+            match child([&common[..], words, gossip].concat(), testbed) {
                 Ok(one) => list.push(one),
                 Err(reason) => *found = Err(reason),
             }
@@ -162,18 +162,9 @@ fn compared(
             Standing::of(String::new(), seconds)
         })
         .collect();
-    let heads = [
-        "learned by",
-        "executor",
-        "seconds",
-        "+-%",
-        "over one",
-        "over TCP",
-        "exchanges",
-        "bytes",
-        "loss",
-    ];
-    let mut lines = vec![heads.map(str::to_owned)];
+    let mut lines = table::headed(
+        "learned by | executor | seconds | +-% | over one | over TCP | exchanges | bytes | loss",
+    );
     let mut results = Vec::new();
     for (place, ((way, executor), list)) in all.iter().zip(found).enumerate() {
         let (name, who) = (WAYS[*way].0, executor.unwrap_or("-"));

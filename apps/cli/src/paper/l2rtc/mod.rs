@@ -8,10 +8,11 @@ mod learning;
 mod receiving;
 mod sums;
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::ensure;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stop;
 use tsumuji_testbed::Testbed;
@@ -32,27 +33,18 @@ const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let takes_link = figure == Figure::L2rtcFig10;
-    for (flag, is_given) in [
-        ("--nodes", !args.nodes.is_empty()),
-        ("--link", args.link.is_some() && !takes_link),
-        ("--rows", args.rows.is_some()),
-        ("--rate", args.rate.is_some()),
-        ("--largest", args.largest.is_some()),
-        ("--iterations", args.iterations.is_some() && !takes_link),
-        ("--csv", args.csv.is_some()),
-        ("--plot", args.plot.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --rounds, --quick and --json{}",
-            figure.name(),
-            if takes_link {
-                ", --link and --iterations (messages of each measurement)"
-            } else {
-                " only: it measures all links"
-            }
-        );
-    }
+    let (taken, what): (&[&str], &str) = if takes_link {
+        (
+            &["--rounds", "--link", "--iterations"],
+            "takes --rounds, --quick and --json, --link and --iterations (messages of each measurement)",
+        )
+    } else {
+        (
+            &["--rounds"],
+            "takes --rounds, --quick and --json only: it measures all links",
+        )
+    };
+    args.check_taken(figure, taken, what)?;
     match figure {
         Figure::L2rtcFig5 => receiving::drops(args),
         Figure::L2rtcFig6 => receiving::costs(args),
@@ -63,7 +55,10 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 /// What this program prints as JSON, or why it does not. A run that ends above its tolerance (exit code 1) has a result, too.
-pub(super) fn child(words: &[&str], testbed: Option<&Testbed>) -> Result<Value, String> {
+pub(super) fn child<W: AsRef<OsStr>>(
+    words: impl IntoIterator<Item = W>,
+    testbed: Option<&Testbed>,
+) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(words).arg("--json");
@@ -88,6 +83,14 @@ type Measure<'a> = &'a dyn Fn(&'static str, Option<&Testbed>) -> Result<Value, S
 
 /// A place and a link, and what was found there.
 type Found = (&'static str, &'static str, Result<Value, String>);
+
+/// What `--json` has of a link.
+fn entry((place, link, found): &Found) -> Value {
+    match found {
+        Ok(found) => json!({ "place": place, "link": link, "measured": found }),
+        Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
+    }
+}
 
 /// Measures over all links, within this host and between two hosts of a testbed. `show` is called with each.
 fn over_all_links(

@@ -5,7 +5,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::table;
 
 use super::super::Args;
-use super::{Found, child, median, over_all_links, times};
+use super::{Found, child, entry, median, over_all_links, times};
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -14,9 +14,9 @@ use crate::{DONE, Outcome, output};
 const OFFERED: [u64; 5] = [1_000, 10_000, 50_000, 200_000, 800_000];
 
 /// Rounds and seconds of a measurement.
-fn effort(args: &Args) -> (String, &'static str) {
+fn effort(args: &Args) -> (u64, &'static str) {
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
-    (rounds.to_string(), if args.quick { "0.05" } else { "0.5" })
+    (rounds, if args.quick { "0.05" } else { "0.5" })
 }
 
 /// Figure 5.
@@ -25,20 +25,11 @@ pub(super) fn drops(args: &Args) -> Outcome {
     let machine = talk.machine();
     talk.say("the paper cites the authors of XDP: on one core DPDK takes and drops up to 8 times as many frames as the kernel, and more cores take more");
     let (rounds, time) = effort(args);
-    let found = child(
-        &["bench", "drop", "--rounds", &rounds, "--time", time],
-        None,
-    )
-    .map_err(|reason| anyhow::anyhow!(reason))?;
+    let line = format!("bench drop --rounds {rounds} --time {time}");
+    let found = child(line.split(' '), None).map_err(|reason| anyhow::anyhow!(reason))?;
     let results = found["results"].as_array().cloned().unwrap_or_default();
-    let heads = [
-        "received by",
-        "cores",
-        "received/s",
-        "dropped/s",
-        "over the kernel's",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows =
+        table::headed("received by | cores | received/s | dropped/s | over the kernel's");
     for result in &results {
         let way = result["way"].as_str().unwrap_or_default();
         let receivers = &result["receivers"];
@@ -83,30 +74,16 @@ pub(super) fn costs(args: &Args) -> Outcome {
     };
     let rates = offered.iter().map(u64::to_string).collect::<Vec<_>>();
     let rates = rates.join(",");
-    let words = [
-        "bench",
-        "cpu",
-        "--rounds",
-        &rounds,
-        "--time",
-        time,
-        "--offered",
-        &rates,
-    ];
     let measure = |link: &'static str, testbed: Option<&_>| {
-        child(&[&words[..], &["--link", link]].concat(), testbed)
+        let line =
+            format!("bench cpu --rounds {rounds} --time {time} --offered {rates} --link {link}");
+        child(line.split(' '), testbed)
     };
     let mut show = |talk: &mut Talk, found: &Found| talk.say(&shown(found, offered));
     let all = over_all_links(&mut talk, &measure, &mut show)?;
     drop(talk);
     if args.json {
-        let links: Vec<Value> = all
-            .iter()
-            .map(|(place, link, found)| match found {
-                Ok(found) => json!({ "place": place, "link": link, "measured": found }),
-                Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
-            })
-            .collect();
+        let links: Vec<Value> = all.iter().map(entry).collect();
         output::print_json(
             &json!({ "figure": "l2rtc-fig6", "machine": machine, "offered": offered, "links": links }),
         );

@@ -7,7 +7,7 @@ use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::super::Args;
-use super::{EXECUTORS, Found, child, median, over_all_links, times};
+use super::{EXECUTORS, Found, child, entry, median, over_all_links, times};
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -84,10 +84,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let machine = talk.machine();
     talk.say("the paper's: 2 machines, Ryzen 5 3400G, Intel X540 (10 Gbit/s), DPDK; a client sends 64 bytes at full rate, the server adds up the 32 numbers");
     talk.say("in them, as often as said, and answers; operations a second, over those of TCP. The paper's words for 100 loops can mean 0.4x or 1.4x.");
-    let rounds = args
-        .rounds
-        .unwrap_or(if args.quick { 1 } else { 3 })
-        .to_string();
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
     let time = if args.quick { "0.05" } else { "0.3" };
     let loops = if args.quick {
         "1,1000".to_owned()
@@ -99,20 +96,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     } else {
         OUTSTANDING.map(|many| many.to_string()).join(",")
     };
-    let words = [
-        "bench",
-        "sum32",
-        "--time",
-        time,
-        "--rounds",
-        &rounds,
-        "--loops",
-        &loops,
-        "--outstanding",
-        &outstanding,
-    ];
     let measure = |link: &'static str, testbed: Option<&Testbed>| {
-        child(&[&words[..], &["--link", link]].concat(), testbed)
+        let line = format!(
+            "bench sum32 --time {time} --rounds {rounds} --loops {loops} --outstanding {outstanding} --link {link}"
+        );
+        child(line.split(' '), testbed)
     };
     let mut show = |talk: &mut Talk, found: &Found| talk.say(&shown(&Measured(found.clone())));
     let all = over_all_links(&mut talk, &measure, &mut show)?;
@@ -123,18 +111,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say("where the gain comes from, with many requests on their way, as ratios:");
     talk.say(&table::aligned(&causes));
     talk.say("the paper's claim on the caches: requests and other data of the server side by side (one host, shm, 256 requests, loop 1)");
-    let sweep = sweep(&rounds, time, args.quick);
+    let sweep = sweep(rounds, time, args.quick);
     talk.say(&table::aligned(&sweep));
     talk.say(NO_COUNTERS);
     drop(talk);
     if args.json {
-        let links: Vec<Value> = all
-            .iter()
-            .map(|Measured((place, link, found))| match found {
-                Ok(found) => json!({ "place": place, "link": link, "measured": found }),
-                Err(reason) => json!({ "place": place, "link": link, "missing": reason }),
-            })
-            .collect();
+        let links: Vec<Value> = all.iter().map(|Measured(found)| entry(found)).collect();
         output::print_json(&json!({
             "figure": "l2rtc-fig12", "machine": machine, "loops": LOOPS, "paper": PAPER,
             "beside": beside, "causes": causes, "working_sets": sweep, "cache_misses": null,
@@ -207,41 +189,19 @@ fn beside(all: &[Measured]) -> Vec<[String; 5]> {
 
 /// Sums a second with other data of the server, which take the caches from the requests: were the nearest cache the cause of the gain, it would shrink
 /// when those data exceed it.
-fn sweep(rounds: &str, time: &str, quick: bool) -> Vec<[String; 6]> {
-    let heads = [
-        "other data",
-        "rtc",
-        "pipeline",
-        "TCP, batched",
-        "rtc/pipeline",
-        "rtc/TCP",
-    ];
-    let mut rows = vec![heads.map(str::to_owned)];
+fn sweep(rounds: u64, time: &str, quick: bool) -> Vec<[String; 6]> {
+    let mut rows =
+        table::headed("other data | rtc | pipeline | TCP, batched | rtc/pipeline | rtc/TCP");
     let sizes: &[&str] = if quick {
         &["0"]
     } else {
         &["0", "16K", "256K", "4M", "64M"]
     };
     for size in sizes {
-        let words = [
-            "bench",
-            "sum32",
-            "--link",
-            "shm",
-            "--loops",
-            "1",
-            "--outstanding",
-            "256",
-            "--executor",
-            "rtc,pipeline",
-            "--rounds",
-            rounds,
-            "--time",
-            time,
-            "--working-set",
-            size,
-        ];
-        let one = Measured(("one host", "shm", child(&words, None)));
+        let line = format!(
+            "bench sum32 --link shm --loops 1 --outstanding 256 --executor rtc,pipeline --rounds {rounds} --time {time} --working-set {size}"
+        );
+        let one = Measured(("one host", "shm", child(line.split(' '), None)));
         let rate = |name| one.rate(256, 1, name);
         let (rtc, pipeline) = (rate("ours, rtc"), rate("ours, pipeline"));
         let tcp = rate("TCP, NODELAY, batched calls");

@@ -199,8 +199,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say(&format!("\n{}", table::aligned(&beside)));
     drop(talk);
     if let Some(file) = csv {
-        let text = comma_separated(&rows);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&comma_separated(&rows))?;
     }
     if let Some(file) = svg {
         let title = format!("{}: {}", figure.name(), figure.title());
@@ -213,7 +212,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         );
         all.extend::<Vec<Line>>(facts::lines(figure));
         let drawn = draw(&title, plan.quantity.unit, plan.is_over_clients(), &all)?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
@@ -231,17 +230,18 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
-    for (flag, is_given) in [
-        ("--rows", args.rows.is_some()),
-        ("--link", args.link.is_some()),
-        ("--iterations", args.iterations.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --nodes (clients), --largest, --rate, --rounds, --quick, --csv, --plot and --json",
-            figure.name()
-        );
-    }
+    args.check_taken(
+        figure,
+        &[
+            "--nodes",
+            "--largest",
+            "--rate",
+            "--rounds",
+            "--csv",
+            "--plot",
+        ],
+        "takes --nodes (clients), --largest, --rate, --rounds, --quick, --csv, --plot and --json",
+    )?;
     let doubled = |largest: usize| -> Vec<usize> {
         std::iter::successors(Some(1), |size| Some(size * 2))
             .take_while(|size| *size <= largest)

@@ -135,12 +135,8 @@ fn lost(failure: &WorkerFailure) -> ComputeError {
     })
 }
 
-/// Serve one `tsumuji solve` of a netlist. Not for users.
-#[derive(Debug, clap::Args)]
-pub(crate) struct WorkerArgs {}
-
 /// Runs a launched worker.
-pub(crate) fn work(_: WorkerArgs) -> crate::Outcome {
+pub(crate) fn work() -> crate::Outcome {
     team::work(remote::worker_main)
 }
 
