@@ -57,7 +57,7 @@ const SECONDS_A_NODE: f64 = 0.05;
         "  tsumuji paper l2rtc-fig12\n",
         "  tsumuji paper l2rtc-fig10 --link shm --iterations 1000000\n",
         "  tsumuji paper relax-fig6.1 --plot fig6.1.svg\n",
-        "  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4\n",
+        "  tsumuji paper relax-fig5.11 --rows 30000 --nodes 1,2,4 --simulate 1,2,3,4,7\n",
         "  tsumuji paper sdp-fig3 --plot fig3.svg\n",
         "  tsumuji paper sdp-fig12 --quick --nodes 1,16,64\n",
         "  tsumuji paper mech-table6"
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "list")]
     figure: Option<Figure>,
     /// Say which there are
-    #[arg(long, conflicts_with_all = ["figure", "nodes", "rows", "largest", "iterations", "rounds", "quick", "csv", "plot"])]
+    #[arg(long, conflicts_with_all = ["figure", "nodes", "rows", "largest", "iterations", "rounds", "quick", "csv", "plot", "simulate"])]
     list: bool,
     /// Nodes of suci-fig8 and -fig9; several by commas; default: 8 (the paper does not say), and 5,40. Workers of relax-…; default: 1 to one a core. Clients of sdp-fig9 to -fig14; default: 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=253))]
@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Rows of relax-… where the paper has 30000; default: 6000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..))]
     rows: Option<u64>,
+    /// Workers of the simulated lines of relax-…, by commas, however long they take; or none. Default: the paper's 4 and 7, or 1 to 256 where workers are varied, as many as half a minute allows
+    #[arg(long, value_name = "N")]
+    simulate: Option<relax::Simulate>,
     /// The link: udp (as in the paper; the default), packet or xdp
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
@@ -191,6 +194,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         return Ok(DONE);
     };
+    ensure!(
+        args.simulate.is_none() || figure.name().starts_with("relax"),
+        "--simulate: {} has nothing that is simulated",
+        figure.name()
+    );
     if figure == Figure::SuciDv {
         return dv::run(figure, args);
     }

@@ -37,6 +37,7 @@ use crate::team::{Cluster, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome, output};
 use history::History;
 use how::{How, Settled};
+pub(crate) use planned::model as link_model;
 use planned::{Compared, PlanName};
 use show::{Bar, Run, Traffic};
 

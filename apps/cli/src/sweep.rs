@@ -1,7 +1,7 @@
 //! One quantity varied: runs of `tsumuji solve` at each of its values, by several ways in turn, each in a process of its own.
 //!
-//! Used by `solve --sweep` (one way: the command itself) and by `paper relax-…` (threads and links beside each other). Times are taken twice: as the
-//! paper RELAX takes them (the verification that passes left out, failed ones counted; means), and in full.
+//! Used by `solve --sweep` (one way: the command itself) and by `paper relax-…` (threads and links beside each other, and simulated ones). Times are
+//! taken twice: as the paper RELAX takes them (the verification that passes left out, failed ones counted; means), and in full.
 
 use std::fmt::Write as _;
 
@@ -158,6 +158,37 @@ impl Cell {
     }
 }
 
+/// What a simulated run came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Computed {
+    /// As the paper takes them.
+    pub(crate) seconds: f64,
+    /// Mean laps of the workers.
+    pub(crate) laps: f64,
+    /// On the wire while iterating.
+    pub(crate) wire_bits_per_second: f64,
+}
+
+impl Cell {
+    /// A run that was computed: nothing was loaded, and no worker had memory.
+    pub(crate) fn computed(value: u64, found: Result<Computed, String>) -> Self {
+        let mut cell = Self::new(value);
+        match found {
+            Ok(found) => {
+                cell.seconds.push(found.seconds);
+                cell.laps.push(found.laps);
+                cell.wire_bits_per_second.push(found.wire_bits_per_second);
+            }
+            Err(reason) => cell.missing = Some(reason),
+        }
+        cell
+    }
+
+    fn is_computed(&self) -> bool {
+        self.all_seconds.is_empty()
+    }
+}
+
 fn reason(run: &Value) -> String {
     let why = run["explanation"].as_str().or(run["error"].as_str());
     why.unwrap_or("it ended without a result").to_owned()
@@ -283,7 +314,7 @@ pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
     text
 }
 
-/// Every number as CSV.
+/// Every number as CSV; what a simulated run has not is left empty.
 pub(crate) fn csv(variable: Variable, all: &[Swept]) -> String {
     let mut text = format!(
         "way,{},run,seconds,all_seconds,laps,wire_bits_per_second,worker_bytes\n",
@@ -291,17 +322,24 @@ pub(crate) fn csv(variable: Variable, all: &[Swept]) -> String {
     );
     for swept in all {
         for cell in &swept.cells {
+            // Names of simulated lines have a comma.
+            let way = if swept.way.contains(',') {
+                format!("\"{}\"", swept.way)
+            } else {
+                swept.way.clone()
+            };
             for run in 0..cell.seconds.len() {
+                let all = cell.all_seconds.get(run);
+                let all = all.map_or_else(String::new, |all| all.to_string());
+                let bytes = if cell.is_computed() {
+                    String::new()
+                } else {
+                    cell.worker_bytes.to_string()
+                };
                 let _ = writeln!(
                     text,
-                    "{},{},{run},{},{},{},{},{}",
-                    swept.way,
-                    cell.value,
-                    cell.seconds[run],
-                    cell.all_seconds[run],
-                    cell.laps[run],
-                    cell.wire_bits_per_second[run],
-                    cell.worker_bytes
+                    "{way},{},{run},{},{all},{},{},{bytes}",
+                    cell.value, cell.seconds[run], cell.laps[run], cell.wire_bits_per_second[run],
                 );
             }
         }
@@ -361,6 +399,25 @@ mod tests {
         assert_eq!(cell.worker_bytes, 9);
         cell.take(Err("no such link".into()));
         assert_eq!(cell.mean_seconds(), None);
+    }
+
+    /// A simulated run stands in the same CSV, without what only a measurement has.
+    #[test]
+    fn simulated_runs_have_no_memory() {
+        let found = Computed {
+            seconds: 0.5,
+            laps: 21.0,
+            wire_bits_per_second: 3e6,
+        };
+        let left_out = Cell::computed(16, Err("left out".into()));
+        assert_eq!(left_out.mean_seconds(), None);
+        let swept = Swept {
+            way: "simulated udp, 1 Gbit/s".into(),
+            cells: vec![Cell::computed(7, Ok(found)), left_out],
+        };
+        let rows = csv(Variable::Workers, &[swept]);
+        let wanted = "\"simulated udp, 1 Gbit/s\",7,0,0.5,,21,3000000,";
+        assert_eq!(rows.lines().next_back(), Some(wanted), "{rows}");
     }
 
     /// A run that did not converge is no measurement, and says why.

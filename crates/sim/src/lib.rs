@@ -1,6 +1,7 @@
 //! Many engines on a simulated switch, in virtual time, from one seed.
 //!
-//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only the layers below are simulated. Used by tests and examples alone.
+//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only the layers below are simulated. Used by tests and
+//! examples, and by the feature `simulated` of `tsumuji_solve`.
 //!
 //! ```text
 //! program ─ engine ─ transmit ring ─ card's rate ─▶ switch: partition, loss, damage, duplication,

@@ -1,22 +1,29 @@
 //! Relaxation by many simulated workers: production engine, board, judge and workers, virtual time.
 
-#[path = "../examples/simulated.rs"]
-mod simulated;
-
-use simulated::{Case, solve};
 use tsumuji_board::Elements;
+use tsumuji_sim::Seed;
+use tsumuji_solve::distributed::simulated::machines::{Found, Machines, entry_ps};
+use tsumuji_solve::system::Solution;
 
-fn case(workers: usize) -> Case {
-    Case {
+fn case(workers: usize) -> Machines {
+    Machines {
         system: "dense:600".parse().unwrap(),
+        solution: Solution::Ones,
         workers,
-        loss_percent: 0,
-        rate_mbit: 10_000,
         elements: Elements::Auto,
+        frame_bytes: 1_500,
+        frame_ns: 500,
+        delay_us: 5..8,
+        rate_mbit: 10_000,
+        loss_percent: 0,
         value_ps: 3_000, // a slow processor: computing is what counts
         slow: None,
-        seed: 5,
+        seed: Seed::from_env_or(5).0,
     }
+}
+
+fn solve(machines: &Machines) -> Found {
+    machines.relax(&|| false).unwrap()
 }
 
 /// More workers are faster, nearly in proportion while rows take longer than frames; all converge by a true residual, and the same seed gives the same run.
@@ -38,11 +45,11 @@ fn more_workers_are_faster() {
 #[test]
 fn losses_and_slow_workers_only_delay() {
     let calm = solve(&case(4)).seconds;
-    let lossy = solve(&Case {
+    let lossy = solve(&Machines {
         loss_percent: 20,
         ..case(4)
     });
-    let slow = solve(&Case {
+    let slow = solve(&Machines {
         slow: Some(2),
         ..case(4)
     });
@@ -55,4 +62,36 @@ fn losses_and_slow_workers_only_delay() {
         );
     }
     assert!(lossy.lost_frames > 0);
+}
+
+/// A slower cable, or one element a frame, makes eight workers slower, and the wire carries what their frames hold.
+#[test]
+fn links_count() {
+    let of = |elements, rate_mbit| {
+        solve(&Machines {
+            elements: Elements::Fixed(elements),
+            rate_mbit,
+            value_ps: 300,
+            ..case(8)
+        })
+    };
+    let (usual, slow, single) = (of(20, 10_000), of(20, 1_000), of(1, 10_000));
+    assert!(slow.seconds > usual.seconds, "{slow:?} {usual:?}");
+    assert!(single.seconds > usual.seconds, "{single:?} {usual:?}");
+    for found in [&usual, &slow, &single] {
+        assert!(found.summary.residual <= 1e-10, "{found:?}");
+        assert!(found.iterating_seconds < found.seconds, "{found:?}");
+    }
+    let mean = |found: &Found| found.update_bytes / found.updates;
+    assert!(mean(&single) < mean(&usual), "{single:?} {usual:?}");
+}
+
+/// A run that is stopped, or that cannot begin, says so; what an entry takes is measured.
+#[test]
+fn runs_without_a_result_say_why() {
+    assert_eq!(case(2).relax(&|| true).unwrap_err(), "stopped");
+    let error = case(601).relax(&|| false).unwrap_err();
+    assert!(error.contains("row"), "{error}");
+    let ps = entry_ps(&case(1).system, 2, 2, 20);
+    assert!((1..1_000_000).contains(&ps), "{ps}");
 }

@@ -1,9 +1,10 @@
 //! The tables and figures of RELAX: asynchronous relaxation over elements in a datagram, workers, and rows, by threads and over each link.
 //!
-//! Everything is measured by `tsumuji solve` (tables 2.1 and 2.2 by `tsumuji bench drop`) in processes of their own. The paper's 30,000 rows and four
-//! workers are scaled to what was asked for: `--rows` and `--nodes`.
+//! Measured by `tsumuji solve` (tables 2.1 and 2.2 by `tsumuji bench drop`) in processes of their own. The paper's 30,000 rows and four workers are
+//! scaled to what was asked for: `--rows` and `--nodes`. What needs more machines than there are is simulated, and marked so (`simulated`).
 
 mod facts;
+mod simulated;
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ use crate::bench::short;
 use crate::sweep::{self, Sweep, Swept, Variable};
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
+pub(super) use simulated::Simulate;
+use simulated::{Simulated, Simulation};
 
 /// The paper's number of elements in a datagram and of workers; its rows are 30,000.
 const PAPER_ELEMENTS: u64 = 20;
@@ -61,6 +64,13 @@ const BYPASS: [Way; 3] = [
 ];
 
 impl Way {
+    fn link(self) -> Option<&'static str> {
+        match self {
+            Self::Link(link) => Some(link),
+            Self::Single | Self::Threads => None,
+        }
+    }
+
     fn name(self) -> String {
         match self {
             Self::Single => "one thread".to_owned(),
@@ -82,6 +92,14 @@ struct Plan {
     repeats: u64,
 }
 
+impl Plan {
+    /// Longest frame between hosts.
+    fn frame_bytes(&self) -> u32 {
+        let is_jumbo = self.variable == Variable::Elements && self.values.iter().any(|e| *e > 180);
+        if is_jumbo { JUMBO_BYTES } else { 1500 }
+    }
+}
+
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     for (flag, is_given) in [
@@ -91,7 +109,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     ] {
         ensure!(
             !is_given,
-            "{flag}: {} takes --rows, --nodes (workers), --link, --rounds, --quick, --csv, --plot and --json",
+            "{flag}: {} takes --rows, --nodes (workers), --simulate, --link, --rounds, --quick, --csv, --plot and --json",
             figure.name()
         );
     }
@@ -99,6 +117,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         return transfer_rates(figure, args);
     }
     let plan = plan(figure, args)?;
+    ensure!(
+        args.simulate.is_none() || plan.ways.iter().any(|way| way.link().is_some()),
+        "--simulate: {} has no machines beside this one",
+        figure.name()
+    );
     let (csv, svg) = (
         pending(args.csv.as_deref())?,
         pending_plot(args.plot.as_deref())?,
@@ -120,9 +143,15 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         plan.workers,
         plan.repeats
     ));
-    let all = swept(&plan, &mut talk)?;
+    let mut all = swept(&plan, &mut talk)?;
     talk.say(&sweep::table(plan.variable, &all));
-    let statements = facts::statements(figure, &all);
+    let wanted = (args.simulate.as_ref(), args.quick);
+    let simulation = simulated::run(&plan, wanted, &all, &mut talk)?;
+    for text in simulation.text(&plan) {
+        talk.say(&text);
+    }
+    let mut statements = facts::statements(figure, &all);
+    statements.extend(simulated_statements(figure, &simulation));
     if !statements.is_empty() {
         let mut rows = vec![["".to_owned(), "paper".to_owned(), "ours".to_owned()]];
         rows.extend(
@@ -134,6 +163,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     }
     talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
     drop(talk);
+    let measured = all.clone();
+    all.extend(simulation.swept());
     if let Some(file) = csv {
         let text = sweep::csv(plan.variable, &all);
         file.finish(|out| out.write_all(text.as_bytes()))?;
@@ -151,10 +182,38 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
             .collect();
         output::print_json(&json!({
             "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
-            "elements": plan.elements, "varied": plan.variable.name(), "results": all, "beside": beside,
+            "elements": plan.elements, "varied": plan.variable.name(), "results": measured, "simulated": simulation.json(&plan),
+            "beside": beside,
         }));
     }
     Ok(DONE)
+}
+
+/// What stands beside the paper's numbers, of the lines that are simulated under its conditions: 10 Gbit/s; as many machines, where they are not varied.
+fn simulated_statements(figure: Figure, simulation: &Simulation) -> Vec<facts::Statement> {
+    let of = |workers: Option<u64>| -> Vec<Swept> {
+        let lines = simulation.lines.iter();
+        let is_papers = |line: &&Simulated| {
+            line.conditions.workers == workers
+                && line.conditions.gigabits_per_second == simulated::RATES[0]
+        };
+        lines
+            .filter(is_papers)
+            .map(|line| line.swept.clone())
+            .collect()
+    };
+    let over_workers = of(None);
+    if !over_workers.is_empty() {
+        let mut list = facts::statements(figure, &over_workers);
+        list.extend(facts::hosts(&over_workers));
+        return list;
+    }
+    let [four, seven] = simulated::MACHINES.map(|workers| of(Some(workers)));
+    let mut list = facts::statements(figure, &four);
+    if figure == Figure::RelaxFig61 {
+        list.extend(facts::statements(figure, &seven));
+    }
+    list
 }
 
 fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
@@ -273,9 +332,8 @@ fn swept(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Vec<Swept>> {
         Variable::Workers => plan.values.iter().copied().max().unwrap_or(1) as usize,
         _ => plan.workers,
     };
-    let is_jumbo = plan.variable == Variable::Elements && plan.values.iter().any(|e| *e > 180);
-    let mtu = if is_jumbo { JUMBO_BYTES } else { 1500 };
-    let hosts = between.then(|| Hosts::up(most, mtu)).transpose();
+    let hosts = between.then(|| Hosts::up(most, plan.frame_bytes()));
+    let hosts = hosts.transpose();
     let hosts = match hosts {
         Ok(hosts) => hosts,
         Err(error) => {
@@ -341,7 +399,11 @@ fn path(path: &Path) -> &str {
 /// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.
 fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     ensure!(
-        args.csv.is_none() && args.plot.is_none() && args.nodes.is_empty() && args.rows.is_none(),
+        args.csv.is_none()
+            && args.plot.is_none()
+            && args.nodes.is_empty()
+            && args.rows.is_none()
+            && args.simulate.is_none(),
         "{} takes --rounds, --quick and --json",
         figure.name()
     );

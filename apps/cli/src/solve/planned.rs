@@ -32,7 +32,7 @@ const CABLE_SECONDS: f64 = 5e-6;
 
 /// A link by its latency and cost of a frame. Those latencies of shm, udp and packet are measured (docs/benchmarks.md); the others, and what frames cost,
 /// are assumed.
-fn model(name: &str, rate: Option<Rate>) -> LinkModel {
+pub(crate) fn model(name: &str, rate: Option<Rate>) -> LinkModel {
     let bits_per_second = rate.map_or(GIGABIT, |rate| rate.bits_per_second() as f64);
     // Between hosts of which some nodes share memory, the slower link counts.
     let kind = name.strip_prefix("shm+").unwrap_or(name).split(':').next();

@@ -162,6 +162,12 @@ fn refusals_are_one_line() {
         (&["paper", "sdp-fig3", "--nodes", "2"], "sdp-fig9 to -fig14"),
         (&["paper", "sdp-fig5", "--link", "udp"], "takes --nodes"),
         (&["paper", "mech-fig1", "--link", "udp"], "is computed"),
+        (&["paper", "suci-fig6", "--simulate", "7"], "is simulated"),
+        (
+            &["paper", "relax-table5.1", "--simulate", "7"],
+            "no machines",
+        ),
+        (&["paper", "relax-fig5.11", "--simulate", "0"], "or none"),
         (&["paper"], "FIGURE"),
     ] {
         let output = tsumuji(args);
@@ -295,6 +301,64 @@ fn relaxation_over_all_links() {
     assert_eq!(report["results"].as_array().unwrap().len(), 5);
     let (code, report) = json(&["paper", "relax-fig5.4", "--link", "shm"]);
     assert_eq!(code, 2, "{report}");
+}
+
+/// More machines than there are are simulated, and marked so in the table, JSON, CSV and plot; where the same was measured, the ratio is told.
+#[test]
+fn more_machines_are_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    let words = ["paper", "relax-fig5.11", "--quick", "--rows", "300"];
+    let words = [&words[..], &["--link", "packet", "--simulate", "1,2,7"]].concat();
+    let files = [
+        "--csv",
+        csv.to_str().unwrap(),
+        "--plot",
+        svg.to_str().unwrap(),
+    ];
+    let (code, report) = json(&[&words[..], &files].concat());
+    assert_eq!(code, 0, "{report}");
+    let ways = ["simulated packet, 10 Gbit/s", "simulated packet, 1 Gbit/s"];
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    let lines = report["simulated"]["results"].as_array().unwrap();
+    assert_eq!(lines.len(), ways.len(), "{report}");
+    for (way, line) in ways.into_iter().zip(lines) {
+        assert_eq!(line["way"], way);
+        let cells = line["cells"].as_array().unwrap();
+        let workers: Vec<_> = cells.iter().map(|cell| cell["value"].as_u64()).collect();
+        assert_eq!(workers, [1, 2, 7].map(Some), "{line}");
+        for cell in cells {
+            assert!(cell["seconds"][0].as_f64().unwrap() > 0.0, "{line}");
+            assert!(cell["laps"][0].as_f64().unwrap() > 1.0, "{line}");
+        }
+        assert!(rows.contains(&format!("\"{way}\",7,0,")), "{rows}");
+        assert!(drawn.contains(way), "{drawn}");
+    }
+    let beside = report["beside"].as_array().unwrap();
+    let what = format!("{}: speed-up of 2 workers", ways[0]);
+    let speed_up = beside.iter().find(|one| one["what"] == what).unwrap();
+    assert_eq!(speed_up["paper"], "2.02x");
+    let ours = speed_up["ours"].as_str().unwrap();
+    assert!(ours.ends_with('x'), "{speed_up}");
+    for measured in report["results"].as_array().unwrap() {
+        assert_eq!(measured["way"], "packet");
+    }
+    let checks = report["simulated"]["checks"].as_array().unwrap();
+    match tsumuji_testbed::check_rights() {
+        Ok(()) => assert!(!checks.is_empty(), "{report}"),
+        Err(error) => skipped("more_machines_are_simulated", &error.to_string()),
+    }
+    for check in checks {
+        let number = |name: &str| check[name].as_f64().unwrap();
+        let ratio = number("simulated_seconds") / number("measured_seconds");
+        assert!((number("ratio") / ratio - 1.0).abs() < 1e-9, "{check}");
+    }
+    let output = tsumuji(&words);
+    let said = text(&output.stdout);
+    assert!(said.contains("simulated, not measured"), "{said}");
+    let mut rows = said.lines().filter(|line| line.starts_with(ways[0]));
+    assert!(rows.any(|row| row.contains("  1.00  ")), "{said}");
 }
 
 /// A figure of SDP of each kind is measured with messages and clients of its own, stands beside the paper's words, and can be drawn.

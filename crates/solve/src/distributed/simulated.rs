@@ -1,7 +1,10 @@
 //! Judge and worker of relaxation without an endpoint and a clock, for the simulator. Not a part of this crate's interface.
 //!
 //! The decisions and the numbers are those of production (`judge`, `worker`, `field`, the board). The caller carries messages and frames, and lets time
-//! pass: as much as the work that a step reports would take.
+//! pass: as much as the work that a step reports would take. `machines` is such a caller, on the simulator's switch (feature `simulated`).
+
+#[cfg(feature = "simulated")]
+pub mod machines;
 
 use std::convert::Infallible;
 

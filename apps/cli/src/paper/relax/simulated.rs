@@ -1,0 +1,632 @@
+//! The simulated part of RELAX's tables and figures: more machines than this one has cores, over links of the paper's rates.
+//!
+//! Points are runs of `tsumuji_solve::distributed::simulated::machines`: engine, board, judge and workers are those of production, time is virtual. What
+//! an entry of A takes is measured here for each point; what a frame takes and how long it is under way are the assumptions of `solve --plan`. Beside
+//! the points stand checks: this machine's own conditions simulated, over what was measured.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::{stop, table};
+use tsumuji_board::Elements;
+use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps};
+use tsumuji_solve::system::{Generate, Solution};
+
+use super::{BYPASS, FAN_OUT, PAPER_WORKERS, Plan, UDP, every_other};
+use crate::interrupt::Interrupted;
+use crate::solve::link_model;
+use crate::sweep::{Cell, Computed, Swept, Variable};
+use crate::talk::Talk;
+
+/// Workers where they are varied.
+const WORKERS: [u64; 8] = [1, 2, 3, 4, 7, 16, 64, 256];
+/// Workers where they are not: the paper's.
+pub(super) const MACHINES: [u64; 2] = [PAPER_WORKERS as u64, 7];
+/// Most workers that can be asked for.
+const WORKERS_MOST: u64 = 1_000;
+/// Fewest rows of a worker that was not asked for.
+const ROWS_LEAST: u64 = 4;
+/// Rates of the cables in Gbit/s: the paper's, and that of common ones.
+pub(super) const RATES: [u64; 2] = [10, 1];
+/// Time that all points together may take, where workers were not asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEFT_OUT: &str = "left out: it would take longer than 30 s";
+/// Headers before a frame's own: Ethernet's; IPv4's and UDP's.
+const ETHERNET_BYTES: u64 = 14;
+const IP_UDP_BYTES: u64 = 28;
+/// A frame's delay beyond the shortest.
+const JITTER_US: u64 = 3;
+
+/// `--simulate`: these workers; none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Simulate(Vec<u64>);
+
+impl std::str::FromStr for Simulate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        let numbers = text.split(',').map(|number| {
+            let number = number.parse::<u64>().ok();
+            number.filter(|workers| (1..=WORKERS_MOST).contains(workers))
+        });
+        let workers: Option<Vec<u64>> = numbers.collect();
+        let accepted = || format!("numbers from 1 to {WORKERS_MOST}, separated by commas, or none");
+        workers.map(Self).ok_or_else(accepted)
+    }
+}
+
+/// Under which conditions points are simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Conditions {
+    link: &'static str,
+    /// 0: no limit.
+    pub(super) gigabits_per_second: u64,
+    /// Where they are not varied.
+    pub(super) workers: Option<u64>,
+    /// Workers are cores of one machine, which share its memory.
+    is_one_machine: bool,
+}
+
+/// A simulated line.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Simulated {
+    #[serde(flatten)]
+    pub(super) swept: Swept,
+    #[serde(flatten)]
+    pub(super) conditions: Conditions,
+    /// Of the points that there are: what an entry of A takes.
+    entry_picoseconds: Vec<u64>,
+}
+
+/// One measured mean, and the same simulated.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Check {
+    way: String,
+    value: u64,
+    simulated_seconds: f64,
+    measured_seconds: f64,
+    /// Simulated over measured.
+    ratio: f64,
+    simulated_laps: f64,
+    measured_laps: Option<f64>,
+}
+
+/// All that is simulated of a figure.
+pub(super) struct Simulation {
+    pub(super) lines: Vec<Simulated>,
+    checks: Vec<Check>,
+}
+
+/// When to begin no further point.
+struct Patience {
+    until: Option<Instant>,
+}
+
+impl Patience {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+/// The conditions of each line.
+fn conditions(plan: &Plan, asked: Option<&Simulate>) -> Vec<Conditions> {
+    let udp = plan.ways.iter().find(|way| **way == UDP);
+    let bypass = plan.ways.iter().rfind(|way| BYPASS.contains(way));
+    let links = udp.into_iter().chain(bypass);
+    let links: Vec<&'static str> = links.filter_map(|way| way.link()).collect();
+    let workers: Vec<Option<u64>> = match (plan.variable, asked) {
+        (_, Some(Simulate(none))) if none.is_empty() => return Vec::new(),
+        (Variable::Workers, _) => vec![None],
+        (_, Some(Simulate(asked))) => asked.iter().copied().map(Some).collect(),
+        (_, None) => MACHINES.map(Some).to_vec(),
+    };
+    // Both rates where workers are varied over one link; everything else over the paper's cables alone.
+    let rates = if plan.variable == Variable::Workers && links.len() == 1 {
+        RATES.len()
+    } else {
+        1
+    };
+    let mut all = Vec::new();
+    for gigabits_per_second in RATES.into_iter().take(rates) {
+        for workers in workers.iter().copied() {
+            all.extend(links.iter().map(|&link| Conditions {
+                link,
+                gigabits_per_second,
+                workers,
+                is_one_machine: false,
+            }));
+        }
+    }
+    all
+}
+
+/// What the lines have points for.
+fn values(plan: &Plan, asked: Option<&Simulate>, quick: bool) -> Vec<u64> {
+    match (plan.variable, asked) {
+        (Variable::Workers, Some(Simulate(asked))) => asked.clone(),
+        (Variable::Workers, None) => {
+            let fits = |workers: &u64| *workers == 1 || workers * ROWS_LEAST <= plan.rows;
+            let all: Vec<u64> = WORKERS.into_iter().filter(fits).collect();
+            if quick { every_other(all) } else { all }
+        }
+        _ => plan.values.clone(),
+    }
+}
+
+impl Conditions {
+    /// The line's name, which marks it.
+    fn name(&self) -> String {
+        let link = self.link.split(['+', ':']).next().unwrap_or(self.link);
+        match self.workers {
+            None => format!("simulated {link}, {} Gbit/s", self.gigabits_per_second),
+            Some(workers) => format!("simulated {link}, {workers} workers"),
+        }
+    }
+
+    fn frame_ns(&self) -> u64 {
+        (1e9 * link_model(self.link, None).frame).round() as u64
+    }
+
+    fn delay_us(&self) -> u64 {
+        (1e6 * link_model(self.link, None).latency).round() as u64
+    }
+
+    fn header_bytes(&self) -> u64 {
+        if self.link.starts_with("udp") {
+            ETHERNET_BYTES + IP_UDP_BYTES
+        } else {
+            ETHERNET_BYTES
+        }
+    }
+
+    /// The machines of a point.
+    fn machines(&self, plan: &Plan, value: u64) -> Result<Machines, String> {
+        let (mut rows, mut elements) = (plan.rows, plan.elements);
+        let mut workers = self.workers.unwrap_or(plan.workers as u64);
+        match plan.variable {
+            Variable::Elements => elements = value,
+            Variable::Workers => workers = value,
+            Variable::Rows => rows = value,
+        }
+        if workers > rows {
+            return Err(format!("{rows} rows are too few for {workers} workers"));
+        }
+        let system = Generate::Dense { n: rows as usize };
+        system.check_memory().map_err(|error| error.to_string())?;
+        let (workers, elements) = (workers as usize, elements as usize);
+        let threads = if self.is_one_machine { workers } else { 1 };
+        let delay_us = self.delay_us();
+        Ok(Machines {
+            system,
+            solution: Solution::Random, // as of the measured runs
+            workers,
+            elements: Elements::Fixed(elements),
+            frame_bytes: plan.frame_bytes() as usize,
+            frame_ns: self.frame_ns(),
+            delay_us: delay_us..delay_us + JITTER_US,
+            rate_mbit: 1_000 * self.gigabits_per_second,
+            loss_percent: 0,
+            value_ps: entry_ps(&system, workers, threads, elements),
+            slow: None,
+            seed: 1,
+        })
+    }
+
+    /// A point, and what an entry took.
+    fn point(
+        &self,
+        plan: &Plan,
+        value: u64,
+        patience: &Patience,
+    ) -> Result<(Computed, u64), String> {
+        if patience.is_over() {
+            return Err(LEFT_OUT.to_owned());
+        }
+        let machines = self.machines(plan, value)?;
+        let found = machines.relax(&|| stop::is_wanted() || patience.is_over());
+        let found = found.map_err(|reason| {
+            if patience.is_over() {
+                LEFT_OUT.to_owned()
+            } else {
+                reason
+            }
+        })?;
+        if !found.summary.reason.is_converged() {
+            return Err(found.summary.reason.to_string());
+        }
+        let seconds = found.iterating_seconds;
+        let bytes = found.update_bytes + self.header_bytes() * found.updates;
+        let laps: u64 = found.summary.laps.iter().sum();
+        let computed = Computed {
+            seconds,
+            laps: laps as f64 / machines.workers as f64,
+            wire_bits_per_second: if seconds > 0.0 {
+                8.0 * bytes as f64 / seconds
+            } else {
+                0.0
+            },
+        };
+        Ok((computed, machines.value_ps))
+    }
+}
+
+/// Simulates the lines of a figure, and what was measured of it.
+pub(super) fn run(
+    plan: &Plan,
+    (asked, quick): (Option<&Simulate>, bool),
+    measured: &[Swept],
+    talk: &mut Talk,
+) -> anyhow::Result<Simulation> {
+    let mut simulation = Simulation {
+        lines: Vec::new(),
+        checks: Vec::new(),
+    };
+    let conditions = conditions(plan, asked);
+    if conditions.is_empty() {
+        return Ok(simulation);
+    }
+    let until = asked.is_none().then(|| Instant::now() + PATIENCE);
+    let patience = Patience { until };
+    simulation.checks = checks(plan, measured, &patience)?;
+    let lines = conditions.into_iter().map(|conditions| Simulated {
+        swept: Swept {
+            way: conditions.name(),
+            cells: Vec::new(),
+        },
+        conditions,
+        entry_picoseconds: Vec::new(),
+    });
+    simulation.lines = lines.collect();
+    let (varied, mut left_out) = (plan.variable.name(), 0);
+    for value in values(plan, asked, quick) {
+        for line in &mut simulation.lines {
+            let found = line.conditions.point(plan, value, &patience);
+            ensure!(!stop::is_wanted(), Interrupted);
+            let way = &line.swept.way;
+            match &found {
+                Ok((found, entry_ps)) => {
+                    line.entry_picoseconds.push(*entry_ps);
+                    talk.say(&format!("{way}, {varied} {value}: {:.4} s", found.seconds));
+                }
+                Err(reason) if reason == LEFT_OUT => left_out += 1,
+                Err(reason) => talk.say(&format!("{way}, {varied} {value}: none: {reason}")),
+            }
+            let found = found.map(|(found, _)| found);
+            line.swept.cells.push(Cell::computed(value, found));
+        }
+    }
+    if left_out > 0 {
+        talk.say(&format!(
+            "simulated points left out after {} s: {left_out}; --simulate names the workers and takes its time",
+            PATIENCE.as_secs()
+        ));
+    }
+    Ok(simulation)
+}
+
+/// Simulates what was measured: the first, the middle and the last value of each link. Fan-out is not simulated.
+fn checks(plan: &Plan, measured: &[Swept], patience: &Patience) -> anyhow::Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for (way, swept) in plan.ways.iter().zip(measured) {
+        let Some(link) = way.link().filter(|_| *way != FAN_OUT) else {
+            continue;
+        };
+        let conditions = Conditions {
+            link,
+            gigabits_per_second: 0,
+            workers: None,
+            is_one_machine: true,
+        };
+        let last = swept.cells.len().saturating_sub(1);
+        let mut places = vec![0, last / 2, last];
+        places.dedup();
+        for cell in places
+            .into_iter()
+            .filter_map(|place| swept.cells.get(place))
+        {
+            let Some(measured_seconds) = cell.mean_seconds() else {
+                continue;
+            };
+            let found = conditions.point(plan, cell.value, patience);
+            ensure!(!stop::is_wanted(), Interrupted);
+            // What has no result here has none among the lines either, which say why.
+            let Ok((found, _)) = found else { continue };
+            checks.push(Check {
+                way: swept.way.clone(),
+                value: cell.value,
+                simulated_seconds: found.seconds,
+                measured_seconds,
+                ratio: found.seconds / measured_seconds,
+                simulated_laps: found.laps,
+                measured_laps: cell.mean_laps(),
+            });
+        }
+    }
+    Ok(checks)
+}
+
+impl Simulation {
+    /// The lines, as measured ones are had.
+    pub(super) fn swept(&self) -> Vec<Swept> {
+        self.lines.iter().map(|line| line.swept.clone()).collect()
+    }
+
+    /// What is simulated and what is assumed.
+    fn what(&self, plan: &Plan) -> String {
+        let each = self.lines.iter().map(|line| &line.conditions);
+        let mut links: Vec<String> = each
+            .map(|on| {
+                format!(
+                    "{} {} ns a frame and {} us one way",
+                    on.link,
+                    on.frame_ns(),
+                    on.delay_us()
+                )
+            })
+            .collect();
+        links.sort();
+        links.dedup();
+        let entries = self.lines.iter().flat_map(|line| &line.entry_picoseconds);
+        let (least, most) = entries.fold((u64::MAX, 0), |(least, most), ps| {
+            (least.min(*ps), most.max(*ps))
+        });
+        let entries = if most == 0 {
+            "as measured here".to_owned()
+        } else {
+            format!("{least} to {most} ps as one core of this machine was measured")
+        };
+        format!(
+            "simulated, not measured: the engine, board, judge and workers of this program in virtual time, each worker a machine of one core on a switch; \
+             an entry of A takes {entries}; assumed: {}; frames of {} bytes, cables of 10 Gbit/s where nothing else is said",
+            links.join(", "),
+            plan.frame_bytes()
+        )
+    }
+
+    /// The points that there are.
+    fn table(&self, variable: Variable) -> String {
+        let heads = [
+            "by",
+            variable.name(),
+            "seconds",
+            "speed-up",
+            "laps",
+            "Mbit/s",
+        ];
+        let mut rows = vec![heads.map(str::to_owned)];
+        for Simulated { swept, .. } in &self.lines {
+            let first = swept.cells.first().and_then(Cell::mean_seconds);
+            for cell in &swept.cells {
+                let (Some(seconds), Some(laps)) = (cell.mean_seconds(), cell.mean_laps()) else {
+                    continue;
+                };
+                let speed_up = first.filter(|_| variable == Variable::Workers);
+                let number = |number: Option<f64>| {
+                    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
+                };
+                rows.push([
+                    swept.way.clone(),
+                    cell.value.to_string(),
+                    format!("{seconds:.4}"),
+                    number(speed_up.map(|first| first / seconds)),
+                    format!("{laps:.1}"),
+                    number(cell.mean_megabits()),
+                ]);
+            }
+        }
+        table::aligned(&rows)
+    }
+
+    /// For people; empty if there are no lines.
+    pub(super) fn text(&self, plan: &Plan) -> Vec<String> {
+        if self.lines.is_empty() {
+            return Vec::new();
+        }
+        let mut texts = vec![
+            self.what(plan),
+            self.table(plan.variable),
+            "checks, simulated with as many workers as measured, which share this machine's memory:".to_owned(),
+        ];
+        let heads = [
+            "by",
+            plan.variable.name(),
+            "simulated s",
+            "measured s",
+            "ratio",
+            "laps",
+            "laps measured",
+        ];
+        let mut rows = vec![heads.map(str::to_owned)];
+        rows.extend(self.checks.iter().map(|check| {
+            [
+                check.way.clone(),
+                check.value.to_string(),
+                format!("{:.4}", check.simulated_seconds),
+                format!("{:.4}", check.measured_seconds),
+                format!("{:.2}", check.ratio),
+                format!("{:.1}", check.simulated_laps),
+                check
+                    .measured_laps
+                    .map_or_else(|| "-".to_owned(), |laps| format!("{laps:.1}")),
+            ]
+        }));
+        if self.checks.is_empty() {
+            texts.push("none: nothing was measured between hosts, or no time was left".to_owned());
+        } else {
+            texts.push(table::aligned(&rows));
+        }
+        texts
+    }
+
+    /// For scripts; null if there are no lines.
+    pub(super) fn json(&self, plan: &Plan) -> Value {
+        if self.lines.is_empty() {
+            return Value::Null;
+        }
+        let ways: Vec<&str> = self
+            .lines
+            .iter()
+            .map(|line| line.swept.way.as_str())
+            .collect();
+        json!({
+            "what": self.what(plan), "ways": ways, "frame_bytes": plan.frame_bytes(), "results": self.lines, "checks": self.checks,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Way;
+    use super::*;
+
+    fn plan(variable: Variable, ways: &[Way]) -> Plan {
+        Plan {
+            variable,
+            values: vec![1, 2],
+            ways: ways.to_vec(),
+            rows: 300,
+            workers: 2,
+            elements: 20,
+            repeats: 1,
+        }
+    }
+
+    /// Over workers there are more than any machine here has, at both rates; elsewhere the paper's 4 and 7 machines; and what was asked for.
+    #[test]
+    fn lines_go_beyond_this_machine() {
+        let over_workers = plan(Variable::Workers, &BYPASS);
+        let names = |plan: &Plan, asked: Option<&Simulate>| -> Vec<String> {
+            let all = conditions(plan, asked);
+            all.iter().map(Conditions::name).collect()
+        };
+        let wanted = ["simulated dpdk, 10 Gbit/s", "simulated dpdk, 1 Gbit/s"];
+        assert_eq!(names(&over_workers, None), wanted);
+        assert_eq!(values(&over_workers, None, false), [1, 2, 3, 4, 7, 16, 64]);
+        let asked: Simulate = "7,200".parse().unwrap();
+        assert_eq!(values(&over_workers, Some(&asked), true), [7, 200]);
+        let over_elements = plan(Variable::Elements, &[UDP, FAN_OUT]);
+        let wanted = ["simulated udp, 4 workers", "simulated udp, 7 workers"];
+        assert_eq!(names(&over_elements, None), wanted);
+        assert_eq!(values(&over_elements, Some(&asked), false), [1, 2]);
+        let none: Simulate = "none".parse().unwrap();
+        assert!(names(&over_workers, Some(&none)).is_empty());
+        assert!(names(&plan(Variable::Rows, &[Way::Single]), None).is_empty());
+        for text in ["", "0", "1,x", "1001"] {
+            assert!(text.parse::<Simulate>().is_err(), "{text}");
+        }
+    }
+
+    /// A point is the time of machines that converged. Where no time is left there is none, and the reason says so; nor where rows are too few.
+    #[test]
+    fn points_are_runs() {
+        let over_workers = plan(Variable::Workers, &BYPASS);
+        let on = conditions(&over_workers, None)[0];
+        let endless = Patience { until: None };
+        let (found, entry_ps) = on.point(&over_workers, 7, &endless).unwrap();
+        assert!(found.seconds > 0.0 && found.laps > 5.0, "{found:?}");
+        assert!(
+            found.wire_bits_per_second > 0.0 && entry_ps > 0,
+            "{found:?}"
+        );
+        let over = Patience {
+            until: Some(Instant::now()),
+        };
+        assert_eq!(on.point(&over_workers, 7, &over).unwrap_err(), LEFT_OUT);
+        let error = on.point(&over_workers, 301, &endless).unwrap_err();
+        assert!(error.contains("too few"), "{error}");
+    }
+
+    /// The tables fit a terminal and mark each of their lines; a point that was left out is in none.
+    #[test]
+    fn tables_fit() {
+        let over_workers = plan(Variable::Workers, &BYPASS);
+        let found = Computed {
+            seconds: 123.0,
+            laps: 123.0,
+            wire_bits_per_second: 9e9,
+        };
+        let line = |conditions: Conditions| Simulated {
+            swept: Swept {
+                way: conditions.name(),
+                cells: vec![
+                    Cell::computed(1, Ok(found)),
+                    Cell::computed(256, Err(LEFT_OUT.to_owned())),
+                ],
+            },
+            conditions,
+            entry_picoseconds: vec![300],
+        };
+        let check = Check {
+            way: "dpdk:net_af_packet".to_owned(),
+            value: 2,
+            simulated_seconds: 0.1,
+            measured_seconds: 0.2,
+            ratio: 0.5,
+            simulated_laps: 22.0,
+            measured_laps: None,
+        };
+        let lines = conditions(&over_workers, None).into_iter().map(line);
+        let simulation = Simulation {
+            lines: lines.collect(),
+            checks: vec![check],
+        };
+        let texts = simulation.text(&over_workers);
+        assert_eq!(texts.len(), 4);
+        assert!(texts[0].contains("simulated, not measured") && texts[0].contains("300 to 300 ps"));
+        let rows = texts[1].lines().skip(1);
+        assert!(
+            rows.clone().all(|row| row.starts_with("simulated ")),
+            "{}",
+            texts[1]
+        );
+        assert_eq!(rows.count(), 2, "{}", texts[1]);
+        assert!(texts[3].contains("0.50"), "{}", texts[3]);
+        for row in texts[1].lines().chain(texts[3].lines()) {
+            assert!(row.chars().count() <= 80, "{row}");
+        }
+        let object = simulation.json(&over_workers);
+        assert_eq!(object["results"][0]["way"], "simulated dpdk, 10 Gbit/s");
+        assert_eq!(object["results"][1]["gigabits_per_second"], 1);
+        assert_eq!(object["checks"][0]["ratio"], 0.5);
+    }
+
+    /// What was measured is simulated, too, and the ratio of both told.
+    #[test]
+    fn checks_are_ratios() {
+        let over_workers = plan(Variable::Workers, &[FAN_OUT, BYPASS[0]]);
+        let found = Computed {
+            seconds: 2.0,
+            laps: 20.0,
+            wire_bits_per_second: 0.0,
+        };
+        let cells = [1, 2]
+            .map(|value| Cell::computed(value, Ok(found)))
+            .to_vec();
+        let measured = ["udp", "packet"].map(|way| Swept {
+            way: way.to_owned(),
+            cells: cells.clone(),
+        });
+        let checks = checks(&over_workers, &measured, &Patience { until: None }).unwrap();
+        let all: Vec<_> = checks
+            .iter()
+            .map(|check| (&*check.way, check.value))
+            .collect();
+        assert_eq!(all, [("packet", 1), ("packet", 2)]);
+        for check in &checks {
+            assert_eq!(check.ratio, check.simulated_seconds / 2.0);
+            assert_eq!(check.measured_laps, Some(20.0));
+        }
+        let simulation = Simulation {
+            lines: Vec::new(),
+            checks,
+        };
+        assert!(simulation.text(&over_workers).is_empty());
+        assert!(simulation.json(&over_workers).is_null());
+    }
+}

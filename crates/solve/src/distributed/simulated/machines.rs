@@ -1,0 +1,370 @@
+//! Machines that relax a generated system over a simulated switch, in virtual time: the production engine in its production loop, board, judge and workers.
+//!
+//! Only computing is not done by the clock: an entry of A takes [`Machines::value_ps`], which [`entry_ps`] measures on this machine, and a frame takes
+//! the core that computes [`Machines::frame_ns`]. The iteration itself is computed in full, so a run needs the memory of the whole system and, on one
+//! core, the time of all machines together.
+//!
+//! Used by `tsumuji paper relax-…`, a test and an example.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Barrier;
+
+use tsumuji_board::Elements;
+use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
+use tsumuji_sim::{Net, Seed};
+use tsumuji_wire::DATAGRAM_HEADER_BYTES;
+
+use super::{Costs, Judge, Message, Summary, Update, Work, Worker};
+use crate::distributed::SolveConfig;
+use crate::local::{Inner, Relaxation, Sweeper};
+use crate::system::{Generate, Solution};
+
+/// A step without computing, too, takes time.
+const STEP_NS: u64 = 100;
+/// Frames are looked for so often.
+const QUANTUM: Duration = Duration::from_micros(10);
+/// Channel of the frames.
+const FRAMES: u16 = 2;
+/// Room of each of the switch's ports: what comes on top is lost, as in small switches.
+const PORT_BYTES: usize = 256 << 10;
+/// Virtual time that ends a run that hangs.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// What is simulated: a judge and workers, each a machine of its own.
+#[derive(Debug, Clone)]
+pub struct Machines {
+    /// The system.
+    pub system: Generate,
+    /// To which solution its right-hand side belongs.
+    pub solution: Solution,
+    /// Workers; the judge is one machine more.
+    pub workers: usize,
+    /// Elements in a frame.
+    pub elements: Elements,
+    /// Longest frame.
+    pub frame_bytes: usize,
+    /// What a frame takes of a core: of the sender's, and of each receiver's.
+    pub frame_ns: u64,
+    /// From the switch to a node.
+    pub delay_us: Range<u64>,
+    /// Rate of each cable in Mbit/s; 0: no limit.
+    pub rate_mbit: u64,
+    /// Frames that are lost.
+    pub loss_percent: u32,
+    /// What an entry of A takes, in picoseconds.
+    pub value_ps: u64,
+    /// This worker (from 1) computes at half speed.
+    pub slow: Option<usize>,
+    /// Of every random choice.
+    pub seed: u64,
+}
+
+/// What it came to.
+#[derive(Debug)]
+pub struct Found {
+    /// The run's result.
+    pub summary: Summary,
+    /// Virtual time from the first lap to the last exact residual.
+    pub seconds: f64,
+    /// The same without the exact residual that passed, and the pause before it.
+    pub iterating_seconds: f64,
+    /// Frames of all nodes.
+    pub frames: u64,
+    /// Of these, lost ones.
+    pub lost_frames: u64,
+    /// Best-effort frames of the workers; a broadcast counts once.
+    pub updates: u64,
+    /// Their bytes, without headers of the link.
+    pub update_bytes: u64,
+}
+
+impl Machines {
+    fn config(&self) -> SolveConfig {
+        SolveConfig {
+            inner: Inner::Sweep,
+            elements: self.elements,
+            combines: false,
+            solution: self.solution,
+            seed: self.seed,
+            ..SolveConfig::default()
+        }
+    }
+
+    fn frame_cost(&self) -> Duration {
+        Duration::from_nanos(self.frame_ns)
+    }
+
+    /// Runs them to the end, or until `stop` returns true. The error says why there is no result.
+    pub fn relax(&self, stop: &dyn Fn() -> bool) -> Result<Found, String> {
+        let judge = Judge::new(self.system, &self.config(), self.workers)
+            .ok_or("a worker needs a row at least")?;
+        let mut net = Net::new(Seed(self.seed))
+            .rate_mbit(self.rate_mbit)
+            .delay_us(self.delay_us.clone())
+            .switch_buffer(PORT_BYTES)
+            .patience(PATIENCE);
+        let engine = Config {
+            frame_bytes: self.frame_bytes,
+            keep_alive: Duration::from_secs(1),
+            dead_after: Duration::from_secs(10),
+            receive_frames: 4096,
+            ..tsumuji_sim::config()
+        };
+        let ids = net.mesh(self.workers + 1, &engine);
+        for id in &ids {
+            net.set_frame_cost(*id, self.frame_cost());
+        }
+        net.run_until_up();
+        net.conditions().loss_ppm = self.loss_percent * 10_000;
+        let run = Run {
+            net,
+            ids,
+            machines: self,
+            contents: HashMap::new(),
+            number: 0,
+            updates: 0,
+            update_bytes: 0,
+        };
+        run.drive(judge, stop)
+    }
+}
+
+struct Node {
+    id: NodeId,
+    worker: Worker,
+    messages_seen: usize,
+    frames_seen: usize,
+    free_at: Instant,
+    computed_ns: u64,
+    has_left: bool,
+}
+
+struct Run<'m> {
+    net: Net,
+    ids: Vec<NodeId>,
+    machines: &'m Machines,
+    /// Frames by sender and number: the net carries as many bytes of its own, and checks them.
+    contents: HashMap<(NodeId, u32), Update>,
+    number: u32,
+    updates: u64,
+    update_bytes: u64,
+}
+
+/// What has come to a node: messages, and frames that are still known.
+type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Update)>);
+
+impl Run<'_> {
+    fn drive(mut self, mut judge: Judge, stop: &dyn Fn() -> bool) -> Result<Found, String> {
+        let start = self.net.now();
+        let capacity_bytes = self
+            .net
+            .engine(self.ids[0])
+            .map_or(0, |engine| engine.datagram_capacity_bytes());
+        let mut nodes: Vec<Node> = (0..self.machines.workers)
+            .map(|worker| Node {
+                id: self.ids[worker + 1],
+                worker: Worker::new(worker, capacity_bytes),
+                messages_seen: 0,
+                frames_seen: 0,
+                free_at: start,
+                computed_ns: 0,
+                has_left: false,
+            })
+            .collect();
+        let (mut messages_seen, mut frames_seen) = (0, 0);
+        let mut iterated: Option<(Instant, Instant)> = None;
+        loop {
+            let messages = judge.outgoing();
+            self.send(0, messages);
+            self.net.run_for(QUANTUM);
+            let now = self.net.now();
+            if stop() {
+                return Err("stopped".to_owned());
+            }
+            if now.since(start) >= PATIENCE {
+                return Err("it does not end within an hour of virtual time".to_owned());
+            }
+            let (messages, frames) =
+                self.arrived(self.ids[0], &mut messages_seen, &mut frames_seen);
+            for (from, bytes) in messages {
+                judge.take(from, &bytes)?;
+            }
+            for (from, update) in frames {
+                judge.frame(usize::from(from.0), &update);
+            }
+            if judge.is_iterating() {
+                iterated = Some((iterated.map_or(now, |(first, _)| first), now));
+            }
+            for (at, node) in nodes.iter_mut().enumerate() {
+                self.advance(at, node, now)?;
+            }
+            judge = match judge.result() {
+                Ok(summary) => {
+                    let (first, last) = iterated.ok_or("it never iterated")?;
+                    let seconds = |until: Instant| until.since(first).as_nanos() as f64 / 1e9;
+                    return Ok(Found {
+                        summary,
+                        seconds: seconds(now),
+                        iterating_seconds: seconds(last),
+                        frames: self.net.traffic().sent_frames,
+                        lost_frames: self.net.traffic().lost,
+                        updates: self.updates,
+                        update_bytes: self.update_bytes,
+                    });
+                }
+                Err(judge) => *judge,
+            };
+        }
+    }
+
+    /// Lets a worker do what it can until now.
+    fn advance(&mut self, at: usize, node: &mut Node, now: Instant) -> Result<(), String> {
+        if node.has_left || node.free_at > now {
+            return Ok(());
+        }
+        // It was idle until now, or computed until then.
+        let quantum_ago = Instant::from_nanos(now.as_nanos() - QUANTUM.as_nanos());
+        node.free_at = node.free_at.max(quantum_ago);
+        let (messages, frames) =
+            self.arrived(node.id, &mut node.messages_seen, &mut node.frames_seen);
+        for (from, bytes) in messages {
+            node.worker.take(from, &bytes)?;
+        }
+        // Receiving takes the time of the core that computes.
+        let frame_ns = self.machines.frame_ns;
+        let received_ns = frames.len() as u64 * frame_ns;
+        node.free_at += Duration::from_nanos(received_ns);
+        node.worker.exchanged(received_ns);
+        for (from, update) in frames {
+            node.worker.frame(from, &update);
+        }
+        let half = if self.machines.slow == Some(at + 1) {
+            2.0
+        } else {
+            1.0
+        };
+        while node.free_at <= now && !node.has_left {
+            let mut updates = Vec::new();
+            let costs = Costs {
+                frame_ns,
+                compute_ns: node.computed_ns,
+            };
+            let now_ns = node.free_at.as_nanos();
+            let entries = match node.worker.step(now_ns, costs, &mut updates)? {
+                Work::Read(entries) => entries,
+                Work::Waits => {
+                    node.free_at = now + Duration::from_nanos(1);
+                    0.0
+                }
+                Work::Leaves => {
+                    node.has_left = true;
+                    0.0
+                }
+            };
+            let sent = updates.len() as u64 * frame_ns;
+            let computed = (entries * half * self.machines.value_ps as f64 / 1e3) as u64;
+            node.computed_ns = computed;
+            node.free_at += Duration::from_nanos(STEP_NS + computed + sent);
+            for update in updates {
+                self.publish(node.id, update);
+            }
+        }
+        let messages = node.worker.outgoing();
+        self.send(at + 1, messages);
+        Ok(())
+    }
+
+    fn send(&mut self, from: usize, messages: Vec<Message>) {
+        for message in messages {
+            let (from, to) = (self.ids[from], self.ids[message.to]);
+            self.net.send(from, to, Channel::ordered(0), &message.bytes);
+        }
+    }
+
+    fn publish(&mut self, from: NodeId, update: Update) {
+        let length = update.payload.len();
+        let (to, key) = (update.to.clone(), update.key);
+        // One frame reaches all where all but the judge read it.
+        let targets: Vec<Destination> = if to.len() > 1 && to.len() + 2 == self.ids.len() {
+            vec![Destination::Broadcast]
+        } else {
+            to.into_iter().map(Destination::Peer).collect()
+        };
+        for to in targets {
+            self.number = self.number.wrapping_add(1);
+            self.updates += 1;
+            self.update_bytes += (DATAGRAM_HEADER_BYTES + length) as u64;
+            self.contents.insert((from, self.number), update.clone());
+            // A frame that finds no room is lost, as in production.
+            let _ = self
+                .net
+                .publish(from, to, (FRAMES, 0), self.number, key, length);
+        }
+    }
+
+    /// What has come to a node since the last call.
+    fn arrived(&self, id: NodeId, messages_seen: &mut usize, frames_seen: &mut usize) -> Arrived {
+        let deliveries = self.net.deliveries(id)[*messages_seen..].iter();
+        let bodies = &self.net.received(id)[*messages_seen..];
+        let messages: Vec<_> = deliveries
+            .zip(bodies)
+            .map(|(delivery, bytes)| (usize::from(delivery.from.0), bytes.clone()))
+            .collect();
+        *messages_seen += messages.len();
+        let arrived = &self.net.datagrams(id)[*frames_seen..];
+        *frames_seen += arrived.len();
+        let frames = arrived.iter().filter_map(|datagram| {
+            let update = self.contents.get(&(datagram.source, datagram.lap))?;
+            Some((datagram.source, update.clone()))
+        });
+        (messages, frames.collect())
+    }
+}
+
+/// Picoseconds that this machine takes for an entry when as many `threads` at once sweep the rows of one of `workers` workers each, or the first of these
+/// rows where they are more than half a gigabyte, in steps of `step_rows`.
+///
+/// # Panics
+/// If there are more workers than rows, more threads than workers, or none of either.
+pub fn entry_ps(system: &Generate, workers: usize, threads: usize, step_rows: usize) -> u64 {
+    const ENTRIES: usize = 64 << 20;
+    const LAPS: u32 = 3;
+    let n = system.n();
+    assert!((1..=workers).contains(&threads) && workers <= n);
+    let rows = if system.is_dense() {
+        (ENTRIES / n).clamp(1, n / workers)
+    } else {
+        (n / workers).min(4 << 20)
+    };
+    let gate = Barrier::new(threads);
+    let sweep = |thread: usize| {
+        let rows = thread * rows..(thread + 1) * rows;
+        let block = system.rows(rows, 1, Solution::Ones);
+        let relaxation = Relaxation::new(Inner::Sweep, 1.0).expect("omega is 1");
+        let mut sweeper = Sweeper::new(block, relaxation).expect("a good diagonal");
+        let mut x = vec![0.0; n];
+        let entries = sweeper.block().stored();
+        let lap = |_| {
+            gate.wait();
+            let began = std::time::Instant::now();
+            let laps: Vec<_> = sweeper.lap(step_rows).collect();
+            for rows in laps {
+                sweeper.relax(rows, &mut x);
+            }
+            began.elapsed().as_nanos() as f64
+        };
+        1e3 * (0..LAPS).map(lap).fold(f64::INFINITY, f64::min) / entries as f64
+    };
+    let sweep = &sweep;
+    let slowest = std::thread::scope(|scope| {
+        let team: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || sweep(thread)))
+            .collect();
+        let each = team
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        each.fold(0.0, f64::max)
+    });
+    slowest.max(1.0) as u64
+}
