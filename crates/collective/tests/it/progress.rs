@@ -388,8 +388,8 @@ fn wrong_calls_are_refused() {
                 Err(CollectiveError::NoSuchRank { rank: 2, size: 2 })
             ));
             let other = NodeId(1 - *rank as u16);
-            let stranger = collectives.group(endpoint, &[other], 1);
-            assert!(matches!(stranger, Err(GroupError::NotAMember { .. })));
+            let foreign = collectives.group(endpoint, &[other], 1);
+            assert!(matches!(foreign, Err(GroupError::NotAMember { .. })));
             let unknown = collectives.group(endpoint, &[NodeId(*rank as u16), NodeId(9)], 1);
             assert!(matches!(
                 unknown,
