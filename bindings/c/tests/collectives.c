@@ -9,7 +9,7 @@
 
 #include <tsumuji.h>
 
-enum { NODES_MAX = 8, LONG = 100000 };
+enum { NODES_MAX = 8, LONG = 100000, PART_MAX = 3000 };
 
 static int me, nodes;
 static tsumuji *node;
@@ -69,6 +69,27 @@ static void moving(void)
     CHECK(tsumuji_all_to_all(node, TSUMUJI_WORLD, all, NULL, parts, NULL, sizeof own, NULL) == 0);
     for (int i = 0; i < nodes; i++)
         CHECK(parts[i] == 10 * i + me);
+}
+
+/* Parts of which some are empty, some short and some long; the root alone is told their lengths. */
+static void moving_mixed(void)
+{
+    static char all[NODES_MAX * PART_MAX], mine[PART_MAX];
+    const size_t lengths[] = {0, 5, PART_MAX};
+    size_t counts[NODES_MAX], at = 0;
+    int root = nodes / 2;
+
+    for (int i = 0; i < nodes; i++)
+        counts[i] = lengths[(i + 1) % 3];
+    memset(mine, 'a' + me, sizeof mine);
+    CHECK(tsumuji_gather(node, TSUMUJI_WORLD, root, mine, counts[me], me == root ? all : NULL, me == root ? counts : NULL, NULL) == 0);
+    for (int i = 0; me == root && i < nodes; at += counts[i++])
+        for (size_t j = 0; j < counts[i]; j++)
+            CHECK(all[at + j] == 'a' + i);
+    memset(mine, 0, sizeof mine);
+    CHECK(tsumuji_scatter(node, TSUMUJI_WORLD, root, me == root ? all : NULL, me == root ? counts : NULL, mine, counts[me], NULL) == 0);
+    for (size_t j = 0; j < sizeof mine; j++)
+        CHECK(mine[j] == (j < counts[me] ? 'a' + me : 0));
 }
 
 #define REDUCE(ctype, type)                                                                                                  \
@@ -333,6 +354,7 @@ int main(void)
     nodes = tsumuji_nodes(node);
     CHECK(nodes <= NODES_MAX);
     moving();
+    moving_mixed();
     reducing();
     own_functions();
     seen();

@@ -277,6 +277,27 @@ fn collectives_under_a_launcher() {
     }
 }
 
+/// The same among hosts of several nodes each, as a cluster file describes them.
+#[test]
+fn collectives_among_hosts() {
+    let program = installed().build("collectives-hosts", &["tests/collectives.c"], &[]);
+    let node = |id: u16| {
+        let (host, addr) = (id / 2, loopback(7100 + id));
+        format!("[[node]]\nid = {id}\nhost = \"pc{host}\"\naddr = \"udp:{addr}\"\n")
+    };
+    let nodes: Vec<String> = (0..5).map(node).collect();
+    let path = database("hosts.toml", &nodes);
+    let commands = (0..5).map(|id: u16| {
+        let mut command = installed().command(&program);
+        command
+            .env("TSUMUJI_CLUSTER", &path)
+            .env("TSUMUJI_NODE", id.to_string())
+            .env("TSUMUJI_OPEN", "1");
+        (format!("node {id}"), command)
+    });
+    Running::start(commands).finish();
+}
+
 /// The same programs over raw Ethernet between hosts: by a link named in the database, and by one named for all.
 #[test]
 fn suci_loop_over_raw_ethernet() {

@@ -36,8 +36,8 @@ const LOOKS: usize = 8;
 /// How long `accept` waits for a hello of a client that has come to the mailbox: it makes its memory meanwhile.
 const HELLO_NS: u64 = 2_000_000;
 
-/// Callers of other users, and such as leave no hello, that one `accept` lets in: more could come for ever. The next one finds those behind them.
-const STRANGERS_MAX: u32 = 64;
+/// Callers that one `accept` rejects, being of other users or without a hello: more could come for ever. The next one finds those behind them.
+const REJECTED_MAX: u32 = 64;
 
 /// A hello whose connection was not accepted after this time is dropped.
 const PENDING_NS: u64 = 60_000_000_000;
@@ -307,8 +307,8 @@ impl Listener {
 
     /// Moves what is in the mailbox into the list, and keeps the segments.
     fn collect(&self, mailbox: i32, pending: &mut Vec<Pending>, is_shared: bool) {
-        let mut strangers = 0;
-        while pending.len() < PENDING_MAX && strangers < STRANGERS_MAX {
+        let mut rejected = 0;
+        while pending.len() < PENDING_MAX && rejected < REJECTED_MAX {
             let Ok(fd) = sys::accept(mailbox, libc::SOCK_NONBLOCK) else {
                 return;
             };
@@ -322,7 +322,7 @@ impl Listener {
             };
             let Some((hello, segment, gateway)) = said else {
                 let _ = sys::close(fd);
-                strangers += 1;
+                rejected += 1;
                 continue;
             };
             let one = Pending {
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn silent_callers_are_bounded() {
         let (mailbox, address) = mailbox();
-        let callers: Vec<Fd> = (0..2 * STRANGERS_MAX)
+        let callers: Vec<Fd> = (0..2 * REJECTED_MAX)
             .map(|_| connect_to(&address::mailbox(&address)).expect("a caller"))
             .collect();
         let listener = Listener::new();
@@ -511,6 +511,6 @@ mod tests {
             let _ = sys::close(fd);
             left += 1;
         }
-        assert_eq!(left, callers.len() as u32 - STRANGERS_MAX);
+        assert_eq!(left, callers.len() as u32 - REJECTED_MAX);
     }
 }

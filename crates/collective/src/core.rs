@@ -122,7 +122,7 @@ impl Core {
             // The group was not known when the message arrived.
             let group = &self.groups[operation.group];
             let rank = group.rank_of_session(arrival.from, arrival.session);
-            let Some(rank) = rank.filter(|_| self.is_useful(&arrival)) else {
+            let Some(rank) = rank.filter(|_| arrival.is_useful(&self.ledger)) else {
                 arrival.pay(&mut self.ledger);
                 continue;
             };
@@ -143,11 +143,6 @@ impl Core {
             let arrival = Arrival::new(from, header, payload);
             kept.or_default().push(arrival);
         }
-    }
-
-    /// Whether a message is still of use: not if it wants an answer to a session that ended.
-    fn is_useful(&self, arrival: &Arrival) -> bool {
-        arrival.session == self.ledger.session(arrival.from) || !arrival.header.kind.wants_answer()
     }
 
     /// Drops messages kept for operations of `key` from `first` on.

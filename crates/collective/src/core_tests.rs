@@ -14,6 +14,17 @@ fn call(kind: u64, len: usize) -> Call<'static> {
         1 => (plan::all_reduce_ring(0, 4, len, 8), true, After::Nothing),
         2 => (Plan::default(), false, After::Native(0)),
         3 => (Plan::default(), false, After::Native(2)),
+        5 => {
+            let hosts = plan::Hosts::of([0, 0, 1, 1].into_iter().map(Some)).expect("several");
+            let lengths = plan::Lengths {
+                all: &[],
+                own: len,
+                joins: &|_| true,
+                most: 1 << 20,
+            };
+            let plan = plan::scatter_v_hosts(&hosts, 0, 2, &lengths);
+            (plan, false, After::Nothing)
+        }
         _ => (plan::broadcast_tree(0, 4, 2, len), false, After::Nothing),
     };
     Call {
@@ -43,7 +54,7 @@ fn any_messages_are_survived() {
         let len = [64, 8 << 10, 40_000][round % 3];
         // As between hosts: kept messages come in pieces.
         core.ledger.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
-        let call = call(random.u64(..5), len);
+        let call = call(random.u64(..6), len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for step in 0..400 {
@@ -327,4 +338,62 @@ fn early_pieces_are_taken_from_the_first() {
         piece.iter().all(|byte| *byte == (rank + offset) as u8)
     };
     assert!(came.iter().all(|&(rank, offset)| filled(rank, offset)));
+}
+
+/// A leader of a scatter keeps parts that come before their lengths, once, and questions of its members, and takes them when it knows the lengths; a
+/// length that does not fit is the root's fault.
+#[test]
+fn what_comes_before_lengths_is_kept() {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let hosts = plan::Hosts::of([0, 0, 1, 1].into_iter().map(Some)).expect("several");
+    let lengths = plan::Lengths {
+        all: &[],
+        own: 16,
+        joins: &|len| len <= 16,
+        most: 16,
+    };
+    for (word, repeated) in [(16, false), (17, false), (16, true)] {
+        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        let call = Call {
+            plan: plan::scatter_v_hosts(&hosts, 0, 2, &lengths),
+            ..call(4, 16)
+        };
+        let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
+        let mut tell = |current: &mut Operation<'_>, rank: usize, kind, tag, payload: &[u8]| {
+            let header = Header {
+                kind,
+                algorithm: 1,
+                tag,
+                sequence: 0,
+                key: core.groups[0].members.key,
+                offset: 0,
+                total: match kind {
+                    Kind::Open => 8,
+                    _ => payload.len() as u64,
+                },
+            };
+            let from = (NodeId(rank as u16), rank);
+            current.handle_or_keep(from, 0, header, payload, &mut core.ledger);
+            core.advance(current, &mut endpoint).expect("advance");
+        };
+        tell(&mut current, 2, Kind::Eager, 1, &[7; 24]);
+        tell(&mut current, 1, Kind::Open, 1, &[]);
+        assert_eq!((current.early.len(), current.failure), (2, None));
+        if repeated {
+            tell(&mut current, 2, Kind::Eager, 1, &[7; 24]);
+            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(2))));
+            continue;
+        }
+        let words = [word, 8_u64].map(u64::to_le_bytes).concat();
+        tell(&mut current, 2, Kind::Eager, 0, &words);
+        if word == 16 {
+            assert_eq!((current.early.len(), current.failure), (0, None));
+            assert_eq!(current.output.bytes(), [7; 16]);
+        } else {
+            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(2))));
+        }
+    }
 }

@@ -22,7 +22,7 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
-use crate::plan::{Action, Buffer, Place, Plan, Step};
+use crate::plan::{Action, Buffer, JOINED, Place, Plan, Rest, Step};
 
 /// Why an operation failed, and with it its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,11 @@ impl Arrival {
             header,
             payload: payload.to_vec(),
         }
+    }
+
+    /// Whether it is still of use: not if it wants an answer to a session that ended.
+    pub(crate) fn is_useful(&self, ledger: &Ledger) -> bool {
+        self.session == ledger.session(self.from) || !self.header.kind.wants_answer()
     }
 
     /// The message no longer waits for its operation to be called.
@@ -114,6 +119,8 @@ pub(crate) struct Operation<'b> {
     steps: Vec<Step>,
     /// Copies (from, to) of the steps that move.
     moves: Vec<(Place, Place)>,
+    /// What `Action::Extend` appends.
+    rest: Option<Rest>,
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
@@ -131,12 +138,14 @@ pub(crate) struct Operation<'b> {
 
 impl<'b> Operation<'b> {
     pub(crate) fn new(call: Call<'b>, group: &Members, id: u64, sequence: u32) -> Self {
+        let scratch = call.plan.scratch();
         let Plan {
             steps,
             copies,
             moves,
-            scratch_bytes,
+            rest,
             streams,
+            ..
         } = call.plan;
         let bytes = call.output.bytes().len();
         let mut operation = Self {
@@ -148,11 +157,12 @@ impl<'b> Operation<'b> {
             algorithm: call.algorithm,
             input: call.input,
             output: call.output,
-            scratch: vec![0; scratch_bytes],
+            scratch,
             states: vec![State::default(); steps.len()],
             open: (0..steps.len() as u32).collect(),
             steps,
             moves,
+            rest,
             found: 0,
             unit: call.unit,
             streams,
@@ -327,7 +337,10 @@ impl<'b> Operation<'b> {
                 return Some(Handled::Done);
             }
         };
-        let number = self.find(rank, header.tag, sends)?;
+        let Some(number) = self.find(rank, header.tag, sends) else {
+            let early = self.is_for_rest(from, header, payload, ledger);
+            return early.then_some(Handled::Early);
+        };
         let step = self.steps[number];
         if header.total != step.place.len as u64 {
             return None;
@@ -377,17 +390,78 @@ impl<'b> Operation<'b> {
                 if step.place.len <= ledger.eager_bytes
                     && (!self.may_begin(&step) || self.kept(from, header.tag).is_some()) =>
             {
-                let kept = self.kept(from, header.tag);
-                let (next, len) = (kept.unwrap_or(0), step.place.len);
-                let end = next + payload.len();
-                let fits = header.offset == next as u64
-                    && (end == len || end < len && payload.len() >= PIECE_BYTES_LEAST)
-                    && (kept.is_none() || end > next);
-                return fits.then_some(Handled::Early);
+                return self
+                    .continues(from, header, payload)
+                    .then_some(Handled::Early);
             }
             _ => self.receive(number, step, header.offset, payload)?,
         }
         Some(Handled::Done)
+    }
+
+    /// Whether these bytes of a transfer come next after those of it that are kept.
+    fn continues(&self, from: NodeId, header: &Header, payload: &[u8]) -> bool {
+        let kept = self.kept(from, header.tag);
+        let next = kept.unwrap_or(0);
+        let (end, len) = ((next + payload.len()) as u64, header.total);
+        header.offset == next as u64
+            && (end == len || end < len && payload.len() >= PIECE_BYTES_LEAST)
+            && (kept.is_none() || end > next as u64)
+    }
+
+    /// Whether this may be for the rest of the plan, which is not made yet. A correct member sends at most one transfer for it, and one question.
+    fn is_for_rest(&self, from: NodeId, header: &Header, payload: &[u8], ledger: &Ledger) -> bool {
+        let is_kept = |kind: Kind| {
+            let mut early = self.early.iter();
+            early.any(|arrival| arrival.from == from && arrival.header.kind == kind)
+        };
+        self.rest.is_some()
+            && header.tag == JOINED
+            && match header.kind {
+                Kind::Eager => {
+                    header.total <= ledger.eager_bytes as u64
+                        && self.continues(from, header, payload)
+                }
+                Kind::Open | Kind::Ask => !is_kept(header.kind),
+                _ => false,
+            }
+    }
+
+    /// Makes and appends the rest of the plan, and handles what came early for it.
+    fn extend(&mut self, group: &Members, ledger: &mut Ledger) {
+        let Some(rest) = self.rest.take() else {
+            return;
+        };
+        let rest = match rest.plan(&self.scratch) {
+            Ok(rest) => rest.behind(self.steps.len(), self.moves.len()),
+            Err(rank) => {
+                self.failure = Some(Failure::Mismatch(group.nodes[rank]));
+                return;
+            }
+        };
+        self.scratch.resize(rest.scratch_bytes, 0);
+        let first = self.steps.len() as u32;
+        self.steps.extend(rest.steps);
+        self.states.resize(self.steps.len(), State::default());
+        self.open.extend(first..self.steps.len() as u32);
+        self.moves.extend(rest.moves);
+        for (from, to) in rest.copies {
+            self.copy(from, to);
+        }
+        for arrival in std::mem::take(&mut self.early) {
+            let rank = group.rank_of(arrival.from);
+            let handled = match rank.filter(|_| arrival.is_useful(ledger)) {
+                Some(rank) => {
+                    let from = (arrival.from, rank);
+                    self.handle(from, &arrival.header, &arrival.payload, ledger)
+                }
+                None => Handled::Done,
+            };
+            match handled {
+                Handled::Early => self.keep(arrival),
+                Handled::Done => arrival.pay(ledger),
+            }
+        }
     }
 
     /// Handles a frame of a native broadcast by a member of the group.
@@ -431,6 +505,12 @@ impl<'b> Operation<'b> {
                         self.finish(number);
                         again = true;
                     }
+                } else if step.action == Action::Extend {
+                    if index == 0 {
+                        self.finish(number);
+                        self.extend(group, ledger);
+                        again = true;
+                    }
                 } else if step.place.len > ledger.eager_bytes
                     && !self.states[number].open
                     && self.may_begin(&step)
@@ -461,7 +541,10 @@ impl<'b> Operation<'b> {
 
     /// Number of early bytes of a transfer of `from` that are kept, in order from its start; `None`: there are none.
     fn kept(&self, from: NodeId, tag: u16) -> Option<usize> {
-        let kept = |arrival: &&Arrival| arrival.from == from && arrival.header.tag == tag;
+        let kept = |arrival: &&Arrival| {
+            let header = &arrival.header;
+            arrival.from == from && header.tag == tag && !header.kind.wants_answer()
+        };
         let bytes = |arrival: &Arrival| arrival.payload.len();
         let mut all = self.early.iter().filter(kept).map(bytes);
         all.next().map(|first| first + all.sum::<usize>())

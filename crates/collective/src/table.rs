@@ -64,9 +64,9 @@ pub enum Operation {
     AllReduce,
     /// `flat`, `ring`, `hosts`.
     AllGather,
-    /// `flat`, `hosts`. Only of parts that all have the same length.
+    /// `flat`, `hosts`. Parts of different lengths go each as the table says for its length, or all as `flat` if it says that for empty ones.
     Gather,
-    /// `flat`, `hosts`. Only of parts that all have the same length.
+    /// `flat`, `hosts`. Parts of different lengths go each as the table says for its length, or all as `flat` if it says that for empty ones.
     Scatter,
     /// `flat`, `hosts`. Only of parts that all have the same length.
     AllToAll,

@@ -267,11 +267,11 @@ mod tests {
             model.score(&features, &targets),
             Ok(Score::Accuracy(2.0 / 3.0))
         );
-        let stranger = Targets::Labels {
+        let unknown = Targets::Labels {
             classes: vec!["z".into()],
             ids: vec![0, 0, 0],
         };
-        assert_eq!(model.score(&features, &stranger), Err("z".to_owned()));
+        assert_eq!(model.score(&features, &unknown), Err("z".to_owned()));
         assert_eq!(r2(&[1.0, 2.0], &[1.0, 2.0]), 1.0);
         assert_eq!(r2(&[1.5, 1.5], &[1.0, 2.0]), 0.0);
     }

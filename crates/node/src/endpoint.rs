@@ -33,6 +33,7 @@ pub use self::datagrams::NOW_OR_NEVER;
 use self::descriptor::{Descriptor, Mail};
 pub use self::joining::JoinRequest;
 pub use self::posts::{Post, Unposted};
+pub(crate) use self::presence::{QUIET, TOLD_EVERY};
 use crate::assistant::Assistant;
 use crate::channel::bell::Bell;
 use crate::channel::{Channels, Members};

@@ -2,7 +2,7 @@
 //! `scripts/instructions.py` runs it twice and divides the difference.
 //!
 //! `cargo run --release -p tsumuji-proto --example small_messages -- 1000`: so many there and so many back, in turn;
-//! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before the other way has its turn.
+//! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before those of the other way.
 
 use tsumuji_proto::{
     Borrowed, Channel, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine,

@@ -214,9 +214,9 @@ impl MemoryFrames {
     }
 }
 
-/// The peer that begins the next message where memory is scarce: of those with more to send, the one that takes up least.
+/// Chooses the peer that begins the next message where memory is scarce: of those with more to send, the one that takes up least.
 #[derive(Debug, Default)]
-struct Turn {
+struct Arbiter {
     least: Option<Candidate>,
     candidates: usize,
     /// Bytes promised to all candidates together.
@@ -234,7 +234,7 @@ struct Candidate {
     promised_bytes: usize,
 }
 
-impl Turn {
+impl Arbiter {
     /// `first`: later messages wait for the one that the peer would begin. `rank`: given by a policy, if there is one.
     fn consider(
         &mut self,
@@ -515,11 +515,11 @@ impl Credit {
         }
     }
 
-    /// Grants the peer what its turn, the pool and memory allow (R-22 … R-24).
+    /// Grants the peer what scheduling, the pool and memory allow (R-22 … R-24).
     #[inline(always)] // on the path of every frame
     fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
         let allowance = self.allowance();
-        let mut window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
+        let mut window = if !grant.active || grant.busy || !self.is_scheduled(peer, grant) {
             allowance
         } else {
             let unscheduled = allowance * self.rules.peers().saturating_sub(1);
@@ -572,8 +572,8 @@ impl Credit {
         self.claimed += given.saturating_sub(spare);
     }
 
-    /// Frames for a peer where memory is scarce: an active peer may complete its messages, and begins new ones by turns (`give_turn`); another peer
-    /// keeps an equal part, so that its next small message needs no probe.
+    /// Frames for a peer where memory is scarce: an active peer may complete its messages, and begins new ones by `grant_scarce`; another peer keeps
+    /// an equal part, so that its next small message needs no probe.
     #[cold]
     fn scarce_frames(&self, grant: &Grant, memory: MemoryFrames) -> u64 {
         if grant.active {
@@ -584,15 +584,15 @@ impl Credit {
         }
     }
 
-    /// Grants credit to the peer in turn. Alone, it gets all that is free and not promised to others; otherwise half of the difference between that
+    /// Grants credit to the peer that was chosen. Alone, it gets all that is free and not promised to others; otherwise half of the difference between that
     /// and what it takes up, and at least one frame, because the first fragment tells the message's length.
-    fn give_turn(&mut self, turn: &Turn, grant: &mut Grant, memory: MemoryFrames) {
-        let Some(least) = turn.least else {
+    fn grant_scarce(&mut self, arbiter: &Arbiter, grant: &mut Grant, memory: MemoryFrames) {
+        let Some(least) = arbiter.least else {
             return;
         };
-        let others = turn.promised_bytes - least.promised_bytes;
+        let others = arbiter.promised_bytes - least.promised_bytes;
         let free = memory.free_bytes.saturating_sub(others);
-        let part = if turn.candidates == 1 {
+        let part = if arbiter.candidates == 1 {
             free
         } else {
             (free.saturating_sub(least.taken_bytes) / 2).max(memory.frame_bytes.min(free))
@@ -608,8 +608,8 @@ impl Credit {
             .all(|entry| entry.used_bytes >= used_bytes)
     }
 
-    /// Whether the peer has a turn: all turns but one go to the most urgent, the last to the one served least, so that none starves.
-    fn has_turn(&mut self, peer: u16, grant: &Grant) -> bool {
+    /// Whether the peer is scheduled: all places but one go to the most urgent, the last to the one served least, so that none starves.
+    fn is_scheduled(&mut self, peer: u16, grant: &Grant) -> bool {
         if self.active.len() <= SCHEDULED_SENDERS {
             return true;
         }

@@ -119,7 +119,7 @@ pub struct Flow {
     pub granted_frames: usize,
     /// Other direction: frames that the peer is granted ahead at present, its share of this node's window.
     pub incoming_window_frames: usize,
-    /// Other direction: memory of the peer's messages here that arrive, wait for their turn, or are held by the program, in bytes.
+    /// Other direction: memory of the peer's messages here that arrive, wait for earlier ones, or are held by the program, in bytes.
     pub incoming_bytes: usize,
     /// Other direction: the peer's last frame said that it has more to send.
     pub incoming_backlog: bool,
@@ -159,7 +159,7 @@ pub struct Window {
 /// Accounts of the engine, each kept twice: as a total, and as the sum over its peers. The two are always equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
-    /// Charge to the budget: messages that arrive, wait for their turn, or are held by the program.
+    /// Charge to the budget: messages that arrive, wait for earlier ones, or are held by the program.
     pub memory_bytes: usize,
     /// Sum of the same over the peers.
     pub peers_memory_bytes: usize,

@@ -1,6 +1,6 @@
 //! The budget: how much memory messages may take from their arrival until the program releases them.
 //!
-//! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: one admitted when little was
+//! Invariant: all messages that arrive, wait for earlier ones or are held take less than the budget and two messages: one admitted when little was
 //! free, and one that an ordered channel waited for while the program held nothing.
 
 use tsumuji_wire::bundle;
@@ -144,7 +144,7 @@ impl Memory {
         head && self.exceeding_bytes == 0 && self.held_bytes == 0
     }
 
-    /// Reserves memory for a message that arrives in parts or waits for its turn; `false` if it is not admitted.
+    /// Reserves memory for a message that arrives in parts or waits for an earlier one; `false` if it is not admitted.
     pub(crate) fn reserve(&mut self, bytes: usize, fair: bool, head: bool) -> bool {
         if !self.admits(bytes, fair, head) {
             return false;

@@ -81,12 +81,12 @@ impl Arrivals {
             self.next = self.base;
             return true;
         }
-        self.mark_out_of_turn(number);
+        self.mark_out_of_order(number);
         false
     }
 
     #[inline(never)]
-    fn mark_out_of_turn(&mut self, number: u64) {
+    fn mark_out_of_order(&mut self, number: u64) {
         if self.bits.is_empty() {
             self.bits.resize(WORDS, 0);
         }

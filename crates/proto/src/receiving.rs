@@ -204,7 +204,7 @@ impl Receiving {
     pub(crate) fn is_fair(&self, used_bytes: usize) -> bool {
         match self {
             Self::Credit(credit) => credit.is_fair(used_bytes),
-            Self::Suci(_) => true, // grants are given by turns
+            Self::Suci(_) => true, // it grants round robin
         }
     }
 

@@ -132,7 +132,7 @@ pub(crate) struct Suci {
     /// Capacity of the receive ring: the most frames that one poll can take.
     ring_frames: u64,
     outstanding: u64,
-    /// Peers that asked for more than they were granted, in order of their turns.
+    /// Peers that asked for more than they were granted; served round robin.
     waiting: VecDeque<u16>,
     /// Peers with grants that had not been used whole when they were visited last.
     holders: Vec<u16>,

@@ -61,14 +61,14 @@ impl Pair {
             slot: vec![0; 4096].into_boxed_slice(),
         };
         for _ in 0..10 {
-            pair.turn(&mut Counter::default());
+            pair.poll_once(&mut Counter::default());
         }
         assert!(pair.engines[0].is_up(NodeId(1)) && pair.engines[1].is_up(NodeId(0)));
         pair
     }
 
     /// Each engine writes all it may; the other takes it.
-    fn turn(&mut self, counter: &mut Counter) {
+    fn poll_once(&mut self, counter: &mut Counter) {
         self.now += Duration::from_micros(100);
         for from in 0..2 {
             self.engines[from].handle_timeout(self.now);
@@ -102,14 +102,14 @@ fn allocations_of(rounds: usize, message: &[u8], per_round: usize) -> u64 {
     let mut counter = Counter::default();
     for _ in 0..20 {
         (0..per_round).for_each(|_| pair.send(message));
-        (0..20).for_each(|_| pair.turn(&mut counter));
+        (0..20).for_each(|_| pair.poll_once(&mut counter));
     }
     let warm = counter.messages;
     assert_eq!(warm, 20 * per_round);
     let before = counting_alloc::allocations();
     for _ in 0..rounds {
         (0..per_round).for_each(|_| pair.send(message));
-        (0..20).for_each(|_| pair.turn(&mut counter));
+        (0..20).for_each(|_| pair.poll_once(&mut counter));
     }
     let after = counting_alloc::allocations();
     assert_eq!(counter.messages - warm, rounds * per_round);

@@ -131,7 +131,7 @@ fn handshakes() -> Vec<Candidate> {
     let name = u64::from_str_radix(&key.print().to_string(), 16).expect("hex");
     let keys = Keys::new([key]).expect("one");
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("memory for two");
-    let [mut stranger, end] = [0, 1].map(|node| Shm::attach(&job, node).expect("the job is new"));
+    let [mut sender, end] = [0, 1].map(|node| Shm::attach(&job, node).expect("the job is new"));
     let mut node = Sealed::new(end, &keys, SealMode::Encrypt).expect("seal");
     let refuse = move |times| {
         for _ in 0..times {
@@ -139,8 +139,8 @@ fn handshakes() -> Vec<Candidate> {
             let mut frame = [0; 140];
             (frame[0], frame[2], frame[4]) = (0x18, 92, 2);
             frame[8..16].copy_from_slice(&name.to_be_bytes());
-            (stranger.send_one(LinkAddr::Local(1), Frame::whole(&frame))).expect("send");
-            stranger.flush().expect("flush");
+            (sender.send_one(LinkAddr::Local(1), Frame::whole(&frame))).expect("send");
+            sender.flush().expect("flush");
             node.receive(1, &mut each(|_, _| {})).expect("recv");
         }
     };

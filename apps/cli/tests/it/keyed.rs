@@ -249,7 +249,7 @@ fn keyed_restarts_over(link: &'static str) {
     assert_eq!(seal.peers, u64::from(NODES) - 1, "{seal:?}");
     assert_eq!(
         counters.spoofed_source_frames, 0,
-        "what strangers sent came through"
+        "what nodes without the key sent came through"
     );
     let removed = testbed.down();
     assert!(removed.is_ok(), "{removed:?}");

@@ -139,6 +139,42 @@ fn waits_end_at_a_stated_limit() {
     assert_eq!(alone.status.code(), Some(2));
 }
 
+/// A launch says which of its processes are waited for, on this host and on others, why, and for how long at most; it can be interrupted meanwhile.
+#[test]
+fn launches_that_wait_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mute = loopback(folder.path(), 1, "[\"sh\", \"-c\", \"cat >/dev/null\"]");
+    let program = env!("CARGO_BIN_EXE_tsumuji");
+    let script = "test $TSUMUJI_NODE = 0 && exec \"$0\" worker; exec sleep 1000";
+    let far = vec!["launch", "--hosts", &mute, "--", "true"];
+    let near = vec!["launch", "-n", "2", "--", "sh", "-c", script, program];
+    let cases = [
+        (
+            far,
+            "node 0 on pc0 (pid ",
+            ": `sh` leads to no agent yet)",
+            30,
+        ),
+        (near, "node 1 (pid ", " has opened no endpoint yet)", 10),
+    ];
+    // Each says nothing for seconds: side by side.
+    std::thread::scope(|scope| {
+        for (words, name, reason, limit) in cases {
+            scope.spawn(move || {
+                let mut launch = Node::spawn(command(&words));
+                let line = launch.waits(1).remove(0);
+                let until = format!(" s so far, {limit} s at most");
+                assert!(line.starts_with(name) && line.ends_with(&until), "{line}");
+                // Nobody else is waited for.
+                assert!(line.contains(&format!("{reason}; ")), "{line}");
+                assert_eq!(line.matches("(pid ").count(), 1, "{line}");
+                signal("-INT", launch.0.id());
+                assert_eq!(launch.0.wait().unwrap().code(), Some(130));
+            });
+        }
+    });
+}
+
 /// A program that is to join says where it asks, and that nothing runs there.
 #[test]
 fn joins_in_vain_are_told() {

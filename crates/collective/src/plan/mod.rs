@@ -12,14 +12,18 @@ mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
 pub(crate) use hosts::{
-    Hosts, all_gather_hosts, all_reduce_hosts, all_to_all_hosts, barrier_hosts, broadcast_hosts,
-    gather_hosts, reduce_hosts, scatter_hosts,
+    Hosts, JOINED, Lengths, Rest, all_gather_hosts, all_reduce_hosts, all_to_all_hosts,
+    barrier_hosts, broadcast_hosts, gather_hosts, gather_v_hosts, reduce_hosts, scatter_hosts,
+    scatter_v_hosts,
 };
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
     reduce_in_place, reduce_tree,
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
+
+/// Bytes of a word that members tell each other.
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// A memory of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub(crate) enum Action {
         first: u32,
         end: u32,
     },
+    /// No transfer: once all steps before it in the plan are done, `Plan::rest` is made and appended.
+    Extend,
 }
 
 /// One transfer, seen from one of its two sides, or a move within this member.
@@ -82,6 +88,10 @@ pub(crate) struct Plan {
     /// Copies (from, to) of the steps that move, out of input or scratch.
     pub(crate) moves: Vec<(Place, Place)>,
     pub(crate) scratch_bytes: usize,
+    /// The first words of scratch, which other members are told.
+    pub(crate) words: Vec<u64>,
+    /// What follows when lengths have come that this member does not know.
+    pub(crate) rest: Option<Rest>,
     /// Some members forward bytes as they arrive, for which the next ones wait.
     pub(crate) streams: bool,
 }
@@ -150,6 +160,37 @@ impl Plan {
         let end = self.moves.len() as u32;
         let nothing = Place::whole(Buffer::Output, 0);
         self.add(Action::Move { first, end }, rank, 0, nothing)
+    }
+
+    /// Adds a step of member `rank` that makes the rest of the plan when all steps so far are done.
+    fn extend_after_all(&mut self, rank: usize, rest: Rest) {
+        self.rest = Some(rest);
+        self.add(Action::Extend, rank, 0, Place::whole(Buffer::Output, 0));
+    }
+
+    /// Scratch before the first step.
+    pub(crate) fn scratch(&self) -> Vec<u8> {
+        let mut scratch = vec![0; self.scratch_bytes];
+        let (places, _) = scratch.as_chunks_mut::<WORD_BYTES>();
+        for (place, word) in places.iter_mut().zip(&self.words) {
+            *place = word.to_le_bytes();
+        }
+        scratch
+    }
+
+    /// The same plan behind so many steps and moves of another one.
+    pub(crate) fn behind(mut self, steps: usize, moves: usize) -> Self {
+        let (steps, moves) = (steps as u32, moves as u32);
+        let later = |number: Option<u32>| number.map(|number| number + steps);
+        for step in &mut self.steps {
+            step.after = step.after.map(later);
+            step.follows = later(step.follows);
+            if let Action::Move { first, end } = &mut step.action {
+                *first += moves;
+                *end += moves;
+            }
+        }
+        self
     }
 }
 

@@ -130,7 +130,26 @@ fn parts(
     collectives.all_to_all(endpoint, world, &given, &mut all)
 }
 
-/// A member of a tree, ring or chain dies, or the leader of a host, over all kinds of links.
+/// Parts whose lengths leaders are told first.
+fn parts_of_any_lengths(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    round: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    let size = collectives.size(world).expect("open");
+    let rank = collectives.rank(world).expect("open");
+    let counts: Vec<usize> = (0..size).map(|rank| rank % 3).collect();
+    let root = round % size;
+    let known: &[usize] = if rank == root { &counts } else { &[] };
+    let mut all = vec![1_u64; known.iter().sum()];
+    let mut own = vec![1_u64; counts[rank]];
+    collectives.gather_v(endpoint, world, root, &own, &mut all, known)?;
+    collectives.scatter_v(endpoint, world, root, &all, known, &mut own)?;
+    collectives.barrier(endpoint, world)
+}
+
+/// A member of a tree, ring or chain dies, or the leader of a host, or another member there, over all kinds of links.
 #[test]
 fn death_is_told_to_everyone() {
     let table = Table::default();
@@ -138,6 +157,10 @@ fn death_is_told_to_everyone() {
         (Over::Shm, 5, 2, &table, all_reduce),
         (Over::LossyUdp(10), 5, 4, &table, all_reduce),
         (Over::Hosts(2), 5, 2, &table, parts),
+    ]);
+    with_victims([
+        (Over::Hosts(2), 5, 2, &table, parts_of_any_lengths),
+        (Over::Hosts(3), 6, 4, &table, parts_of_any_lengths),
     ]);
     with_victims([
         (Over::Udp, 4, 1, &table, unblocked),

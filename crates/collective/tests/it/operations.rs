@@ -40,9 +40,11 @@ fn broadcast(member: &mut Member, count: usize, round: usize) {
     );
 }
 
-fn scatter_and_gather(member: &mut Member, count: usize, round: usize) {
-    let (rank, size, root) = (member.rank, member.size, round % member.size);
-    let world = member.collectives.world();
+/// Parts of different lengths, in a group of all members. Of scatter and gather only the root is told all lengths.
+fn scatter_and_gather(member: &mut Member, group: Group, count: usize, round: usize) {
+    let rank = member.collectives.rank(group).expect("a member");
+    let (size, root) = (member.size, round % member.size);
+    let (collectives, endpoint) = (&mut member.collectives, &mut member.endpoint);
     // Parts of different lengths, one of them empty.
     let counts: Vec<usize> = (0..size)
         .map(|rank| count * ((rank + round) % 3) / 2)
@@ -53,24 +55,22 @@ fn scatter_and_gather(member: &mut Member, count: usize, round: usize) {
         .collect();
     let mut part = vec![0; own];
     let given: &[u64] = if rank == root { &all } else { &[] };
-    member
-        .collectives
-        .scatter_v(&mut member.endpoint, world, root, given, &counts, &mut part)
+    let known: &[usize] = if rank == root { &counts } else { &[] };
+    collectives
+        .scatter_v(endpoint, group, root, given, known, &mut part)
         .expect("scatter");
     assert!(
         part == values(rank, own, round),
         "scatter of {count} to {rank}"
     );
     let mut back = vec![0; if rank == root { all.len() } else { 0 }];
-    member
-        .collectives
-        .gather_v(&mut member.endpoint, world, root, &part, &mut back, &counts)
+    collectives
+        .gather_v(endpoint, group, root, &part, &mut back, known)
         .expect("gather");
     assert!(rank != root || back == all, "gather of {count} at {root}");
     let mut everything = vec![0; all.len()];
-    member
-        .collectives
-        .all_gather_v(&mut member.endpoint, world, &part, &mut everything, &counts)
+    collectives
+        .all_gather_v(endpoint, group, &part, &mut everything, &counts)
         .expect("all-gather");
     assert!(everything == all, "all-gather of {count} at {rank}");
 }
@@ -185,7 +185,7 @@ fn everything(member: &mut Member, lengths: &[usize]) {
     barrier(member);
     for (round, &count) in lengths.iter().enumerate() {
         broadcast(member, count, round);
-        scatter_and_gather(member, count, round);
+        scatter_and_gather(member, world, count, round);
         plain_forms(member, world, count, round + 1);
         all_to_all(member, count, round);
         reductions(member, count, round);
@@ -299,8 +299,8 @@ fn parts_among_hosts() {
                 let apart = member.collectives.group(&member.endpoint, &ids, 1);
                 let groups = [member.collectives.world(), apart.expect("group")];
                 for (round, &count) in LENGTHS[..7].iter().enumerate() {
-                    scatter_and_gather(member, count, round);
                     for group in groups {
+                        scatter_and_gather(member, group, count, round);
                         plain_forms(member, group, count, round);
                     }
                 }
@@ -334,7 +334,9 @@ fn every_algorithm() {
                     for (round, &count) in LENGTHS[..7].iter().enumerate() {
                         match operation {
                             Operation::Broadcast => broadcast(member, count, round),
-                            Operation::AllGather => scatter_and_gather(member, count, round),
+                            Operation::AllGather => {
+                                scatter_and_gather(member, world, count, round);
+                            }
                             Operation::Reduce | Operation::AllReduce => {
                                 reductions(member, count, round);
                             }

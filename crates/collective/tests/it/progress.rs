@@ -388,8 +388,8 @@ fn wrong_calls_are_refused() {
                 Err(CollectiveError::NoSuchRank { rank: 2, size: 2 })
             ));
             let other = NodeId(1 - *rank as u16);
-            let stranger = collectives.group(endpoint, &[other], 1);
-            assert!(matches!(stranger, Err(GroupError::NotAMember { .. })));
+            let foreign = collectives.group(endpoint, &[other], 1);
+            assert!(matches!(foreign, Err(GroupError::NotAMember { .. })));
             let unknown = collectives.group(endpoint, &[NodeId(*rank as u16), NodeId(9)], 1);
             assert!(matches!(
                 unknown,
@@ -486,4 +486,46 @@ fn dropped_requests_leave_others_alone() {
         let words = collectives.wait(endpoint, waited).expect("wait");
         assert_eq!(words, [2]);
     });
+}
+
+/// So it is where a host's leader passes on what it does not know: of parts of any lengths one is longer than the root expects, or a member calls the
+/// form without counts.
+#[test]
+fn different_calls_within_a_host_are_found_out() {
+    on_all(
+        Over::Hosts(2),
+        4,
+        &Options::default(),
+        &Table::default(),
+        |member| {
+            let Member {
+                endpoint,
+                collectives,
+                rank,
+                ..
+            } = member;
+            let world = collectives.world();
+            let ids = [0, 1, 2, 3].map(NodeId);
+            for (tag, without_counts) in [(1, false), (2, true)] {
+                let group = collectives.group(endpoint, &ids, tag).expect("group");
+                let own = vec![1_u64; if *rank == 3 && !without_counts { 2 } else { 1 }];
+                let mut all = vec![0_u64; if *rank == 0 { 4 } else { 0 }];
+                let outcome = if *rank == 3 && without_counts {
+                    collectives.gather(endpoint, group, 0, &own, &mut all)
+                } else {
+                    collectives.gather_v(endpoint, group, 0, &own, &mut all, &[1; 4])
+                };
+                // A member that had sent its part may have been done.
+                if let Err(error) = outcome {
+                    assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
+                }
+                let after = collectives.barrier(endpoint, group);
+                assert!(
+                    matches!(after, Err(CollectiveError::Mismatch { .. })),
+                    "{after:?}"
+                );
+            }
+            collectives.barrier(endpoint, world).expect("barrier");
+        },
+    );
 }

@@ -16,9 +16,9 @@ const QUEUE_FRAMES: usize = 4;
 const READ_BYTES: usize = 64 << 10;
 /// Token and number.
 const HELLO_BYTES: usize = 10;
-/// Connections beyond the workers' own that are open at a time; those of others are closed once they say something false, or, the oldest first, where
-/// there is no place for another.
-const STRANGERS_MAX: usize = 16;
+/// Connections beyond the workers' own that are open at a time. Unauthenticated ones are closed once they say something false, or, the oldest first,
+/// where there is no place for another.
+const UNAUTHENTICATED_MAX: usize = 16;
 
 /// Why sockets cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -166,12 +166,12 @@ impl Tcp {
         if known.count() + 1 >= self.workers {
             return Ok(()); // all are here; asking the kernel each time would only cost
         }
-        // No more at a time: a worker's words are read before strangers come in its place.
-        for _ in 0..STRANGERS_MAX {
+        // No more at a time: a worker's words are read before unauthenticated connections take its place.
+        for _ in 0..UNAUTHENTICATED_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    if self.incoming.len() >= self.workers + STRANGERS_MAX
+                    if self.incoming.len() >= self.workers + UNAUTHENTICATED_MAX
                         && let Some(oldest) =
                             self.incoming.iter().position(|one| one.from.is_none())
                     {
@@ -281,17 +281,17 @@ mod tests {
         assert!(a.sent_bytes() > 3_000_000);
     }
 
-    /// Strangers that say nothing do not keep the workers out.
+    /// Unauthenticated connections that say nothing do not keep the workers out.
     #[test]
-    fn silent_strangers_make_place() {
+    fn silent_connections_make_place() {
         let (mut a, mut b) = (
             Tcp::listen(0, 2, 77).unwrap(),
             Tcp::listen(1, 2, 77).unwrap(),
         );
-        let stranger = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
-        let strangers: Vec<TcpStream> = (0..2 + STRANGERS_MAX).map(stranger).collect();
-        while b.incoming.len() < strangers.len() {
-            b.poll(&mut |_, _| panic!("a stranger's words")).unwrap();
+        let connect = |_| TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
+        let silent: Vec<TcpStream> = (0..2 + UNAUTHENTICATED_MAX).map(connect).collect();
+        while b.incoming.len() < silent.len() {
+            b.poll(&mut |_, _| panic!("unauthenticated words")).unwrap();
         }
         a.connect(&[0, b.port()]).unwrap();
         a.send(1, b"here");
@@ -304,22 +304,22 @@ mod tests {
             b.poll(&mut |from, frame| has_come |= from == 0 && frame == b"here")
                 .unwrap();
         }
-        assert_eq!(b.incoming.len(), strangers.len());
+        assert_eq!(b.incoming.len(), silent.len());
     }
 
-    /// Strangers without the token are closed, and what they say goes nowhere.
+    /// Connections without the token are closed, and what they say goes nowhere.
     #[test]
-    fn strangers_are_closed() {
+    fn unauthenticated_connections_are_closed() {
         let (_, mut b) = pair();
-        let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
-        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        stranger.set_nonblocking(true).unwrap();
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        connection.set_nonblocking(true).unwrap();
         let mut end = [0; 1];
-        while let Err(error) = stranger.read(&mut end) {
+        while let Err(error) = connection.read(&mut end) {
             if error.kind() != ErrorKind::WouldBlock {
                 break; // it was reset
             }
-            b.poll(&mut |_, _| panic!("a stranger's words")).unwrap();
+            b.poll(&mut |_, _| panic!("unauthenticated words")).unwrap();
         }
     }
 }

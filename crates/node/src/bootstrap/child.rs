@@ -243,6 +243,17 @@ impl Worker {
         remote.is_some_and(|remote| !remote.is_greeted())
     }
 
+    /// Its name, and why it is still waited for.
+    pub(super) fn awaited(&self) -> String {
+        let (name, pid) = (&self.name, self.pid);
+        if self.is_unanswered() {
+            let program = &self.program;
+            format!("{name} (pid {pid}: `{program}` leads to no agent yet)")
+        } else {
+            format!("{name} (pid {pid} has opened no endpoint yet)")
+        }
+    }
+
     /// Ends the worker and what it started: TERM asks it to end, KILL ends it at once.
     pub(super) fn signal(&mut self, signal: Signal) {
         if let Some(remote) = &mut self.remote {

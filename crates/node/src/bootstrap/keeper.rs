@@ -18,7 +18,8 @@ use super::door::Door;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::{FromAgent, ToAgent};
 use super::leftovers::Leftovers;
-use super::output::Output;
+use super::notice::Notice;
+use super::output::{Output, Target};
 use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 use super::shared::Shared;
@@ -56,6 +57,7 @@ pub(super) struct Keeper {
     spawned: Instant,
     /// When some process began to wait for the others.
     waiting_since: Option<Instant>,
+    notice: Notice,
     /// Since when the workers are suspended.
     paused_since: Option<Instant>,
     table_sent: bool,
@@ -90,6 +92,7 @@ impl Keeper {
             connections: Vec::new(),
             spawned: Instant::now(),
             waiting_since: None,
+            notice: Notice::default(),
             paused_since: None,
             table_sent: false,
         }
@@ -189,6 +192,7 @@ impl Keeper {
                     let lost = since.elapsed();
                     self.spawned += lost;
                     self.waiting_since = self.waiting_since.map(|since| since + lost);
+                    self.notice.postpone(lost);
                 }
             }
         }
@@ -199,7 +203,7 @@ impl Keeper {
         }
     }
 
-    /// Reports workers that do not join, and those that reported a failure but do not end.
+    /// Reports workers that do not join, and those that reported a failure but do not end. Those that may still join are told to the user.
     fn check_deadlines(&mut self, shared: &Shared) {
         let someone_waits =
             shared.lock().waiting || self.workers.iter().any(|worker| worker.entry.is_some());
@@ -243,7 +247,28 @@ impl Keeper {
                     _ => None,
                 }
             });
+        if failure.is_none() {
+            self.tell_awaited();
+        }
         self.fail(failure, shared);
+    }
+
+    fn tell_awaited(&mut self) {
+        let since = self.waiting_since;
+        let is_awaited = |worker: &&Worker| {
+            let joins = worker.is_unanswered() || since.is_some() && worker.entry.is_none();
+            joins && worker.pidfd.is_some() && worker.reported.is_none()
+        };
+        let awaited = self.workers.iter().filter(is_awaited);
+        let begun = match since {
+            Some(since) if !awaited.clone().any(Worker::is_unanswered) => since,
+            _ => self.spawned,
+        };
+        let wait = (begun, self.join_timeout);
+        let awaited = awaited.map(Worker::awaited);
+        if let Some(line) = self.notice.line(Instant::now(), wait, awaited) {
+            self.output.push(Target::Stderr, line.into_bytes());
+        }
     }
 
     fn fail(&self, failure: Option<WorkerFailure>, shared: &Shared) {
@@ -446,7 +471,8 @@ impl Keeper {
         let unanswered = unanswered.then(|| self.spawned + self.join_timeout);
         let now = Instant::now();
         let late = late.into_iter().chain(unanswered);
-        late.chain(reports).filter(|at| *at > now).min()
+        let told = self.notice.at();
+        late.chain(reports).chain(told).filter(|at| *at > now).min()
     }
 
     /// Accepts connections. If there are too many, the oldest one that has not said hello is closed.

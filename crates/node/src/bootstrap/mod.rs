@@ -23,6 +23,7 @@ mod leftovers;
 mod lines;
 mod meeting;
 mod neighbours;
+mod notice;
 mod offer;
 mod output;
 mod pauses;

@@ -153,7 +153,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             return Ok(Sent::No);
         };
         let Some(mut direct) = self.engine.direct(to, channel, bytes) else {
-            let is_behind = self.engine.is_direct_in_its_turn(to, channel, bytes);
+            let is_behind = self.engine.is_direct_behind_queue(to, channel, bytes);
             return Ok(
                 if is_behind && reference_room(&mut self.link, at).is_some() {
                     Sent::Full

@@ -11,9 +11,9 @@ use crate::error::{MeetError, SendError};
 use crate::peers::Peers;
 
 /// Nodes that are up meet in milliseconds; whoever waits longer than this is told for whom.
-pub(super) const QUIET: Duration = Duration::from_secs(3);
+pub(crate) const QUIET: Duration = Duration::from_secs(3);
 /// Time from one such word to the next.
-pub(super) const TOLD_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often the caller of `meet` may end it.
 const LOOK: Duration = Duration::from_millis(100);
 

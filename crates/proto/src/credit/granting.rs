@@ -1,7 +1,7 @@
 //! How `credit` reacts to frames: each one that was taken or refused updates what its sender is granted, and our data frames carry that to it. Part
 //! of `credit`.
 
-use super::{Credit, Grant, MemoryFrames, Seen, Turn};
+use super::{Arbiter, Credit, Grant, MemoryFrames, Seen};
 use crate::config::Config;
 use crate::memory::Memory;
 use crate::peer::Peer;
@@ -120,7 +120,7 @@ impl Credit {
     pub(crate) fn feed(&mut self, mut members: Members<'_>) {
         let memory = members.memory;
         self.hungry = false;
-        let mut turn = Turn::default();
+        let mut arbiter = Arbiter::default();
         let mut index = 0;
         while let Some(id) = self.active_peer(index) {
             if let Some(peer) = members.peer(id) {
@@ -129,19 +129,19 @@ impl Credit {
                 self.note(index, receive.used_bytes());
                 let memory = memory_frames(receive, memory);
                 let rank = self.memory_rank(id, grant, memory);
-                turn.consider(id, grant, memory, receive.waits_for_head(), rank);
+                arbiter.consider(id, grant, memory, receive.waits_for_head(), rank);
                 members.tell(id);
             }
             index += 1;
         }
         if self.hungry
-            && let Some(id) = turn.peer()
+            && let Some(id) = arbiter.peer()
             && let Some(Peer {
                 account, receive, ..
             }) = members.peer(id)
         {
             let grant = account.grant();
-            self.give_turn(&turn, grant, memory_frames(receive, memory));
+            self.grant_scarce(&arbiter, grant, memory_frames(receive, memory));
             receive.ack_now |= grant.worth_telling();
             members.tell(id);
         }

@@ -26,10 +26,10 @@ impl Active {
     }
 }
 
-/// The senders that have a turn, among more than are scheduled at once. Computed in one pass, and used for each of them.
+/// The senders that are scheduled, among more than may be at once. Computed in one pass, and used for each of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scheduled {
-    /// Peers at least as urgent as this have a turn.
+    /// Peers at least as urgent as this are scheduled.
     pub(super) least_urgent: ((u8, u64), u16),
     /// The two peers that were served least.
     pub(super) least_served: [(u64, u16); 2],

@@ -1,4 +1,4 @@
-//! Tests of credit without engines: turns, and the bound of the ring.
+//! Tests of credit without engines: scheduling, scarce memory, and the bound of the ring.
 
 use super::*;
 use crate::policy::FlowPolicy;
@@ -37,9 +37,9 @@ fn alone_means_all() {
     assert_eq!(credit.claimed(), 224);
 }
 
-/// Where memory is scarce, the turn goes to the peer that takes up least, but first to one whose messages wait for the head of a channel.
+/// Where memory is scarce, credit goes to the peer that takes up least, but first to one whose messages wait for the head of a channel.
 #[test]
-fn turns_go_to_the_least() {
+fn scarce_memory_goes_to_the_least() {
     let mut credit = Credit::new(256);
     let scarce = MemoryFrames {
         free_bytes: 9000,
@@ -58,31 +58,31 @@ fn turns_go_to_the_least() {
         credit.raise(peer as u16, grant, scarce);
         assert_eq!(grant.outstanding(), 0);
     }
-    let turn = |grants: &[Grant; 3], head: usize| {
-        let mut turn = Turn::default();
+    let arbitrate = |grants: &[Grant; 3], head: usize| {
+        let mut arbiter = Arbiter::default();
         for (peer, grant) in grants.iter().enumerate() {
             let used_bytes = used_bytes[peer];
             let memory = MemoryFrames {
                 used_bytes,
                 ..scarce
             };
-            turn.consider(peer as u16, grant, memory, peer == head, None);
+            arbiter.consider(peer as u16, grant, memory, peer == head, None);
         }
-        turn
+        arbiter
     };
-    assert_eq!(turn(&grants, 0).peer(), Some(0));
-    let next = turn(&grants, 9);
+    assert_eq!(arbitrate(&grants, 0).peer(), Some(0));
+    let next = arbitrate(&grants, 9);
     assert_eq!(next.peer(), Some(1));
-    credit.give_turn(&next, &mut grants[1], scarce);
+    credit.grant_scarce(&next, &mut grants[1], scarce);
     assert_eq!(grants[1].outstanding(), 2, "half of 6000 bytes");
-    let next = turn(&grants, 9);
+    let next = arbitrate(&grants, 9);
     assert_eq!(next.peer(), Some(2), "promises count");
-    credit.give_turn(&next, &mut grants[2], scarce);
+    credit.grant_scarce(&next, &mut grants[2], scarce);
     assert_eq!(grants[2].outstanding(), 1);
     assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
 }
 
-/// A policy that returns the given answers in turn, however absurd.
+/// A policy that returns the given answers round robin, however absurd.
 #[derive(Debug)]
 struct Mad(Vec<u64>, usize);
 
@@ -97,9 +97,9 @@ impl FlowPolicy for Mad {
     }
 }
 
-/// With any number of active senders, the turns are those that a comparison of each with all others gives.
+/// With any number of active senders, those are scheduled whom a comparison of each with all others gives.
 #[test]
-fn turns_are_as_if_each_looked_at_all() {
+fn schedules_are_as_if_each_looked_at_all() {
     let mut credit = Credit::new(4096);
     let mut grants: Vec<Grant> = (0..40).map(|_| Grant::new()).collect();
     let mut random = 7_u64;
@@ -128,7 +128,7 @@ fn turns_are_as_if_each_looked_at_all() {
         };
         for (peer, grant) in (0..).zip(&grants).filter(|(_, grant)| grant.active) {
             let expected = of_all(peer, grant, &credit.active);
-            assert_eq!(credit.has_turn(peer, grant), expected, "{step}: {peer}");
+            assert_eq!(credit.is_scheduled(peer, grant), expected, "{step}: {peer}");
         }
     }
 }
@@ -201,9 +201,9 @@ proptest! {
             credit.raise(peer, grant, PLENTY);
             let memory = MemoryFrames { free_bytes: 5000, ..PLENTY };
             let rank = credit.memory_rank(peer, grant, memory);
-            let mut turn = Turn::default();
-            turn.consider(peer, grant, memory, false, rank);
-            credit.give_turn(&turn, grant, memory);
+            let mut arbiter = Arbiter::default();
+            arbiter.consider(peer, grant, memory, false, rank);
+            credit.grant_scarce(&arbiter, grant, memory);
             prop_assert_eq!(grants.iter().map(Grant::claim).sum::<u64>(), credit.claimed());
             prop_assert!(credit.claimed() <= 64);
             prop_assert!(credit.claimed() <= before.max(credit.rules.window()).max(least));
@@ -262,9 +262,9 @@ proptest! {
                 ..PLENTY
             };
             credit.raise(peer, grant, memory);
-            let mut turn = Turn::default();
-            turn.consider(peer, grant, memory, busy, None);
-            credit.give_turn(&turn, grant, memory);
+            let mut arbiter = Arbiter::default();
+            arbiter.consider(peer, grant, memory, busy, None);
+            credit.grant_scarce(&arbiter, grant, memory);
             let sum: u64 = grants.iter().map(Grant::awaited).sum();
             prop_assert_eq!(grants.iter().map(Grant::claim).sum::<u64>(), credit.claimed());
             prop_assert!(sum <= 64, "{} may come", sum);

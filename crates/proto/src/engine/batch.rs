@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::transmit::{next_data, write_word};
-use super::{Engine, leave_turn, peer_of};
+use super::{Engine, peer_of, pop_ready};
 use crate::event::Destination;
 use crate::message::Borrowed;
 use crate::peer::Peer;
@@ -199,7 +199,7 @@ impl Engine {
                     }
                     // Nothing else waits, as `wants_transmit` would find.
                     if !more && !peer.send.is_clocked() && !peer.receive.ack_now {
-                        return leave_turn(peer, &mut self.ready, busy);
+                        return pop_ready(peer, &mut self.ready, busy);
                     }
                 }
                 Next::Word => {

@@ -225,8 +225,8 @@ fn giving_up_ends_the_session() {
 fn what_is_acknowledged_is_not_kept() {
     let mut wire = Wire::new(2);
     let to = NodeId(1);
-    for turn in 0..3 {
-        let message = body(turn, 300_000);
+    for round in 0..3 {
+        let message = body(round, 300_000);
         wire.nodes[0].borrow(1, CHANNEL, message.clone(), true);
         assert_eq!(
             wire.nodes[0].engine.submit_borrowed(to, CHANNEL, 10, false),
@@ -239,7 +239,7 @@ fn what_is_acknowledged_is_not_kept() {
         let id = wire.nodes[0].borrowed.as_ref().unwrap().1;
         assert!(wire.nodes[0].retain() && wire.nodes[0].engine.is_acknowledged(to, id));
         assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_bytes, 0);
-        assert_eq!(wire.nodes[1].inbox.messages[turn].2, message);
+        assert_eq!(wire.nodes[1].inbox.messages[round].2, message);
     }
 }
 

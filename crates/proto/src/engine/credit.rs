@@ -52,12 +52,12 @@ impl Engine {
         let used_bytes = peer.receive.used_bytes();
         let fair = shared.memory.has_as_much(used_bytes) || shared.receiving.is_fair(used_bytes);
         let memory = &mut shared.memory;
-        let in_turn = if PLACED {
+        let in_order = if PLACED {
             None
         } else {
-            peer.receive.take_in_turn(data, size, fair, memory)
+            peer.receive.take_in_order(data, size, fair, memory)
         };
-        let weight = match in_turn {
+        let weight = match in_order {
             Some(_) => payload_bytes,
             None => {
                 let granted = peer.account.grant().end();
@@ -75,7 +75,7 @@ impl Engine {
         peer.last_heard = now;
         peer.send.on_credit(data.credit);
         peer.send.on_ack(now, &news, pool, counters, done);
-        let result = if let Some(number) = in_turn {
+        let result = if let Some(number) = in_order {
             settle(now, data, number, Taken::Frame, peer, shared, sink)
         } else {
             let sizes = (payload_bytes, size, weight);
@@ -88,7 +88,7 @@ impl Engine {
     }
 }
 
-/// Takes a frame that `Receive::take_in_turn` did not take.
+/// Takes a frame that `Receive::take_in_order` did not take.
 #[inline(never)]
 fn take_other<const PLACED: bool>(
     now: Instant,

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Engine;
-use super::submit::{admit, await_turn};
+use super::submit::{admit, push_ready};
 use crate::config::Config;
 use crate::datagrams::{Dropped, Waiting};
 use crate::event::Destination;
@@ -106,7 +106,7 @@ impl Engine {
         if deadline != NEVER {
             self.shared.arm(peer, deadline);
         }
-        await_turn(&mut self.ready, peer);
+        push_ready(&mut self.ready, peer);
         Ok(())
     }
 

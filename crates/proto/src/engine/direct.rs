@@ -207,7 +207,7 @@ impl Engine {
     }
 
     /// Whether the message could leave directly if no queued one were before it.
-    pub fn is_direct_in_its_turn(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
+    pub fn is_direct_behind_queue(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
         self.peer(to).is_some_and(|peer| {
             peer.may_take_directly(channel, bytes, self.shared.config.ring_bytes)
                 && !peer.send.is_idle()

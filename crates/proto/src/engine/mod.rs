@@ -474,9 +474,9 @@ fn peer_of(peers: &mut [Option<Box<Peer>>], id: NodeId) -> Option<&mut Peer> {
     peers.get_mut(usize::from(id.0))?.as_deref_mut()
 }
 
-/// Removes the peer in turn from `ready`, as it has nothing more to write. `busy`: other peers may be in `ready`, too.
+/// Removes the peer at the head of `ready`, as it has nothing more to write. `busy`: other peers may be in `ready`, too.
 #[inline(always)] // as Queue::acknowledge
-fn leave_turn(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
+fn pop_ready(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
     if !busy && peer.queued {
         ready.clear(); // no other peer is in it
         peer.queued = false;

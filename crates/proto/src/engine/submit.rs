@@ -54,7 +54,7 @@ impl Engine {
         let Some(id) = submitted else {
             return Err(SubmitError::NoMemory { size });
         };
-        await_turn(&mut self.ready, peer);
+        push_ready(&mut self.ready, peer);
         Ok(id)
     }
 
@@ -83,7 +83,7 @@ impl Engine {
             .send
             .queue
             .push_borrowed(to, channel, length_bytes, notify);
-        await_turn(&mut self.ready, peer);
+        push_ready(&mut self.ready, peer);
         submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
 
@@ -198,9 +198,9 @@ pub(super) fn admit<'a>(
     Ok(peer)
 }
 
-/// Puts the peer into `ready`; whether something may leave is decided when its turn comes.
+/// Puts the peer into `ready`; whether something may leave is decided when it is at the head.
 #[inline(always)] // as Queue::acknowledge
-pub(super) fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
+pub(super) fn push_ready(ready: &mut VecDeque<u16>, peer: &mut Peer) {
     if !peer.queued && peer.is_up() {
         peer.queued = true;
         ready.push_back(peer.id.0);

@@ -102,7 +102,7 @@ impl ChannelReceive {
     }
 
     /// Whether the fragment holds a complete message that may be delivered now, as most do.
-    pub(crate) fn has_turn(&self, fragment: &Fragment<'_>) -> bool {
+    pub(crate) fn holds_next(&self, fragment: &Fragment<'_>) -> bool {
         fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
     }
 

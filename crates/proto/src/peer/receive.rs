@@ -45,7 +45,7 @@ pub(crate) struct Receive {
     pub(crate) grant_due: bool,
     /// An acknowledgement is sent after this many frames: fewer if the peer's window is small.
     patience_frames: u32,
-    /// Charge of the peer's messages that arrive, wait for their turn, or are held by the program. Outlives the session.
+    /// Charge of the peer's messages that arrive, wait for earlier ones, or are held by the program. Outlives the session.
     used_bytes: usize,
     /// Payload bytes of a frame at most; known with the session.
     agreed_bytes: usize,
@@ -214,7 +214,7 @@ impl Receive {
     /// Takes the frame if it has the expected number and holds the next message of its channel whole, as most frames do. Such a frame contradicts
     /// nothing that came before. Returns its number. `None`: it is another one, or memory refuses it, and nothing has changed.
     #[inline]
-    pub(crate) fn take_in_turn(
+    pub(crate) fn take_in_order(
         &mut self,
         data: &Data<'_>,
         size: usize,
@@ -425,7 +425,7 @@ impl Receive {
             payload_bytes,
             payload: (!PLACED).then_some(data.payload),
         };
-        if !PLACED && channel.has_turn(&fragment) {
+        if !PLACED && channel.holds_next(&fragment) {
             if !channel.accept_next(weight, fair, memory) {
                 return Accepted::NoMemory;
             }

@@ -512,10 +512,10 @@ fn full_table_keeps_the_living() {
         pair.nodes[0].peers.insert(at(node), peer);
     }
     assert_eq!(pair.nodes[0].sizes()[0], PEERS_MAX);
-    let stranger = at(PEERS_MAX + 5);
-    pair.nodes[0].wish(pair.now, stranger);
+    let unknown = at(PEERS_MAX + 5);
+    pair.nodes[0].wish(pair.now, unknown);
     assert_eq!(pair.nodes[0].counters.unsent, 1);
-    assert!(!pair.nodes[0].peers.contains_key(&stranger));
+    assert!(!pair.nodes[0].peers.contains_key(&unknown));
     pair.now += FORGET_QUIET;
     pair.works();
     for more in 0..100 {

@@ -79,9 +79,9 @@ fn open_frames_are_refused() {
     assert_eq!((counters.unsealed, counters.malformed), (12, 5));
 }
 
-/// Who has another key, or runs another mode, gets no session and no frame, and is counted as such.
+/// A node that has another key, or runs another mode, gets no session and no frame, and is counted as such.
 #[test]
-fn strangers_get_no_session() {
+fn unauthenticated_nodes_get_no_session() {
     let (one, other) = (key(), key());
     for (second_key, second_mode) in [(&other, SealMode::Encrypt), (&one, SealMode::Auth)] {
         let net = Net::new(2);

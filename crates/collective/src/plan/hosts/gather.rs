@@ -17,28 +17,24 @@ fn parts(buffer: Buffer, first: usize, count: usize, len: usize) -> Place {
     }
 }
 
-/// Where parts of `ranks` lie together: in `buffer` itself, or in scratch, then with pairs of where each part lies (there, in scratch).
-fn together(
-    plan: &mut Plan,
-    buffer: Buffer,
-    ranks: &[usize],
-    len: usize,
-) -> (Place, Vec<(Place, Place)>) {
-    let (first, count) = (ranks[0], ranks.len());
-    if ranks[count - 1] - first + 1 == count {
-        return (parts(buffer, first, count, len), Vec::new());
+/// Where these parts, at least one, lie together: as they are, if each follows the one before, or in scratch, then with pairs of where each part
+/// lies (there, in scratch).
+pub(super) fn together(plan: &mut Plan, parts: &[Place]) -> (Place, Vec<(Place, Place)>) {
+    let len = parts.iter().map(|part| part.len).sum();
+    let follows = |two: &[Place]| two[0].start + two[0].len == two[1].start;
+    if parts.windows(2).all(follows) {
+        return (Place { len, ..parts[0] }, Vec::new());
     }
-    let all = Place {
-        start: plan.scratch_bytes,
-        ..parts(Buffer::Scratch, 0, count, len)
+    let mut end = plan.scratch_bytes;
+    let all = Place::of(Buffer::Scratch, end..end + len);
+    let pair = |part: &Place| {
+        let start = end;
+        end += part.len;
+        (*part, Place::of(Buffer::Scratch, start..end))
     };
-    plan.scratch_bytes += all.len;
-    let pair = |(place, rank): (usize, &usize)| {
-        let start = all.start + place * len;
-        let there = parts(buffer, *rank, 1, len);
-        (there, Place { start, len, ..all })
-    };
-    (all, ranks.iter().enumerate().map(pair).collect())
+    let pairs = parts.iter().map(pair).collect();
+    plan.scratch_bytes += len;
+    (all, pairs)
 }
 
 /// Members send their parts of `len` bytes to their leaders, and each leader those of its host to the root.
@@ -50,7 +46,11 @@ pub(crate) fn gather_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) 
     if rank == root {
         let mut moves = Vec::new();
         for host in part.other_hosts() {
-            let (place, pairs) = together(&mut plan, Buffer::Output, &hosts.ranks[host], len);
+            let ranks = hosts.ranks[host].iter();
+            let there: Vec<Place> = ranks
+                .map(|rank| parts(Buffer::Output, *rank, 1, len))
+                .collect();
+            let (place, pairs) = together(&mut plan, &there);
             plan.add(Action::Store, part.leaders[host], 0, place);
             moves.extend(pairs.into_iter().map(|(there, scratch)| (scratch, there)));
         }
@@ -93,7 +93,11 @@ pub(crate) fn scatter_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize)
     let own = Place::whole(Buffer::Output, len);
     if rank == root {
         for host in part.other_hosts() {
-            let (place, pairs) = together(&mut plan, Buffer::Input, &hosts.ranks[host], len);
+            let ranks = hosts.ranks[host].iter();
+            let there: Vec<Place> = ranks
+                .map(|rank| parts(Buffer::Input, *rank, 1, len))
+                .collect();
+            let (place, pairs) = together(&mut plan, &there);
             plan.copies.extend(pairs);
             plan.add(Action::Send, part.leaders[host], 0, place);
         }

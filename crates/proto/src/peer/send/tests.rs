@@ -45,7 +45,7 @@ const REFUSAL: Ack<'_> = Ack {
 
 /// While memory refuses frames, probes alternate between fragments: the one that is refused again and again may not be the one that is waited for.
 #[test]
-fn refused_fragments_take_turns() {
+fn refused_fragments_alternate() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
     let mut send = sender(2, &mut pool);
     let mut now = Instant::from_nanos(0);

@@ -152,7 +152,7 @@ impl Cluster {
             .collect()
     }
 
-    fn strangers(&self) -> Vec<(NodeId, NodeId)> {
+    fn unmet(&self) -> Vec<(NodeId, NodeId)> {
         let mut pairs = self.pairs();
         pairs.retain(|(from, to)| !self.net.has_met(*from, *to));
         pairs
@@ -161,13 +161,13 @@ impl Cluster {
     /// All that live know each other's present lives within `bound`. `reconnect`: programs try dead peers again meanwhile.
     fn meet(&mut self, bound: Duration, reconnect: bool) {
         let begun = self.net.now();
-        while !self.strangers().is_empty() {
+        while !self.unmet().is_empty() {
             let took = self.net.now().since(begun);
             self.net.check(took <= bound, || {
                 format!(
                     "after {} ms these have not met: {:?}",
                     took.as_nanos() / 1_000_000,
-                    self.strangers()
+                    self.unmet()
                 )
             });
             if reconnect {

@@ -1,25 +1,41 @@
 use super::*;
-use crate::plan::{Step, all_gather_direct, all_to_all, gather, scatter};
+use crate::plan::{
+    Lengths, Step, all_gather_direct, all_to_all, gather, gather_v_hosts, scatter, scatter_v_hosts,
+};
 
 /// A member that carries out its plan.
-struct Member<'a> {
-    plan: &'a Plan,
+struct Member {
+    plan: Plan,
     /// Input, output and scratch.
     memories: [Vec<u8>; 3],
     done: Vec<bool>,
 }
 
-impl<'a> Member<'a> {
-    fn new(plan: &'a Plan, input: Vec<u8>, output_bytes: usize) -> Self {
+impl Member {
+    fn new(plan: &Plan, input: Vec<u8>, output_bytes: usize) -> Self {
         let mut member = Self {
-            plan,
-            memories: [input, vec![0; output_bytes], vec![0; plan.scratch_bytes]],
+            plan: plan.clone(),
+            memories: [input, vec![0; output_bytes], plan.scratch()],
             done: vec![false; plan.steps.len()],
         };
         for copy in &plan.copies {
             member.copy(*copy);
         }
         member
+    }
+
+    fn extend(&mut self) {
+        let rest = self.plan.rest.take().expect("it has a rest");
+        let rest = rest.plan(&self.memories[2]).expect("lengths are possible");
+        let rest = rest.behind(self.plan.steps.len(), self.plan.moves.len());
+        self.plan.scratch_bytes = rest.scratch_bytes;
+        self.memories[2].resize(rest.scratch_bytes, 0);
+        self.plan.steps.extend(rest.steps);
+        self.plan.moves.extend(rest.moves);
+        self.done.resize(self.plan.steps.len(), false);
+        for copy in rest.copies {
+            self.copy(copy);
+        }
     }
 
     fn bytes(&self, place: Place) -> Vec<u8> {
@@ -41,66 +57,66 @@ impl<'a> Member<'a> {
         let step = &self.plan.steps[number];
         let is_done = |earlier: &Option<u32>| earlier.is_none_or(|step| self.done[step as usize]);
         match step.action {
-            Action::Move { .. } => self.done[..number].iter().all(|done| *done),
+            Action::Move { .. } | Action::Extend => self.done[..number].iter().all(|done| *done),
             _ => step.after.iter().all(is_done) && is_done(&step.follows),
         }
     }
 }
 
-/// Carries out all plans, every send waiting for its receiver, and returns the outputs. Members take turns, `backwards` from the last to the first.
-fn outputs(
+/// Carries out all plans, every send waiting for its receiver. Members take turns, `backwards` from the last to the first.
+fn carried_out(
     plans: &[Plan],
     inputs: &[Vec<u8>],
     bytes: impl Fn(usize) -> usize,
     backwards: bool,
-) -> Vec<Vec<u8>> {
+) -> Vec<Member> {
     let mut ranks: Vec<usize> = (0..plans.len()).collect();
     if backwards {
         ranks.reverse();
     }
-    let mut members: Vec<Member<'_>> = (plans.iter().zip(inputs).enumerate())
+    let mut members: Vec<Member> = (plans.iter().zip(inputs).enumerate())
         .map(|(rank, (plan, input))| Member::new(plan, input.clone(), bytes(rank)))
         .collect();
     let mut moved = true;
     while moved {
         moved = false;
         for &rank in &ranks {
-            for (number, step) in plans[rank].steps.iter().enumerate() {
+            let mut number = 0;
+            while number < members[rank].done.len() {
                 if !members[rank].done[number] && members[rank].may_begin(number) {
-                    moved |= carry_out(&mut members, rank, number, step);
+                    moved |= carry_out(&mut members, rank, number);
                 }
+                number += 1;
             }
         }
     }
     for (rank, member) in members.iter().enumerate() {
-        assert!(
-            member.done.iter().all(|done| *done),
-            "{rank} waits for ever"
-        );
+        let ended = member.done.iter().all(|done| *done);
+        assert!(ended, "{rank} waits for ever");
     }
-    let output_of = |member: Member<'_>| {
-        let [_, output, _] = member.memories;
-        output
-    };
-    members.into_iter().map(output_of).collect()
+    members
 }
 
 /// Carries out a step that may begin; `false`: its receiver is not ready, or it is a receive.
-fn carry_out(members: &mut [Member<'_>], rank: usize, number: usize, step: &Step) -> bool {
+fn carry_out(members: &mut [Member], rank: usize, number: usize) -> bool {
+    let step = members[rank].plan.steps[number];
     match step.action {
         Action::Move { first, end } => {
-            let plan = members[rank].plan;
-            for copy in &plan.moves[first as usize..end as usize] {
-                members[rank].copy(*copy);
+            for number in first..end {
+                let copy = members[rank].plan.moves[number as usize];
+                members[rank].copy(copy);
             }
         }
+        Action::Extend => members[rank].extend(),
         Action::Send => {
             let fits = |other: &Step| {
                 other.action == Action::Store && other.peer == rank && other.tag == step.tag
             };
             let receiver = &members[step.peer];
-            let receive = receiver.plan.steps.iter().position(fits);
-            let receive = receive.expect("it has a receive");
+            let Some(receive) = receiver.plan.steps.iter().position(fits) else {
+                assert!(receiver.plan.rest.is_some(), "it has a receive");
+                return false;
+            };
             assert!(!receiver.done[receive], "bytes come once");
             if !receiver.may_begin(receive) {
                 return false;
@@ -123,12 +139,12 @@ fn bytes_of(rank: usize, count: usize) -> Vec<u8> {
 }
 
 /// Number of messages between hosts.
-fn crossings(plans: &[Plan], numbers: &[u16]) -> usize {
-    let of = |(plan, host): (&Plan, &u16)| {
+fn crossings(members: &[Member], numbers: &[u16]) -> usize {
+    let of = |(member, host): (&Member, &u16)| {
         let crosses = |step: &&Step| step.action == Action::Send && numbers[step.peer] != *host;
-        plan.steps.iter().filter(crosses).count()
+        member.plan.steps.iter().filter(crosses).count()
     };
-    plans.iter().zip(numbers).map(of).sum()
+    members.iter().zip(numbers).map(of).sum()
 }
 
 const SPREAD: [&[u16]; 9] = [
@@ -152,14 +168,21 @@ fn check(
     bytes: impl Fn(usize) -> usize,
     (messages, scratch_bytes): (usize, usize),
 ) {
-    let wanted = outputs(flat, inputs, &bytes, false);
+    let outputs = |members: &[Member]| -> Vec<Vec<u8>> {
+        members
+            .iter()
+            .map(|member| member.memories[1].clone())
+            .collect()
+    };
+    let wanted = outputs(&carried_out(flat, inputs, &bytes, false));
     for backwards in [false, true] {
-        let found = outputs(by_hosts, inputs, &bytes, backwards);
-        assert_eq!(found, wanted, "{numbers:?}");
-    }
-    assert_eq!(crossings(by_hosts, numbers), messages, "{numbers:?}");
-    for (rank, plan) in by_hosts.iter().enumerate() {
-        assert!(plan.scratch_bytes <= scratch_bytes, "{rank} of {numbers:?}");
+        let members = carried_out(by_hosts, inputs, &bytes, backwards);
+        assert_eq!(outputs(&members), wanted, "{numbers:?}");
+        assert_eq!(crossings(&members, numbers), messages, "{numbers:?}");
+        for (rank, member) in members.iter().enumerate() {
+            let is_within = member.plan.scratch_bytes <= scratch_bytes;
+            assert!(is_within, "{rank} of {numbers:?}");
+        }
     }
 }
 
@@ -195,6 +218,84 @@ fn gather_and_scatter_are_as_the_flat_ones() {
                 .collect();
             check(numbers, (&by_hosts, &flat), &inputs, |_| len, bounds);
         }
+    }
+}
+
+/// Gather and scatter of parts of different lengths give what the flat ones give, where members know their own lengths only. Between two hosts there
+/// are one message for parts that join (in a scatter another one with lengths), and one for each that does not.
+#[test]
+fn parts_of_any_lengths_are_as_the_flat_ones() {
+    for numbers in SPREAD {
+        let ((hosts, _), size) = (hosts_of(numbers), numbers.len());
+        for (root, len) in (0..size).flat_map(|root| [0, 1, 9].map(|len| (root, len))) {
+            let lens: Vec<usize> = (0..size).map(|rank| len * ((rank + root) % 4)).collect();
+            let total: usize = lens.iter().sum();
+            // None joins, the shorter ones do, or all do.
+            for limit in [0, 10, 100] {
+                let joins = |len: usize| len < limit;
+                let of = |rank: usize| Lengths {
+                    all: if rank == root { &lens } else { &[] },
+                    own: lens[rank],
+                    joins: &joins,
+                    most: 27,
+                };
+                let (mut to_root, mut from_root) = (0, 0);
+                for ranks in &hosts.ranks {
+                    if ranks.contains(&root) {
+                        continue;
+                    }
+                    let alone = ranks.len() == 1;
+                    let joined = ranks.iter().filter(|rank| !alone && joins(lens[**rank]));
+                    let joined = joined.count();
+                    to_root += ranks.len() - joined + usize::from(joined > 0);
+                    from_root += usize::from(!alone);
+                }
+                let scratch_bytes = total + 8 * size;
+                let at_root = |rank: usize| if rank == root { total } else { 0 };
+
+                let by_hosts = all(size, |rank| gather_v_hosts(&hosts, rank, root, &of(rank)));
+                let flat = all(size, |rank| gather(rank, size, root, &lens, lens[rank]));
+                let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, lens[rank])).collect();
+                let bounds = (to_root, scratch_bytes);
+                check(numbers, (&by_hosts, &flat), &inputs, at_root, bounds);
+
+                let by_hosts = all(size, |rank| scatter_v_hosts(&hosts, rank, root, &of(rank)));
+                let flat = all(size, |rank| scatter(rank, size, root, &lens, lens[rank]));
+                let inputs: Vec<_> = (0..size)
+                    .map(|rank| bytes_of(rank, at_root(rank)))
+                    .collect();
+                let bounds = (to_root + from_root, scratch_bytes);
+                check(
+                    numbers,
+                    (&by_hosts, &flat),
+                    &inputs,
+                    |rank| lens[rank],
+                    bounds,
+                );
+            }
+        }
+    }
+}
+
+/// A leader takes no length that cannot be, and names the member that told it: each of its host in a gather, the root in a scatter.
+#[test]
+fn impossible_lengths_are_found_out() {
+    let (hosts, _) = hosts_of(&[0, 0, 0, 1]);
+    let lengths = Lengths {
+        all: &[],
+        own: 8,
+        joins: &|len| len <= 16,
+        most: 16,
+    };
+    let told = |words: [u64; 3]| words.map(u64::to_le_bytes).concat();
+    let gathers = gather_v_hosts(&hosts, 0, 3, &lengths).rest.expect("leads");
+    assert!(gathers.plan(&told([8, 16, u64::MAX])).is_ok());
+    assert_eq!(gathers.plan(&told([8, 16, 17])), Err(2));
+    assert_eq!(gathers.plan(&told([8, 1 << 60, 17])), Err(1));
+    let scatters = scatter_v_hosts(&hosts, 0, 3, &lengths).rest.expect("leads");
+    assert!(scatters.plan(&told([8, 16, u64::MAX])).is_ok());
+    for wrong in [[8, 16, 17], [9, 0, 0], [u64::MAX, 0, 0]] {
+        assert_eq!(scatters.plan(&told(wrong)), Err(3), "{wrong:?}");
     }
 }
 

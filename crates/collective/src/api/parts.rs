@@ -1,0 +1,476 @@
+//! Operations that move parts of members' memories: scatter, gather, all-gather and all-to-all.
+
+use tsumuji_node::{Endpoint, Link};
+
+use super::{Code, Place, code};
+use crate::call::{Call, Source, Target, borrowed, bytes_of, need, owned, sum};
+use crate::collectives::{Collectives, Request};
+use crate::element::{Element, Memory};
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::ledger::EAGER_BYTES;
+use crate::plan::{self, Lengths};
+use crate::table::{Algorithm, Operation};
+
+/// Most memory that a member takes to combine the parts of a host's members; where it would take more, parts go directly. A table may choose
+/// `hosts` for long parts, too.
+const COMBINED_BYTES_MAX: usize = 16 << 20;
+
+/// How the parts of a gather or scatter go.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Directly,
+    /// All have one length, and those of a host go together.
+    Together,
+    /// Only the root knows all lengths; parts of a host go together if this says so of their lengths.
+    ByLength(&'a dyn Fn(usize) -> bool),
+}
+
+impl<'a> Way<'a> {
+    /// For parts of one length.
+    fn of(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Hosts => Self::Together,
+            _ => Self::Directly,
+        }
+    }
+
+    /// For parts of which each member knows its own. All members ask about an empty part, and so choose alike.
+    fn by_length(joins: &'a dyn Fn(usize) -> bool) -> Self {
+        if joins(0) {
+            Self::ByLength(joins)
+        } else {
+            Self::Directly
+        }
+    }
+}
+
+impl Collectives {
+    /// The algorithm of an operation whose parts all have `len` bytes, on all members.
+    fn choose_for_parts<L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        (operation, group): (Operation, Group),
+        len: usize,
+    ) -> Result<Algorithm, CollectiveError> {
+        let size = self.place(group)?.size;
+        Ok(match self.choose(endpoint, (operation, group), size, len) {
+            Algorithm::Hosts if self.is_too_long_for_hosts((operation, group), len) => {
+                Algorithm::Flat
+            }
+            other => other,
+        })
+    }
+
+    /// Whether a host's parts of that length go together.
+    fn joins<L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        about: (Operation, Group),
+        len: usize,
+    ) -> bool {
+        let algorithm = self.choose_for_parts(endpoint, about, len);
+        matches!(algorithm, Ok(Algorithm::Hosts))
+    }
+
+    /// Whether `len` bytes for each member are more than a host's leader combines.
+    pub(crate) fn is_too_long_for_hosts(
+        &self,
+        (operation, group): (Operation, Group),
+        len: usize,
+    ) -> bool {
+        let size = self.place(group).map_or(0, |place| place.size);
+        let copies = match (operation, self.hosts(group)) {
+            (Operation::AllToAll, Some(hosts)) => 3 * hosts.most(),
+            // Where ranks of a host are neighbours, parts are combined in the program's memory.
+            (Operation::AllGather, Some(hosts)) if !hosts.are_ordered() => 1,
+            (Operation::AllToAll | Operation::Gather | Operation::Scatter, _) => 1,
+            _ => 0,
+        };
+        len.saturating_mul(size).saturating_mul(copies) > COMBINED_BYTES_MAX
+    }
+
+    /// Each member receives its part of the root's `send` in `receive`; all parts have the same length. Except on the root `send` is ignored and may
+    /// be empty.
+    pub fn scatter<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let len = size_of_val(receive);
+        let algorithm = self.choose_for_parts(endpoint, (Operation::Scatter, group), len)?;
+        let lens = vec![len; self.place(group)?.size];
+        let (source, target) = borrowed(send, receive);
+        let call = self.scatter_call(group, root, Way::of(algorithm), &lens, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
+    pub fn scatter_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        counts: &[usize],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = borrowed(send, receive);
+        let lens = bytes_of::<T>(counts);
+        let call = self.scatter_v_call(endpoint, group, root, &lens, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in bytes.
+    #[allow(clippy::too_many_arguments)] // the operation needs them
+    pub fn start_scatter_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        counts: &[usize],
+        receive: M,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.scatter_v_call(endpoint, group, root, counts, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn scatter_v_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        root: usize,
+        lens: &[usize],
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let joins = |len| self.joins(endpoint, (Operation::Scatter, group), len);
+        self.scatter_call(group, root, Way::by_length(&joins), lens, input, output)
+    }
+
+    fn scatter_call<'b>(
+        &self,
+        group: Group,
+        root: usize,
+        way: Way<'_>,
+        lens: &[usize],
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let own = output.bytes().len();
+        if rank == root {
+            need("counts", lens.len(), size)?;
+            need("send, in bytes,", input.bytes().len(), sum(lens))?;
+            need("receive, in bytes,", own, lens[root])?;
+        }
+        let (code, plan) = match (way, self.hosts(group)) {
+            (Way::Together, Some(hosts)) => (
+                code(Code::Scatter, Algorithm::Hosts),
+                plan::scatter_hosts(hosts, rank, root, own),
+            ),
+            (Way::ByLength(joins), Some(hosts)) => {
+                let lengths = Lengths {
+                    all: lens,
+                    own,
+                    joins,
+                    most: COMBINED_BYTES_MAX / size,
+                };
+                (
+                    code(Code::ScatterV, Algorithm::Hosts),
+                    plan::scatter_v_hosts(hosts, rank, root, &lengths),
+                )
+            }
+            _ => (
+                code(Code::Scatter, Algorithm::Flat),
+                plan::scatter(rank, size, root, lens, own),
+            ),
+        };
+        Ok(Call::moving(code, plan, input, output))
+    }
+
+    /// The root receives each member's `send`, one behind the other in order of ranks; all have the same length. Except on the root `receive` is not
+    /// used and may be empty.
+    pub fn gather<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let len = size_of_val(send);
+        let algorithm = self.choose_for_parts(endpoint, (Operation::Gather, group), len)?;
+        let lens = vec![len; self.place(group)?.size];
+        let (source, target) = borrowed(send, receive);
+        let call = self.gather_call(group, root, Way::of(algorithm), &lens, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
+    pub fn gather_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = borrowed(send, receive);
+        let lens = bytes_of::<T>(counts);
+        let call = self.gather_v_call(endpoint, group, root, &lens, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`gather_v`](Self::gather_v), with counts in bytes.
+    #[allow(clippy::too_many_arguments)] // the operation needs them
+    pub fn start_gather_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        receive: M,
+        counts: &[usize],
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.gather_v_call(endpoint, group, root, counts, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn gather_v_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        root: usize,
+        lens: &[usize],
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let joins = |len| self.joins(endpoint, (Operation::Gather, group), len);
+        self.gather_call(group, root, Way::by_length(&joins), lens, input, output)
+    }
+
+    fn gather_call<'b>(
+        &self,
+        group: Group,
+        root: usize,
+        way: Way<'_>,
+        lens: &[usize],
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let own = input.bytes().len();
+        if rank == root {
+            need("counts", lens.len(), size)?;
+            need("receive, in bytes,", output.bytes().len(), sum(lens))?;
+            need("send, in bytes,", own, lens[root])?;
+        }
+        let (code, plan) = match (way, self.hosts(group)) {
+            (Way::Together, Some(hosts)) => (
+                code(Code::Gather, Algorithm::Hosts),
+                plan::gather_hosts(hosts, rank, root, own),
+            ),
+            (Way::ByLength(joins), Some(hosts)) => {
+                let lengths = Lengths {
+                    all: lens,
+                    own,
+                    joins,
+                    most: COMBINED_BYTES_MAX / size,
+                };
+                (
+                    code(Code::GatherV, Algorithm::Hosts),
+                    plan::gather_v_hosts(hosts, rank, root, &lengths),
+                )
+            }
+            _ => (
+                code(Code::Gather, Algorithm::Flat),
+                plan::gather(rank, size, root, lens, own),
+            ),
+        };
+        Ok(Call::moving(code, plan, input, output))
+    }
+
+    /// Every member receives each member's `send`, one behind the other in order of ranks; all have the same length.
+    pub fn all_gather<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let counts = vec![send.len(); self.place(group)?.size];
+        self.all_gather_v(endpoint, group, send, receive, &counts)
+    }
+
+    /// As [`all_gather`](Self::all_gather), with parts of `counts` elements, the same counts on all.
+    pub fn all_gather_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = borrowed(send, receive);
+        let lens = bytes_of::<T>(counts);
+        let call = self.all_gather_call(endpoint, group, &lens, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_gather_v`](Self::all_gather_v), with counts in bytes.
+    pub fn start_all_gather_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        receive: M,
+        counts: &[usize],
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.all_gather_call(endpoint, group, counts, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn all_gather_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        lens: &[usize],
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        need("counts", lens.len(), size)?;
+        need("send, in bytes,", input.bytes().len(), lens[rank])?;
+        need("receive, in bytes,", output.bytes().len(), sum(lens))?;
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let hosts = self.hosts(group);
+        // Where ranks of a host are neighbours, parts are combined in the program's memory.
+        let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
+        let algorithm = match self.choose(endpoint, (Operation::AllGather, group), size, longest) {
+            Algorithm::Hosts if !is_ordered && sum(lens) > COMBINED_BYTES_MAX => Algorithm::Ring,
+            other => other,
+        };
+        let plan = match (algorithm, hosts) {
+            (Algorithm::Hosts, Some(hosts)) => {
+                plan::all_gather_hosts(hosts, rank, lens, longest > EAGER_BYTES)
+            }
+            (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
+            _ => plan::all_gather_ring(rank, size, lens),
+        };
+        let code = code(Code::AllGather, algorithm);
+        Ok(Call::moving(code, plan, input, output))
+    }
+
+    /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.
+    pub fn all_to_all<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let size = self.place(group)?.size;
+        need("receive", receive.len(), send.len())?;
+        need("send", send.len(), send.len() / size * size)?;
+        let (source, target) = borrowed(send, receive);
+        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_to_all`](Self::all_to_all).
+    pub fn start_all_to_all<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        receive: M,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn equal_all_to_all_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        let bytes = input.bytes().len();
+        need("receive, in bytes,", output.bytes().len(), bytes)?;
+        need("send, in bytes,", bytes, bytes / size * size)?;
+        let len = bytes / size;
+        let algorithm = self.choose_for_parts(endpoint, (Operation::AllToAll, group), len)?;
+        let plan = match (algorithm, self.hosts(group)) {
+            (Algorithm::Hosts, Some(hosts)) => plan::all_to_all_hosts(hosts, rank, len),
+            _ => {
+                let lens = vec![len; size];
+                plan::all_to_all(rank, size, &lens, &lens)
+            }
+        };
+        let code = code(Code::AllToAll, algorithm);
+        Ok(Call::moving(code, plan, input, output))
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair. All
+    /// members call this form.
+    pub fn all_to_all_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        send_counts: &[usize],
+        receive: &mut [T],
+        receive_counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = borrowed(send, receive);
+        let lens = (bytes_of::<T>(send_counts), bytes_of::<T>(receive_counts));
+        let call = self.all_to_all_call(group, (&lens.0, &lens.1), source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in bytes.
+    #[allow(clippy::too_many_arguments)] // the operation needs them
+    pub fn start_all_to_all_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        send_counts: &[usize],
+        receive: M,
+        receive_counts: &[usize],
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.all_to_all_call(group, (send_counts, receive_counts), source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn all_to_all_call<'b>(
+        &self,
+        group: Group,
+        (goes, comes): (&[usize], &[usize]),
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        need("send_counts", goes.len(), size)?;
+        need("receive_counts", comes.len(), size)?;
+        need("send, in bytes,", input.bytes().len(), sum(goes))?;
+        need("receive, in bytes,", output.bytes().len(), sum(comes))?;
+        need("its own part, in bytes,", comes[rank], goes[rank])?;
+        let plan = plan::all_to_all(rank, size, goes, comes);
+        let code = code(Code::AllToAll, Algorithm::Flat);
+        Ok(Call::moving(code, plan, input, output))
+    }
+}
