@@ -6,6 +6,13 @@
 //! Invariant: the polling thread never waits for a reader and never allocates here. Left out on purpose: rates and histories (readers compute them
 //! from two samples), and single frames (see captures).
 
+/// Metrics, one a line: kind, name, value, help.
+macro_rules! table {
+    ($($kind:ident $name:ident = $value:expr, $help:literal;)+) => {
+        [$((stringify!($name), stringify!($kind), $help, $value)),+]
+    };
+}
+
 mod flows;
 mod local;
 mod parse;
@@ -76,6 +83,9 @@ impl std::str::FromStr for MetricsAt {
         }
     }
 }
+
+/// Name, kind, help, and value.
+type Metric<V> = (&'static str, &'static str, &'static str, V);
 
 /// State of one peer, as the node sees it.
 #[derive(Debug, Clone)]
