@@ -1,7 +1,7 @@
 //! Processes that another launcher has started: `mpiexec`, `mpirun`, `srun`. Each rank finds the others by that launcher's key-value space.
 //!
 //! Called by `worker`. A rank opens its link, states its host and its address under a key of its own, waits for all, and reads what the others stated.
-//! `pmi` speaks PMI-1 and PMI-2 over the descriptor that MPICH's `mpiexec` and Slurm's `srun` pass on; `pmix` calls the library PMIx, by which Open MPI's
+//! `pmi` speaks PMI-1 and PMI-2 over the descriptor that MPICH's `mpiexec` and Slurm's `srun` pass on; `pmix_sys` calls the library PMIx, by which Open MPI's
 //! `mpirun` and `srun --mpi=pmix` are reached.
 //!
 //! Ranks of one host reach each other over shared memory. If all are on one host, no other link is opened unless `TSUMUJI_LINK` names it.
@@ -9,7 +9,6 @@
 //! What the key-value space holds is not trusted: lengths are bounded, nothing panics.
 
 mod pmi;
-mod pmix;
 mod pmix_sys;
 
 use std::io;
@@ -54,14 +53,14 @@ trait KeyValues {
 
 /// Whether another launcher has started this process, as far as its environment tells.
 pub(super) fn is_there() -> bool {
-    pmi::is_there() || pmix::is_there()
+    pmi::is_there() || pmix_sys::is_there()
 }
 
 fn connect() -> io::Result<Box<dyn KeyValues>> {
     if pmi::is_there() {
         Ok(Box::new(pmi::Pmi::connect()?))
     } else {
-        Ok(Box::new(pmix::Pmix::connect()?))
+        Ok(Box::new(pmix_sys::Library::connect()?))
     }
 }
 
