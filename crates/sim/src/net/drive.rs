@@ -49,8 +49,7 @@ impl<P: Process> Net<P> {
                     host.receive_full += 1;
                     self.medium.traffic.receive_full += 1;
                 } else {
-                    host.card
-                        .put(Card::addr(from), self.medium.frames.bytes(frame));
+                    host.card.put(Card::addr(from), frame);
                     host.ring_peak = host.ring_peak.max(host.card.waiting());
                     if !host.receive_planned {
                         host.receive_planned = true;
@@ -60,7 +59,6 @@ impl<P: Process> Net<P> {
                             .plan(at, Happening::Receive { node: to });
                     }
                 }
-                self.medium.frames.drop(frame);
             }
             Happening::Receive { node } => self.receive(node),
             Happening::Transmit { node } => {
@@ -443,8 +441,7 @@ impl<P: Process> Net<P> {
                 Destination::Broadcast => u64::MAX,
             };
             self.note([now.as_nanos(), u64::from(node.0), address, checksum(&bytes)]);
-            let frame = self.medium.frames.put(&bytes);
-            self.host(node).card.give_back(bytes);
+            let frame = bytes.into();
             if departure <= now {
                 self.switch.forward(&mut self.medium, node, to, frame);
             } else {
