@@ -40,8 +40,8 @@ use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
 pub(crate) use self::members::Members;
 use self::outbox::Outbox;
+pub(crate) use self::outbox::{Letter, Way};
 pub use self::outbox::{MessageSender, Waker};
-pub(crate) use self::outbox::{Outgoing, Way};
 pub use self::owned::{ChannelOptions, ChannelState};
 use self::owned::{OpenChannel, early};
 pub use self::posts::Arrived;
@@ -98,13 +98,8 @@ pub(crate) struct Channels {
     generation: u64,
     pub(crate) statistics: Statistics,
     pub(crate) members: Members,
-    pub(crate) dropped: Dropped,
-}
-
-/// Counters of what was dropped for lack of room.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Dropped {
-    pub(crate) datagrams: u64,
+    /// Datagrams that were dropped for lack of room.
+    pub(crate) dropped_datagrams: u64,
 }
 
 impl Tools {
@@ -146,7 +141,7 @@ impl Channels {
             generation: 0,
             statistics: Statistics::beginning_at(random_u64().map_or(0, |number| number as u32)),
             members,
-            dropped: Dropped::default(),
+            dropped_datagrams: 0,
         }
     }
 
@@ -231,22 +226,15 @@ impl Channels {
 
     /// Length of the next datagram of that channel, if one waits.
     pub(crate) fn next_datagram(&mut self, number: Option<u16>) -> Option<usize> {
-        chosen(number, &mut self.main, &mut self.opened)?
-            .stash
-            .next_bytes()
+        self.of(number)?.stash.next_bytes()
     }
 
     pub(crate) fn take_datagram(&mut self, number: Option<u16>) -> Option<ReceivedDatagram> {
-        chosen(number, &mut self.main, &mut self.opened)?
-            .stash
-            .pop()
+        self.of(number)?.stash.pop()
     }
 
-    pub(crate) fn messages(&self, number: Option<u16>) -> usize {
-        match number {
-            Some(number) => (self.opened.get(&number)).map_or(0, |entry| entry.mailbox.messages()),
-            None => self.main.mailbox.messages(),
-        }
+    pub(crate) fn messages(&mut self, number: Option<u16>) -> usize {
+        self.of(number).map_or(0, |entry| entry.mailbox.messages())
     }
 
     /// Whether something arrived for a handler or an opened channel since the last call, or a message waits on channels that nobody opened.
@@ -451,7 +439,7 @@ impl Channels {
     pub(crate) fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         let number = datagram.channel_id;
         if number == Channel::CONTROL_ID {
-            self.dropped.datagrams += 1;
+            self.dropped_datagrams += 1;
             return;
         }
         let Self {
@@ -468,7 +456,7 @@ impl Channels {
             return;
         }
         if !entry.stash.keep(session, &datagram, &mut tools.buffers) {
-            self.dropped.datagrams += 1;
+            self.dropped_datagrams += 1;
         }
         self.news = true;
     }

@@ -27,8 +27,8 @@ use tsumuji_wire::Join;
 
 use self::arrivals::{Arrivals, next_burst};
 pub(crate) use self::direct::Sent;
+use crate::channel::Way;
 use crate::channel::bell::{self, Bell};
-use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, SystemClock, from_std, to_std};
 use crate::cork::Cork;
 use crate::error::SendError;
@@ -89,8 +89,8 @@ pub(crate) trait Intake {
     fn lost(&mut self, peer: NodeId, messages: usize);
     /// The message that the engine borrows.
     fn borrowed(&self) -> &Borrowed<'_>;
-    /// Counters of what was dropped for lack of room.
-    fn dropped(&self) -> Dropped;
+    /// Datagrams that were dropped for lack of room.
+    fn dropped_datagrams(&self) -> u64;
     /// Whether `settle` has something to do.
     fn is_due(&self) -> bool;
     /// Sends and releases what handlers and other threads have asked for; returns how much that was.
@@ -268,7 +268,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
         self.polled_at = self.now;
         if self.now >= self.publish_at {
-            self.publish(intake.dropped());
+            self.publish(intake.dropped_datagrams());
         }
         if !self.dying.is_empty() {
             self.dying_polls += 1;
@@ -308,13 +308,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// Publishes the present counters, if there is a publisher.
     #[cold]
-    pub(crate) fn publish(&mut self, dropped: Dropped) {
+    pub(crate) fn publish(&mut self, dropped_datagrams: u64) {
         if let Some(publisher) = &self.publisher {
             publisher.publish(
                 &self.engine,
                 &self.link,
                 self.spoofed_source_frames,
-                dropped,
+                dropped_datagrams,
             );
             self.publish_at = self.now + PUBLISH_EVERY;
         }

@@ -238,7 +238,7 @@ impl<L: Link> Endpoint<L> {
             link: core.drive.link.counters(),
             seal: core.drive.link.sealing(),
             spoofed_source_frames: core.drive.spoofed_source_frames,
-            dropped_datagrams: core.channels.dropped.datagrams,
+            dropped_datagrams: core.channels.dropped_datagrams,
         }
     }
 
@@ -247,7 +247,7 @@ impl<L: Link> Endpoint<L> {
     pub fn publish_metrics(&mut self) {
         let core = &mut *self.core.write();
         core.drive.refresh_now();
-        core.drive.publish(core.channels.dropped);
+        core.drive.publish(core.channels.dropped_datagrams);
     }
 
     /// TCP address at which metrics can be read, if `Options::metrics` asked for that.

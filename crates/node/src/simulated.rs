@@ -11,7 +11,7 @@ use tsumuji_proto::{
 };
 use tsumuji_wire::Join;
 
-use crate::channel::{Dropped, Way};
+use crate::channel::Way;
 pub use crate::clock::Clock;
 use crate::clock::to_std;
 pub use crate::drive::UNTRACKED;
@@ -155,8 +155,8 @@ impl<P: Program> Intake for Simulated<'_, P> {
         self.0.borrowed()
     }
 
-    fn dropped(&self) -> Dropped {
-        Dropped::default()
+    fn dropped_datagrams(&self) -> u64 {
+        0
     }
 
     fn is_due(&self) -> bool {

@@ -28,7 +28,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tsumuji_link::Link;
 use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 
-use crate::channel::Dropped;
 use crate::endpoint::Counters;
 use crate::error::OpenError;
 use crate::executor::Shared;
@@ -189,7 +188,7 @@ impl Publisher {
         engine: &Engine,
         link: &impl Link,
         spoofed_source_frames: u64,
-        dropped: Dropped,
+        dropped_datagrams: u64,
     ) {
         let Ok(mut snapshot) = self.shared.try_lock() else {
             return;
@@ -200,7 +199,7 @@ impl Publisher {
             link: link.counters(),
             seal: link.sealing(),
             spoofed_source_frames,
-            dropped_datagrams: dropped.datagrams,
+            dropped_datagrams,
         };
         snapshot.window = engine.window();
         for peer in &mut snapshot.peers {
