@@ -80,6 +80,21 @@ impl LinkSpec {
         }
     }
 
+    /// The link of process number `index`, if all are given this one: ports are counted up. `None`: there is no such port.
+    pub(crate) fn counted(self, index: u16) -> Option<Self> {
+        Some(match self {
+            Self::Udp(Some(addr)) => Self::Udp(Some(counted_up(addr, index)?)),
+            Self::Multicast {
+                own: Some(addr),
+                group,
+            } => Self::Multicast {
+                own: Some(counted_up(addr, index)?),
+                group,
+            },
+            other => other,
+        })
+    }
+
     /// The name of a relay that has this device: that of the interface, or the PCI address with points in place of colons. `None`: no relay can have
     /// it, or it has no such name.
     pub fn relay_name(&self) -> Option<InterfaceName> {

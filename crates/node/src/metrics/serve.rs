@@ -202,8 +202,10 @@ impl Listener {
             if calls == CROWD {
                 self.opens = Instant::now() + CROWD_PAUSE;
             }
-            let is_welcome = |client| self.is_public || rendezvous::is_trusted(client);
-            match rendezvous::accept(self.door.as_fd(), is_welcome) {
+            let accepted = rendezvous::accept(self.door.as_fd(), |client| {
+                self.is_public || rendezvous::is_trusted(client)
+            });
+            match accepted {
                 Ok(Caller::Welcome(client)) => {
                     let mut talk = Conversation::new(client);
                     // Most clients have sent their request by now.

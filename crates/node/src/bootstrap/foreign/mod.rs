@@ -21,7 +21,7 @@ use super::ENV_LINK;
 use super::neighbours::Neighbours;
 use super::rendezvous::MAX_NODES;
 use super::worker::{Ends, bad, text};
-use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station, counted_up};
+use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::{Member, Membership, shared_hosts};
@@ -176,29 +176,22 @@ fn open_link(
             ..station
         }
     };
-    let no_port = |addr: SocketAddr| {
-        let problem = format!("rank {rank} has no port: the highest is 65535");
-        bad(ENV_LINK, &format!("udp:{addr}"), problem)
-    };
     let link = match asked {
         Some(LinkSpec::Shm) => return Ok(None),
         None | Some(LinkSpec::Udp(None)) => LinkSpec::Udp(Some(SocketAddr::new(own_ip(), 0))),
-        Some(LinkSpec::Udp(Some(addr))) => {
-            let counted = counted_up(*addr, rank);
-            LinkSpec::Udp(Some(counted.ok_or_else(|| no_port(*addr))?))
-        }
-        Some(LinkSpec::Multicast { own, group }) => {
-            let own = own.unwrap_or(SocketAddr::new(own_ip(), 0));
-            LinkSpec::Multicast {
-                own: Some(counted_up(own, rank).ok_or_else(|| no_port(own))?),
-                group: *group,
-            }
-        }
+        Some(LinkSpec::Multicast { own: None, group }) => LinkSpec::Multicast {
+            own: Some(SocketAddr::new(own_ip(), 0)),
+            group: *group,
+        },
         Some(LinkSpec::Packet(Some(station))) => LinkSpec::Packet(Some(in_slot(*station))),
         Some(LinkSpec::Relay(station)) => LinkSpec::Relay(in_slot(*station)),
         Some(other) => *other,
     };
-    Base::open(&link).map(Some)
+    let counted = link.counted(rank).ok_or_else(|| {
+        let problem = format!("rank {rank} has no port: the highest is 65535");
+        bad(ENV_LINK, &link.to_string(), problem)
+    })?;
+    Base::open(&counted).map(Some)
 }
 
 /// An address of this host that other hosts reach, as far as its routes tell.
