@@ -38,7 +38,7 @@ use self::kept::Returns;
 use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
-pub(crate) use self::members::Members;
+pub(crate) use self::members::{Means, Members};
 use self::outbox::Outbox;
 pub(crate) use self::outbox::{Letter, Way};
 pub use self::outbox::{MessageSender, Waker};
@@ -254,15 +254,9 @@ impl Channels {
         charge: Charge,
         bytes: usize,
     ) -> bool {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let known =
-            (opened.get_mut(&channel_id)).filter(|known| known.ledger.generation == generation);
-        if let Some(known) = known {
+        let (main, tools) = (&mut self.main, &mut self.tools);
+        let known = self.opened.get_mut(&channel_id);
+        if let Some(known) = known.filter(|known| known.ledger.generation == generation) {
             (tools.overdrafts).release(Some(&mut known.ledger), from, charge, bytes);
             known.lift_backpressure(&mut tools.outbox);
         } else {
@@ -307,13 +301,8 @@ impl Channels {
                 }
             }
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = chosen(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = chosen(number, &mut self.main, &mut self.opened);
         let Some(OpenChannel { ledger, stash, .. }) = entry.filter(|entry| !entry.stash.is_empty())
         else {
             return count;
@@ -331,13 +320,7 @@ impl Channels {
         handler: &mut dyn Handler,
         stored: Stored,
     ) -> Option<(Charge, Vec<u8>)> {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = chosen(number, main, opened)?;
+        let entry = chosen(number, &mut self.main, &mut self.opened)?;
         let Message {
             from,
             channel,
@@ -350,7 +333,13 @@ impl Channels {
             body: Body::Whole(&mut body),
         };
         let charged = Some(stored.charge);
-        let delivered = OpenChannel::deliver(&mut entry.ledger, tools, handler, charged, delivery);
+        let delivered = OpenChannel::deliver(
+            &mut entry.ledger,
+            &mut self.tools,
+            handler,
+            charged,
+            delivery,
+        );
         (!delivered.is_kept).then_some((stored.charge, body))
     }
 
@@ -367,13 +356,8 @@ impl Channels {
             self.news = true;
             return true;
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = owner_of(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = owner_of(number, &mut self.main, &mut self.opened);
         if let Some(mut handler) = entry.handler.take() {
             let consumed = Self::give(entry, tools, &mut *handler, delivery);
             entry.handler = Some(handler);
@@ -442,13 +426,8 @@ impl Channels {
             self.dropped_datagrams += 1;
             return;
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = owner_of(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = owner_of(number, &mut self.main, &mut self.opened);
         if let Some(handler) = &mut entry.handler {
             let mut context = tools.context(&mut entry.ledger);
             context.is_of(session, &datagram);
@@ -470,22 +449,16 @@ impl Channels {
         session: u64,
         datagram: Datagram<'_>,
     ) {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
         let is_owned = datagram.channel_id >= Channel::LIBRARY_IDS
-            || opened.contains_key(&datagram.channel_id);
+            || self.opened.contains_key(&datagram.channel_id);
         let entry = match number {
-            None if !is_owned => main,
+            None if !is_owned => &mut self.main,
             Some(number) if number == datagram.channel_id && is_owned => {
-                opened.entry(number).or_insert_with(|| early(number))
+                (self.opened.entry(number)).or_insert_with(|| early(number))
             }
             _ => return self.datagram(session, datagram),
         };
-        let mut context = tools.context(&mut entry.ledger);
+        let mut context = self.tools.context(&mut entry.ledger);
         context.is_of(session, &datagram);
         handler.datagram(&mut context, datagram);
     }
@@ -572,7 +545,9 @@ impl Channels {
             }
         }
         if self.members.is_due() {
-            done += self.members.settle(way, peers, &mut self.tools.outbox);
+            let (way, peers) = (&mut *way, &mut *peers);
+            let outbox = &mut self.tools.outbox;
+            done += self.members.settle(&mut Means { way, peers, outbox });
         }
         while let Some((to, request)) = self.statistics.next_request() {
             done += self.answer(to, request, way, peers);
