@@ -270,9 +270,7 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
                 return Ok((members, memory));
             }
             Received::Message(FromLauncher::Refused { reason }, _) => {
-                return Err(OpenError::Refused {
-                    reason: presentable(&reason),
-                });
+                return Err(OpenError::Refused(presentable(&reason)));
             }
             Received::Nothing => {}
             Received::Garbage => {

@@ -557,31 +557,22 @@ fn bad_channels_are_refused() {
     );
     assert_eq!(
         channels.open(7, &none, None),
-        Err(ChannelError::NoBudget { channel_id: 7 })
+        Err(ChannelError::NoBudget(7))
     );
     open(&mut channels, 7, 1);
     assert_eq!(
         channels.open(7, &options, None),
-        Err(ChannelError::AlreadyOpen { channel_id: 7 })
+        Err(ChannelError::AlreadyOpen(7))
     );
-    assert_eq!(
-        channels.set_budget(8, 1),
-        Err(ChannelError::NotOpen { channel_id: 8 })
-    );
-    assert_eq!(
-        channels.close(8).map(drop),
-        Err(ChannelError::NotOpen { channel_id: 8 })
-    );
+    assert_eq!(channels.set_budget(8, 1), Err(ChannelError::NotOpen(8)));
+    assert_eq!(channels.close(8).map(drop), Err(ChannelError::NotOpen(8)));
     struct Idle;
     impl Handler for Idle {
         fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
     }
     let handler: Box<dyn Handler + Send> = Box::new(Idle);
     channels.open(9, &options, Some(handler)).expect("open");
-    assert_eq!(
-        channels.has_mailbox(9),
-        Err(ChannelError::HasHandler { channel_id: 9 })
-    );
+    assert_eq!(channels.has_mailbox(9), Err(ChannelError::HasHandler(9)));
 }
 
 /// Letters of one peer and channel stay in order, a stopped channel does not block others, and a lost letter is reported once.
