@@ -255,7 +255,11 @@ impl Worker {
                 return;
             }
         }
-        // Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
+        self.kill_group(signal);
+    }
+
+    /// Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
+    fn kill_group(&self, signal: Signal) {
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
     }
 
@@ -264,10 +268,7 @@ impl Worker {
         // Errors are ignored: who cannot be signalled is ending.
         match &mut self.remote {
             Some(remote) => drop(remote.tell(&ToAgent::Signal { signal })),
-            None => drop(rustix::process::kill_process_group(
-                Pid::from_child(&self.child),
-                signal.into(),
-            )),
+            None => self.kill_group(signal.into()),
         }
     }
 
@@ -280,14 +281,8 @@ impl Worker {
                 remote.excuse(); // it said nothing meanwhile
                 drop(remote.tell(&ToAgent::Continue));
             }
-            (None, _) => drop(rustix::process::kill_process_group(
-                Pid::from_child(&self.child),
-                if is_paused {
-                    Signal::STOP
-                } else {
-                    Signal::CONT
-                },
-            )),
+            (None, true) => self.kill_group(Signal::STOP),
+            (None, false) => self.kill_group(Signal::CONT),
         }
     }
 
