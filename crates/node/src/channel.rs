@@ -34,7 +34,7 @@ use tsumuji_proto::{Body, Channel, Datagram, Delivery, Event, NodeId, Posted};
 
 use self::bell::Bell;
 pub use self::kept::Kept;
-use self::kept::Returns;
+use self::kept::{Charged, Returns};
 use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
@@ -247,15 +247,16 @@ impl Channels {
     }
 
     /// Releases a message that was taken. Returns `true` if it was charged to the endpoint's budget.
-    pub(crate) fn release(
-        &mut self,
-        (from, channel_id): (NodeId, u16),
-        generation: u64,
-        charge: Charge,
-        bytes: usize,
-    ) -> bool {
+    pub(crate) fn release(&mut self, charged: &Charged) -> bool {
+        let &Charged {
+            from,
+            channel,
+            charge,
+            bytes,
+            generation,
+        } = charged;
         let (main, tools) = (&mut self.main, &mut self.tools);
-        let known = self.opened.get_mut(&channel_id);
+        let known = self.opened.get_mut(&channel.id());
         if let Some(known) = known.filter(|known| known.ledger.generation == generation) {
             (tools.overdrafts).release(Some(&mut known.ledger), from, charge, bytes);
             known.lift_backpressure(&mut tools.outbox);
@@ -267,21 +268,27 @@ impl Channels {
         charge == Charge::Endpoint
     }
 
-    /// Generation of the channel whose message was taken just now.
-    pub(crate) fn generation(&self, channel_id: u16) -> u64 {
-        (self.opened.get(&channel_id)).map_or(0, |entry| entry.ledger.generation)
+    /// What is charged for a message that was taken just now.
+    pub(crate) fn charged(&self, stored: &Stored) -> Charged {
+        let Message {
+            from,
+            channel,
+            body,
+        } = &stored.message;
+        let entry = self.opened.get(&channel.id());
+        Charged {
+            from: *from,
+            channel: *channel,
+            charge: stored.charge,
+            bytes: body.len(),
+            generation: entry.map_or(0, |entry| entry.ledger.generation),
+        }
     }
 
     /// Turns a stored message into a kept one.
     pub(crate) fn keep(&self, stored: Stored) -> Kept {
-        let generation = self.generation(stored.message.channel.id());
-        let bytes = stored.message.body.len();
-        Kept::new(
-            stored.message,
-            (stored.charge, bytes),
-            generation,
-            &self.tools.returns,
-        )
+        let charged = self.charged(&stored);
+        Kept::new(charged, stored.message.body, &self.tools.returns)
     }
 
     /// Gives notices (of all channels that nobody opened) and datagrams to the handler; returns how many.
@@ -313,13 +320,13 @@ impl Channels {
         count
     }
 
-    /// Delivers a message that was taken to the handler; returns `Some` if the caller must release it.
+    /// Delivers a message that was taken to the handler; returns its buffer if the caller must release it.
     pub(crate) fn hand_over(
         &mut self,
         number: Option<u16>,
         handler: &mut dyn Handler,
         stored: Stored,
-    ) -> Option<(Charge, Vec<u8>)> {
+    ) -> Option<Vec<u8>> {
         let entry = chosen(number, &mut self.main, &mut self.opened)?;
         let Message {
             from,
@@ -340,7 +347,7 @@ impl Channels {
             charged,
             delivery,
         );
-        (!delivered.is_kept).then_some((stored.charge, body))
+        (!delivered.is_kept).then_some(body)
     }
 
     /// Handles a message when no handler was given with the call. Returns `true` if the endpoint's budget is not charged for it.
@@ -529,16 +536,11 @@ impl Channels {
                 self.is_woken = true;
                 done += 1;
             }
-            for back in self.tools.returns.collect() {
-                if self.release(
-                    (back.from, back.channel_id),
-                    back.generation,
-                    back.charge,
-                    back.bytes,
-                ) {
-                    way.engine().release(back.from, back.bytes);
+            for (charged, body) in self.tools.returns.collect() {
+                if self.release(&charged) {
+                    way.engine().release(charged.from, charged.bytes);
                 }
-                if let Some(body) = self.tools.buffers.give(back.body) {
+                if let Some(body) = self.tools.buffers.give(body) {
                     way.engine().recycle(body);
                 }
                 done += 1;

@@ -55,10 +55,8 @@ fn arrives(channels: &mut Channels, from: NodeId, channel_id: u16, bytes: &[u8])
 
 fn taken(channels: &mut Channels, number: Option<u16>, from: Option<NodeId>) -> Option<Vec<u8>> {
     let stored = channels.take(number, from)?;
-    let Message { channel, body, .. } = &stored.message;
-    let generation = channels.generation(channel.id());
-    let from = stored.message.from;
-    channels.release((from, channel.id()), generation, stored.charge, body.len());
+    let charged = channels.charged(&stored);
+    channels.release(&charged);
     Some(stored.message.body)
 }
 
