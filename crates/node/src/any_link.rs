@@ -60,7 +60,7 @@ impl Base {
     }
 
     fn open_now(link: &LinkSpec) -> Result<Self, OpenError> {
-        let unnamed = || OpenError::NoInterface { link: link.kind() };
+        let unnamed = || OpenError::NoInterface(link.kind());
         Ok(match link {
             LinkSpec::Shm => return Err(OpenError::NotAMember),
             LinkSpec::Udp(addr) => {
@@ -84,7 +84,7 @@ impl Base {
                 Self::Packet(Packet::open(station.interface.as_str(), config)?)
             }
             #[cfg(not(feature = "xdp"))]
-            LinkSpec::Xdp(_) => return Err(OpenError::NotBuilt { feature: "xdp" }),
+            LinkSpec::Xdp(_) => return Err(OpenError::NotBuilt("xdp")),
             #[cfg(feature = "xdp")]
             LinkSpec::Xdp(interface) => {
                 let interface = interface.as_ref().ok_or_else(unnamed)?;

@@ -34,14 +34,14 @@ use tsumuji_proto::{Body, Channel, Datagram, Delivery, Event, NodeId, Posted};
 
 use self::bell::Bell;
 pub use self::kept::Kept;
-use self::kept::Returns;
+use self::kept::{Charged, Returns};
 use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
-pub(crate) use self::members::Members;
+pub(crate) use self::members::{Means, Members};
 use self::outbox::Outbox;
+pub(crate) use self::outbox::{Letter, Way};
 pub use self::outbox::{MessageSender, Waker};
-pub(crate) use self::outbox::{Outgoing, Way};
 pub use self::owned::{ChannelOptions, ChannelState};
 use self::owned::{OpenChannel, early};
 pub use self::posts::Arrived;
@@ -98,13 +98,8 @@ pub(crate) struct Channels {
     generation: u64,
     pub(crate) statistics: Statistics,
     pub(crate) members: Members,
-    pub(crate) dropped: Dropped,
-}
-
-/// Counters of what was dropped for lack of room.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Dropped {
-    pub(crate) datagrams: u64,
+    /// Datagrams that were dropped for lack of room.
+    pub(crate) dropped_datagrams: u64,
 }
 
 impl Tools {
@@ -146,7 +141,7 @@ impl Channels {
             generation: 0,
             statistics: Statistics::beginning_at(random_u64().map_or(0, |number| number as u32)),
             members,
-            dropped: Dropped::default(),
+            dropped_datagrams: 0,
         }
     }
 
@@ -231,22 +226,15 @@ impl Channels {
 
     /// Length of the next datagram of that channel, if one waits.
     pub(crate) fn next_datagram(&mut self, number: Option<u16>) -> Option<usize> {
-        chosen(number, &mut self.main, &mut self.opened)?
-            .stash
-            .next_bytes()
+        self.of(number)?.stash.next_bytes()
     }
 
     pub(crate) fn take_datagram(&mut self, number: Option<u16>) -> Option<ReceivedDatagram> {
-        chosen(number, &mut self.main, &mut self.opened)?
-            .stash
-            .pop()
+        self.of(number)?.stash.pop()
     }
 
-    pub(crate) fn messages(&self, number: Option<u16>) -> usize {
-        match number {
-            Some(number) => (self.opened.get(&number)).map_or(0, |entry| entry.mailbox.messages()),
-            None => self.main.mailbox.messages(),
-        }
+    pub(crate) fn messages(&mut self, number: Option<u16>) -> usize {
+        self.of(number).map_or(0, |entry| entry.mailbox.messages())
     }
 
     /// Whether something arrived for a handler or an opened channel since the last call, or a message waits on channels that nobody opened.
@@ -259,22 +247,17 @@ impl Channels {
     }
 
     /// Releases a message that was taken. Returns `true` if it was charged to the endpoint's budget.
-    pub(crate) fn release(
-        &mut self,
-        (from, channel_id): (NodeId, u16),
-        generation: u64,
-        charge: Charge,
-        bytes: usize,
-    ) -> bool {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let known =
-            (opened.get_mut(&channel_id)).filter(|known| known.ledger.generation == generation);
-        if let Some(known) = known {
+    pub(crate) fn release(&mut self, charged: &Charged) -> bool {
+        let &Charged {
+            from,
+            channel,
+            charge,
+            bytes,
+            generation,
+        } = charged;
+        let (main, tools) = (&mut self.main, &mut self.tools);
+        let known = self.opened.get_mut(&channel.id());
+        if let Some(known) = known.filter(|known| known.ledger.generation == generation) {
             (tools.overdrafts).release(Some(&mut known.ledger), from, charge, bytes);
             known.lift_backpressure(&mut tools.outbox);
         } else {
@@ -285,21 +268,27 @@ impl Channels {
         charge == Charge::Endpoint
     }
 
-    /// Generation of the channel whose message was taken just now.
-    pub(crate) fn generation(&self, channel_id: u16) -> u64 {
-        (self.opened.get(&channel_id)).map_or(0, |entry| entry.ledger.generation)
+    /// What is charged for a message that was taken just now.
+    pub(crate) fn charged(&self, stored: &Stored) -> Charged {
+        let Message {
+            from,
+            channel,
+            body,
+        } = &stored.message;
+        let entry = self.opened.get(&channel.id());
+        Charged {
+            from: *from,
+            channel: *channel,
+            charge: stored.charge,
+            bytes: body.len(),
+            generation: entry.map_or(0, |entry| entry.ledger.generation),
+        }
     }
 
     /// Turns a stored message into a kept one.
     pub(crate) fn keep(&self, stored: Stored) -> Kept {
-        let generation = self.generation(stored.message.channel.id());
-        let bytes = stored.message.body.len();
-        Kept::new(
-            stored.message,
-            (stored.charge, bytes),
-            generation,
-            &self.tools.returns,
-        )
+        let charged = self.charged(&stored);
+        Kept::new(charged, stored.message.body, &self.tools.returns)
     }
 
     /// Gives notices (of all channels that nobody opened) and datagrams to the handler; returns how many.
@@ -319,13 +308,8 @@ impl Channels {
                 }
             }
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = chosen(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = chosen(number, &mut self.main, &mut self.opened);
         let Some(OpenChannel { ledger, stash, .. }) = entry.filter(|entry| !entry.stash.is_empty())
         else {
             return count;
@@ -336,20 +320,14 @@ impl Channels {
         count
     }
 
-    /// Delivers a message that was taken to the handler; returns `Some` if the caller must release it.
+    /// Delivers a message that was taken to the handler; returns its buffer if the caller must release it.
     pub(crate) fn hand_over(
         &mut self,
         number: Option<u16>,
         handler: &mut dyn Handler,
         stored: Stored,
-    ) -> Option<(Charge, Vec<u8>)> {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = chosen(number, main, opened)?;
+    ) -> Option<Vec<u8>> {
+        let entry = chosen(number, &mut self.main, &mut self.opened)?;
         let Message {
             from,
             channel,
@@ -362,8 +340,14 @@ impl Channels {
             body: Body::Whole(&mut body),
         };
         let charged = Some(stored.charge);
-        let delivered = OpenChannel::deliver(&mut entry.ledger, tools, handler, charged, delivery);
-        (!delivered.is_kept).then_some((stored.charge, body))
+        let delivered = OpenChannel::deliver(
+            &mut entry.ledger,
+            &mut self.tools,
+            handler,
+            charged,
+            delivery,
+        );
+        (!delivered.is_kept).then_some(body)
     }
 
     /// Handles a message when no handler was given with the call. Returns `true` if the endpoint's budget is not charged for it.
@@ -379,13 +363,8 @@ impl Channels {
             self.news = true;
             return true;
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = owner_of(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = owner_of(number, &mut self.main, &mut self.opened);
         if let Some(mut handler) = entry.handler.take() {
             let consumed = Self::give(entry, tools, &mut *handler, delivery);
             entry.handler = Some(handler);
@@ -451,16 +430,11 @@ impl Channels {
     pub(crate) fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         let number = datagram.channel_id;
         if number == Channel::CONTROL_ID {
-            self.dropped.datagrams += 1;
+            self.dropped_datagrams += 1;
             return;
         }
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
-        let entry = owner_of(number, main, opened);
+        let tools = &mut self.tools;
+        let entry = owner_of(number, &mut self.main, &mut self.opened);
         if let Some(handler) = &mut entry.handler {
             let mut context = tools.context(&mut entry.ledger);
             context.is_of(session, &datagram);
@@ -468,7 +442,7 @@ impl Channels {
             return;
         }
         if !entry.stash.keep(session, &datagram, &mut tools.buffers) {
-            self.dropped.datagrams += 1;
+            self.dropped_datagrams += 1;
         }
         self.news = true;
     }
@@ -482,22 +456,16 @@ impl Channels {
         session: u64,
         datagram: Datagram<'_>,
     ) {
-        let Self {
-            main,
-            opened,
-            tools,
-            ..
-        } = self;
         let is_owned = datagram.channel_id >= Channel::LIBRARY_IDS
-            || opened.contains_key(&datagram.channel_id);
+            || self.opened.contains_key(&datagram.channel_id);
         let entry = match number {
-            None if !is_owned => main,
+            None if !is_owned => &mut self.main,
             Some(number) if number == datagram.channel_id && is_owned => {
-                opened.entry(number).or_insert_with(|| early(number))
+                (self.opened.entry(number)).or_insert_with(|| early(number))
             }
             _ => return self.datagram(session, datagram),
         };
-        let mut context = tools.context(&mut entry.ledger);
+        let mut context = self.tools.context(&mut entry.ledger);
         context.is_of(session, &datagram);
         handler.datagram(&mut context, datagram);
     }
@@ -568,23 +536,20 @@ impl Channels {
                 self.is_woken = true;
                 done += 1;
             }
-            for back in self.tools.returns.collect() {
-                if self.release(
-                    (back.from, back.channel_id),
-                    back.generation,
-                    back.charge,
-                    back.bytes,
-                ) {
-                    way.engine().release(back.from, back.bytes);
+            for (charged, body) in self.tools.returns.collect() {
+                if self.release(&charged) {
+                    way.engine().release(charged.from, charged.bytes);
                 }
-                if let Some(body) = self.tools.buffers.give(back.body) {
+                if let Some(body) = self.tools.buffers.give(body) {
                     way.engine().recycle(body);
                 }
                 done += 1;
             }
         }
         if self.members.is_due() {
-            done += self.members.settle(way, peers, &mut self.tools.outbox);
+            let (way, peers) = (&mut *way, &mut *peers);
+            let outbox = &mut self.tools.outbox;
+            done += self.members.settle(&mut Means { way, peers, outbox });
         }
         while let Some((to, request)) = self.statistics.next_request() {
             done += self.answer(to, request, way, peers);

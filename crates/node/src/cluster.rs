@@ -86,6 +86,24 @@ pub struct HostNode {
 }
 
 impl HostNode {
+    fn at(host: String, link: LinkSpec, addr: LinkAddr) -> Self {
+        Self {
+            host,
+            link,
+            addr,
+            interface: link.interface(),
+            ip: match addr {
+                LinkAddr::Inet(addr) => Some(addr.ip()),
+                _ => None,
+            },
+            mac: None,
+            slot: 0,
+            slots: 1,
+            device: None,
+            via: None,
+        }
+    }
+
     fn take(&mut self, place: Place) {
         (self.link, self.addr, self.device) = (place.link, place.addr, place.device);
     }
@@ -102,21 +120,8 @@ impl HostNode {
     /// that of `host` in `/etc/ethers`. The error says what is accepted.
     pub fn read(host: &str, addr: &str, mac: Option<MacAddr>) -> Result<Self, String> {
         let (link, addr) = read_addr(addr, mac, host, Path::new(ETHERS_PATH))?;
-        let mut node = Self {
-            host: host.to_owned(),
-            link,
-            addr,
-            interface: link.interface(),
-            ip: match addr {
-                LinkAddr::Inet(addr) => Some(addr.ip()),
-                _ => None,
-            },
-            mac,
-            slot: 0,
-            slots: 1,
-            device: None,
-            via: None,
-        };
+        let mut node = Self::at(host.to_owned(), link, addr);
+        node.mac = mac;
         if let LinkAddr::Ether(mac) = addr {
             node.take(Place::in_slot(link, mac, (0, 1))?);
         }
@@ -275,21 +280,12 @@ impl RawNode {
         }
         let (link, addr) = read_addr(self.addr.get_ref(), mac, &host, ethers)
             .map_err(|problem| (self.addr.span(), problem))?;
-        Ok(HostNode {
-            host,
-            link,
-            addr,
-            interface: interface.or(link.interface()),
-            ip: ip.or(match addr {
-                LinkAddr::Inet(addr) => Some(addr.ip()),
-                _ => None,
-            }),
-            mac,
-            slot: 0,
-            slots: 1,
-            device: None,
-            via: self.via.map(Spanned::into_inner),
-        })
+        let mut node = HostNode::at(host, link, addr);
+        node.interface = interface.or(node.interface);
+        node.ip = ip.or(node.ip);
+        node.mac = mac;
+        node.via = self.via.map(Spanned::into_inner);
+        Ok(node)
     }
 }
 

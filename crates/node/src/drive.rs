@@ -27,8 +27,8 @@ use tsumuji_wire::Join;
 
 use self::arrivals::{Arrivals, next_burst};
 pub(crate) use self::direct::Sent;
+use crate::channel::Way;
 use crate::channel::bell::{self, Bell};
-use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, SystemClock, from_std, to_std};
 use crate::cork::Cork;
 use crate::error::SendError;
@@ -72,7 +72,7 @@ pub const UNTRACKED: SendId = SendId(u64::MAX);
 /// Most polls that receive what a dead process had sent before its session ends, while other peers keep sending.
 const DYING_POLLS_MAX: u32 = 4096;
 
-/// Receiver of what a poll brings.
+/// Receiver of what a poll brings. One without channels has the functions that it is given here.
 pub(crate) trait Intake {
     /// Returns `true` if the message was consumed and its bytes are free again; `false`: it was kept, and is released later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
@@ -82,19 +82,25 @@ pub(crate) trait Intake {
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
     /// A process that is no member asks to become one.
-    fn asked(&mut self, from: LinkAddr, join: &Join<'_>);
+    fn asked(&mut self, _from: LinkAddr, _join: &Join<'_>) {}
     /// Returns buffers whose messages will not arrive in them.
-    fn put_back_all(&mut self, posted: Vec<Posted>);
+    fn put_back_all(&mut self, _posted: Vec<Posted>) {}
     /// That many accepted messages to the peer are lost, beside those of an event.
-    fn lost(&mut self, peer: NodeId, messages: usize);
+    fn lost(&mut self, _peer: NodeId, _messages: usize) {}
     /// The message that the engine borrows.
     fn borrowed(&self) -> &Borrowed<'_>;
-    /// Counters of what was dropped for lack of room.
-    fn dropped(&self) -> Dropped;
+    /// Datagrams that were dropped for lack of room.
+    fn dropped_datagrams(&self) -> u64 {
+        0
+    }
     /// Whether `settle` has something to do.
-    fn is_due(&self) -> bool;
+    fn is_due(&self) -> bool {
+        false
+    }
     /// Sends and releases what handlers and other threads have asked for; returns how much that was.
-    fn settle(&mut self, way: &mut impl Way) -> usize;
+    fn settle(&mut self, _way: &mut impl Way) -> usize {
+        0
+    }
 }
 
 /// Engine and link, and the state of the loop.
@@ -268,7 +274,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
         self.polled_at = self.now;
         if self.now >= self.publish_at {
-            self.publish(intake.dropped());
+            self.publish(intake.dropped_datagrams());
         }
         if !self.dying.is_empty() {
             self.dying_polls += 1;
@@ -308,13 +314,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// Publishes the present counters, if there is a publisher.
     #[cold]
-    pub(crate) fn publish(&mut self, dropped: Dropped) {
+    pub(crate) fn publish(&mut self, dropped_datagrams: u64) {
         if let Some(publisher) = &self.publisher {
             publisher.publish(
                 &self.engine,
                 &self.link,
                 self.spoofed_source_frames,
-                dropped,
+                dropped_datagrams,
             );
             self.publish_at = self.now + PUBLISH_EVERY;
         }
@@ -605,8 +611,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         if self.backlog {
             return Some(Duration::ZERO);
         }
-        let now = self.refresh_now();
-        self.next_due().map(|due| to_std(due.since(now)))
+        self.until_due()
     }
 
     /// Whether a wait begins with spinning at present.

@@ -21,6 +21,7 @@ mod receive;
 mod send;
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,6 @@ use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
 
 pub use self::batch::Batch;
 pub use self::datagrams::NOW_OR_NEVER;
-use self::descriptor::{Descriptor, Mail};
 pub use self::joining::JoinRequest;
 pub use self::posts::{Post, Unposted};
 pub(crate) use self::presence::{QUIET, TOLD_EVERY};
@@ -71,7 +71,8 @@ const CLOSE_REPEATS: usize = 5;
 pub struct Endpoint<L: Link> {
     /// Stopped before the other fields are dropped: it holds the link's descriptor.
     assistant: Option<Assistant>,
-    descriptor: Descriptor,
+    /// See `fd`.
+    descriptor: Option<OwnedFd>,
     /// As of the last `update_members`.
     membership: Arc<Membership>,
     /// It is dropped without sending close frames.
@@ -88,8 +89,6 @@ pub(crate) struct Core<L: Link> {
     /// A copy of a message found no memory; cleared when a wait has found some.
     is_memory_short: bool,
     taken_bytes: usize,
-    /// Rung when the assistant receives something for a program that sleeps on its descriptor.
-    mail: Mail,
 }
 
 /// Counters of an endpoint since it was opened.
@@ -158,9 +157,10 @@ impl<L: Link> Endpoint<L> {
         let is_contended = membership.is_oversubscribed(&membership.members);
         let idle = Idle::new(options.idle, is_contended);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
-        let descriptor = Descriptor::new(&link).map_err(OpenError::Descriptor)?;
+        let mail = lock::bell().map_err(OpenError::Descriptor)?;
+        let descriptor = descriptor::over(&link, mail.as_fd()).map_err(OpenError::Descriptor)?;
         let rung = lock::bell().map_err(OpenError::Descriptor)?;
-        let bell = Arc::new(Bell::new(descriptor.fd(), Arc::clone(&rung)));
+        let bell = Arc::new(Bell::new(mail, Arc::clone(&rung)));
         let watched = clock.clone();
         let ours = Arc::clone(&bell);
         let table = Table::empty(membership.me);
@@ -189,7 +189,6 @@ impl<L: Link> Endpoint<L> {
             peers: Peers::new(membership.members.len()),
             is_memory_short: false,
             taken_bytes: 0,
-            mail: descriptor.mail(),
         };
         let (core, other) = biased(core, rung);
         let assistant = match options.progress {
@@ -239,7 +238,7 @@ impl<L: Link> Endpoint<L> {
             link: core.drive.link.counters(),
             seal: core.drive.link.sealing(),
             spoofed_source_frames: core.drive.spoofed_source_frames,
-            dropped_datagrams: core.channels.dropped.datagrams,
+            dropped_datagrams: core.channels.dropped_datagrams,
         }
     }
 
@@ -248,7 +247,7 @@ impl<L: Link> Endpoint<L> {
     pub fn publish_metrics(&mut self) {
         let core = &mut *self.core.write();
         core.drive.refresh_now();
-        core.drive.publish(core.channels.dropped);
+        core.drive.publish(core.channels.dropped_datagrams);
     }
 
     /// TCP address at which metrics can be read, if `Options::metrics` asked for that.
@@ -330,12 +329,12 @@ impl<L: Link> Core<L> {
 
     /// Whether the program sleeps on its descriptor, as far as is known.
     pub(crate) fn sleeps_on_descriptor(&self) -> bool {
-        self.mail.is_armed()
+        self.channels.bell().is_program_asleep()
     }
 
     /// Wakes a program that sleeps on its descriptor, as its wait may be over.
-    pub(crate) fn tell_program(&mut self) {
-        self.mail.ring();
+    pub(crate) fn tell_program(&self) {
+        self.channels.bell().wake_program();
     }
 
     /// A poll by the assistant; returns how much it did. If the link fails, the program's next poll returns the error.

@@ -22,13 +22,8 @@ pub enum OpenError {
     #[error("this process is not a member of the cluster")]
     NotAMember,
     /// Ids are not dense from 0.
-    #[error(
-        "member {place} of the table does not have the id {place}: ids must be 0, 1, 2 … in order"
-    )]
-    OutOfOrder {
-        /// Index in the table.
-        place: usize,
-    },
+    #[error("member {0} of the table does not have the id {0}: ids must be 0, 1, 2 … in order")]
+    OutOfOrder(usize),
     /// Two members cannot be told apart.
     #[error("{first} and {second} have the same address {addr:?}")]
     SameAddress {
@@ -116,25 +111,16 @@ pub enum OpenError {
         reason: String,
     },
     /// The link needs an interface, and none is named.
-    #[error("link `{link}` needs an interface: `{link}:INTERFACE`, for example `{link}:eth1`")]
-    NoInterface {
-        /// Name of the link.
-        link: &'static str,
-    },
+    #[error("link `{0}` needs an interface: `{0}:INTERFACE`, for example `{0}:eth1`")]
+    NoInterface(&'static str),
     /// Other hosts can reach the link, and neither a key nor trust in the network was stated.
     #[error(
-        "frames over `{link}` leave this host: give a cluster key (--key FILE, or TSUMUJI_KEY), or say that all who can reach this network are trusted (--open, or TSUMUJI_OPEN=1)"
+        "frames over `{0}` leave this host: give a cluster key (--key FILE, or TSUMUJI_KEY), or say that all who can reach this network are trusted (--open, or TSUMUJI_OPEN=1)"
     )]
-    Unprotected {
-        /// Name of the link.
-        link: &'static str,
-    },
+    Unprotected(&'static str),
     /// The program was built without this feature.
-    #[error("this program was built without {feature}; build it with the feature `{feature}`")]
-    NotBuilt {
-        /// The feature.
-        feature: &'static str,
-    },
+    #[error("this program was built without {0}; build it with the feature `{0}`")]
+    NotBuilt(&'static str),
     /// The key file cannot be used.
     #[cfg(feature = "seal")]
     #[error(transparent)]
@@ -170,11 +156,8 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The launcher refused this process.
-    #[error("the launcher refused this process: {reason}")]
-    Refused {
-        /// The launcher's reason.
-        reason: String,
-    },
+    #[error("the launcher refused this process: {0}")]
+    Refused(String),
     /// The launcher ended, or stopped the launch, before all had joined; or the launcher's own wait for them was to stop.
     #[error("the launch was given up before all processes had joined")]
     Abandoned,
@@ -227,17 +210,11 @@ pub enum EndpointError {
 #[non_exhaustive]
 pub enum ChannelError {
     /// It is open already.
-    #[error("channel {channel_id} is open already; close it first, or use another")]
-    AlreadyOpen {
-        /// Id of the channel.
-        channel_id: u16,
-    },
+    #[error("channel {0} is open already; close it first, or use another")]
+    AlreadyOpen(u16),
     /// It is not open here.
-    #[error("channel {channel_id} is not open; open it first")]
-    NotOpen {
-        /// Id of the channel.
-        channel_id: u16,
-    },
+    #[error("channel {0} is not open; open it first")]
+    NotOpen(u16),
     /// It belongs to the endpoints themselves.
     #[error("channel {channel_id} is the endpoints' own; use another, 0 to {}", channel_id - 1)]
     Reserved {
@@ -245,25 +222,14 @@ pub enum ChannelError {
         channel_id: u16,
     },
     /// Its budget is 0.
-    #[error("channel {channel_id} has a budget of 0 bytes; give it at least 1")]
-    NoBudget {
-        /// Id of the channel.
-        channel_id: u16,
-    },
+    #[error("channel {0} has a budget of 0 bytes; give it at least 1")]
+    NoBudget(u16),
     /// It has a handler, so no message can be taken from it.
-    #[error("channel {channel_id} has a handler that takes its messages; open it without one")]
-    HasHandler {
-        /// Id of the channel.
-        channel_id: u16,
-    },
+    #[error("channel {0} has a handler that takes its messages; open it without one")]
+    HasHandler(u16),
     /// The post belongs to another endpoint.
-    #[error(
-        "no buffer was posted under number {number} at this endpoint; ask the one where it was"
-    )]
-    NoSuchPost {
-        /// Number of the post.
-        number: u64,
-    },
+    #[error("no buffer was posted under number {0} at this endpoint; ask the one where it was")]
+    NoSuchPost(u64),
 }
 
 /// Why nothing can be received.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tsumuji_proto::{Channel, Datagram, Delivery, Event, NodeId, SendId};
 
 use crate::channel::RemoteFlow;
-use crate::channel::kept::{Kept, Returns};
+use crate::channel::kept::{Charged, Kept, Returns};
 use crate::channel::ledger::{Ledger, Overdrafts};
 use crate::channel::mailbox::{Buffers, Charge, Message};
 use crate::channel::outbox::Outbox;
@@ -135,9 +135,19 @@ impl Context<'_> {
         let charge = (self.charged)
             .unwrap_or_else(|| (self.overdrafts).charge(self.ledger, from, self.bytes));
         self.charged = Some(charge);
-        let message: Message = self.buffers.message(delivery);
-        let charge = (charge, self.bytes);
-        Kept::new(message, charge, self.ledger.generation, self.returns)
+        let Message {
+            from,
+            channel,
+            body,
+        } = self.buffers.message(delivery);
+        let charged = Charged {
+            from,
+            channel,
+            charge,
+            bytes: self.bytes,
+            generation: self.ledger.generation,
+        };
+        Kept::new(charged, body, self.returns)
     }
 
     /// The next call delivers this datagram.

@@ -6,7 +6,7 @@ use tsumuji_link::LinkAddr;
 use tsumuji_proto::{Borrowed, Channel, Datagram, Delivery, Event, NodeId, Posted};
 use tsumuji_wire::Join;
 
-use crate::channel::{Channels, Dropped, Way};
+use crate::channel::{Channels, Way};
 use crate::drive;
 use crate::handler::Handler;
 use crate::peers::Peers;
@@ -83,8 +83,8 @@ impl drive::Intake for Intake<'_> {
         self.borrowed
     }
 
-    fn dropped(&self) -> Dropped {
-        self.channels.dropped
+    fn dropped_datagrams(&self) -> u64 {
+        self.channels.dropped_datagrams
     }
 
     #[inline]

@@ -75,7 +75,7 @@ struct Line<T>(T);
 // SAFETY: both sides reach `value` through the handshake of the module's head, so it moves between their threads and is never shared.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// An event descriptor on which the other side of a lock sleeps.
+/// An event descriptor on which somebody sleeps: the other side of a lock, or the program.
 pub(crate) fn bell() -> io::Result<Arc<OwnedFd>> {
     let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     Ok(Arc::new(fd))

@@ -106,7 +106,7 @@ impl Membership {
             .zip(&self.members)
             .find(|(place, member)| usize::from(member.id.0) != *place)
         {
-            return Err(OpenError::OutOfOrder { place });
+            return Err(OpenError::OutOfOrder(place));
         }
         let mut seen = HashMap::new();
         let known = |member: &&Member| member.addr != LinkAddr::Broadcast;
@@ -162,10 +162,7 @@ mod tests {
         ));
         let mut gap = Membership::local(NodeId(0), 3);
         gap.members.remove(1);
-        assert!(matches!(
-            gap.check(),
-            Err(OpenError::OutOfOrder { place: 1 })
-        ));
+        assert!(matches!(gap.check(), Err(OpenError::OutOfOrder(1))));
         let addr = "127.0.0.1:7000".parse().expect("addr");
         let twice = Membership::inet(NodeId(0), &[addr, addr]);
         assert!(matches!(

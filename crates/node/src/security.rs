@@ -48,10 +48,8 @@ impl Security {
                 Ok(AnyLink::Alone(Network::Sealed(Box::new(sealed))))
             }
             #[cfg(not(feature = "seal"))]
-            Self::Sealed { .. } => Err(OpenError::NotBuilt { feature: "seal" }),
-            Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected {
-                link: link.caps().name,
-            }),
+            Self::Sealed { .. } => Err(OpenError::NotBuilt("seal")),
+            Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected(link.caps().name)),
             Self::Open | Self::Unstated => Ok(AnyLink::Alone(Network::Open(link))),
         }
     }

@@ -9,9 +9,7 @@ use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Duration, Engine, Event, Instant, NodeId,
     Pace, Payload, Posted, SendId, SubmitError,
 };
-use tsumuji_wire::Join;
 
-use crate::channel::{Dropped, Way};
 pub use crate::clock::Clock;
 use crate::clock::to_std;
 pub use crate::drive::UNTRACKED;
@@ -145,25 +143,7 @@ impl<P: Program> Intake for Simulated<'_, P> {
         self.0.place(from, channel, length_bytes)
     }
 
-    fn asked(&mut self, _: LinkAddr, _: &Join<'_>) {}
-
-    fn put_back_all(&mut self, _: Vec<Posted>) {}
-
-    fn lost(&mut self, _: NodeId, _: usize) {}
-
     fn borrowed(&self) -> &Borrowed<'_> {
         self.0.borrowed()
-    }
-
-    fn dropped(&self) -> Dropped {
-        Dropped::default()
-    }
-
-    fn is_due(&self) -> bool {
-        false
-    }
-
-    fn settle(&mut self, _: &mut impl Way) -> usize {
-        0
     }
 }

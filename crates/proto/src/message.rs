@@ -7,7 +7,7 @@ use core::ops::Range;
 use tsumuji_wire::{Channel, Datagram, NodeId};
 
 /// Bytes of a message to submit.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Payload<'a> {
     /// Copied into the engine's own memory: two parts that follow each other.
     Copied(&'a [u8], &'a [u8]),

@@ -37,11 +37,8 @@ pub enum KeyError {
         source: io::Error,
     },
     /// There is no such file.
-    #[error("there is no key file {path}; make one: tsumuji key {path}", path = path.display())]
-    Missing {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("there is no key file {}; make one: tsumuji key {}", .0.display(), .0.display())]
+    Missing(PathBuf),
     /// The file's mode lets others read the key.
     #[error("{path} is open to others (mode {mode:03o}); run: chmod 600 {path}", path = path.display())]
     TooOpen {
@@ -61,11 +58,8 @@ pub enum KeyError {
         me: u32,
     },
     /// The file is far longer than any key file.
-    #[error("{path} is larger than {FILE_BYTES_MAX} bytes; a key file has one key of 32 bytes a line", path = path.display())]
-    TooLong {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} is larger than {FILE_BYTES_MAX} bytes; a key file has one key of 32 bytes a line", .0.display())]
+    TooLong(PathBuf),
     /// A line is no key. (The line itself is not shown: it may be most of a key.)
     #[error("{path}:{line}: {what}; a key is 32 random bytes as 64 hex digits or as base64", path = path.display())]
     Line {
@@ -77,11 +71,8 @@ pub enum KeyError {
         what: &'static str,
     },
     /// The file contains no key.
-    #[error("{path} has no key in it; make a new one: rm {path} && tsumuji key {path}", path = path.display())]
-    Empty {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} has no key in it; make a new one: rm {} && tsumuji key {}", .0.display(), .0.display(), .0.display())]
+    Empty(PathBuf),
     /// No key was given.
     #[error("no key given; make one with ClusterKey::generate, or a file with `tsumuji key FILE`")]
     None,
@@ -97,11 +88,8 @@ pub enum KeyError {
         source: io::Error,
     },
     /// There is a file of that name, which may hold a key that is in use.
-    #[error("{path} is there already and is left as it is; give another name, or remove it first", path = path.display())]
-    Exists {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} is there already and is left as it is; give another name, or remove it first", .0.display())]
+    Exists(PathBuf),
     /// The kernel gave no random bytes.
     #[error("the kernel has no random bytes: {0}")]
     Random(getrandom::Error),
@@ -178,9 +166,7 @@ impl ClusterKey {
                 written
             })
             .map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => KeyError::Exists {
-                    path: path.to_owned(),
-                },
+                io::ErrorKind::AlreadyExists => KeyError::Exists(path.to_owned()),
                 _ => KeyError::Write {
                     path: path.to_owned(),
                     source,
@@ -249,9 +235,7 @@ impl Keys {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => KeyError::Missing {
-                path: path.to_owned(),
-            },
+            io::ErrorKind::NotFound => KeyError::Missing(path.to_owned()),
             _ => KeyError::Read {
                 path: path.to_owned(),
                 source,
@@ -273,9 +257,7 @@ impl Keys {
             .read_to_end(&mut text)
             .map_err(failed)?;
         if text.len() > FILE_BYTES_MAX {
-            return Err(KeyError::TooLong {
-                path: path.to_owned(),
-            });
+            return Err(KeyError::TooLong(path.to_owned()));
         }
         Self::parse(&text, path)
     }
@@ -300,9 +282,7 @@ impl Keys {
             keys.push(ClusterKey::parse(word).map_err(wrong)?);
         }
         if keys.is_empty() {
-            return Err(KeyError::Empty {
-                path: path.to_owned(),
-            });
+            return Err(KeyError::Empty(path.to_owned()));
         }
         Self::new(keys)
     }

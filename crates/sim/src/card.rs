@@ -53,7 +53,7 @@ struct State {
     caps: LinkCaps,
     me: u16,
     now: Instant,
-    ring: VecDeque<(LinkAddr, Vec<u8>)>,
+    ring: VecDeque<(LinkAddr, Bytes)>,
     /// Frames that the present poll may still take from the ring.
     allowed: usize,
     handled: u64,
@@ -63,8 +63,6 @@ struct State {
     refusal: Option<Refusal>,
     rng: Rng,
     defer_ppm: u32,
-    /// Buffers of frames that were taken, for reuse.
-    spare: Vec<Vec<u8>>,
     /// 0: the card has no rings.
     ring_bytes: usize,
     job: Rc<RefCell<Job>>,
@@ -114,7 +112,6 @@ impl Card {
             refusal: None,
             rng,
             defer_ppm,
-            spare: Vec::new(),
             ring_bytes: config.ring_bytes,
             job,
             generation: 0,
@@ -146,12 +143,8 @@ impl Card {
     }
 
     /// A frame reaches the receive ring.
-    pub(crate) fn put(&self, from: LinkAddr, frame: &[u8]) {
-        let mut state = self.0.borrow_mut();
-        let mut bytes = state.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(frame);
-        state.ring.push_back((from, bytes));
+    pub(crate) fn put(&self, from: LinkAddr, frame: Bytes) {
+        self.0.borrow_mut().ring.push_back((from, frame));
     }
 
     /// Begins a poll that may take so many frames.
@@ -164,11 +157,6 @@ impl Card {
     pub(crate) fn take_sent(&self) -> (Vec<Sent>, Option<Refusal>) {
         let mut state = self.0.borrow_mut();
         (std::mem::take(&mut state.sent), state.refusal)
-    }
-
-    /// Returns a frame's buffer for reuse.
-    pub(crate) fn give_back(&self, bytes: Vec<u8>) {
-        self.0.borrow_mut().spare.push(bytes);
     }
 
     /// Frames that the process has taken in all.
@@ -221,12 +209,8 @@ impl State {
         };
         let frame_bytes: usize = parts.iter().map(|part| part.len()).sum();
         self.job.borrow_mut().write(stamp, frame_bytes);
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(&stamp.bytes());
-        for part in parts {
-            bytes.extend_from_slice(part);
-        }
+        let [one, two, three] = parts;
+        let bytes = [&stamp.bytes()[..], one, two, three].concat();
         self.sent.push(Sent {
             to,
             departure: self.now,
@@ -273,10 +257,7 @@ impl State {
             };
             return self.write(to, (reader, false, 0), [frame.head, frame.body, &[]]);
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(frame.head);
-        bytes.extend_from_slice(frame.body);
+        let bytes = [frame.head, frame.body].concat();
         let departure = self.port.send(self.now, wire_bytes(bytes.len()));
         self.departures.push_back(departure);
         self.sent.push(Sent {
@@ -369,7 +350,6 @@ impl Link for Card {
             let mut state = self.0.borrow_mut();
             state.allowed -= 1;
             state.handled += 1;
-            state.spare.push(frame);
             received += 1;
             if is_fetched {
                 break; // as shared memory does, so that acknowledgements of so much data leave

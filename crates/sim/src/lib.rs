@@ -28,7 +28,6 @@
 
 mod card;
 pub mod chaos;
-mod frames;
 mod host;
 mod net;
 mod oracle;

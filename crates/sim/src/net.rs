@@ -245,11 +245,10 @@ impl<P: Process> Drop for Net<P> {
         let test = thread.name().filter(|name| *name != "main").unwrap_or("");
         eprintln!(
             "\nseed {seed}; replay with: {SEED_VARIABLE}={seed} cargo test -p tsumuji-sim {target} -- --exact {test}\n\
-             at {now} ns, {events} events planned, {flying} frames in flight, {traffic:?}",
+             at {now} ns, {events} events planned, {traffic:?}",
             seed = self.seed.0,
             now = self.now().as_nanos(),
             events = self.medium.timeline.planned(),
-            flying = self.medium.frames.in_flight(),
             traffic = self.medium.traffic,
         );
     }

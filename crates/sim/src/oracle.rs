@@ -7,7 +7,6 @@
 //! order submitted; nothing after a message of a later *session*. A session lasts at its sender from one `PeerDead` to the next, and is bound to the
 //! incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and never lead back to an earlier incarnation; `Sent` comes once for each
 //! message submitted with `notify`, and for no other.
-//! submitted with `notify`, and for no other.
 //!
 //! Messages are identified by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session equals the next
 //! one of a later session between the same incarnations, a delivery may be of either: both count as delivered, and the message may come once more.
@@ -197,6 +196,10 @@ impl Oracle {
         (pair, sender_incarnation, receiver_incarnation)
     }
 
+    fn session(&mut self, from: NodeId, to: NodeId) -> Option<&mut Session> {
+        self.pairs.get_mut(&(from, to))?.sessions.last_mut()
+    }
+
     /// Notes a submitted datagram, which may fail with its session.
     pub(crate) fn published(&mut self, from: NodeId, to: NodeId) {
         if let Some(session) = self.pair(from, to).0.sessions.last_mut() {
@@ -324,11 +327,7 @@ impl Oracle {
                         "{at}: {peer} is up as {incarnation}, and was as {before} without PeerDead"
                     ));
                 }
-                if let Some(session) = self
-                    .pairs
-                    .get_mut(&(at, peer))
-                    .and_then(|pair| pair.sessions.last_mut())
-                {
+                if let Some(session) = self.session(at, peer) {
                     session.receiver_incarnation = Some(incarnation);
                 }
                 Ok(())
@@ -360,19 +359,15 @@ impl Oracle {
                 size,
                 limit,
             } => {
-                let session = self
-                    .pairs
-                    .get_mut(&(at, peer))
-                    .and_then(|pair| pair.sessions.last_mut());
-                if let Some(session) = session
+                if let Some(session) = self.session(at, peer)
                     && let Some((channel, bytes, checksum)) = session.early.remove(&id)
                     && bytes == size
                     && size > limit
                     && session.give_up(channel, checksum)
                 {
                     session.waiting -= 1;
-                    self.waiting -= 1;
                     session.unsent.remove(&id);
+                    self.waiting -= 1;
                     return Ok(());
                 }
                 Err(format!(
@@ -381,10 +376,7 @@ impl Oracle {
                 ))
             }
             Event::Sent { peer, id } => {
-                let session = self
-                    .pairs
-                    .get_mut(&(at, peer))
-                    .and_then(|pair| pair.sessions.last_mut());
+                let session = self.session(at, peer);
                 if session.is_some_and(|session| session.unsent.remove(&id)) {
                     return Ok(());
                 }

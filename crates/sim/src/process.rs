@@ -66,7 +66,6 @@ pub trait Process {
     fn flow(&self, peer: NodeId) -> Option<Flow>;
     fn release(&mut self, peer: NodeId, bytes: usize);
     fn recycle(&mut self, buffer: Vec<u8>);
-    fn buffer(&mut self, capacity: usize) -> Vec<u8>;
     fn close(&mut self, now: Instant);
 }
 
@@ -166,9 +165,6 @@ impl Process for Production {
     }
     fn recycle(&mut self, buffer: Vec<u8>) {
         self.engine_mut().recycle(buffer);
-    }
-    fn buffer(&mut self, capacity: usize) -> Vec<u8> {
-        self.engine_mut().buffer(capacity)
     }
     fn close(&mut self, now: Instant) {
         self.engine_mut().close(now);

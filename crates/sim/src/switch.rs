@@ -1,14 +1,14 @@
 //! The switch: one output port per node, with a finite buffer; and all faults of the paths.
 //!
 //! Called by `net` when a frame's last bit is there (store and forward). Each copy passes in this order: partition, loss, damage, duplication, then
-//! the port's buffer (tail drop), its rate, and at last the path's delay. Owns no frames: it releases dropped ones in `Frames`.
+//! the port's buffer (tail drop), its rate, and at last the path's delay. Copies of a broadcast share their bytes.
 
 use std::collections::BTreeMap;
 
-use crate::frames::{FrameId, Frames};
 use crate::rng::Rng;
 use crate::timeline::{Happening, Timeline};
 use crate::wires::{Conditions, Damage, Port, wire_bytes};
+use tsumuji_node::Bytes;
 use tsumuji_proto::{Destination, Duration, NodeId};
 
 /// Longest random frame: longer than any real one, shorter than a buffer.
@@ -45,11 +45,10 @@ pub struct Traffic {
     pub nobody: u64,
 }
 
-/// The timeline, the frames in flight and their counts.
+/// The timeline, and the counts of frames.
 #[derive(Debug)]
 pub(crate) struct Medium {
     pub(crate) timeline: Timeline,
-    pub(crate) frames: Frames,
     pub(crate) rng: Rng,
     pub(crate) traffic: Traffic,
 }
@@ -103,87 +102,66 @@ impl Switch {
         self.side.fill(0);
     }
 
-    /// Forwards a frame to one node, or to all but the sender. Takes over one ownership of `frame`.
+    /// Forwards a frame to one node, or to all but the sender.
     pub(crate) fn forward(
         &mut self,
         medium: &mut Medium,
         from: NodeId,
         to: Destination,
-        frame: FrameId,
+        frame: Bytes,
     ) {
         match to {
-            Destination::Peer(to) => {
-                let copy = medium.frames.share(frame);
-                self.forward_copy(medium, from, to, copy);
-            }
+            Destination::Peer(to) => self.forward_copy(medium, from, to, frame),
             Destination::Broadcast => {
                 for to in (0..self.ports.len() as u16)
                     .map(NodeId)
                     .filter(|to| *to != from)
                 {
-                    let copy = medium.frames.share(frame);
-                    self.forward_copy(medium, from, to, copy);
+                    self.forward_copy(medium, from, to, frame.clone());
                 }
             }
         }
-        medium.frames.drop(frame);
     }
 
-    fn forward_copy(&mut self, medium: &mut Medium, from: NodeId, to: NodeId, frame: FrameId) {
+    fn forward_copy(&mut self, medium: &mut Medium, from: NodeId, to: NodeId, mut frame: Bytes) {
         let Medium {
             timeline,
-            frames,
             rng,
             traffic,
         } = medium;
         let index = usize::from(to.0);
         if index >= self.ports.len() {
             traffic.nobody += 1;
-            return frames.drop(frame);
+            return;
         }
         if self.side[index] != self.side[usize::from(from.0)] {
             traffic.partitioned += 1;
-            return frames.drop(frame);
+            return;
         }
         let conditions = self.paths.get(&(from, to)).unwrap_or(&self.conditions);
-        let is_too_long = frames.bytes(frame).len() > conditions.longest_bytes;
+        let is_too_long = frame.len() > conditions.longest_bytes;
         if is_too_long || rng.chance(conditions.loss_ppm) {
             traffic.lost += 1;
-            return frames.drop(frame);
+            return;
         }
-        let mut frame = frame;
         if rng.chance(conditions.damage_ppm) {
-            let damaged = damage(
-                conditions.damage[rng.below(conditions.damage.len())],
-                frames.bytes(frame),
-                rng,
-            );
-            frames.drop(frame);
-            match damaged {
-                None => {
-                    traffic.damage_found += 1;
-                    return;
-                }
-                Some(bytes) => {
-                    traffic.damage_passed += 1;
-                    frame = frames.put(&bytes);
-                }
-            }
+            let kind = conditions.damage[rng.below(conditions.damage.len())];
+            let Some(bytes) = damage(kind, &frame, rng) else {
+                traffic.damage_found += 1;
+                return;
+            };
+            traffic.damage_passed += 1;
+            frame = bytes.into();
         }
         let copies = 1 + u32::from(rng.chance(conditions.duplicate_ppm));
         for copy in 0..copies {
-            let frame = if copy + 1 < copies {
-                frames.share(frame)
-            } else {
-                frame
-            };
+            let frame = frame.clone();
             traffic.duplicated += u64::from(copy > 0);
-            let bytes = wire_bytes(frames.bytes(frame).len());
+            let bytes = wire_bytes(frame.len());
             let now = timeline.now();
             let port = &mut self.ports[index];
             if port.backlog_bytes(now).saturating_add(bytes) > self.buffer_bytes {
                 traffic.switch_full += 1;
-                frames.drop(frame);
                 continue;
             }
             let mut delay_ns = rng.within(conditions.delay_ns.clone());

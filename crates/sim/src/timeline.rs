@@ -5,23 +5,23 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::frames::FrameId;
+use tsumuji_node::Bytes;
 use tsumuji_proto::{Destination, Instant, NodeId};
 
 /// A future event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// The last bit of a frame has reached the switch.
     AtSwitch {
         from: NodeId,
         to: Destination,
-        frame: FrameId,
+        frame: Bytes,
     },
     /// The last bit of a frame has reached a node's receive ring.
     AtNode {
         from: NodeId,
         to: NodeId,
-        frame: FrameId,
+        frame: Bytes,
     },
     /// A node's processor is free for the frames in its ring.
     Receive { node: NodeId },

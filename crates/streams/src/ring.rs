@@ -378,29 +378,17 @@ impl Ring {
 
     /// Copies from the program's buffers, from byte `skip` of them on, as much as there is room for. Caller: holder of `sending`.
     pub fn write(&self, buffers: &[iovec], skip: usize, most: usize) -> Result<usize, Broken> {
-        let (mut position, room) = self.next_to_write()?;
-        let mut left = most.min(room as usize);
-        let (mut skip, mut written) = (skip, 0);
-        for buffer in buffers {
-            if skip >= buffer.iov_len {
-                skip -= buffer.iov_len;
-                continue;
-            }
-            let bytes = (buffer.iov_len - skip).min(left);
-            if bytes == 0 {
-                break;
-            }
-            // SAFETY: the program vouches for its buffer, of which `skip + bytes` are within; the ring's room is ours.
-            unsafe { self.copy_in(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
-            skip = 0;
+        let (start, room) = self.next_to_write()?;
+        let mut position = start;
+        for (from, bytes) in parts(buffers, skip, most.min(room as usize)) {
+            // SAFETY: the program vouches for its buffer; the ring's room is ours.
+            unsafe { self.copy_in(position, from, bytes) };
             position = position.wrapping_add(bytes as u64);
-            written += bytes;
-            left -= bytes;
         }
-        if written > 0 {
+        if position != start {
             self.out.tail.store(position, Ordering::Release);
         }
-        Ok(written)
+        Ok(position.wrapping_sub(start) as usize)
     }
 
     /// As `write`, from one slice.
@@ -447,31 +435,18 @@ impl Ring {
         let tail = self.out.tail.load(Ordering::Acquire);
         let head = self.inn.head.load(Ordering::Relaxed);
         let (head, used) = self.used(tail, head)?;
-        let mut left = used as usize;
         let mut position = head;
-        let (mut skip, mut taken) = (skip, 0);
-        for buffer in buffers {
-            if skip >= buffer.iov_len {
-                skip -= buffer.iov_len;
-                continue;
-            }
-            let bytes = (buffer.iov_len - skip).min(left);
-            if bytes == 0 {
-                break;
-            }
+        for (into, bytes) in parts(buffers, skip, used as usize) {
             if how != Reading::Discard {
                 // SAFETY: the program vouches for its buffer; the ring holds so many bytes, which the producer leaves alone until `head` moves.
-                unsafe { self.copy_out(position, buffer.iov_base.cast::<u8>().add(skip), bytes) };
+                unsafe { self.copy_out(position, into, bytes) };
             }
-            skip = 0;
             position = position.wrapping_add(bytes as u64);
-            taken += bytes;
-            left -= bytes;
         }
-        if taken > 0 && how != Reading::Peek {
+        if position != head && how != Reading::Peek {
             self.inn.head.store(position, Ordering::Release);
         }
-        Ok(taken)
+        Ok(position.wrapping_sub(head) as usize)
     }
 
     /// # Safety
@@ -563,20 +538,28 @@ impl Ring {
     }
 }
 
+/// The program's buffers from byte `skip` of them on, `most` bytes at most: address and length of each part, which is within its buffer.
+#[inline]
+fn parts(
+    buffers: &[iovec],
+    mut skip: usize,
+    mut most: usize,
+) -> impl Iterator<Item = (*mut u8, usize)> {
+    buffers.iter().filter_map(move |buffer| {
+        let from = skip.min(buffer.iov_len);
+        let bytes = (buffer.iov_len - from).min(most);
+        (skip, most) = (skip - from, most - bytes);
+        (bytes > 0).then(|| (buffer.iov_base.cast::<u8>().wrapping_add(from), bytes))
+    })
+}
+
 /// Copies into the program's buffers, from byte `skip` of them on; how much there was room for.
-pub fn scatter(from: &[u8], buffers: &[iovec], mut skip: usize) -> usize {
+pub fn scatter(from: &[u8], buffers: &[iovec], skip: usize) -> usize {
     let mut copied = 0;
-    for buffer in buffers {
-        if skip >= buffer.iov_len {
-            skip -= buffer.iov_len;
-            continue;
-        }
-        let bytes = (buffer.iov_len - skip).min(from.len() - copied);
-        let into = buffer.iov_base.cast::<u8>().wrapping_add(skip);
-        // SAFETY: the program vouches for its buffer, of which `skip + bytes` are within.
+    for (into, bytes) in parts(buffers, skip, from.len()) {
+        // SAFETY: the program vouches for its buffer; `parts` gives no more bytes than there are.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(copied), into, bytes) };
         copied += bytes;
-        skip = 0;
     }
     copied
 }
@@ -587,14 +570,16 @@ fn next_multiple(position: u64) -> u64 {
 
 /// All words of both ends as at the beginning. Caller: the client, whose slot nobody else uses.
 pub fn reset(slot: &Slot) {
-    for end in &slot.ends {
-        let End { out, inn, own } = end;
+    for End { out, inn, own } in &slot.ends {
         for word in [
             &out.tail,
             &out.switch_at,
             &out.back_at,
             &out.bells,
             &inn.head,
+            &own.tcp_sent,
+            &own.tcp_taken,
+            &own.bells_taken,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -604,15 +589,10 @@ pub fn reset(slot: &Slot) {
             &out.is_closed,
             &out.wants_room,
             &out.ends_by_reset,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        // The first news are told by a bell: whoever waits then waits in the kernel.
-        inn.is_asleep.store(BELL, Ordering::Relaxed);
-        for word in [&inn.waiter, &inn.wants_tcp, &inn.is_frozen, &inn.sees_end] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [
+            &inn.waiter,
+            &inn.wants_tcp,
+            &inn.is_frozen,
+            &inn.sees_end,
             &own.sending,
             &own.receiving,
             &own.leader,
@@ -627,13 +607,11 @@ pub fn reset(slot: &Slot) {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&own.no_delay, &own.cork] {
-            word.store(0, Ordering::Relaxed);
-        }
+        // The first news are told by a bell: whoever waits then waits in the kernel.
+        inn.is_asleep.store(BELL, Ordering::Relaxed);
+        own.no_delay.store(0, Ordering::Relaxed);
+        own.cork.store(0, Ordering::Relaxed);
         own.low_water.store(1, Ordering::Relaxed);
-        for word in [&own.tcp_sent, &own.tcp_taken, &own.bells_taken] {
-            word.store(0, Ordering::Relaxed);
-        }
     }
 }
 

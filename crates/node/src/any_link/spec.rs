@@ -80,6 +80,21 @@ impl LinkSpec {
         }
     }
 
+    /// The link of process number `index`, if all are given this one: ports are counted up. `None`: there is no such port.
+    pub(crate) fn counted(self, index: u16) -> Option<Self> {
+        Some(match self {
+            Self::Udp(Some(addr)) => Self::Udp(Some(counted_up(addr, index)?)),
+            Self::Multicast {
+                own: Some(addr),
+                group,
+            } => Self::Multicast {
+                own: Some(counted_up(addr, index)?),
+                group,
+            },
+            other => other,
+        })
+    }
+
     /// The name of a relay that has this device: that of the interface, or the PCI address with points in place of colons. `None`: no relay can have
     /// it, or it has no such name.
     pub fn relay_name(&self) -> Option<InterfaceName> {
@@ -224,37 +239,38 @@ impl FromStr for LinkSpec {
         let unknown = || LinkSpecError::Unknown {
             given: text.chars().filter(|c| !c.is_control()).take(100).collect(),
         };
-        match text.split_once(':') {
-            None if text == "shm" => Ok(Self::Shm),
-            None if text == "udp" => Ok(Self::Udp(None)),
-            None if text == "udp+multicast" => Ok(Self::Multicast {
-                own: None,
-                group: None,
-            }),
-            Some(("udp+multicast", rest)) => {
+        let Some((kind, rest)) = text.split_once(':') else {
+            return match text {
+                "shm" => Ok(Self::Shm),
+                "udp" => Ok(Self::Udp(None)),
+                "udp+multicast" => Ok(Self::Multicast {
+                    own: None,
+                    group: None,
+                }),
+                "packet" => Ok(Self::Packet(None)),
+                "xdp" => Ok(Self::Xdp(None)),
+                _ => Err(unknown()),
+            };
+        };
+        let link = match kind {
+            "udp" => rest.parse().ok().map(|addr| Self::Udp(Some(addr))),
+            "udp+multicast" => {
                 let (group, own) = match rest.split_once('@') {
                     Some((group, own)) => (group, Some(own.parse().map_err(|_| unknown())?)),
                     None => (rest, None),
                 };
-                let group = Some(read_group(group).ok_or_else(unknown)?);
-                Ok(Self::Multicast { own, group })
+                read_group(group).map(|group| Self::Multicast {
+                    own,
+                    group: Some(group),
+                })
             }
-            None if text == "packet" => Ok(Self::Packet(None)),
-            None if text == "xdp" => Ok(Self::Xdp(None)),
-            Some(("udp", addr)) => addr
-                .parse()
-                .map(|addr| Self::Udp(Some(addr)))
-                .map_err(|_| unknown()),
-            Some(("packet", name)) => Station::read(name)
-                .map(|station| Self::Packet(Some(station)))
-                .ok_or_else(unknown),
-            Some(("xdp", name)) => InterfaceName::new(name)
-                .map(|name| Self::Xdp(Some(name)))
-                .ok_or_else(unknown),
-            Some(("relay", name)) => Station::read(name).map(Self::Relay).ok_or_else(unknown),
-            Some(("dpdk", _)) => Ok(Self::Dpdk(text.parse()?)),
-            _ => Err(unknown()),
-        }
+            "packet" => Station::read(rest).map(|station| Self::Packet(Some(station))),
+            "xdp" => InterfaceName::new(rest).map(|name| Self::Xdp(Some(name))),
+            "relay" => Station::read(rest).map(Self::Relay),
+            "dpdk" => return Ok(Self::Dpdk(text.parse()?)),
+            _ => None,
+        };
+        link.ok_or_else(unknown)
     }
 }
 

@@ -137,10 +137,8 @@ pub(super) struct Worker {
     pub(super) remote: Option<Remote>,
     /// The agent was told that standard output has no reader.
     told_deaf: bool,
-    stdout: Option<Pipe>,
-    stderr: Option<Pipe>,
-    /// Standard error of the command that reaches an agent.
-    via_stderr: Option<Pipe>,
+    /// Of its standard output and standard error, and of standard error of the command that reaches an agent.
+    pipes: [Option<Pipe>; 3],
 }
 
 impl Worker {
@@ -180,7 +178,7 @@ impl Worker {
         });
         let program = command.get_program().to_string_lossy().into_owned();
         match spawned {
-            Ok((child, (pidfd, remote, [stdout, stderr, via_stderr]))) => Ok(Self {
+            Ok((child, (pidfd, remote, pipes))) => Ok(Self {
                 node,
                 name,
                 host,
@@ -193,9 +191,7 @@ impl Worker {
                 ended: None,
                 remote,
                 told_deaf: false,
-                stdout,
-                stderr,
-                via_stderr,
+                pipes,
             }),
             Err(error) => Err(WorkerFailure::CouldNotStart {
                 node,
@@ -266,7 +262,11 @@ impl Worker {
                 return;
             }
         }
-        // Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
+        self.kill_group(signal);
+    }
+
+    /// Errors are ignored: the group is empty only after the child was reaped, others cannot be helped.
+    fn kill_group(&self, signal: Signal) {
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
     }
 
@@ -275,10 +275,7 @@ impl Worker {
         // Errors are ignored: who cannot be signalled is ending.
         match &mut self.remote {
             Some(remote) => drop(remote.tell(&ToAgent::Signal { signal })),
-            None => drop(rustix::process::kill_process_group(
-                Pid::from_child(&self.child),
-                signal.into(),
-            )),
+            None => self.kill_group(signal.into()),
         }
     }
 
@@ -291,48 +288,29 @@ impl Worker {
                 remote.excuse(); // it said nothing meanwhile
                 drop(remote.tell(&ToAgent::Continue));
             }
-            (None, _) => drop(rustix::process::kill_process_group(
-                Pid::from_child(&self.child),
-                if is_paused {
-                    Signal::STOP
-                } else {
-                    Signal::CONT
-                },
-            )),
+            (None, true) => self.kill_group(Signal::STOP),
+            (None, false) => self.kill_group(Signal::CONT),
         }
-    }
-
-    fn pipes(&self) -> impl Iterator<Item = &Pipe> {
-        self.stdout
-            .iter()
-            .chain(&self.stderr)
-            .chain(&self.via_stderr)
-    }
-
-    fn pipes_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
-        self.stdout
-            .iter_mut()
-            .chain(&mut self.stderr)
-            .chain(&mut self.via_stderr)
     }
 
     /// Adds the pipes to the descriptors to poll.
     pub(super) fn poll_pipes<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let pipes = self.pipes().filter_map(|pipe| pipe.fd.as_ref());
+        let pipes = self.pipes.iter().flatten();
+        let pipes = pipes.filter_map(|pipe| pipe.fd.as_ref());
         fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
     }
 
     /// Passes on its output.
     pub(super) fn read_pipes(&mut self, output: &Output) {
         let stdout_gone = output.is_stdout_gone();
-        for pipe in self.pipes_mut() {
+        for pipe in self.pipes.iter_mut().flatten() {
             if stdout_gone && pipe.target == Target::Stdout {
                 pipe.fd = None;
             } else {
                 pipe.read(PIPE_READ_BYTES, output);
             }
         }
-        let deaf = self.stdout.as_ref().map(|pipe| pipe.target) == Some(Target::Stdout);
+        let deaf = self.pipes[0].as_ref().map(|pipe| pipe.target) == Some(Target::Stdout);
         if let (Some(remote), true, false) = (&mut self.remote, stdout_gone && deaf, self.told_deaf)
         {
             self.told_deaf = remote.tell(&ToAgent::CloseStdout).is_ok();
@@ -350,7 +328,7 @@ impl Worker {
         let Some(remote) = &mut self.remote else {
             return said;
         };
-        let (stdout, stderr) = (&mut self.stdout, &mut self.stderr);
+        let [stdout, stderr, _] = &mut self.pipes;
         remote.read(most, |what| match what {
             Said::Message(message) => said.push(Ok(message)),
             Said::Garbage => said.push(Err(GarbledAgent)),
@@ -370,18 +348,15 @@ impl Worker {
 
     /// Passes on the rest, after the process has ended.
     pub(super) fn read_rest(&mut self, output: &Output) {
-        for pipe in self.pipes_mut() {
+        for pipe in self.pipes.iter_mut().flatten() {
             pipe.read_rest(output);
         }
     }
 
     /// The last lines that it printed to standard error.
     pub(super) fn last_lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for pipe in self.stderr.iter().chain(&self.via_stderr) {
-            lines.extend(pipe.lines.last_lines());
-        }
-        lines
+        let of_stderr = self.pipes[1..].iter().flatten();
+        of_stderr.flat_map(|pipe| pipe.lines.last_lines()).collect()
     }
 }
 

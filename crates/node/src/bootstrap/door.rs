@@ -54,7 +54,7 @@ impl Door {
         }
         let mut unknown = 0;
         for _ in 0..CALLS_PER_ROUND {
-            match rendezvous::accept(self.listener.as_fd())? {
+            match rendezvous::accept(self.listener.as_fd(), rendezvous::is_trusted)? {
                 Caller::Welcome(fd) => callers.push(fd),
                 Caller::Unknown => unknown += 1,
                 Caller::Nobody => break,

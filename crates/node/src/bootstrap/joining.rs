@@ -16,7 +16,7 @@ use tsumuji_proto::NodeId;
 
 use super::offer::{Server, ask};
 use super::rendezvous;
-use super::worker::{bad, number, text};
+use super::worker::{bad, number, parsed, text};
 use super::{ENV_JOIN, ENV_LINK, ENV_NODE};
 use crate::any_link::{Base, LinkSpec};
 use crate::endpoint::JoinRequest;
@@ -95,13 +95,7 @@ pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
     };
     let wrong = |problem: &str| bad(ENV_JOIN, &place, problem.to_owned());
     let JoinAddress { at, .. } = place.parse().map_err(wrong)?;
-    let link =
-        match text(ENV_LINK)? {
-            Some(link) => Some(link.parse().map_err(|problem: crate::LinkSpecError| {
-                bad(ENV_LINK, &link, problem.to_string())
-            })?),
-            None => None,
-        };
+    let link: Option<LinkSpec> = parsed(ENV_LINK)?;
     let id = number(ENV_NODE, "the id of a member that died")?.map(NodeId);
     let (base, to) = match (at, link) {
         (Where::Memory(process), None | Some(LinkSpec::Shm)) => {

@@ -103,25 +103,20 @@ impl Keeper {
         let failure = self.spawn_all(orders);
         let failed = failure.is_some();
         shared.update(|state| {
-            state.pids = self
-                .workers
-                .iter()
-                .map(|worker| (worker.node, worker.pid))
-                .collect();
+            let workers = self.workers.iter();
+            state.pids = workers.map(|worker| (worker.node, worker.pid)).collect();
             state.spawned = true;
             state.failure = failure;
         });
         let mut kill_at = failed.then(Instant::now);
-        while self.workers.iter().any(|worker| worker.pidfd.is_some()) {
+        while self.running().next().is_some() {
             let (stop, signals, pause) = {
                 let mut state = shared.lock();
                 (state.stop, std::mem::take(&mut state.signals), state.pause)
             };
             self.pause(pause, shared);
-            let running = |worker: &&mut Worker| worker.pidfd.is_some();
             for signal in signals {
-                let workers = self.workers.iter_mut().filter(running);
-                workers.for_each(|worker| worker.pass_on(signal));
+                self.running_mut().for_each(|worker| worker.pass_on(signal));
             }
             if let (Some(grace), None) = (stop, kill_at) {
                 self.signal_all(Signal::TERM);
@@ -171,21 +166,30 @@ impl Keeper {
         None
     }
 
+    /// Children that are not yet reaped.
+    fn running(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter().filter(|worker| worker.pidfd.is_some())
+    }
+
+    fn running_mut(&mut self) -> impl Iterator<Item = &mut Worker> {
+        let workers = self.workers.iter_mut();
+        workers.filter(|worker| worker.pidfd.is_some())
+    }
+
     /// Signals each child that is not yet reaped, and what it started.
     fn signal_all(&mut self, signal: Signal) {
-        let workers = self.workers.iter_mut();
-        workers
-            .filter(|worker| worker.pidfd.is_some())
-            .for_each(|worker| worker.signal(signal));
+        self.running_mut().for_each(|worker| worker.signal(signal));
+    }
+
+    /// Whether a process waits for the others: the launcher, or one that has said hello.
+    fn someone_waits(&self, is_launcher_waiting: bool) -> bool {
+        is_launcher_waiting || self.workers.iter().any(|worker| worker.entry.is_some())
     }
 
     /// Suspends the workers, or continues them; the time of a pause counts for no deadline.
     fn pause(&mut self, pause: bool, shared: &Shared) {
         if pause != self.paused_since.is_some() {
-            let workers = self.workers.iter_mut();
-            workers
-                .filter(|worker| worker.pidfd.is_some())
-                .for_each(|worker| worker.pause(pause));
+            self.running_mut().for_each(|worker| worker.pause(pause));
             match self.paused_since.take() {
                 None => self.paused_since = Some(Instant::now()),
                 Some(since) => {
@@ -205,8 +209,7 @@ impl Keeper {
 
     /// Reports workers that do not join, and those that reported a failure but do not end. Those that may still join are told to the user.
     fn check_deadlines(&mut self, shared: &Shared) {
-        let someone_waits =
-            shared.lock().waiting || self.workers.iter().any(|worker| worker.entry.is_some());
+        let someone_waits = self.someone_waits(shared.lock().waiting);
         if self.table_sent || !someone_waits {
             self.waiting_since = None;
         } else if self.waiting_since.is_none() {
@@ -216,37 +219,35 @@ impl Keeper {
             .waiting_since
             .is_some_and(|since| since.elapsed() >= self.join_timeout);
         let unanswered = self.spawned.elapsed() >= self.join_timeout;
-        let failure = self
-            .workers
-            .iter()
-            .filter(|worker| worker.pidfd.is_some())
-            .find_map(|worker| {
-                let (node, name, pid) = (worker.node, worker.name.clone(), worker.pid);
-                match &worker.reported {
-                    None if unanswered && worker.is_unanswered() => Some(WorkerFailure::NoAnswer {
+        let after = self.join_timeout;
+        let failure = self.running().find_map(|worker| {
+            let (node, name, pid) = (worker.node, worker.name.clone(), worker.pid);
+            match &worker.reported {
+                None if unanswered && worker.is_unanswered() => Some(WorkerFailure::NoAnswer {
+                    node,
+                    name,
+                    pid,
+                    program: worker.program.clone(),
+                    after,
+                }),
+                Some((message, at)) if at.elapsed() >= REPORT_TO_EXIT => {
+                    let message = message.clone();
+                    Some(WorkerFailure::Reported {
                         node,
                         name,
                         pid,
-                        program: worker.program.clone(),
-                        after: self.join_timeout,
-                    }),
-                    Some((message, at)) if at.elapsed() >= REPORT_TO_EXIT => {
-                        Some(WorkerFailure::Reported {
-                            node,
-                            name,
-                            pid,
-                            message: message.clone(),
-                        })
-                    }
-                    None if late && worker.entry.is_none() => Some(WorkerFailure::NotReported {
-                        node,
-                        name,
-                        pid,
-                        after: self.join_timeout,
-                    }),
-                    _ => None,
+                        message,
+                    })
                 }
-            });
+                None if late && worker.entry.is_none() => Some(WorkerFailure::NotReported {
+                    node,
+                    name,
+                    pid,
+                    after,
+                }),
+                _ => None,
+            }
+        });
         if failure.is_none() {
             self.tell_awaited();
         }
@@ -297,15 +298,10 @@ impl Keeper {
             .min();
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = vec![PollFd::new(wake, PollFlags::IN), door];
-        fds.extend(
-            self.connections
-                .iter()
-                .map(|connection| PollFd::new(&connection.fd, PollFlags::IN)),
-        );
-        let pidfds = self
-            .workers
-            .iter()
-            .filter_map(|worker| worker.pidfd.as_ref());
+        let connections = self.connections.iter();
+        fds.extend(connections.map(|connection| PollFd::new(&connection.fd, PollFlags::IN)));
+        let workers = self.workers.iter();
+        let pidfds = workers.filter_map(|worker| worker.pidfd.as_ref());
         fds.extend(pidfds.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         // If our own output is full, workers that print must wait; `output` wakes us when there is room.
         let has_room = self.output.has_room();
@@ -362,14 +358,12 @@ impl Keeper {
 
     /// Agents of workers that have not ended.
     fn agents(&self) -> impl Iterator<Item = &Remote> {
-        let running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
-        running.filter_map(|worker| worker.remote.as_ref())
+        self.running().filter_map(|worker| worker.remote.as_ref())
     }
 
     /// Reports a host that is silent for too long, after all input was read.
     fn blame_silence(&self, shared: &Shared) {
-        let mut running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
-        let silent = running.find_map(|worker| {
+        let silent = self.running().find_map(|worker| {
             let after = worker.remote.as_ref()?.silence()?;
             Some(WorkerFailure::Silent {
                 node: worker.node,
@@ -463,11 +457,9 @@ impl Keeper {
         }
         // A deadline that was reported must not make the loop spin.
         let late = self.waiting_since.map(|since| since + self.join_timeout);
-        let reports = self.workers.iter().filter(|worker| worker.pidfd.is_some());
-        let reports = reports
+        let reports = (self.running())
             .filter_map(|worker| worker.reported.as_ref().map(|(_, at)| *at + REPORT_TO_EXIT));
-        let mut workers = self.workers.iter();
-        let unanswered = workers.any(|worker| worker.pidfd.is_some() && worker.is_unanswered());
+        let unanswered = self.running().any(Worker::is_unanswered);
         let unanswered = unanswered.then(|| self.spawned + self.join_timeout);
         let now = Instant::now();
         let late = late.into_iter().chain(unanswered);
@@ -592,10 +584,8 @@ impl Keeper {
         if self.table_sent || self.workers.iter().any(|worker| worker.entry.is_none()) {
             return;
         }
-        let entries = self
-            .workers
-            .iter()
-            .filter_map(|worker| worker.entry.clone());
+        let workers = self.workers.iter();
+        let entries = workers.filter_map(|worker| worker.entry.clone());
         let members: Vec<TableEntry> = self.own.clone().into_iter().chain(entries).collect();
         let table = FromLauncher::Table {
             members: members.clone(),
@@ -654,13 +644,10 @@ impl Keeper {
                 reported: worker.reported.take().map(|(text, _)| text),
                 last_lines: worker.last_lines(),
             };
-            worker.entry = if self.table_sent {
-                worker.entry.take()
-            } else {
-                None
-            };
-            let others_wait =
-                shared.lock().waiting || self.workers.iter().any(|worker| worker.entry.is_some());
+            if !self.table_sent {
+                worker.entry = None;
+            }
+            let others_wait = self.someone_waits(shared.lock().waiting);
             let early = !self.table_sent && others_wait;
             let failed = !stopping && (!exit.success() || early);
             if failed && shared.lock().failure.is_none() {
@@ -683,8 +670,7 @@ impl Keeper {
     /// A worker that ended well without joining counts as failed as soon as another process waits for it.
     fn blame_early_exit(&self, shared: &Shared) {
         let mut state = shared.lock();
-        let others_wait = state.waiting || self.workers.iter().any(|worker| worker.entry.is_some());
-        if others_wait
+        if self.someone_waits(state.waiting)
             && state.failure.is_none()
             && let Some(exit) = state.exits.first().cloned()
         {

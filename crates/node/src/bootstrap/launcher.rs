@@ -34,7 +34,7 @@ use super::{
     ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
     HostServer, joining, relay, worker,
 };
-use crate::any_link::{AnyLink, Base, LinkSpec, counted_up};
+use crate::any_link::{AnyLink, Base, LinkSpec};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::shared_hosts;
@@ -259,7 +259,7 @@ impl Launcher {
     pub fn start(mut spec: LaunchSpec) -> Result<Self, LaunchError> {
         let congestion = match spec.congestion {
             Some(congestion) => Some(congestion),
-            None => worker::congestion()?,
+            None => worker::parsed(ENV_CONGESTION)?,
         };
         // Stated explicitly, so that other hosts learn of it.
         spec.env
@@ -539,30 +539,13 @@ fn link_of(
     total: usize,
     socket: &str,
 ) -> Result<LinkSpec, LaunchError> {
-    Ok(match link {
-        LinkSpec::Udp(Some(addr)) => {
-            let counted = counted_up(*addr, index).ok_or_else(|| LaunchError::Ports {
-                link: Box::new(*link),
-                nodes: total,
-            });
-            LinkSpec::Udp(Some(counted?))
-        }
-        LinkSpec::Multicast {
-            own: Some(addr),
-            group,
-        } => {
-            let counted = counted_up(*addr, index).ok_or_else(|| LaunchError::Ports {
-                link: Box::new(*link),
-                nodes: total,
-            });
-            LinkSpec::Multicast {
-                own: Some(counted?),
-                group: *group,
-            }
-        }
-        LinkSpec::Dpdk(spec) => LinkSpec::Dpdk(spec.for_process(index, total, socket)?),
-        other => *other,
-    })
+    match link {
+        LinkSpec::Dpdk(spec) => Ok(LinkSpec::Dpdk(spec.for_process(index, total, socket)?)),
+        link => link.counted(index).ok_or_else(|| LaunchError::Ports {
+            link: Box::new(*link),
+            nodes: total,
+        }),
+    }
 }
 
 fn order(

@@ -66,14 +66,11 @@ impl Lines {
             block.push(b'\n');
         }
         if !self.partial.trim_ascii().is_empty() {
-            let mut kept = if self.last.len() == LAST_LINES {
-                self.last.pop_front().unwrap_or_default()
-            } else {
-                Vec::new()
-            };
-            kept.clear();
-            kept.extend_from_slice(&self.partial[..self.partial.len().min(LAST_LINE_BYTES)]);
-            self.last.push_back(kept);
+            if self.last.len() == LAST_LINES {
+                self.last.pop_front();
+            }
+            let kept = self.partial.len().min(LAST_LINE_BYTES);
+            self.last.push_back(self.partial[..kept].to_vec());
         }
         self.partial.clear();
     }

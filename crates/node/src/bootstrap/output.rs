@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that may wait to be written before workers' pipes are left unread.
 const QUEUE_BYTES: usize = 1 << 20;
@@ -93,17 +93,10 @@ impl Output {
 
     /// Waits until all is written; `false`: `timeout` has passed.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        let mut queue = self.shared.lock();
-        while queue.writing || !queue.blocks.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let woken = self.shared.changed.wait_timeout(queue, left);
-            queue = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let waits = |queue: &mut Queue| queue.writing || !queue.blocks.is_empty();
+        let changed = &self.shared.changed;
+        let waited = changed.wait_timeout_while(self.shared.lock(), timeout, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 

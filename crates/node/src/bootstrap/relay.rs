@@ -163,11 +163,8 @@ pub(super) fn open(node: &HostNode) -> Result<Base, OpenError> {
 
 /// Starts a relay, unless there is one; returns when it serves.
 pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
-    let device: LinkSpec =
-        (wanted.link.parse()).map_err(|_| OpenError::NoInterface { link: "relay" })?;
-    let name = device
-        .relay_name()
-        .ok_or(OpenError::NoInterface { link: "relay" })?;
+    let device: LinkSpec = (wanted.link.parse()).map_err(|_| OpenError::NoInterface("relay"))?;
+    let name = device.relay_name().ok_or(OpenError::NoInterface("relay"))?;
     let no_relay = |reason: String| OpenError::NoRelay { name, reason };
     let is_there = || match ask::<Device>(&name_of(name)) {
         Ok(found) => Ok(found.is_some()),
@@ -186,7 +183,7 @@ pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
         // One that another node has started serves soon, or fails as ours would.
         let is_starting = || rendezvous::connect(&name_of(name)).is_ok();
         if has_ended && !is_starting() {
-            let lost = RelayServeError::Taken { name }.to_string();
+            let lost = RelayServeError::Taken(name).to_string();
             if let Some(complaint) = started.take().map(said)
                 && complaint != lost
             {
@@ -272,25 +269,16 @@ pub struct RelayPlan {
 #[non_exhaustive]
 pub enum RelayServeError {
     /// Another one does.
-    #[error("a relay has `{name}` already")]
-    Taken {
-        /// Its name.
-        name: InterfaceName,
-    },
+    #[error("a relay has `{0}` already")]
+    Taken(InterfaceName),
     /// Not a link that one process must own.
     #[error(
-        "`{link}` has no need of a relay, or cannot have one: accepted are `xdp:INTERFACE` and `dpdk:DEVICE`, where the device leaves this host"
+        "`{0}` has no need of a relay, or cannot have one: accepted are `xdp:INTERFACE` and `dpdk:DEVICE`, where the device leaves this host"
     )]
-    NoDevice {
-        /// The link as given.
-        link: Box<LinkSpec>,
-    },
+    NoDevice(Box<LinkSpec>),
     /// The device has no short name.
-    #[error("state a name of at most 15 letters for a relay of `{link}` (--name)")]
-    NoName {
-        /// The device.
-        link: Box<LinkSpec>,
-    },
+    #[error("state a name of at most 15 letters for a relay of `{0}` (--name)")]
+    NoName(Box<LinkSpec>),
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -339,13 +327,13 @@ pub fn serve_relay(
 ) -> Result<RelayEnd, RelayServeError> {
     let link = || Box::new(plan.link);
     if !matches!(plan.link, LinkSpec::Xdp(Some(_)) | LinkSpec::Dpdk(_)) {
-        return Err(RelayServeError::NoDevice { link: link() });
+        return Err(RelayServeError::NoDevice(link()));
     }
     if matches!(plan.link, LinkSpec::Dpdk(device) if device.stays_on_host()) {
-        return Err(RelayServeError::NoDevice { link: link() });
+        return Err(RelayServeError::NoDevice(link()));
     }
-    let name = (plan.name.or(plan.link.relay_name()))
-        .ok_or_else(|| RelayServeError::NoName { link: link() })?;
+    let name =
+        (plan.name.or(plan.link.relay_name())).ok_or_else(|| RelayServeError::NoName(link()))?;
     // Others wait for a relay that is just ending; under its own name it is known.
     let _ = set_name(&CString::new(PROCESS_NAME).unwrap_or_default());
     if plan.until_unused {
@@ -356,7 +344,7 @@ pub fn serve_relay(
     }
     // Before the device is opened: who comes second must not disturb it.
     let listener = rendezvous::listen(&name_of(name)).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => RelayServeError::Taken { name },
+        io::ErrorKind::AddrInUse => RelayServeError::Taken(name),
         _ => RelayServeError::Io {
             what: "listen for processes",
             source,
@@ -380,7 +368,7 @@ pub fn serve_relay(
             let device = opened(|| Ok(Dpdk::open(device, config)?))?;
             Service::new(device, plan, name, listener)?.run(is_over, serves)
         }
-        _ => Err(OpenError::NotBuilt { feature: "xdp" }.into()),
+        _ => Err(OpenError::NotBuilt("xdp").into()),
     }
 }
 

@@ -136,17 +136,20 @@ pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
 /// Result of accepting a connection.
 #[derive(Debug)]
 pub(crate) enum Caller {
-    /// A connection of this user or root.
+    /// A connection that is welcome.
     Welcome(OwnedFd),
-    /// A connection of another user, or one that was closed already.
+    /// Another connection, or one that was closed already.
     Unknown,
     Nobody,
 }
 
-/// Takes one waiting connection, if there is one.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Caller> {
+/// Takes one waiting connection, if there is one; closes it unless it `is_welcome`.
+pub(crate) fn accept(
+    listener: BorrowedFd<'_>,
+    is_welcome: impl FnOnce(BorrowedFd<'_>) -> bool,
+) -> io::Result<Caller> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(connection) if is_trusted(connection.as_fd()) => Ok(Caller::Welcome(connection)),
+        Ok(connection) if is_welcome(connection.as_fd()) => Ok(Caller::Welcome(connection)),
         Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
             Ok(Caller::Unknown)
         }
@@ -180,7 +183,8 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-fn is_trusted(connection: BorrowedFd<'_>) -> bool {
+/// Whether the process at the other end belongs to this user, or root.
+pub(crate) fn is_trusted(connection: BorrowedFd<'_>) -> bool {
     rustix::net::sockopt::socket_peercred(connection)
         .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
@@ -265,7 +269,8 @@ mod tests {
         let name = random_name().expect("random");
         let listener = listen(&name).expect("listen");
         let worker = connect(&name).expect("connect");
-        let Caller::Welcome(launcher) = accept(listener.as_fd()).expect("accept") else {
+        let Caller::Welcome(launcher) = accept(listener.as_fd(), is_trusted).expect("accept")
+        else {
             panic!("one waits")
         };
         (worker, launcher)

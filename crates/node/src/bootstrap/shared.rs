@@ -62,26 +62,14 @@ impl Shared {
         deadline: Option<Instant>,
         mut done: impl FnMut(&State) -> bool,
     ) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while !done(&state) {
-            let Some(deadline) = deadline else {
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        state
+        let (state, waits) = (self.lock(), |state: &mut State| !done(state));
+        let Some(deadline) = deadline else {
+            let waited = self.changed.wait_while(state, waits);
+            return waited.unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(state, left, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut State)) {

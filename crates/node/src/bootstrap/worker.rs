@@ -2,13 +2,15 @@
 //!
 //! The connection to the launcher stays open for the life of the process, so that a fatal error can be reported over it.
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
+use tsumuji_proto::NodeId;
 
 use super::neighbours::Neighbours;
 use super::rendezvous::{
@@ -28,8 +30,8 @@ use crate::metrics::MetricsAt;
 use crate::options::Options;
 use crate::security::Security;
 use tsumuji_link::Link;
+use tsumuji_link::SealMode;
 use tsumuji_link::impair::ImpairConfig;
-use tsumuji_link::{SealMode, SealModeError};
 
 /// Connection to the launcher and our node, once `endpoint_from_env` has opened it.
 static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
@@ -61,7 +63,7 @@ pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenErro
 }
 
 /// Reports to the launcher why this process cannot go on, to be shown with the exit code. Does nothing without a launcher.
-pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
+pub fn report_error(error: &(impl Display + ?Sized)) {
     if let Some((launcher, node)) = LAUNCHER.get() {
         let failed = FromWorker::Failed {
             node: *node,
@@ -80,10 +82,7 @@ fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
             number::<u16>(ENV_NODE, "0 to the number of nodes − 1")?,
         )?;
         let nodes = required(ENV_NODES, number::<u16>(ENV_NODES, "1 to 1024")?)?;
-        let link = required(ENV_LINK, text(ENV_LINK)?)?;
-        let link: LinkSpec = link
-            .parse()
-            .map_err(|problem: crate::LinkSpecError| bad(ENV_LINK, &link, problem.to_string()))?;
+        let link: LinkSpec = required(ENV_LINK, parsed(ENV_LINK)?)?;
         if me >= nodes || usize::from(nodes) > MAX_NODES {
             return Err(bad(
                 ENV_NODE,
@@ -179,16 +178,12 @@ fn settings(
     if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
         options.seed = seed;
     }
-    options.metrics = match text(ENV_METRICS)? {
-        Some(at) => at
-            .parse()
-            .map_err(|problem: crate::metrics::MetricsAtError| {
-                bad(ENV_METRICS, &at, problem.to_string())
-            })?,
+    options.metrics = match parsed(ENV_METRICS)? {
+        Some(at) => at,
         None if options.metrics == MetricsAt::Unstated => MetricsAt::Local,
         None => options.metrics,
     };
-    if let Some(congestion) = congestion()? {
+    if let Some(congestion) = parsed(ENV_CONGESTION)? {
         options.congestion = congestion;
     }
     let impair = impairment(options.seed)?;
@@ -275,9 +270,7 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
                 return Ok((members, memory));
             }
             Received::Message(FromLauncher::Refused { reason }, _) => {
-                return Err(OpenError::Refused {
-                    reason: presentable(&reason),
-                });
+                return Err(OpenError::Refused(presentable(&reason)));
             }
             Received::Nothing => {}
             Received::Garbage => {
@@ -291,26 +284,10 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
     }
 }
 
-/// Congestion control named in the environment, if any.
-pub(super) fn congestion() -> Result<Option<Congestion>, OpenError> {
-    let Some(name) = text(ENV_CONGESTION)? else {
-        return Ok(None);
-    };
-    let parsed = name.parse();
-    parsed
-        .map(Some)
-        .map_err(|problem: UnknownCongestion| bad(ENV_CONGESTION, &name, problem.to_string()))
-}
-
 /// Security of the link as the environment sets it, if it does.
 pub fn security_from_env() -> Result<Option<Security>, OpenError> {
     if let Some(key_file) = std::env::var_os(ENV_KEY) {
-        let mode = match text(ENV_SEAL)? {
-            None => SealMode::Encrypt,
-            Some(mode) => mode
-                .parse()
-                .map_err(|problem: SealModeError| bad(ENV_SEAL, &mode, problem.to_string()))?,
-        };
+        let mode = parsed(ENV_SEAL)?.unwrap_or(SealMode::Encrypt);
         let key_file = key_file.into();
         return Ok(Some(Security::Sealed { key_file, mode }));
     }
@@ -360,7 +337,16 @@ pub(super) fn text(name: &'static str) -> Result<Option<String>, OpenError> {
     }
 }
 
-pub(super) fn number<N: std::str::FromStr>(
+/// What a variable says, if it is set; a value's own error says what is accepted.
+pub(super) fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<Option<T>, OpenError> {
+    let Some(value) = text(name)? else {
+        return Ok(None);
+    };
+    let parsed = value.parse::<T>();
+    (parsed.map(Some)).map_err(|problem| bad(name, &value, problem.to_string()))
+}
+
+pub(super) fn number<N: FromStr>(
     name: &'static str,
     accepted: &str,
 ) -> Result<Option<N>, OpenError> {
@@ -374,7 +360,7 @@ pub(super) fn number<N: std::str::FromStr>(
 }
 
 /// The first of these variables that is a number; others' launchers set them.
-pub(super) fn first_number<N: std::str::FromStr>(names: &[&str]) -> Option<N> {
+pub(super) fn first_number<N: FromStr>(names: &[&str]) -> Option<N> {
     names
         .iter()
         .find_map(|name| std::env::var(name).ok()?.parse().ok())

@@ -83,6 +83,19 @@ impl Bell {
         self.sleeps.fetch_and(!who, Ordering::SeqCst);
     }
 
+    /// Whether the program sleeps, as far as is known.
+    pub(crate) fn is_program_asleep(&self) -> bool {
+        self.sleeps.load(Ordering::SeqCst) & PROGRAM != 0
+    }
+
+    /// Wakes the program, if it sleeps.
+    pub(crate) fn wake_program(&self) {
+        if self.is_program_asleep() {
+            self.rises(PROGRAM);
+            let _ = rustix::io::write(&*self.program, &1_u64.to_ne_bytes()); // a full counter is readable already
+        }
+    }
+
     /// The descriptor on which the program sleeps, beside the link's.
     pub(crate) fn program_fd(&self) -> BorrowedFd<'_> {
         self.program.as_fd()

@@ -28,28 +28,18 @@ use crate::sys;
 /// ```
 #[derive(Debug)]
 pub struct Kept {
-    message: Message,
-    charge: Charge,
-    /// Length charged for it.
-    bytes: usize,
-    generation: u64,
+    charged: Charged,
+    body: Vec<u8>,
     returns: Arc<Returns>,
     is_back: bool,
 }
 
 impl Kept {
-    pub(crate) fn new(
-        message: Message,
-        (charge, bytes): (Charge, usize),
-        generation: u64,
-        returns: &Arc<Returns>,
-    ) -> Self {
+    pub(crate) fn new(charged: Charged, body: Vec<u8>, returns: &Arc<Returns>) -> Self {
         returns.bell.mind();
         Self {
-            message,
-            charge,
-            bytes,
-            generation,
+            charged,
+            body,
             returns: Arc::clone(returns),
             is_back: false,
         }
@@ -57,12 +47,12 @@ impl Kept {
 
     /// Who sent it.
     pub fn from(&self) -> NodeId {
-        self.message.from
+        self.charged.from
     }
 
     /// The channel it came by.
     pub fn channel(&self) -> Channel {
-        self.message.channel
+        self.charged.channel
     }
 
     /// Drops messages of one endpoint together, cheaper than each by itself.
@@ -81,7 +71,14 @@ impl Kept {
 
     /// A message that is not charged.
     pub(crate) fn free(message: Message, returns: &Arc<Returns>) -> Self {
-        let mut kept = Self::new(message, (Charge::Channel, 0), 0, returns);
+        let charged = Charged {
+            from: message.from,
+            channel: message.channel,
+            charge: Charge::Channel,
+            bytes: 0,
+            generation: 0,
+        };
+        let mut kept = Self::new(charged, message.body, returns);
         kept.is_back = true;
         kept
     }
@@ -96,14 +93,7 @@ impl Kept {
     }
 
     fn as_return(&mut self) -> Return {
-        Return {
-            from: self.message.from,
-            channel_id: self.message.channel.id(),
-            charge: self.charge,
-            bytes: self.bytes,
-            generation: self.generation,
-            body: std::mem::take(&mut self.message.body),
-        }
+        (self.charged, std::mem::take(&mut self.body))
     }
 }
 
@@ -111,7 +101,7 @@ impl Deref for Kept {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.message.body
+        &self.body
     }
 }
 
@@ -131,17 +121,19 @@ impl Drop for Kept {
     }
 }
 
-/// A message to be released.
-#[derive(Debug)]
-pub(crate) struct Return {
+/// Where a message comes from, and what is charged for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
     pub(crate) from: NodeId,
-    pub(crate) channel_id: u16,
+    pub(crate) channel: Channel,
     pub(crate) charge: Charge,
     pub(crate) bytes: usize,
     /// Generation of the channel when the message arrived.
     pub(crate) generation: u64,
-    pub(crate) body: Vec<u8>,
 }
+
+/// A message to be released.
+pub(crate) type Return = (Charged, Vec<u8>);
 
 /// Where dropped messages wait for their release.
 #[derive(Debug)]

@@ -180,69 +180,38 @@ impl Mailbox {
 }
 
 /// Which waiting datagrams are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeps {
     /// The newest of each source, channel and key.
-    #[default]
     Newest,
     /// All: each has its own meaning.
     All,
 }
 
 /// Waiting datagrams, in order of arrival.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stash {
     keeps: Keeps,
-    datagrams: VecDeque<StoredDatagram>,
-    places: HashMap<DatagramKey, u64>,
+    /// Each with the number of its sender's session.
+    datagrams: VecDeque<(u64, ReceivedDatagram)>,
+    /// Numbers of datagrams, by source, channel and key.
+    places: HashMap<(NodeId, u16, u32), u64>,
     /// Number of the first in `datagrams`.
     first: u64,
     bytes: usize,
-    most: Most,
+    datagrams_limit: usize,
+    bytes_limit: usize,
 }
 
-/// Limits of a stash.
-#[derive(Debug)]
-struct Most {
-    datagrams: usize,
-    bytes: usize,
-}
-
-impl Default for Most {
-    fn default() -> Self {
-        Self {
-            datagrams: DATAGRAMS_LIMIT,
-            bytes: DATAGRAM_BYTES_LIMIT,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct DatagramKey {
-    source: NodeId,
-    channel_id: u16,
-    key: u32,
-}
-
-#[derive(Debug)]
-struct StoredDatagram {
-    key: DatagramKey,
-    session: u64,
-    incarnation: u32,
-    epoch: u32,
-    lap: u32,
-    payload: Vec<u8>,
-}
-
-impl StoredDatagram {
+impl ReceivedDatagram {
     fn as_datagram(&self) -> Datagram<'_> {
         Datagram {
-            source: self.key.source,
+            source: self.from,
             incarnation: self.incarnation,
-            channel_id: self.key.channel_id,
+            channel_id: self.channel_id,
             epoch: self.epoch,
             lap: self.lap,
-            key: self.key.key,
+            key: self.key,
             payload: &self.payload,
         }
     }
@@ -252,13 +221,18 @@ impl Stash {
     pub(crate) fn new(keeps: Keeps) -> Self {
         Self {
             keeps,
-            ..Self::default()
+            datagrams: VecDeque::new(),
+            places: HashMap::new(),
+            first: 0,
+            bytes: 0,
+            datagrams_limit: DATAGRAMS_LIMIT,
+            bytes_limit: DATAGRAM_BYTES_LIMIT,
         }
     }
 
     /// Sets the limits.
     pub(crate) fn limit(&mut self, datagrams: usize, bytes: usize) {
-        self.most = Most { datagrams, bytes };
+        (self.datagrams_limit, self.bytes_limit) = (datagrams, bytes);
     }
 
     #[inline]
@@ -273,46 +247,45 @@ impl Stash {
         datagram: &Datagram<'_>,
         buffers: &mut Buffers,
     ) -> bool {
-        let key = DatagramKey {
-            source: datagram.source,
-            channel_id: datagram.channel_id,
-            key: datagram.key,
-        };
+        let key = (datagram.source, datagram.channel_id, datagram.key);
         let known = (self.keeps == Keeps::Newest)
             .then(|| self.places.get(&key))
             .flatten();
         let held = known.and_then(|number| self.datagrams.get_mut((number - self.first) as usize));
-        if let Some(held) = held {
+        if let Some((held_session, held)) = held {
             if is_older(datagram, held) {
                 return true;
             }
             let bytes = self.bytes - held.payload.len() + datagram.payload.len();
-            if bytes > self.most.bytes {
+            if bytes > self.bytes_limit {
                 return false;
             }
             self.bytes = bytes;
             held.payload.clear();
             held.payload.extend_from_slice(datagram.payload);
-            (held.session, held.incarnation, held.epoch, held.lap) =
-                (session, datagram.incarnation, datagram.epoch, datagram.lap);
+            *held_session = session;
+            (held.incarnation, held.epoch, held.lap) =
+                (datagram.incarnation, datagram.epoch, datagram.lap);
             return true;
         }
         let bytes = self.bytes + datagram.payload.len();
-        if self.datagrams.len() >= self.most.datagrams || bytes > self.most.bytes {
+        if self.datagrams.len() >= self.datagrams_limit || bytes > self.bytes_limit {
             return false;
         }
         self.bytes = bytes;
         if self.keeps == Keeps::Newest {
             (self.places).insert(key, self.first + self.datagrams.len() as u64);
         }
-        self.datagrams.push_back(StoredDatagram {
-            key,
-            session,
+        let stored = ReceivedDatagram {
+            from: datagram.source,
             incarnation: datagram.incarnation,
+            channel_id: datagram.channel_id,
+            key: datagram.key,
             epoch: datagram.epoch,
             lap: datagram.lap,
             payload: buffers.copy(datagram.payload),
-        });
+        };
+        self.datagrams.push_back((session, stored));
         true
     }
 
@@ -324,10 +297,10 @@ impl Stash {
         buffers: &mut Buffers,
     ) -> usize {
         let count = self.datagrams.len();
-        while let Some(stored) = self.datagrams.pop_front() {
+        while let Some((session, stored)) = self.datagrams.pop_front() {
             self.first += 1;
             let datagram = stored.as_datagram();
-            context.is_of(stored.session, &datagram);
+            context.is_of(session, &datagram);
             handler.datagram(context, datagram);
             buffers.give(stored.payload);
         }
@@ -338,41 +311,28 @@ impl Stash {
 
     /// Length of the oldest datagram.
     pub(crate) fn next_bytes(&self) -> Option<usize> {
-        self.datagrams.front().map(|stored| stored.payload.len())
+        let (_, next) = self.datagrams.front()?;
+        Some(next.payload.len())
     }
 
     /// Takes the oldest datagram.
     pub(crate) fn pop(&mut self) -> Option<ReceivedDatagram> {
-        let taken = self.datagrams.pop_front()?;
+        let (_, taken) = self.datagrams.pop_front()?;
         self.first += 1;
-        self.places.remove(&taken.key);
+        (self.places).remove(&(taken.from, taken.channel_id, taken.key));
         self.bytes -= taken.payload.len();
-        let DatagramKey {
-            source: from,
-            channel_id,
-            key,
-        } = taken.key;
-        Some(ReceivedDatagram {
-            from,
-            incarnation: taken.incarnation,
-            channel_id,
-            key,
-            epoch: taken.epoch,
-            lap: taken.lap,
-            payload: taken.payload,
-        })
+        Some(taken)
     }
 
     /// Moves all datagrams of one channel to another stash.
     pub(crate) fn move_to(&mut self, channel_id: u16, other: &mut Self, buffers: &mut Buffers) {
         let (mine, theirs): (VecDeque<_>, _) =
-            (self.datagrams.drain(..)).partition(|stored| stored.key.channel_id != channel_id);
+            (self.datagrams.drain(..)).partition(|(_, stored)| stored.channel_id != channel_id);
         self.places.clear();
         self.bytes = 0;
         for (datagrams, stash) in [(mine, &mut *self), (theirs, other)] {
-            for stored in datagrams {
-                let datagram = stored.as_datagram();
-                stash.keep(stored.session, &datagram, buffers);
+            for (session, stored) in datagrams {
+                stash.keep(session, &stored.as_datagram(), buffers);
                 buffers.give(stored.payload);
             }
         }
@@ -380,7 +340,7 @@ impl Stash {
 }
 
 /// Whether a datagram is of the same incarnation and of an earlier epoch or lap (both wrap).
-fn is_older(datagram: &Datagram<'_>, held: &StoredDatagram) -> bool {
+fn is_older(datagram: &Datagram<'_>, held: &ReceivedDatagram) -> bool {
     let behind = |new: u32, old: u32| (new.wrapping_sub(old)).cast_signed() < 0;
     datagram.incarnation == held.incarnation
         && (behind(datagram.epoch, held.epoch)

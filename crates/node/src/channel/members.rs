@@ -43,6 +43,13 @@ struct Asked {
     name: String,
 }
 
+/// What news of the table change: the engine and the link, the peers, and what is told.
+pub(crate) struct Means<'a, W> {
+    pub(crate) way: &'a mut W,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) outbox: &'a mut Outbox,
+}
+
 /// Why a process is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refused {
@@ -185,12 +192,7 @@ impl Members {
 
     /// Learns, answers and tells; returns how much that was.
     #[cold]
-    pub(crate) fn settle(
-        &mut self,
-        way: &mut impl Way,
-        peers: &mut Peers,
-        outbox: &mut Outbox,
-    ) -> usize {
+    pub(crate) fn settle(&mut self, means: &mut Means<'_, impl Way>) -> usize {
         self.is_due = false;
         let mut done = 0;
         for (from, news) in std::mem::take(&mut self.heard) {
@@ -199,15 +201,15 @@ impl Members {
                 News::Table(nodes) => self.stated = Some(nodes),
                 News::Entry(entry) => {
                     // What node 0 missed while it was away, others may have missed, too.
-                    if self.learn(&entry, way, peers, outbox) && self.admits {
-                        self.tell_all(&entry, Some(from), peers, outbox);
+                    if self.learn(&entry, means) && self.admits {
+                        self.tell_all(&entry, Some(from), means);
                     }
                 }
             }
         }
         for asked in std::mem::take(&mut self.asked) {
             done += 1;
-            let answer = self.admit(&asked, way, peers, outbox);
+            let answer = self.admit(&asked, means);
             self.admitted.extend(answer.as_ref().ok());
             let admission = Admission {
                 source: self.me(),
@@ -216,24 +218,18 @@ impl Members {
             };
             let mut frame = [0; tsumuji_wire::join::JOIN_HEADER_BYTES + NAME_BYTES];
             if let Some(bytes) = admission.write(&mut frame) {
-                way.send_frame(asked.from, &frame[..bytes]);
+                means.way.send_frame(asked.from, &frame[..bytes]);
             }
         }
         for peer in std::mem::take(&mut self.met) {
             done += 1;
-            self.tell_missed(peer, outbox);
+            self.tell_missed(peer, means.outbox);
         }
         done
     }
 
     /// A member joins, or has another address or name from now on; tells all others. `false`: it cannot be.
-    pub(crate) fn set(
-        &mut self,
-        member: Member,
-        way: &mut impl Way,
-        peers: &mut Peers,
-        outbox: &mut Outbox,
-    ) -> bool {
+    pub(crate) fn set(&mut self, member: Member, means: &mut Means<'_, impl Way>) -> bool {
         let before = self.versions.get(usize::from(member.id.0));
         let entry = Entry {
             id: member.id,
@@ -241,21 +237,15 @@ impl Members {
             addr: member.addr,
             name: cut(&member.name).to_owned(),
         };
-        let is_new = self.learn(&entry, way, peers, outbox);
+        let is_new = self.learn(&entry, means);
         if is_new {
-            self.tell_all(&entry, None, peers, outbox);
+            self.tell_all(&entry, None, means);
         }
         is_new
     }
 
     /// Decides about a process that asks.
-    fn admit(
-        &mut self,
-        asked: &Asked,
-        way: &mut impl Way,
-        peers: &mut Peers,
-        outbox: &mut Outbox,
-    ) -> Result<NodeId, Refused> {
+    fn admit(&mut self, asked: &Asked, means: &mut Means<'_, impl Way>) -> Result<NodeId, Refused> {
         let me = self.me();
         if me != NodeId(0) || !self.admits {
             return Err(Refused::finally(if me == NodeId(0) {
@@ -291,12 +281,12 @@ impl Members {
                 let is_final = self.unmet.is_empty();
                 return Err(Refused { reason, is_final });
             }
-            Some(id) if peers.is_up(id) => {
+            Some(id) if means.peers.is_up(id) => {
                 let reason = format!("{id} is not dead, at another address");
                 return Err(Refused::for_now(reason));
             }
             Some(id) => id,
-            None => match self.free_id(peers) {
+            None => match self.free_id(means.peers) {
                 Some(id) => id,
                 None => {
                     let reason = format!("all {IDS} ids are used");
@@ -310,13 +300,9 @@ impl Members {
             addr: asked.from,
         };
         tracing::info!(node = id.0, name = %member.name, addr = %member.addr, "joins");
-        let is_set = self.set(member, way, peers, outbox);
-        if is_set {
-            Ok(id)
-        } else {
-            let reason = "no member can have this address".to_owned();
-            Err(Refused::finally(reason))
-        }
+        let is_set = self.set(member, means);
+        let refused = || Refused::finally("no member can have this address".to_owned());
+        is_set.then_some(id).ok_or_else(refused)
     }
 
     /// Why nobody is admitted yet: others may still tell whom this node admitted before it was started again. A first member that is not heard of for
@@ -370,13 +356,7 @@ impl Members {
     }
 
     /// Takes an entry over; `false`: it is not news.
-    fn learn(
-        &mut self,
-        entry: &Entry,
-        way: &mut impl Way,
-        peers: &mut Peers,
-        outbox: &mut Outbox,
-    ) -> bool {
+    fn learn(&mut self, entry: &Entry, means: &mut Means<'_, impl Way>) -> bool {
         let index = usize::from(entry.id.0);
         if !self.is_plausible(entry) {
             return false;
@@ -393,9 +373,9 @@ impl Members {
                 if !membership.hosts.is_empty() {
                     membership.hosts.push(None);
                 }
-                peers.set_nodes(index + 1);
-                outbox.set_nodes(index + 1);
-                self.learn(entry, way, peers, outbox)
+                means.peers.set_nodes(index + 1);
+                means.outbox.set_nodes(index + 1);
+                self.learn(entry, means)
             };
         };
         let is_unknown = before.addr == LinkAddr::Broadcast;
@@ -419,13 +399,13 @@ impl Members {
         }
         let membership = Arc::make_mut(&mut self.membership);
         if moves {
-            if !is_unknown && !peers.is_dead(member.id) {
+            if !is_unknown && !means.peers.is_dead(member.id) {
                 self.moved.insert(member.id);
             }
             membership.near.remove(&member.id);
-            way.meet(&member, member.addr, self.pace);
-            if peers.is_lost(member.id) {
-                peers.reconnect(member.id);
+            means.way.meet(&member, member.addr, self.pace);
+            if means.peers.is_lost(member.id) {
+                means.peers.reconnect(member.id);
             }
         }
         membership.members[index] = member;
@@ -462,10 +442,10 @@ impl Members {
     }
 
     /// Tells an entry to all peers that are up, except the one it came from.
-    fn tell_all(&self, entry: &Entry, from: Option<NodeId>, peers: &Peers, outbox: &mut Outbox) {
+    fn tell_all<W>(&self, entry: &Entry, from: Option<NodeId>, means: &mut Means<'_, W>) {
         for member in &self.membership.members {
-            if peers.is_up(member.id) && Some(member.id) != from {
-                put(News::Entry(entry.clone()), member.id, outbox);
+            if means.peers.is_up(member.id) && Some(member.id) != from {
+                put(News::Entry(entry.clone()), member.id, means.outbox);
             }
         }
     }

@@ -27,7 +27,7 @@ const BUFFERS: usize = 64;
 
 /// A message to be sent.
 #[derive(Debug)]
-struct Letter {
+pub(crate) struct Letter {
     to: NodeId,
     channel: Channel,
     body: Vec<u8>,
@@ -53,37 +53,6 @@ pub(crate) trait Way {
 
     /// Sends a frame to an address that may be no member's; it may be lost.
     fn send_frame(&mut self, to: LinkAddr, frame: &[u8]);
-}
-
-impl Way for Engine {
-    fn engine(&mut self) -> &mut Engine {
-        self
-    }
-
-    fn flow(&self, peer: NodeId) -> Option<Flow> {
-        Self::flow(self, peer)
-    }
-
-    fn submit(
-        &mut self,
-        to: NodeId,
-        channel: Channel,
-        payload: Payload<'_>,
-    ) -> Result<(), SubmitError> {
-        Self::submit(self, to, channel, payload, false).map(drop)
-    }
-
-    fn meet(&mut self, _: &Member, _: LinkAddr, _: Pace) {}
-
-    fn send_frame(&mut self, _: LinkAddr, _: &[u8]) {}
-}
-
-/// A message of a thread that sends several together.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) to: NodeId,
-    pub(crate) channel: Channel,
-    pub(crate) body: Vec<u8>,
 }
 
 /// A thread that waits for room looks so often whether it is to end.
@@ -128,6 +97,16 @@ impl Weights {
 }
 
 impl Letter {
+    /// A message of a thread that does not drive the endpoint.
+    pub(crate) fn of_thread(to: NodeId, channel: Channel, body: Vec<u8>) -> Self {
+        Self {
+            to,
+            channel,
+            body,
+            whose: Whose::Threads,
+        }
+    }
+
     fn weight(&self) -> usize {
         self.body.len() + MESSAGE_BYTES
     }
@@ -194,6 +173,32 @@ impl Remote {
 
     fn lock(&self) -> MutexGuard<'_, RemoteState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a thread's letter. While there is no room it waits for the times that `patience` gives; `None`: no longer.
+    fn add<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, RemoteState>,
+        letter: Letter,
+        patience: impl Fn() -> Option<Duration>,
+    ) -> Result<MutexGuard<'a, RemoteState>, SendError> {
+        let (weight, key) = (letter.weight(), letter.key());
+        loop {
+            if state.is_closed {
+                return Err(SendError::Closed);
+            }
+            if state.weights.admits(key, weight, self.limit_bytes) {
+                break;
+            }
+            let span = patience().ok_or(SendError::WouldBlock { peer: letter.to })?;
+            state.awaited += 1;
+            let waited = self.room.wait_timeout(state, span);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.awaited -= 1;
+        }
+        state.weights.add(key, weight);
+        state.letters.push_back(letter);
+        Ok(state)
     }
 }
 
@@ -458,32 +463,17 @@ impl MessageSender {
     }
 
     /// Sends checked messages in order; waits for room until `is_over`. Those that the endpoint takes no more are dropped.
-    pub(crate) fn send_together(&self, messages: &mut Vec<Outgoing>, is_over: impl Fn() -> bool) {
+    pub(crate) fn send_together(&self, letters: &mut Vec<Letter>, is_over: impl Fn() -> bool) {
+        let patience = || {
+            self.remote.bell.ring(); // what was given so far is to leave
+            (!is_over()).then_some(ROOM_LOOK)
+        };
         let mut state = self.remote.lock();
-        for Outgoing { to, channel, body } in messages.drain(..) {
-            let letter = Letter {
-                to,
-                channel,
-                body,
-                whose: Whose::Threads,
+        for letter in letters.drain(..) {
+            state = match self.remote.add(state, letter, patience) {
+                Ok(state) => state,
+                Err(_) => return,
             };
-            let (weight, key) = (letter.weight(), letter.key());
-            let limit = self.remote.limit_bytes;
-            while !state.is_closed && !state.weights.admits(key, weight, limit) {
-                if is_over() {
-                    return;
-                }
-                self.remote.bell.ring(); // what was given so far is to leave
-                state.awaited += 1;
-                let waited = self.remote.room.wait_timeout(state, ROOM_LOOK);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                state.awaited -= 1;
-            }
-            if state.is_closed {
-                return;
-            }
-            state.weights.add(key, weight);
-            state.letters.push_back(letter);
         }
         drop(state);
         self.remote.bell.ring();
@@ -504,35 +494,14 @@ impl MessageSender {
         }
         self.check(to, channel)?;
         let until = Instant::now().checked_add(timeout);
-        let letter = Letter {
-            to,
-            channel,
-            body: message,
-            whose: Whose::Threads,
-        };
-        let (weight, key) = (letter.weight(), letter.key());
-        let mut state = self.remote.lock();
-        loop {
-            if state.is_closed {
-                return Err(SendError::Closed);
-            }
-            if state.weights.admits(key, weight, self.remote.limit_bytes) {
-                break;
-            }
+        let patience = || {
             let left = until.map_or(timeout, |until| {
                 until.saturating_duration_since(Instant::now())
             });
-            if left.is_zero() {
-                return Err(SendError::WouldBlock { peer: to });
-            }
-            state.awaited += 1;
-            let waited = self.remote.room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.awaited -= 1;
-        }
-        state.weights.add(key, weight);
-        state.letters.push_back(letter);
-        drop(state);
+            (!left.is_zero()).then_some(left)
+        };
+        let letter = Letter::of_thread(to, channel, message);
+        drop(self.remote.add(self.remote.lock(), letter, patience)?);
         self.remote.bell.ring();
         Ok(())
     }

@@ -26,10 +26,10 @@ impl Channels {
             return Err(ChannelError::Reserved { channel_id: number });
         }
         if options.budget_bytes == 0 {
-            return Err(ChannelError::NoBudget { channel_id: number });
+            return Err(ChannelError::NoBudget(number));
         }
         if self.is_open(number) {
-            return Err(ChannelError::AlreadyOpen { channel_id: number });
+            return Err(ChannelError::AlreadyOpen(number));
         }
         self.generation += 1;
         let keeps = if options.all_datagrams {
@@ -60,7 +60,7 @@ impl Channels {
     pub(crate) fn close(&mut self, number: u16) -> Result<Vec<Stored>, ChannelError> {
         let is_open = self.is_open(number);
         let open = is_open.then(|| self.opened.remove(&number)).flatten();
-        let mut entry = open.ok_or(ChannelError::NotOpen { channel_id: number })?;
+        let mut entry = open.ok_or(ChannelError::NotOpen(number))?;
         self.posts.close(number);
         entry.let_go(&mut self.tools.outbox);
         Ok(entry.mailbox.split(|_| true))
@@ -96,10 +96,8 @@ impl Channels {
     pub(crate) fn has_mailbox(&self, number: u16) -> Result<(), ChannelError> {
         let open = self.opened.get(&number).filter(|entry| entry.is_open);
         match open {
-            None => Err(ChannelError::NotOpen { channel_id: number }),
-            Some(entry) if entry.handler.is_some() => {
-                Err(ChannelError::HasHandler { channel_id: number })
-            }
+            None => Err(ChannelError::NotOpen(number)),
+            Some(entry) if entry.handler.is_some() => Err(ChannelError::HasHandler(number)),
             Some(_) => Ok(()),
         }
     }
@@ -127,9 +125,9 @@ impl Channels {
 
     pub(crate) fn set_budget(&mut self, number: u16, bytes: usize) -> Result<(), ChannelError> {
         let open = self.opened.get_mut(&number).filter(|entry| entry.is_open);
-        let entry = open.ok_or(ChannelError::NotOpen { channel_id: number })?;
+        let entry = open.ok_or(ChannelError::NotOpen(number))?;
         if bytes == 0 {
-            return Err(ChannelError::NoBudget { channel_id: number });
+            return Err(ChannelError::NoBudget(number));
         }
         entry.ledger.set_budget(bytes);
         entry.lift_backpressure(&mut self.tools.outbox);

@@ -3,10 +3,34 @@ use super::mailbox::Mailbox;
 use super::outbox::MessageSender;
 use super::*;
 use crate::error::{ChannelError, SendError};
-use crate::membership::Membership;
+use crate::membership::{Member, Membership};
 use rustix::event::{EventfdFlags, eventfd};
 use std::time::Duration;
-use tsumuji_proto::{Body, Config, Engine, Pace};
+use tsumuji_link::LinkAddr;
+use tsumuji_proto::{Body, Config, Engine, Flow, Pace, Payload, SubmitError};
+
+impl Way for Engine {
+    fn engine(&mut self) -> &mut Engine {
+        self
+    }
+
+    fn flow(&self, peer: NodeId) -> Option<Flow> {
+        Self::flow(self, peer)
+    }
+
+    fn submit(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+    ) -> Result<(), SubmitError> {
+        Self::submit(self, to, channel, payload, false).map(drop)
+    }
+
+    fn meet(&mut self, _: &Member, _: LinkAddr, _: Pace) {}
+
+    fn send_frame(&mut self, _: LinkAddr, _: &[u8]) {}
+}
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -31,10 +55,8 @@ fn arrives(channels: &mut Channels, from: NodeId, channel_id: u16, bytes: &[u8])
 
 fn taken(channels: &mut Channels, number: Option<u16>, from: Option<NodeId>) -> Option<Vec<u8>> {
     let stored = channels.take(number, from)?;
-    let Message { channel, body, .. } = &stored.message;
-    let generation = channels.generation(channel.id());
-    let from = stored.message.from;
-    channels.release((from, channel.id()), generation, stored.charge, body.len());
+    let charged = channels.charged(&stored);
+    channels.release(&charged);
     Some(stored.message.body)
 }
 
@@ -155,11 +177,11 @@ fn shares_are_bounded() {
     for start in 0..10_000 {
         channels.datagram(0, datagram(start, 0, &payload));
     }
-    let dropped = channels.dropped.datagrams;
+    let dropped = channels.dropped_datagrams;
     assert!(dropped > 0);
     channels.datagram(0, datagram(0, 1, &payload));
     assert_eq!(
-        channels.dropped.datagrams, dropped,
+        channels.dropped_datagrams, dropped,
         "a kept place is still renewed"
     );
     let mut seen = Seen::default();
@@ -459,7 +481,7 @@ fn what_comes_for_no_library_is_bounded() {
             );
         }
     }
-    assert_eq!(channels.dropped.datagrams, 3000 - 2 * 64);
+    assert_eq!(channels.dropped_datagrams, 3000 - 2 * 64);
     channels.take_news();
     arrives(&mut channels, A, 0xff00, b"early");
     assert!(!channels.take_news());
@@ -533,31 +555,22 @@ fn bad_channels_are_refused() {
     );
     assert_eq!(
         channels.open(7, &none, None),
-        Err(ChannelError::NoBudget { channel_id: 7 })
+        Err(ChannelError::NoBudget(7))
     );
     open(&mut channels, 7, 1);
     assert_eq!(
         channels.open(7, &options, None),
-        Err(ChannelError::AlreadyOpen { channel_id: 7 })
+        Err(ChannelError::AlreadyOpen(7))
     );
-    assert_eq!(
-        channels.set_budget(8, 1),
-        Err(ChannelError::NotOpen { channel_id: 8 })
-    );
-    assert_eq!(
-        channels.close(8).map(drop),
-        Err(ChannelError::NotOpen { channel_id: 8 })
-    );
+    assert_eq!(channels.set_budget(8, 1), Err(ChannelError::NotOpen(8)));
+    assert_eq!(channels.close(8).map(drop), Err(ChannelError::NotOpen(8)));
     struct Idle;
     impl Handler for Idle {
         fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
     }
     let handler: Box<dyn Handler + Send> = Box::new(Idle);
     channels.open(9, &options, Some(handler)).expect("open");
-    assert_eq!(
-        channels.has_mailbox(9),
-        Err(ChannelError::HasHandler { channel_id: 9 })
-    );
+    assert_eq!(channels.has_mailbox(9), Err(ChannelError::HasHandler(9)));
 }
 
 /// Letters of one peer and channel stay in order, a stopped channel does not block others, and a lost letter is reported once.

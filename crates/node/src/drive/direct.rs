@@ -5,14 +5,11 @@
 
 use bytes::Bytes;
 use tsumuji_link::{Frame, Link, LinkAddr, LinkError, Rings};
-use tsumuji_proto::{
-    Channel, Direct, Engine, Event, Flow, NodeId, Pace, Payload, SendId, SubmitError,
-};
+use tsumuji_proto::{Channel, Direct, Engine, Event, Flow, NodeId, Pace, Payload, SubmitError};
 
-use super::{Drive, UNTRACKED};
+use super::Drive;
 use crate::channel::Way;
 use crate::clock::Clock;
-use crate::error::SendError;
 use crate::membership::Member;
 
 /// After that many direct messages or bytes without a poll a sender polls: it may have been told to stop.
@@ -179,22 +176,6 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.link.flush()?;
         self.direct.count(bytes);
         Ok(Sent::Whole)
-    }
-
-    /// Sends a message past the queue, or queues it. `more`: other messages follow.
-    #[inline]
-    pub(crate) fn submit(
-        &mut self,
-        to: NodeId,
-        channel: Channel,
-        payload: Payload<'_>,
-        notify: bool,
-        more: bool,
-    ) -> Result<SendId, SendError> {
-        if !notify && !more && self.send_past(to, channel, &payload)? == Sent::Whole {
-            return Ok(UNTRACKED);
-        }
-        self.enqueue(to, channel, payload, notify, more)
     }
 
     /// Tells peers how many bytes they may send by reference at a time, after hello and when the budget has changed.

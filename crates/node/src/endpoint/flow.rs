@@ -14,14 +14,12 @@ use crate::error::SendError;
 impl<L: Link> Endpoint<L> {
     /// State of the traffic with `to`; `None` if it is not another member.
     pub fn flow(&self, to: NodeId) -> Option<Flow> {
-        let core = self.core.read();
-        core.flow(to)
+        self.core.read().drive.flow(to)
     }
 
     /// The window that is granted to peers at present, and the budget for arrived messages.
     pub fn window(&self) -> Window {
-        let core = self.core.read();
-        core.drive.engine.window()
+        self.core.read().drive.engine.window()
     }
 
     /// Sets the frames granted to all peers together, between 1 and `window().frames_limit`. Credit granted before stays valid: after a cut the sum
@@ -108,7 +106,8 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         if node == core.me() {
             core.known(about)?;
-            return Ok(core.flow(about).map(|flow| core.local_flow(about, flow)));
+            let flow = core.drive.flow(about);
+            return Ok(flow.map(|flow| core.local_flow(about, flow)));
         }
         let Some((flows, _)) =
             core.await_flows(node, about, 1, std::time::Instant::now() + timeout)?
@@ -130,7 +129,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         if node == core.me() {
             let peers = core.drive.table.peers();
-            let flow = |peer| core.flow(peer).map(|flow| core.local_flow(peer, flow));
+            let flow = |peer| Some(core.local_flow(peer, core.drive.flow(peer)?));
             return Ok(Some(peers.filter_map(flow).collect()));
         }
         let until = std::time::Instant::now() + timeout;
@@ -158,10 +157,6 @@ impl<L: Link> Endpoint<L> {
 }
 
 impl<L: Link> Core<L> {
-    fn flow(&self, to: NodeId) -> Option<Flow> {
-        self.drive.flow(to)
-    }
-
     fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
         RemoteFlow {
             peer,

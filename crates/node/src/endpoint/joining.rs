@@ -11,6 +11,7 @@ use tsumuji_wire::{Admission, Join, join};
 use super::presence::{QUIET, TOLD_EVERY};
 use super::{Core, Counters, Endpoint};
 use crate::absence::{Absence, AbsenceCause, Absent};
+use crate::channel::Means;
 use crate::channel::members::{NAME_BYTES, cut};
 use crate::error::{OpenError, SendError, presentable};
 use crate::membership::{Member, Membership};
@@ -150,8 +151,12 @@ impl<L: Link> Core<L> {
         if peer == members.me() || usize::from(peer.0) > members.len() {
             return Err(SendError::UnknownPeer { peer });
         }
-        let outbox = &mut self.channels.tools.outbox;
-        let is_set = members.set(member, &mut self.drive, &mut self.peers, outbox);
+        let mut means = Means {
+            way: &mut self.drive,
+            peers: &mut self.peers,
+            outbox: &mut self.channels.tools.outbox,
+        };
+        let is_set = members.set(member, &mut means);
         self.drive.mark_pending();
         is_set.then_some(()).ok_or(SendError::UnknownPeer { peer })
     }

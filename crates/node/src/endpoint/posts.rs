@@ -84,7 +84,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         let number = post.number;
         let is_done = core.channels.posts.is_done(number);
-        if is_done.ok_or(ChannelError::NoSuchPost { number })? {
+        if is_done.ok_or(ChannelError::NoSuchPost(number))? {
             return Ok(true);
         }
         let is_done = |channels: &mut Channels| channels.posts.is_done(number) == Some(true);
@@ -102,9 +102,9 @@ impl<L: Link> Endpoint<L> {
         let number = post.number;
         core.recall(number);
         let removed = core.channels.posts.remove(number);
-        let (buffer, arrived) = removed.ok_or(ChannelError::NoSuchPost { number })?;
+        let (buffer, arrived) = removed.ok_or(ChannelError::NoSuchPost(number))?;
         let buffer: Box<dyn Any> = buffer;
-        let buffer = (buffer.downcast()).map_err(|_| ChannelError::NoSuchPost { number })?;
+        let buffer = (buffer.downcast()).map_err(|_| ChannelError::NoSuchPost(number))?;
         Ok(Unposted {
             buffer: *buffer,
             arrived,

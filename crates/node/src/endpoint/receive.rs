@@ -8,8 +8,8 @@ use tsumuji_link::Link;
 use tsumuji_proto::{Borrowed, Channel, NodeId};
 
 use super::{Core, Endpoint};
-use crate::channel::kept::Return;
-use crate::channel::mailbox::{Charge, Stored};
+use crate::channel::kept::Charged;
+use crate::channel::mailbox::Stored;
 use crate::channel::{Channels, Kept, Message};
 use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
@@ -142,16 +142,11 @@ impl<L: Link> Endpoint<L> {
     /// Releases a message of this endpoint at once, cheaper than by dropping it.
     pub fn release(&mut self, kept: Kept) {
         let core = &mut *self.core.write();
-        let Some(back) = kept.into_return(core.channels.returns()) else {
+        let Some((charged, body)) = kept.into_return(core.channels.returns()) else {
             return; // another endpoint's
         };
-        let Return {
-            from, channel_id, ..
-        } = back;
-        if (core.channels).release((from, channel_id), back.generation, back.charge, back.bytes) {
-            core.drive.release(from, back.bytes);
-        }
-        core.recycle(back.body);
+        core.release(&charged);
+        core.recycle(body);
     }
 
     /// Gives a message's buffer back for reuse.
@@ -240,24 +235,16 @@ impl<L: Link> Core<L> {
         let Some(stored) = self.channels.take(channel_id, from) else {
             return Ok(None);
         };
-        let Stored {
-            message, charge, ..
-        } = stored;
-        self.release(
-            message.from,
-            message.channel.id(),
-            charge,
-            message.body.len(),
-        );
-        self.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
-        Ok(Some(message))
+        let charged = self.channels.charged(&stored);
+        self.release(&charged);
+        self.taken_bytes += charged.bytes + TAKEN_MESSAGE_BYTES;
+        Ok(Some(stored.message))
     }
 
-    /// The program is done with a message that was taken just now.
-    fn release(&mut self, from: NodeId, channel_id: u16, charge: Charge, bytes: usize) {
-        let generation = self.channels.generation(channel_id);
-        if (self.channels).release((from, channel_id), generation, charge, bytes) {
-            self.drive.release(from, bytes);
+    /// The program is done with a message.
+    fn release(&mut self, charged: &Charged) {
+        if self.channels.release(charged) {
+            self.drive.release(charged.from, charged.bytes);
         }
     }
 
@@ -336,16 +323,13 @@ impl<L: Link> Core<L> {
 
     /// Drops the messages that `Channels::close` returned.
     pub(super) fn release_all(&mut self, messages: Vec<Stored>) {
-        for Stored {
-            message, charge, ..
-        } in messages
-        {
-            let (from, channel_id, bytes) =
-                (message.from, message.channel.id(), message.body.len());
-            if (self.channels).release((from, channel_id), NO_GENERATION, charge, bytes) {
-                self.drive.release(from, bytes);
-            }
-            self.recycle(message.body);
+        for stored in messages {
+            let charged = Charged {
+                generation: NO_GENERATION,
+                ..self.channels.charged(&stored)
+            };
+            self.release(&charged);
+            self.recycle(stored.message.body);
         }
     }
 
@@ -367,12 +351,11 @@ impl<L: Link> Core<L> {
         handler: &mut dyn Handler,
         stored: Stored,
     ) {
-        let (from, number) = (stored.message.from, stored.message.channel.id());
-        let bytes = stored.message.body.len();
-        if let Some((charge, body)) = self.channels.hand_over(channel_id, handler, stored) {
+        let charged = self.channels.charged(&stored);
+        if let Some(body) = self.channels.hand_over(channel_id, handler, stored) {
             self.drive.engine.recycle(body);
-            self.release(from, number, charge, bytes);
+            self.release(&charged);
         }
-        self.taken_bytes += bytes + TAKEN_MESSAGE_BYTES;
+        self.taken_bytes += charged.bytes + TAKEN_MESSAGE_BYTES;
     }
 }

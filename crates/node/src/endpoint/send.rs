@@ -373,7 +373,10 @@ impl<L: Link> Core<L> {
             self.channels.want(to, channel_id);
             return Err(SendError::WouldBlock { peer: to });
         }
-        match self.drive.submit(to, channel, payload, false, false) {
+        if self.drive.send_past(to, channel, &payload)? == Sent::Whole {
+            return Ok(());
+        }
+        match self.drive.enqueue(to, channel, payload, false, false) {
             Err(SendError::NoMemory { bytes }) => {
                 self.is_memory_short = true;
                 if self.queue_length(to) > 0 {
@@ -476,16 +479,27 @@ impl<L: Link> Core<L> {
                 done => return done,
             }
         }
+        self.enqueue(to, channel, &Payload::Copied(message, &[]), notify, more)
+    }
+
+    /// Queues a message, as soon as there is room and memory for it.
+    #[inline]
+    fn enqueue(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: &Payload<'_>,
+        notify: bool,
+        more: bool,
+    ) -> Result<SendId, SendError> {
         loop {
-            match self
-                .drive
-                .enqueue(to, channel, Payload::Copied(message, &[]), notify, more)
-            {
+            let queued = (self.drive).enqueue(to, channel, payload.clone(), notify, more);
+            match queued {
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
                 }
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_room(to, channel_id, message.len(), FOREVER)?;
+                    self.wait_room(to, channel.id(), payload.bytes(), FOREVER)?;
                 }
                 done => return done,
             }
@@ -546,25 +560,17 @@ impl<L: Link> Core<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.permits(to, channel)?;
+        let (bytes, payload) = (message.len(), Payload::Shared(message));
         if !notify {
             if self.channels.is_stopped(to, channel.id()) {
                 self.wait_room(to, channel.id(), 0, FOREVER)?;
             }
-            if self.send_directly(to, channel, &Payload::Shared(message.clone()))? {
+            if self.send_directly(to, channel, &payload)? {
                 return Ok(UNTRACKED);
             }
         }
-        loop {
-            self.wait_room(to, channel.id(), message.len(), FOREVER)?;
-            let payload = Payload::Shared(message.clone());
-            match self.drive.enqueue(to, channel, payload, notify, false) {
-                Err(SendError::WouldBlock { .. }) => {}
-                Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
-                    self.pause_for_memory(to, MEMORY_PAUSE)?;
-                }
-                done => return done,
-            }
-        }
+        self.wait_room(to, channel.id(), bytes, FOREVER)?;
+        self.enqueue(to, channel, &payload, notify, false)
     }
 
     /// Sends a long message from the caller's memory. When nearly all has left, only what is unacknowledged is copied: a copy of all would delay the

@@ -30,7 +30,7 @@ use tsumuji_proto::{Channel, NodeId};
 
 pub use self::beside::{Beside, Stepped, Work};
 pub(crate) use self::dispatch::{Dispatch, Shared};
-use crate::channel::{MessageSender, Outgoing};
+use crate::channel::{Letter, MessageSender};
 use crate::error::SendError;
 use crate::handler::Context;
 
@@ -73,7 +73,7 @@ enum Via<'a> {
     Worker {
         sender: &'a MessageSender,
         source: (NodeId, Channel),
-        outgoing: &'a mut Vec<Outgoing>,
+        outgoing: &'a mut Vec<Letter>,
     },
 }
 
@@ -124,13 +124,12 @@ impl<'a> Answers<'a> {
 
 fn post(
     sender: &MessageSender,
-    outgoing: &mut Vec<Outgoing>,
+    outgoing: &mut Vec<Letter>,
     (to, channel): (NodeId, Channel),
     message: &[u8],
 ) -> Result<(), SendError> {
     sender.check(to, channel)?;
-    let body = message.to_vec();
-    outgoing.push(Outgoing { to, channel, body });
+    outgoing.push(Letter::of_thread(to, channel, message.to_vec()));
     Ok(())
 }
 

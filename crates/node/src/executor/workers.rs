@@ -14,7 +14,7 @@ use tsumuji_proto::{Channel, NodeId};
 
 use super::dispatch::Shared;
 use super::{Answers, Request, Service, Via};
-use crate::channel::{Kept, MessageSender, Outgoing};
+use crate::channel::{Kept, Letter, MessageSender};
 use crate::clock::{Clock, SystemClock};
 
 /// One call in so many is timed: reading the clock twice costs a fifth of handing a message over. Long calls are timed each.
@@ -236,7 +236,7 @@ impl Worker {
         self.jobs.recv().ok()
     }
 
-    fn serve(&mut self, job: &Job, outgoing: &mut Vec<Outgoing>, clock: &SystemClock) {
+    fn serve(&mut self, job: &Job, outgoing: &mut Vec<Letter>, clock: &SystemClock) {
         let request = job.request();
         let mut answers = Answers(Via::Worker {
             sender: &self.sender,

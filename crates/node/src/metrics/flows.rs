@@ -4,93 +4,28 @@
 
 use tsumuji_proto::{Flow, Pace};
 
-use super::PeerSnapshot;
 use super::text::Page;
+use super::{Metric, PeerSnapshot};
 
-/// A metric of each peer: name, help, and value. Bytes and frames stay exact: they are far below 2^53.
-type Metric = (&'static str, &'static str, fn(&Flow) -> f64);
-
-const GAUGES: [Metric; 11] = [
-    ("rtt_seconds", "Smoothed round-trip time.", |flow| {
-        flow.rtt.as_nanos() as f64 / 1e9
-    }),
-    (
-        "rtt_deviation_seconds",
-        "Mean deviation of the round-trip time.",
-        |flow| flow.rttvar.as_nanos() as f64 / 1e9,
-    ),
-    (
-        "in_flight_frames",
-        "Frames sent and neither acknowledged nor lost.",
-        |flow| flow.in_flight_frames as f64,
-    ),
-    (
-        "window_bytes",
-        "Bytes that the peer's program still has room for.",
-        |flow| flow.window_bytes as f64,
-    ),
-    (
-        "queued_messages",
-        "Messages submitted and not yet acknowledged.",
-        |flow| flow.queued_messages as f64,
-    ),
-    ("queued_bytes", "Their bytes.", |flow| {
-        flow.queued_bytes as f64
-    }),
-    (
-        "credit_frames",
-        "Frames that may still be sent before the peer must grant more.",
-        |flow| flow.credit_frames as f64,
-    ),
-    (
-        "incoming_granted_frames",
-        "Frames that the peer may still send to us.",
-        |flow| flow.granted_frames as f64,
-    ),
-    (
-        "incoming_window_frames",
-        "Frames that the peer is granted ahead: its share of our window.",
-        |flow| flow.incoming_window_frames as f64,
-    ),
-    (
-        "incoming_memory_bytes",
-        "Memory that the peer's messages take here.",
-        |flow| flow.incoming_bytes as f64,
-    ),
-    (
-        "incoming_backlog",
-        "1 if the peer's last frame said that it has more for us.",
-        |flow| f64::from(u8::from(flow.incoming_backlog)),
-    ),
-];
-
-const COUNTERS: [Metric; 5] = [
-    (
-        "retransmitted_total",
-        "Frames sent to the peer again.",
-        |flow| flow.retransmitted_frames as f64,
-    ),
-    (
-        "datagrams_superseded_total",
-        "Datagrams that a newer one replaced before they began to leave.",
-        |flow| flow.superseded_datagrams as f64,
-    ),
-    (
-        "datagrams_late_total",
-        "Datagrams dropped because their deadline had passed.",
-        |flow| flow.late_datagrams as f64,
-    ),
-    (
-        "datagrams_lost_total",
-        "Datagrams of several frames of which one was lost.",
-        |flow| flow.lost_datagrams as f64,
-    ),
-    (
-        "paced_frames_total",
-        "Frames that left later than the peer allowed, to keep its pace.",
-        |flow| flow.paced_frames as f64,
-    ),
-];
+/// Metrics of each peer. Bytes and frames stay exact: they are far below 2^53.
+const METRICS: [Metric<fn(&Flow) -> f64>; 16] = table! {
+    gauge rtt_seconds = |flow| flow.rtt.as_nanos() as f64 / 1e9, "Smoothed round-trip time.";
+    gauge rtt_deviation_seconds = |flow| flow.rttvar.as_nanos() as f64 / 1e9, "Mean deviation of the round-trip time.";
+    gauge in_flight_frames = |flow| flow.in_flight_frames as f64, "Frames sent and neither acknowledged nor lost.";
+    gauge window_bytes = |flow| flow.window_bytes as f64, "Bytes that the peer's program still has room for.";
+    gauge queued_messages = |flow| flow.queued_messages as f64, "Messages submitted and not yet acknowledged.";
+    gauge queued_bytes = |flow| flow.queued_bytes as f64, "Their bytes.";
+    gauge credit_frames = |flow| flow.credit_frames as f64, "Frames that may still be sent before the peer must grant more.";
+    gauge incoming_granted_frames = |flow| flow.granted_frames as f64, "Frames that the peer may still send to us.";
+    gauge incoming_window_frames = |flow| flow.incoming_window_frames as f64, "Frames that the peer is granted ahead: its share of our window.";
+    gauge incoming_memory_bytes = |flow| flow.incoming_bytes as f64, "Memory that the peer's messages take here.";
+    gauge incoming_backlog = |flow| f64::from(u8::from(flow.incoming_backlog)), "1 if the peer's last frame said that it has more for us.";
+    counter retransmitted_total = |flow| flow.retransmitted_frames as f64, "Frames sent to the peer again.";
+    counter datagrams_superseded_total = |flow| flow.superseded_datagrams as f64, "Datagrams that a newer one replaced before they began to leave.";
+    counter datagrams_late_total = |flow| flow.late_datagrams as f64, "Datagrams dropped because their deadline had passed.";
+    counter datagrams_lost_total = |flow| flow.lost_datagrams as f64, "Datagrams of several frames of which one was lost.";
+    counter paced_frames_total = |flow| flow.paced_frames as f64, "Frames that left later than the peer allowed, to keep its pace.";
+};
 
 pub(super) fn peers(page: &mut Page, peers: &[PeerSnapshot]) {
     let help = "1 if hello was exchanged with the peer and it is not dead.";
@@ -108,11 +43,9 @@ pub(super) fn peers(page: &mut Page, peers: &[PeerSnapshot]) {
             _ => None,
         },
     );
-    for (kind, metrics) in [("gauge", &GAUGES[..]), ("counter", &COUNTERS[..])] {
-        for &(name, help, value) in metrics {
-            let value = |peer: &PeerSnapshot| peer.flow.as_ref().map(value);
-            each(page, peers, (name, kind, help), value);
-        }
+    for (name, kind, help, value) in METRICS {
+        let value = |peer: &PeerSnapshot| peer.flow.as_ref().map(value);
+        each(page, peers, (name, kind, help), value);
     }
 }
 

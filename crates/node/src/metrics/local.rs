@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -34,12 +34,6 @@ const ACCEPTS: u32 = 1 << 16;
 /// The socket's name: process, node, and a serial number that makes it unique.
 pub(super) fn name_of(pid: u32, node: NodeId, serial: u64) -> String {
     format!("{PREFIX}{pid}-{}-{serial}", node.0)
-}
-
-/// Whether the process at the other end belongs to the same user, or root.
-pub(super) fn is_friend(connection: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
 /// A node of this host that can be asked.

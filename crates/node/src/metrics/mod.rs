@@ -6,6 +6,13 @@
 //! Invariant: the polling thread never waits for a reader and never allocates here. Left out on purpose: rates and histories (readers compute them
 //! from two samples), and single frames (see captures).
 
+/// Metrics, one a line: kind, name, value, help.
+macro_rules! table {
+    ($($kind:ident $name:ident = $value:expr, $help:literal;)+) => {
+        [$((stringify!($name), stringify!($kind), $help, $value)),+]
+    };
+}
+
 mod flows;
 mod local;
 mod parse;
@@ -21,7 +28,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tsumuji_link::Link;
 use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 
-use crate::channel::Dropped;
 use crate::endpoint::Counters;
 use crate::error::OpenError;
 use crate::executor::Shared;
@@ -76,6 +82,9 @@ impl std::str::FromStr for MetricsAt {
         }
     }
 }
+
+/// Name, kind, help, and value.
+type Metric<V> = (&'static str, &'static str, &'static str, V);
 
 /// State of one peer, as the node sees it.
 #[derive(Debug, Clone)]
@@ -179,7 +188,7 @@ impl Publisher {
         engine: &Engine,
         link: &impl Link,
         spoofed_source_frames: u64,
-        dropped: Dropped,
+        dropped_datagrams: u64,
     ) {
         let Ok(mut snapshot) = self.shared.try_lock() else {
             return;
@@ -190,7 +199,7 @@ impl Publisher {
             link: link.counters(),
             seal: link.sealing(),
             spoofed_source_frames,
-            dropped_datagrams: dropped.datagrams,
+            dropped_datagrams,
         };
         snapshot.window = engine.window();
         for peer in &mut snapshot.peers {

@@ -10,7 +10,7 @@
 use std::io;
 use std::io::{PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tsumuji_proto::NodeId;
 
 use super::{Snapshot, local, text};
+use crate::bootstrap::rendezvous::{self, Caller};
 use crate::error::OpenError;
 
 /// Limit of a request with headers. Known clients send less than 1 KiB.
@@ -65,21 +66,21 @@ impl Server {
     ) -> Result<Self, OpenError> {
         let failed = |addr| move |source| OpenError::Metrics { addr, source };
         let mut addr = None;
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         if let Some(wanted) = tcp {
             let listener = TcpListener::bind(wanted).map_err(failed(wanted))?;
             listener.set_nonblocking(true).map_err(failed(wanted))?;
             addr = Some(listener.local_addr().map_err(failed(wanted))?);
-            doors.push(Door::Tcp(listener));
+            listeners.push(Listener::new(listener, true));
         }
         // A program must not fail because it cannot be watched.
         match own_door(me) {
-            Ok(listener) => doors.push(Door::Local(listener)),
+            Ok(listener) => listeners.push(Listener::new(listener, false)),
             Err(error) => tracing::warn!("`tsumuji top` cannot see this node: {error}"),
         }
         let parts = std::io::pipe().and_then(|(reader, writer)| {
             let thread = std::thread::Builder::new().name("tsumuji-metrics".to_owned());
-            let thread = thread.spawn(move || serve(doors, &reader, &shared))?;
+            let thread = thread.spawn(move || serve(listeners, &reader, &shared))?;
             Ok((writer, thread))
         });
         match (parts, tcp) {
@@ -132,62 +133,16 @@ fn own_door(me: NodeId) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-enum Door {
-    Tcp(TcpListener),
-    Local(UnixListener),
-}
-
-impl Door {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Local(listener) => listener.as_fd(),
-        }
-    }
-
-    /// Accepts the next connection.
-    fn accept(&self) -> io::Result<Caller> {
-        let accepted = match self {
-            Self::Tcp(listener) => listener.accept().map(|(client, _)| OwnedFd::from(client)),
-            Self::Local(listener) => listener.accept().map(|(client, _)| OwnedFd::from(client)),
-        };
-        match accepted {
-            Ok(client) if matches!(self, Self::Tcp(_)) || local::is_friend(client.as_fd()) => {
-                Ok(Caller::Welcome(client))
-            }
-            Ok(_) => Ok(Caller::Unknown),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => Ok(Caller::Nobody),
-                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {
-                    Ok(Caller::Unknown)
-                }
-                _ => Err(error),
-            },
-        }
-    }
-}
-
-enum Caller {
-    Welcome(OwnedFd),
-    /// A connection of another user, or one that was closed already.
-    Unknown,
-    Nobody,
-}
-
-/// A listener, its conversations in order of arrival, and the end of its pause.
+/// A listening socket, its conversations in order of arrival, and the end of its pause.
 struct Listener {
-    door: Door,
+    door: OwnedFd,
+    /// For whoever reaches it; else for this user and root.
+    is_public: bool,
     talks: Vec<Conversation>,
     opens: Instant,
 }
 
-fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
-    let listener = |door| Listener {
-        door,
-        talks: Vec::with_capacity(TALKS_MAX),
-        opens: Instant::now(),
-    };
-    let mut listeners: Vec<Listener> = doors.into_iter().map(listener).collect();
+fn serve(mut listeners: Vec<Listener>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
     loop {
         let now = Instant::now();
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stop, PollFlags::IN)];
@@ -199,7 +154,7 @@ fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
                 wake = wake.into_iter().chain([listener.opens]).min();
                 PollFlags::empty()
             };
-            fds.push(PollFd::from_borrowed_fd(listener.door.fd(), looks));
+            fds.push(PollFd::new(&listener.door, looks));
             for talk in &listener.talks {
                 wake = wake.into_iter().chain([talk.deadline]).min();
                 fds.push(PollFd::new(&talk.client, talk.wants()));
@@ -232,13 +187,25 @@ fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
 }
 
 impl Listener {
+    fn new(door: impl Into<OwnedFd>, is_public: bool) -> Self {
+        Self {
+            door: door.into(),
+            is_public,
+            talks: Vec::with_capacity(TALKS_MAX),
+            opens: Instant::now(),
+        }
+    }
+
     fn take_calls(&mut self, shared: &Mutex<Snapshot>) {
         let mut welcomed = 0;
         for calls in 0..CALLS_PER_ROUND {
             if calls == CROWD {
                 self.opens = Instant::now() + CROWD_PAUSE;
             }
-            match self.door.accept() {
+            let accepted = rendezvous::accept(self.door.as_fd(), |client| {
+                self.is_public || rendezvous::is_trusted(client)
+            });
+            match accepted {
                 Ok(Caller::Welcome(client)) => {
                     let mut talk = Conversation::new(client);
                     // Most clients have sent their request by now.

@@ -7,8 +7,8 @@ use std::fmt::{Display, Write};
 use tsumuji_link::SealCounters;
 use tsumuji_proto::{Drop, Window};
 
-use super::Snapshot;
 use super::flows::peers;
+use super::{Metric, Snapshot};
 use crate::executor::ExecutorState;
 
 /// Approximate bytes of one sample line, to reserve memory.
@@ -39,9 +39,12 @@ impl Page {
         self.put(format_args!("}} {value}\n"));
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.metric(name, kind, help);
-        self.sample(name, &[], value);
+    /// Metrics of the node as a whole.
+    fn all<V: Display>(&mut self, metrics: impl IntoIterator<Item = Metric<V>>) {
+        for (name, kind, help, value) in metrics {
+            self.metric(name, kind, help);
+            self.sample(name, &[], value);
+        }
     }
 
     fn put(&mut self, what: std::fmt::Arguments<'_>) {
@@ -87,18 +90,10 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
         ],
         1,
     );
-    page.one(
-        "uptime_seconds",
-        "gauge",
-        "Time since the endpoint was opened.",
-        snapshot.born.elapsed().as_secs_f64(),
-    );
-    page.one(
-        "snapshot_age_seconds",
-        "gauge",
-        "How old these numbers are: a node that does not poll does not publish.",
-        snapshot.published.elapsed().as_secs_f64(),
-    );
+    page.all(table! {
+        gauge uptime_seconds = snapshot.born.elapsed().as_secs_f64(), "Time since the endpoint was opened.";
+        gauge snapshot_age_seconds = snapshot.published.elapsed().as_secs_f64(), "How old these numbers are: a node that does not poll does not publish.";
+    });
     engine(&mut page, snapshot);
     window(&mut page, &snapshot.window);
     link(&mut page, snapshot);
@@ -110,52 +105,15 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
     page.text
 }
 
-/// A metric of each executor: name, kind, help, and value.
-type OfExecutor = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&ExecutorState) -> f64,
-);
-
-const OF_EXECUTORS: [OfExecutor; 6] = [
-    (
-        "executor_call_seconds",
-        "gauge",
-        "Mean time of a call of the channel's service.",
-        |state| state.call_ns as f64 / 1e9,
-    ),
-    (
-        "executor_driver_messages_total",
-        "counter",
-        "Messages served on the driving thread.",
-        |state| state.driver_messages as f64,
-    ),
-    (
-        "executor_worker_messages_total",
-        "counter",
-        "Messages served by workers.",
-        |state| state.worker_messages as f64,
-    ),
-    (
-        "executor_waiting_messages",
-        "gauge",
-        "Messages that wait for workers.",
-        |state| state.waiting_messages as f64,
-    ),
-    (
-        "executor_datagrams_dropped_total",
-        "counter",
-        "Datagrams dropped because too many waited for workers.",
-        |state| state.dropped_datagrams as f64,
-    ),
-    (
-        "executor_moves_total",
-        "counter",
-        "How often the service was moved between driving thread and workers.",
-        |state| state.moves as f64,
-    ),
-];
+/// Metrics of each executor.
+const OF_EXECUTORS: [Metric<fn(&ExecutorState) -> f64>; 6] = table! {
+    gauge executor_call_seconds = |state| state.call_ns as f64 / 1e9, "Mean time of a call of the channel's service.";
+    counter executor_driver_messages_total = |state| state.driver_messages as f64, "Messages served on the driving thread.";
+    counter executor_worker_messages_total = |state| state.worker_messages as f64, "Messages served by workers.";
+    gauge executor_waiting_messages = |state| state.waiting_messages as f64, "Messages that wait for workers.";
+    counter executor_datagrams_dropped_total = |state| state.dropped_datagrams as f64, "Datagrams dropped because too many waited for workers.";
+    counter executor_moves_total = |state| state.moves as f64, "How often the service was moved between driving thread and workers.";
+};
 
 fn executors(page: &mut Page, snapshot: &Snapshot) {
     if snapshot.executors.is_empty() {
@@ -195,96 +153,25 @@ fn executors(page: &mut Page, snapshot: &Snapshot) {
 
 fn engine(page: &mut Page, snapshot: &Snapshot) {
     let engine = &snapshot.counters.engine;
-    let counters = [
-        (
-            "frames_sent_total",
-            "Frames written, of every kind.",
-            engine.sent_frames,
-        ),
-        (
-            "sent_bytes_total",
-            "Bytes of the frames written.",
-            engine.sent_bytes,
-        ),
-        (
-            "frames_received_total",
-            "Frames received, of every kind, dropped ones included.",
-            engine.received_frames,
-        ),
-        (
-            "received_bytes_total",
-            "Bytes of the frames received.",
-            engine.received_bytes,
-        ),
-        (
-            "frames_retransmitted_total",
-            "Fragments sent again.",
-            engine.retransmitted_frames,
-        ),
-        (
-            "spurious_losses_total",
-            "Fragments declared lost whose acknowledgement came after all.",
-            engine.spurious_losses,
-        ),
-        (
-            "probes_total",
-            "Times that silence was probed.",
-            engine.probes,
-        ),
-        (
-            "nacks_total",
-            "Times that a number was called missing (congestion control suci).",
-            engine.nacks,
-        ),
-        (
-            "asks_total",
-            "Times that permission to send again, or the window, was asked for (suci).",
-            engine.asks,
-        ),
-        (
-            "grants_total",
-            "Answers to such questions (suci).",
-            engine.grants,
-        ),
-        (
-            "granted_frames_total",
-            "Frames that peers were permitted to send again (suci).",
-            engine.granted_frames,
-        ),
-        (
-            "messages_delivered_total",
-            "Messages handed to the program.",
-            engine.delivered_messages,
-        ),
-        (
-            "direct_messages_total",
-            "Messages sent without numbers, over shared memory (R-96).",
-            engine.direct_messages,
-        ),
-        (
-            "stalled_sessions_total",
-            "Sessions ended because a message could not go on though its peer was heard (R-93).",
-            engine.stalled_sessions,
-        ),
-        (
-            "timer_looks_total",
-            "Times that a peer was looked at because a deadline of its had come.",
-            engine.timer_looks,
-        ),
-        (
-            "spoofed_source_frames_total",
-            "Frames dropped because they did not come from where their source lives.",
-            snapshot.counters.spoofed_source_frames,
-        ),
-        (
-            "datagrams_dropped_total",
-            "Datagrams dropped because their channel held enough.",
-            snapshot.counters.dropped_datagrams,
-        ),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    page.all(table! {
+        counter frames_sent_total = engine.sent_frames, "Frames written, of every kind.";
+        counter sent_bytes_total = engine.sent_bytes, "Bytes of the frames written.";
+        counter frames_received_total = engine.received_frames, "Frames received, of every kind, dropped ones included.";
+        counter received_bytes_total = engine.received_bytes, "Bytes of the frames received.";
+        counter frames_retransmitted_total = engine.retransmitted_frames, "Fragments sent again.";
+        counter spurious_losses_total = engine.spurious_losses, "Fragments declared lost whose acknowledgement came after all.";
+        counter probes_total = engine.probes, "Times that silence was probed.";
+        counter nacks_total = engine.nacks, "Times that a number was called missing (congestion control suci).";
+        counter asks_total = engine.asks, "Times that permission to send again, or the window, was asked for (suci).";
+        counter grants_total = engine.grants, "Answers to such questions (suci).";
+        counter granted_frames_total = engine.granted_frames, "Frames that peers were permitted to send again (suci).";
+        counter messages_delivered_total = engine.delivered_messages, "Messages handed to the program.";
+        counter direct_messages_total = engine.direct_messages, "Messages sent without numbers, over shared memory (R-96).";
+        counter stalled_sessions_total = engine.stalled_sessions, "Sessions ended because a message could not go on though its peer was heard (R-93).";
+        counter timer_looks_total = engine.timer_looks, "Times that a peer was looked at because a deadline of its had come.";
+        counter spoofed_source_frames_total = snapshot.counters.spoofed_source_frames, "Frames dropped because they did not come from where their source lives.";
+        counter datagrams_dropped_total = snapshot.counters.dropped_datagrams, "Datagrams dropped because their channel held enough.";
+    });
     let name = "frames_dropped_total";
     page.metric(name, "counter", "Frames received and not used, by reason.");
     for reason in Drop::ALL {
@@ -302,134 +189,42 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
 
 /// The window that this node grants to its peers.
 fn window(page: &mut Page, window: &Window) {
-    let gauges = [
-        (
-            "receive_window_frames",
-            "Frames that may be granted to all peers together.",
-            window.frames,
-        ),
-        (
-            "receive_window_limit_frames",
-            "Most that this window can be: what the link's receive side holds.",
-            window.frames_limit,
-        ),
-        (
-            "receive_granted_frames",
-            "Of the window: granted and not used yet.",
-            window.granted_frames,
-        ),
-        (
-            "receive_budget_bytes",
-            "Memory that messages which arrived and were not consumed may take.",
-            window.budget_bytes,
-        ),
-        (
-            "receive_budget_used_bytes",
-            "Of that, taken.",
-            window.budget_used_bytes,
-        ),
-        (
-            "policy_active",
-            "1 if a policy of the program's own decides who may send how much.",
-            usize::from(window.policy),
-        ),
-    ];
-    for (name, help, value) in gauges {
-        page.one(name, "gauge", help, value);
-    }
-    page.one(
-        "policy_decisions_total",
-        "counter",
-        "Times that such a policy was asked.",
-        window.policy_decisions,
-    );
+    page.all(table! {
+        gauge receive_window_frames = window.frames, "Frames that may be granted to all peers together.";
+        gauge receive_window_limit_frames = window.frames_limit, "Most that this window can be: what the link's receive side holds.";
+        gauge receive_granted_frames = window.granted_frames, "Of the window: granted and not used yet.";
+        gauge receive_budget_bytes = window.budget_bytes, "Memory that messages which arrived and were not consumed may take.";
+        gauge receive_budget_used_bytes = window.budget_used_bytes, "Of that, taken.";
+        gauge policy_active = usize::from(window.policy), "1 if a policy of the program's own decides who may send how much.";
+    });
+    page.all(table! {
+        counter policy_decisions_total = window.policy_decisions, "Times that such a policy was asked.";
+    });
 }
 
 fn link(page: &mut Page, snapshot: &Snapshot) {
     let link = &snapshot.counters.link;
-    let counters = [
-        (
-            "link_frames_sent_total",
-            "Frames handed to the medium.",
-            link.sent_frames,
-        ),
-        (
-            "link_sent_bytes_total",
-            "Bytes handed to the medium.",
-            link.sent_bytes,
-        ),
-        (
-            "link_frames_received_total",
-            "Frames taken from the medium.",
-            link.received_frames,
-        ),
-        (
-            "link_received_bytes_total",
-            "Bytes taken from the medium.",
-            link.received_bytes,
-        ),
-        (
-            "link_frames_overrun_total",
-            "Broadcast frames overwritten before they were read.",
-            link.overrun_frames,
-        ),
-        (
-            "link_frames_impaired_total",
-            "Frames dropped on purpose.",
-            link.impaired_frames,
-        ),
-        (
-            "link_refused_total",
-            "Times that no transmit slot was free.",
-            link.refused,
-        ),
-        (
-            "link_frames_dropped_total",
-            "Frames that the medium or the kernel reported dropped.",
-            link.dropped_frames,
-        ),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    page.all(table! {
+        counter link_frames_sent_total = link.sent_frames, "Frames handed to the medium.";
+        counter link_sent_bytes_total = link.sent_bytes, "Bytes handed to the medium.";
+        counter link_frames_received_total = link.received_frames, "Frames taken from the medium.";
+        counter link_received_bytes_total = link.received_bytes, "Bytes taken from the medium.";
+        counter link_frames_overrun_total = link.overrun_frames, "Broadcast frames overwritten before they were read.";
+        counter link_frames_impaired_total = link.impaired_frames, "Frames dropped on purpose.";
+        counter link_refused_total = link.refused, "Times that no transmit slot was free.";
+        counter link_frames_dropped_total = link.dropped_frames, "Frames that the medium or the kernel reported dropped.";
+    });
 }
 
 fn seal(page: &mut Page, seal: &SealCounters) {
-    let counters = [
-        (
-            "seal_frames_sealed_total",
-            "Frames of the node that left sealed.",
-            seal.sealed,
-        ),
-        (
-            "seal_frames_opened_total",
-            "Sealed frames opened and passed on.",
-            seal.opened,
-        ),
-        (
-            "seal_control_frames_total",
-            "Frames between seals that were opened: confirmations, broadcast keys.",
-            seal.control,
-        ),
-        (
-            "seal_handshake_frames_total",
-            "Handshake frames that were genuine and led on.",
-            seal.handshake_frames,
-        ),
-        (
-            "seal_handshakes_total",
-            "Handshakes completed.",
-            seal.handshakes,
-        ),
-        (
-            "seal_rekeys_total",
-            "Handshakes that replaced a session: keys worn, old or changed, or the peer restarted.",
-            seal.rekeys,
-        ),
-    ];
-    for (name, help, value) in counters {
-        page.one(name, "counter", help, value);
-    }
+    page.all(table! {
+        counter seal_frames_sealed_total = seal.sealed, "Frames of the node that left sealed.";
+        counter seal_frames_opened_total = seal.opened, "Sealed frames opened and passed on.";
+        counter seal_control_frames_total = seal.control, "Frames between seals that were opened: confirmations, broadcast keys.";
+        counter seal_handshake_frames_total = seal.handshake_frames, "Handshake frames that were genuine and led on.";
+        counter seal_handshakes_total = seal.handshakes, "Handshakes completed.";
+        counter seal_rekeys_total = seal.rekeys, "Handshakes that replaced a session: keys worn, old or changed, or the peer restarted.";
+    });
     let by_reason = [
         (
             "seal_frames_dropped_total",
@@ -448,18 +243,10 @@ fn seal(page: &mut Page, seal: &SealCounters) {
             page.sample(name, &[("reason", reason)], count);
         }
     }
-    page.one(
-        "seal_peers",
-        "gauge",
-        "Addresses that the seal remembers.",
-        seal.peers,
-    );
-    page.one(
-        "seal_sessions",
-        "gauge",
-        "Addresses with agreed keys.",
-        seal.sessions,
-    );
+    page.all(table! {
+        gauge seal_peers = seal.peers, "Addresses that the seal remembers.";
+        gauge seal_sessions = seal.sessions, "Addresses with agreed keys.";
+    });
 }
 
 #[cfg(test)]

@@ -197,10 +197,7 @@ impl Handler for Nobody {
 fn posts_end_with_their_channel() {
     let (mut a, mut b) = pair(Over::Shm, &Options::default());
     let refused = b.post(7, None, vec![0; 10]);
-    assert!(matches!(
-        refused,
-        Err(ChannelError::NotOpen { channel_id: 7 })
-    ));
+    assert!(matches!(refused, Err(ChannelError::NotOpen(7))));
     b.open_with(8, ChannelOptions::default(), Nobody)
         .expect("open");
     let refused = b.post(8, None, vec![0; 10]);
@@ -218,7 +215,7 @@ fn posts_end_with_their_channel() {
     assert!(b.wait_posted(&post, LONG).expect("wait"));
     let number = post.number();
     let other = a.wait_posted(&post, Duration::ZERO);
-    let unknown = ChannelError::NoSuchPost { number };
+    let unknown = ChannelError::NoSuchPost(number);
     assert!(matches!(other, Err(EndpointError::Channel(error)) if error == unknown));
     assert_eq!(a.unpost(post).expect_err("another's"), unknown);
 }

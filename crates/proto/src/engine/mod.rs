@@ -354,11 +354,6 @@ impl Engine {
         self.shared.pool.put(buffer);
     }
 
-    /// An empty buffer of at least `capacity` bytes from the pool, or one without memory if there is none.
-    pub fn buffer(&mut self, capacity: usize) -> Vec<u8> {
-        self.shared.pool.take(capacity).unwrap_or_default()
-    }
-
     /// A posted buffer whose message will not come, because the session ended; call until `None`.
     pub fn poll_unused(&mut self) -> Option<Posted> {
         self.shared.pool.unused.pop()

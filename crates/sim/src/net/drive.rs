@@ -49,18 +49,11 @@ impl<P: Process> Net<P> {
                     host.receive_full += 1;
                     self.medium.traffic.receive_full += 1;
                 } else {
-                    host.card
-                        .put(Card::addr(from), self.medium.frames.bytes(frame));
+                    host.card.put(Card::addr(from), frame);
                     host.ring_peak = host.ring_peak.max(host.card.waiting());
-                    if !host.receive_planned {
-                        host.receive_planned = true;
-                        let at = now.max(host.busy_until);
-                        self.medium
-                            .timeline
-                            .plan(at, Happening::Receive { node: to });
-                    }
+                    let at = now.max(host.busy_until);
+                    self.plan_receive(to, at);
                 }
-                self.medium.frames.drop(frame);
             }
             Happening::Receive { node } => self.receive(node),
             Happening::Transmit { node } => {
@@ -102,22 +95,24 @@ impl<P: Process> Net<P> {
         if host.process.is_none() || host.paused {
             return;
         }
-        if now < host.busy_until {
-            host.receive_planned = true;
-            return self
-                .medium
-                .timeline
-                .plan(host.busy_until, Happening::Receive { node });
+        let busy_until = host.busy_until;
+        if now < busy_until {
+            return self.plan_receive(node, busy_until);
         }
         let burst = if host.frame_ns == 0 { RECEIVE_BURST } else { 1 };
         self.turn(node, burst);
         let host = &mut self.hosts[usize::from(node.0)];
-        host.busy_until = now + Duration::from_nanos(host.frame_ns);
-        if host.card.waiting() > 0 && !host.receive_planned {
-            host.receive_planned = true;
-            self.medium
-                .timeline
-                .plan(host.busy_until, Happening::Receive { node });
+        let busy_until = now + Duration::from_nanos(host.frame_ns);
+        host.busy_until = busy_until;
+        if host.card.waiting() > 0 {
+            self.plan_receive(node, busy_until);
+        }
+    }
+
+    fn plan_receive(&mut self, node: NodeId, at: tsumuji_proto::Instant) {
+        let host = &mut self.hosts[usize::from(node.0)];
+        if !std::mem::replace(&mut host.receive_planned, true) {
+            self.medium.timeline.plan(at, Happening::Receive { node });
         }
     }
 
@@ -410,8 +405,7 @@ impl<P: Process> Net<P> {
 
     fn plan_transmit(&mut self, node: NodeId, at: tsumuji_proto::Instant) {
         let host = &mut self.hosts[usize::from(node.0)];
-        if !host.transmit_planned {
-            host.transmit_planned = true;
+        if !std::mem::replace(&mut host.transmit_planned, true) {
             self.medium.timeline.plan(at, Happening::Transmit { node });
         }
     }
@@ -443,8 +437,7 @@ impl<P: Process> Net<P> {
                 Destination::Broadcast => u64::MAX,
             };
             self.note([now.as_nanos(), u64::from(node.0), address, checksum(&bytes)]);
-            let frame = self.medium.frames.put(&bytes);
-            self.host(node).card.give_back(bytes);
+            let frame = bytes.into();
             if departure <= now {
                 self.switch.forward(&mut self.medium, node, to, frame);
             } else {

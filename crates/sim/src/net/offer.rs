@@ -87,57 +87,35 @@ impl<P: Process> Net<P> {
             return Ok(());
         };
         host.card.begin(now, 0);
-        // Only what is not tracked passes the queue.
-        let tracked_mask = if host.config.ring_bytes > 0 { 0xf1 } else { 1 };
-        let (id, message, notify) = match wish {
-            Wish::Given(bytes) => {
-                let sum = checksum(bytes);
-                let message = Expected {
-                    bytes: bytes.len(),
-                    checksum: sum,
-                    submitted: now,
-                    keep: true,
-                };
-                (
-                    process.submit(to, channel, Payload::Copied(bytes, &[]), true)?,
-                    message,
-                    true,
-                )
-            }
-            Wish::Made { bytes, .. } => {
-                let seed = self.payload_rng.bits();
-                let mut body = process.buffer(*bytes);
-                body.resize(*bytes, 0);
+        let (seed, body) = match wish {
+            Wish::Given(bytes) => (0, bytes.clone()),
+            Wish::Made { bytes, .. } | Wish::Borrowed { bytes } => {
+                let (seed, mut body) = (self.payload_rng.bits(), vec![0; *bytes]);
                 fill(seed, &mut body);
-                let sum = checksum(&body);
-                let message = Expected {
-                    bytes: *bytes,
-                    checksum: sum,
-                    submitted: now,
-                    keep: false,
-                };
-                let notify = seed & tracked_mask == 0;
-                let id = if seed & 2 == 0 {
-                    process.submit(to, channel, Payload::Shared(body.into()), notify)?
-                } else {
-                    let id = process.submit(to, channel, Payload::Copied(&body, &[]), notify);
-                    process.recycle(body);
-                    id?
-                };
-                (id, message, notify)
+                (seed, body)
+            }
+        };
+        let message = Expected {
+            bytes: body.len(),
+            checksum: checksum(&body),
+            submitted: now,
+            keep: matches!(wish, Wish::Given(_)),
+        };
+        // Only what is not tracked passes the queue.
+        let tracked_mask = match wish {
+            Wish::Made { .. } if host.config.ring_bytes > 0 => 0xf1,
+            _ => 1,
+        };
+        let notify = seed & tracked_mask == 0;
+        let id = match wish {
+            Wish::Made { .. } if seed & 2 == 0 => {
+                process.submit(to, channel, Payload::Shared(body.into()), notify)?
+            }
+            Wish::Given(_) | Wish::Made { .. } => {
+                process.submit(to, channel, Payload::Copied(&body, &[]), notify)?
             }
             Wish::Borrowed { bytes } => {
-                let seed = self.payload_rng.bits();
-                let notify = seed & 1 == 0;
                 let id = process.submit_borrowed(to, channel, *bytes, notify)?;
-                let mut body = vec![0; *bytes];
-                fill(seed, &mut body);
-                let message = Expected {
-                    bytes: *bytes,
-                    checksum: checksum(&body),
-                    submitted: now,
-                    keep: false,
-                };
                 // Cancelled at once, at the end, or somewhere between.
                 let ahead_bytes = bytes / 4 * (seed >> 1 & 7) as usize;
                 host.borrowing = Some(Borrowing {
@@ -146,7 +124,7 @@ impl<P: Process> Net<P> {
                     body,
                     ahead_bytes,
                 });
-                (id, message, notify)
+                id
             }
         };
         let verdict = self

@@ -7,6 +7,7 @@ use crate::process::Process;
 use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
+use tsumuji_node::Bytes;
 use tsumuji_node::simulated::SendError;
 use tsumuji_proto::{
     Channel, Config, Datagram, Destination, Duration, Event, Flow, Instant, NodeId,
@@ -179,7 +180,7 @@ impl<P: Process> Net<P> {
 
     /// Puts a frame of a foreign sender into a node's ring.
     pub fn inject(&mut self, to: NodeId, frame: &[u8]) {
-        let (from, frame) = (claimed(frame), self.medium.frames.put(frame));
+        let (from, frame) = (claimed(frame), Bytes::copy_from_slice(frame));
         self.medium
             .timeline
             .plan(self.now(), Happening::AtNode { from, to, frame });
@@ -191,7 +192,7 @@ impl<P: Process> Net<P> {
             let bytes = garbage(&mut self.medium.rng);
             let at = self.now()
                 + Duration::from_nanos(self.medium.rng.within(0..span.as_nanos().max(1)));
-            let (from, frame) = (claimed(&bytes), self.medium.frames.put(&bytes));
+            let (from, frame) = (claimed(&bytes), bytes.into());
             self.medium
                 .timeline
                 .plan(at, Happening::AtNode { from, to, frame });

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::{DEFAULT_PATIENCE, Net};
 use crate::card::Card;
-use crate::frames::Frames;
 use crate::host::Host;
 use crate::oracle::Oracle;
 use crate::process::Process;
@@ -30,7 +29,6 @@ impl<P: Process> Net<P> {
             seed,
             medium: Medium {
                 timeline: Timeline::default(),
-                frames: Frames::default(),
                 rng: seed.rng(1),
                 traffic: Traffic::default(),
             },

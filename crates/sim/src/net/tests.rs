@@ -233,9 +233,6 @@ impl Process for Stub {
         self.released += bytes;
     }
     fn recycle(&mut self, _: Vec<u8>) {}
-    fn buffer(&mut self, capacity: usize) -> Vec<u8> {
-        Vec::with_capacity(capacity)
-    }
     fn close(&mut self, _: Instant) {}
 }
 

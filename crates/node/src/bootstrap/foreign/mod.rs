@@ -1,7 +1,7 @@
 //! Processes that another launcher has started: `mpiexec`, `mpirun`, `srun`. Each rank finds the others by that launcher's key-value space.
 //!
 //! Called by `worker`. A rank opens its link, states its host and its address under a key of its own, waits for all, and reads what the others stated.
-//! `pmi` speaks PMI-1 and PMI-2 over the descriptor that MPICH's `mpiexec` and Slurm's `srun` pass on; `pmix` calls the library PMIx, by which Open MPI's
+//! `pmi` speaks PMI-1 and PMI-2 over the descriptor that MPICH's `mpiexec` and Slurm's `srun` pass on; `pmix_sys` calls the library PMIx, by which Open MPI's
 //! `mpirun` and `srun --mpi=pmix` are reached.
 //!
 //! Ranks of one host reach each other over shared memory. If all are on one host, no other link is opened unless `TSUMUJI_LINK` names it.
@@ -9,7 +9,6 @@
 //! What the key-value space holds is not trusted: lengths are bounded, nothing panics.
 
 mod pmi;
-mod pmix;
 mod pmix_sys;
 
 use std::io;
@@ -22,7 +21,7 @@ use super::ENV_LINK;
 use super::neighbours::Neighbours;
 use super::rendezvous::MAX_NODES;
 use super::worker::{Ends, bad, text};
-use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station, counted_up};
+use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::{Member, Membership, shared_hosts};
@@ -54,14 +53,14 @@ trait KeyValues {
 
 /// Whether another launcher has started this process, as far as its environment tells.
 pub(super) fn is_there() -> bool {
-    pmi::is_there() || pmix::is_there()
+    pmi::is_there() || pmix_sys::is_there()
 }
 
 fn connect() -> io::Result<Box<dyn KeyValues>> {
     if pmi::is_there() {
         Ok(Box::new(pmi::Pmi::connect()?))
     } else {
-        Ok(Box::new(pmix::Pmix::connect()?))
+        Ok(Box::new(pmix_sys::Library::connect()?))
     }
 }
 
@@ -177,29 +176,22 @@ fn open_link(
             ..station
         }
     };
-    let no_port = |addr: SocketAddr| {
-        let problem = format!("rank {rank} has no port: the highest is 65535");
-        bad(ENV_LINK, &format!("udp:{addr}"), problem)
-    };
     let link = match asked {
         Some(LinkSpec::Shm) => return Ok(None),
         None | Some(LinkSpec::Udp(None)) => LinkSpec::Udp(Some(SocketAddr::new(own_ip(), 0))),
-        Some(LinkSpec::Udp(Some(addr))) => {
-            let counted = counted_up(*addr, rank);
-            LinkSpec::Udp(Some(counted.ok_or_else(|| no_port(*addr))?))
-        }
-        Some(LinkSpec::Multicast { own, group }) => {
-            let own = own.unwrap_or(SocketAddr::new(own_ip(), 0));
-            LinkSpec::Multicast {
-                own: Some(counted_up(own, rank).ok_or_else(|| no_port(own))?),
-                group: *group,
-            }
-        }
+        Some(LinkSpec::Multicast { own: None, group }) => LinkSpec::Multicast {
+            own: Some(SocketAddr::new(own_ip(), 0)),
+            group: *group,
+        },
         Some(LinkSpec::Packet(Some(station))) => LinkSpec::Packet(Some(in_slot(*station))),
         Some(LinkSpec::Relay(station)) => LinkSpec::Relay(in_slot(*station)),
         Some(other) => *other,
     };
-    Base::open(&link).map(Some)
+    let counted = link.counted(rank).ok_or_else(|| {
+        let problem = format!("rank {rank} has no port: the highest is 65535");
+        bad(ENV_LINK, &link.to_string(), problem)
+    })?;
+    Base::open(&counted).map(Some)
 }
 
 /// An address of this host that other hosts reach, as far as its routes tell.

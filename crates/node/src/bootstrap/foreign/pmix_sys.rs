@@ -1,6 +1,7 @@
-//! Calls of the library PMIx, which is loaded when a launcher offers its service: `libpmix.so.2`, of PMIx 2 and later.
+//! PMIx: Open MPI's `mpirun`, and `srun --mpi=pmix`. Calls of its library, which is loaded when a launcher offers its service: `libpmix.so.2`, of PMIx 2
+//! and later.
 //!
-//! Used by `pmix`. The library's structures are passed as bytes: a process is a name of 256 bytes and a rank, a value a type and a union at offset 8.
+//! The library's structures are passed as bytes: a process is a name of 256 bytes and a rank, a value a type and a union at offset 8.
 #![allow(
     unsafe_code,
     reason = "functions of a C library that is loaded at run time"
@@ -8,6 +9,16 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
+
+use super::KeyValues;
+use crate::bootstrap::worker;
+
+/// Whether a launcher offers the service.
+pub(super) fn is_there() -> bool {
+    ["PMIX_NAMESPACE", "PMIX_RANK"]
+        .iter()
+        .all(|name| std::env::var_os(name).is_some())
+}
 
 /// Bytes of a job's name (PMIX_MAX_NSLEN + 1) and of a key (PMIX_MAX_KEYLEN + 1).
 const NAME_BYTES: usize = 256;
@@ -54,10 +65,14 @@ pub(super) struct Library {
     get: Get,
     finalize: Finalize,
     own: Process,
+    size: u32,
 }
 
-fn failed(what: &str, status: c_int) -> io::Error {
-    io::Error::other(format!("PMIx_{what} returned {status}"))
+fn returned(what: &str, status: c_int) -> io::Result<()> {
+    match status {
+        0 => Ok(()),
+        status => Err(io::Error::other(format!("PMIx_{what} returned {status}"))),
+    }
 }
 
 /// The library's function with that name.
@@ -85,7 +100,13 @@ fn key_of(key: &str) -> [u8; KEY_BYTES] {
 
 impl Library {
     /// Loads the library, and announces this process to the launcher's service.
-    pub(super) fn load() -> io::Result<Self> {
+    pub(super) fn connect() -> io::Result<Self> {
+        let size = worker::first_number(&["OMPI_COMM_WORLD_SIZE", "PRTE_JOB_SIZE", "SLURM_NTASKS"]);
+        let size = size.ok_or_else(|| {
+            io::Error::other(
+                "neither OMPI_COMM_WORLD_SIZE nor SLURM_NTASKS says how many processes there are",
+            )
+        })?;
         let open = |name: &CStr| {
             // SAFETY: the name ends with a zero; the library's initializers run as for any program that is linked with it.
             unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }
@@ -110,25 +131,31 @@ impl Library {
                         job: [0; NAME_BYTES],
                         rank: 0,
                     },
+                    size,
                 },
             )
         };
         let mut library = library;
         // SAFETY: the library writes a `pmix_proc_t`, which `Process` is; no information is passed.
         let status = unsafe { init(&raw mut library.own, std::ptr::null_mut(), 0) };
-        if status == 0 {
-            Ok(library)
-        } else {
-            Err(failed("Init", status))
-        }
+        returned("Init", status).map(|()| library)
     }
+}
 
-    pub(super) fn rank(&self) -> u32 {
+impl KeyValues for Library {
+    fn rank(&self) -> u32 {
         self.own.rank
     }
 
-    /// States a text for all processes of the job.
-    pub(super) fn put(&self, key: &str, text: &str) -> io::Result<()> {
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn local_rank(&self) -> Option<u16> {
+        worker::first_number(&["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
+    }
+
+    fn put(&mut self, key: &str, text: &str) -> io::Result<()> {
         let text = CString::new(text).map_err(io::Error::other)?;
         let mut value = Value([0; VALUE_BYTES]);
         value.0[..2].copy_from_slice(&STRING.to_ne_bytes());
@@ -137,27 +164,19 @@ impl Library {
         // SAFETY: the key ends with a zero and has the length of a `pmix_key_t`; the value has a string's type and a pointer to a text that ends with a
         // zero and lives until the call returns. The library copies both.
         let status = unsafe { (self.put)(GLOBAL, key_of(key).as_ptr().cast(), &raw mut value) };
-        if status != 0 {
-            return Err(failed("Put", status));
-        }
+        returned("Put", status)?;
         // SAFETY: no arguments.
-        match unsafe { (self.commit)() } {
-            0 => Ok(()),
-            status => Err(failed("Commit", status)),
-        }
+        returned("Commit", unsafe { (self.commit)() })
     }
 
-    /// Waits for all processes of the job.
-    pub(super) fn fence(&self) -> io::Result<()> {
+    fn fence(&mut self) -> io::Result<()> {
         // SAFETY: no processes and no information are passed, which stands for all of the job.
-        match unsafe { (self.fence)(std::ptr::null(), 0, std::ptr::null(), 0) } {
-            0 => Ok(()),
-            status => Err(failed("Fence", status)),
-        }
+        let status = unsafe { (self.fence)(std::ptr::null(), 0, std::ptr::null(), 0) };
+        returned("Fence", status)
     }
 
-    /// The bytes of the union of what the process of that rank has stated under `key`, and its type.
-    fn value(&self, rank: u32, key: &str) -> io::Result<(u16, *const u8)> {
+    fn get(&mut self, rank: u32, key: &str) -> io::Result<String> {
+        let no_text = || io::Error::other(format!("rank {rank} states no text"));
         let of = Process {
             rank,
             ..self.own.clone()
@@ -174,24 +193,16 @@ impl Library {
                 &raw mut found,
             )
         };
-        if status != 0 || found.is_null() {
-            return Err(failed("Get", status));
-        }
+        returned("Get", status)?;
         // SAFETY: a value begins with its type, of 16 bits.
-        let kind = unsafe { found.cast::<u16>().read_unaligned() };
-        Ok((kind, found.wrapping_add(UNION_AT)))
-    }
-
-    /// The text that the process of that rank has stated.
-    pub(super) fn text(&self, rank: u32, key: &str) -> io::Result<String> {
-        let (kind, at) = self.value(rank, key)?;
-        if kind != STRING {
-            return Err(io::Error::other(format!("rank {rank} states no text")));
+        if found.is_null() || unsafe { found.cast::<u16>().read_unaligned() } != STRING {
+            return Err(no_text());
         }
+        let at = found.wrapping_add(UNION_AT);
         // SAFETY: the union of a value with a string's type holds a pointer to a text that ends with a zero.
         let text = unsafe { at.cast::<*const c_char>().read_unaligned() };
         if text.is_null() {
-            return Err(io::Error::other(format!("rank {rank} states no text")));
+            return Err(no_text());
         }
         // SAFETY: as above; the value is not freed.
         let text = unsafe { CStr::from_ptr(text) };
@@ -199,12 +210,9 @@ impl Library {
         Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned())
     }
 
-    /// Takes leave of the service.
-    pub(super) fn finalize(&self) -> io::Result<()> {
+    fn finish(&mut self) -> io::Result<()> {
         // SAFETY: no information is passed; nothing of the library is called afterwards.
-        match unsafe { (self.finalize)(std::ptr::null(), 0) } {
-            0 => Ok(()),
-            status => Err(failed("Finalize", status)),
-        }
+        let status = unsafe { (self.finalize)(std::ptr::null(), 0) };
+        returned("Finalize", status)
     }
 }
