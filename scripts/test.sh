@@ -39,7 +39,10 @@ lint() {
 
 # Passes on what `cargo test` says; of what passing tests print only who skipped something and why, as `SKIPPED test: reason`.
 only_skips() {
-    awk '
+    # Debian's awk waits for four KiB of input otherwise.
+    local at_once=()
+    if awk -W version 2>&1 </dev/null | grep -q '^mawk'; then at_once=(-W interactive); fi
+    awk "${at_once[@]}" '
         /^successes:$/ { inside = 1; name = ""; next }
         /^failures:$/ || /^test result:/ { inside = 0 }
         !inside { print; fflush(); next }

@@ -386,7 +386,7 @@ fn one(
         (Way::Link(link), Some(hosts)) => {
             let file = hosts.file(workers).map_err(|error| error.to_string())?;
             words.extend(["--elements", &elements, "--link", link, "--open", "--hosts"]);
-            return child(&[&words[..], &[path(&file)]].concat(), None);
+            return child([&words[..], &[path(&file)]].concat(), None);
         }
     }
     child(&words, None)
@@ -429,7 +429,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
         let words = [
             "bench", "drop", "--cores", "1", "--size", &bytes, "--rounds", &rounds,
         ];
-        let found = child(&[&words[..], &["--time", time]].concat(), None);
+        let found = child([&words[..], &["--time", time]].concat(), None);
         let found = found.map_err(|reason| anyhow::anyhow!(reason))?;
         for result in found["results"].as_array().into_iter().flatten() {
             let way = result["way"].as_str().unwrap_or_default();

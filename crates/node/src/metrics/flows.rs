@@ -5,10 +5,10 @@
 use tsumuji_proto::{Flow, Pace};
 
 use super::text::Page;
-use super::{Metric, PeerSnapshot};
+use super::{Metric, PeerSnapshot, ValueOf};
 
 /// Metrics of each peer. Bytes and frames stay exact: they are far below 2^53.
-const METRICS: [Metric<fn(&Flow) -> f64>; 16] = table! {
+const METRICS: [Metric<ValueOf<Flow>>; 16] = table! {
     gauge rtt_seconds = |flow| flow.rtt.as_nanos() as f64 / 1e9, "Smoothed round-trip time.";
     gauge rtt_deviation_seconds = |flow| flow.rttvar.as_nanos() as f64 / 1e9, "Mean deviation of the round-trip time.";
     gauge in_flight_frames = |flow| flow.in_flight_frames as f64, "Frames sent and neither acknowledged nor lost.";

@@ -86,6 +86,9 @@ impl std::str::FromStr for MetricsAt {
 /// Name, kind, help, and value.
 type Metric<V> = (&'static str, &'static str, &'static str, V);
 
+/// How a metric is taken from what it is of.
+type ValueOf<T> = fn(&T) -> f64;
+
 /// State of one peer, as the node sees it.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerSnapshot {

@@ -8,7 +8,7 @@ use tsumuji_link::SealCounters;
 use tsumuji_proto::{Drop, Window};
 
 use super::flows::peers;
-use super::{Metric, Snapshot};
+use super::{Metric, Snapshot, ValueOf};
 use crate::executor::ExecutorState;
 
 /// Approximate bytes of one sample line, to reserve memory.
@@ -106,7 +106,7 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
 }
 
 /// Metrics of each executor.
-const OF_EXECUTORS: [Metric<fn(&ExecutorState) -> f64>; 6] = table! {
+const OF_EXECUTORS: [Metric<ValueOf<ExecutorState>>; 6] = table! {
     gauge executor_call_seconds = |state| state.call_ns as f64 / 1e9, "Mean time of a call of the channel's service.";
     counter executor_driver_messages_total = |state| state.driver_messages as f64, "Messages served on the driving thread.";
     counter executor_worker_messages_total = |state| state.worker_messages as f64, "Messages served by workers.";

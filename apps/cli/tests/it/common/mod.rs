@@ -19,7 +19,7 @@ mod ports;
 pub(crate) use ports::free_ports;
 
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How long what a killed program had said may take to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
