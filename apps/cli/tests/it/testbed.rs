@@ -407,7 +407,7 @@ fn drops_of_the_own_queue_are_counted() {
         "--mode",
         "async",
         "--elements",
-        "4",
+        "16",
     ];
     let (code, run) = json(&[&solve[..], &["--hosts", &hosts, "--open"]].concat());
     assert_eq!((code, &run["converged"]), (0, &true.into()), "{run}");

@@ -412,6 +412,7 @@ impl Engine {
         self.peers.get(usize::from(id.0))?.as_deref()
     }
 
+    #[inline(always)] // as Queue::acknowledge
     fn peer_mut(&mut self, id: NodeId) -> Option<&mut Peer> {
         peer_of(&mut self.peers, id)
     }

@@ -224,13 +224,14 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<(Departure, Place<'a>)> {
-        let mut departure = control!(
+        let departure = control!(
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        departure.probe |= self.clocked && self.is_asking(now, departure.part, borrowed);
+        let asks = self.clocked && self.is_asking(now, departure.part, borrowed);
         let place = self.queue.place(departure.part, borrowed);
-        Some((departure, place))
+        let probe = departure.probe || asks;
+        Some((Departure { probe, ..departure }, place))
     }
 
     /// Whether an acknowledgement names numbers that were never sent.
