@@ -65,14 +65,15 @@ tests() {
     cargo test --workspace "${dpdk[@]}" --no-run --quiet || return 1
     # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other. Two series at once, for the
     # tests of whole programs, which are named `it`, wait as often as they compute.
-    local threads=${TEST_THREADS:-2} whole=0 others=0
+    local threads=${TEST_THREADS:-2} whole=0 others=0 beside
     if compgen -G '*/*/tests/it?*' >/dev/null || compgen -G '*/*/tests/i.rs' >/dev/null; then
         echo "neither series has tests of such a name: $(compgen -G '*/*/tests/it?*' || compgen -G '*/*/tests/i.rs')" >&2
         return 1
     fi
     series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!i]*' --test 'i[!t]*' &
+    beside=$! # the other series starts processes of its own beside this shell
     series "$log.whole" "$threads" --test it || whole=1
-    wait $! || others=1
+    wait "$beside" || others=1
     series "$log.doc" "$threads" --doc || others=1
     cat "$log.whole" "$log.others" "$log.doc" >"$log"
     [ $((whole + others)) -eq 0 ] || alone
@@ -121,6 +122,8 @@ stalled() {
     awk '
         /has been running for over/ { running[$2] = 1 }
         /^test .* \.\.\. / { delete running[$2] }
+        # With one thread a test is named before it runs.
+        /^test .* \.\.\. $/ { running[$2] = 1 }
         /^ *Running / { delete running }
         END { for (name in running) print "  " name }' "$file"
     ps -o pid,ppid,stat,etimes,wchan:24,args -p "$(IFS=,; echo "$program${family[*]:+,${family[*]}}")" | cut -c 1-200
