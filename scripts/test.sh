@@ -71,7 +71,7 @@ tests() {
         return 1
     fi
     series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!i]*' --test 'i[!t]*' &
-    beside=$! # the other series starts processes of its own beside this shell
+    beside=$! # a series changes it
     series "$log.whole" "$threads" --test it || whole=1
     wait "$beside" || others=1
     series "$log.doc" "$threads" --doc || others=1
@@ -79,17 +79,26 @@ tests() {
     [ $((whole + others)) -eq 0 ] || alone
 }
 
-# Runs the tests of these targets; what they say is kept in a file. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
-# A file instead of a pipe: a process that a test left behind would keep a pipe open.
+# Runs the tests of these targets; what they say is passed on, and kept in a file.
 series() {
-    local file=$1 threads=$2 cargo watcher status=0
+    local file=$1 threads=$2
     shift 2
     : >"$file.raw"
-    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" --no-fail-fast "$@" -- --test-threads="$threads" --show-output >>"$file.raw" 2>&1 &
+    watched "$file.raw" --no-fail-fast "$@" -- --test-threads="$threads" --show-output &
+    tail --pid=$! --sleep-interval=0.5 -n +1 -f "$file.raw" | only_skips | tee "$file"
+    wait $!
+}
+
+# Runs `cargo test` with its output in a file, and ends what stalls. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
+# A file instead of a pipe: a process that a test left behind would keep a pipe open.
+watched() {
+    local file=$1 cargo watcher status=0
+    shift
+    : >"$file"
+    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" "$@" >>"$file" 2>&1 &
     cargo=$!
-    end_stalled "$cargo" "$file.raw" &
+    end_stalled "$cargo" "$file" &
     watcher=$!
-    tail --pid="$cargo" --sleep-interval=0.5 -n +1 -f "$file.raw" | only_skips | tee "$file"
     wait "$cargo" || status=$?
     kill "$watcher" 2>/dev/null || true
     return $status
@@ -168,7 +177,7 @@ alone() {
         for times in 1 2 3; do
             echo "== again, alone ($times of 3): $name"
             # shellcheck disable=SC2086 # an option and its value
-            if ! cargo test --quiet --workspace "${dpdk[@]}" $target -- --exact "$name" >"$unsteady.run" 2>&1 ||
+            if ! watched "$unsteady.run" --quiet $target -- --exact "$name" ||
                 ! grep -q '^test result: ok. 1 passed' "$unsteady.run"; then
                 cat "$unsteady.run"
                 rm -f "$unsteady.run"
