@@ -65,30 +65,40 @@ tests() {
     cargo test --workspace "${dpdk[@]}" --no-run --quiet || return 1
     # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other. Two series at once, for the
     # tests of whole programs, which are named `it`, wait as often as they compute.
-    local threads=${TEST_THREADS:-2} whole=0 others=0
+    local threads=${TEST_THREADS:-2} whole=0 others=0 beside
     if compgen -G '*/*/tests/it?*' >/dev/null || compgen -G '*/*/tests/i.rs' >/dev/null; then
         echo "neither series has tests of such a name: $(compgen -G '*/*/tests/it?*' || compgen -G '*/*/tests/i.rs')" >&2
         return 1
     fi
     series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!i]*' --test 'i[!t]*' &
+    beside=$! # a series changes it
     series "$log.whole" "$threads" --test it || whole=1
-    wait $! || others=1
+    wait "$beside" || others=1
     series "$log.doc" "$threads" --doc || others=1
     cat "$log.whole" "$log.others" "$log.doc" >"$log"
     [ $((whole + others)) -eq 0 ] || alone
 }
 
-# Runs the tests of these targets; what they say is kept in a file. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
-# A file instead of a pipe: a process that a test left behind would keep a pipe open.
+# Runs the tests of these targets; what they say is passed on, and kept in a file.
 series() {
-    local file=$1 threads=$2 cargo watcher status=0
+    local file=$1 threads=$2
     shift 2
     : >"$file.raw"
-    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" --no-fail-fast "$@" -- --test-threads="$threads" --show-output >>"$file.raw" 2>&1 &
+    watched "$file.raw" --no-fail-fast "$@" -- --test-threads="$threads" --show-output &
+    tail --pid=$! --sleep-interval=0.5 -n +1 -f "$file.raw" | only_skips | tee "$file"
+    wait $!
+}
+
+# Runs `cargo test` with its output in a file, and ends what stalls. A shell lets what it runs beside itself ignore Ctrl-C, on which tests depend.
+# A file instead of a pipe: a process that a test left behind would keep a pipe open.
+watched() {
+    local file=$1 cargo watcher status=0
+    shift
+    : >"$file"
+    env --default-signal=INT,QUIT cargo test --workspace "${dpdk[@]}" "$@" >>"$file" 2>&1 &
     cargo=$!
-    end_stalled "$cargo" "$file.raw" &
+    end_stalled "$cargo" "$file" &
     watcher=$!
-    tail --pid="$cargo" --sleep-interval=0.5 -n +1 -f "$file.raw" | only_skips | tee "$file"
     wait "$cargo" || status=$?
     kill "$watcher" 2>/dev/null || true
     return $status
@@ -121,6 +131,8 @@ stalled() {
     awk '
         /has been running for over/ { running[$2] = 1 }
         /^test .* \.\.\. / { delete running[$2] }
+        # With one thread a test is named before it runs.
+        /^test .* \.\.\. $/ { running[$2] = 1 }
         /^ *Running / { delete running }
         END { for (name in running) print "  " name }' "$file"
     ps -o pid,ppid,stat,etimes,wchan:24,args -p "$(IFS=,; echo "$program${family[*]:+,${family[*]}}")" | cut -c 1-200
@@ -165,7 +177,7 @@ alone() {
         for times in 1 2 3; do
             echo "== again, alone ($times of 3): $name"
             # shellcheck disable=SC2086 # an option and its value
-            if ! cargo test --quiet --workspace "${dpdk[@]}" $target -- --exact "$name" >"$unsteady.run" 2>&1 ||
+            if ! watched "$unsteady.run" --quiet $target -- --exact "$name" ||
                 ! grep -q '^test result: ok. 1 passed' "$unsteady.run"; then
                 cat "$unsteady.run"
                 rm -f "$unsteady.run"
