@@ -129,9 +129,8 @@ impl Rest {
         me: usize,
         others: impl Iterator<Item = (usize, Place)>,
     ) {
-        let input = Place::whole(Buffer::Input, self.own);
         if let Some(own) = own {
-            plan.copy(input, own);
+            plan.copy(Place::whole(Buffer::Input, self.own), own);
         }
         for (from, place) in others {
             plan.add(Action::Store, from, JOINED.into(), place);
@@ -140,9 +139,6 @@ impl Rest {
             let complete = plan.move_after_all(me, []);
             let send = plan.add(Action::Send, self.root, JOINED.into(), all);
             plan.after(send, [Some(complete), None]);
-        }
-        if own.is_none() {
-            plan.add(Action::Send, self.root, DIRECT, input);
         }
     }
 
@@ -227,6 +223,10 @@ pub(crate) fn gather_v_hosts(
         }
     }
     plan.extend_after_all(rank, Rest::new(true, &part, lengths));
+    if word == GOES_DIRECTLY {
+        // Not in the rest: the root may ask for it before that is made.
+        plan.add(Action::Send, root, DIRECT, own);
+    }
     plan
 }
 
