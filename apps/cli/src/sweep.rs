@@ -68,6 +68,17 @@ impl std::str::FromStr for Sweep {
     }
 }
 
+/// What a simulated run came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Computed {
+    /// As the paper takes them.
+    pub(crate) seconds: f64,
+    /// Mean laps of the workers.
+    pub(crate) laps: f64,
+    /// On the wire while iterating.
+    pub(crate) wire_bits_per_second: f64,
+}
+
 /// The runs at one value by one way.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Cell {
@@ -98,6 +109,24 @@ impl Cell {
             worker_bytes: 0,
             missing: None,
         }
+    }
+
+    /// A run that was computed: nothing was loaded, and no worker had memory.
+    pub(crate) fn computed(value: u64, found: Result<Computed, String>) -> Self {
+        let mut cell = Self::new(value);
+        match found {
+            Ok(found) => {
+                cell.seconds.push(found.seconds);
+                cell.laps.push(found.laps);
+                cell.wire_bits_per_second.push(found.wire_bits_per_second);
+            }
+            Err(reason) => cell.missing = Some(reason),
+        }
+        cell
+    }
+
+    fn is_computed(&self) -> bool {
+        self.all_seconds.is_empty()
     }
 
     fn take(&mut self, found: Result<Value, String>) {
@@ -155,37 +184,6 @@ impl Cell {
         let least = self.seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let most = self.seconds.iter().copied().fold(0.0, f64::max);
         mean(&self.seconds).map_or(0.0, |mean| 50.0 * (most - least) / mean)
-    }
-}
-
-/// What a simulated run came to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Computed {
-    /// As the paper takes them.
-    pub(crate) seconds: f64,
-    /// Mean laps of the workers.
-    pub(crate) laps: f64,
-    /// On the wire while iterating.
-    pub(crate) wire_bits_per_second: f64,
-}
-
-impl Cell {
-    /// A run that was computed: nothing was loaded, and no worker had memory.
-    pub(crate) fn computed(value: u64, found: Result<Computed, String>) -> Self {
-        let mut cell = Self::new(value);
-        match found {
-            Ok(found) => {
-                cell.seconds.push(found.seconds);
-                cell.laps.push(found.laps);
-                cell.wire_bits_per_second.push(found.wire_bits_per_second);
-            }
-            Err(reason) => cell.missing = Some(reason),
-        }
-        cell
-    }
-
-    fn is_computed(&self) -> bool {
-        self.all_seconds.is_empty()
     }
 }
 
@@ -321,24 +319,21 @@ pub(crate) fn csv(variable: Variable, all: &[Swept]) -> String {
         variable.name()
     );
     for swept in all {
+        // Names of simulated lines have a comma.
+        let way = if swept.way.contains(',') {
+            format!("\"{}\"", swept.way)
+        } else {
+            swept.way.clone()
+        };
         for cell in &swept.cells {
-            // Names of simulated lines have a comma.
-            let way = if swept.way.contains(',') {
-                format!("\"{}\"", swept.way)
-            } else {
-                swept.way.clone()
-            };
+            let bytes = (!cell.is_computed()).then_some(cell.worker_bytes);
+            let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());
             for run in 0..cell.seconds.len() {
-                let all = cell.all_seconds.get(run);
-                let all = all.map_or_else(String::new, |all| all.to_string());
-                let bytes = if cell.is_computed() {
-                    String::new()
-                } else {
-                    cell.worker_bytes.to_string()
-                };
+                let in_all = cell.all_seconds.get(run);
+                let in_all = in_all.map_or_else(String::new, |seconds| seconds.to_string());
                 let _ = writeln!(
                     text,
-                    "{way},{},{run},{},{all},{},{},{bytes}",
+                    "{way},{},{run},{},{in_all},{},{},{bytes}",
                     cell.value, cell.seconds[run], cell.laps[run], cell.wire_bits_per_second[run],
                 );
             }

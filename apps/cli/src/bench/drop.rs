@@ -74,10 +74,9 @@ pub(super) fn run(args: &Args) -> Outcome {
                 "{count} receivers and a sender on {cores} cores take turns"
             ));
         }
-        let (mut rows, mut missing) = (
-            table::headed("received by | cores | offered/s | received/s | +-% | dropped/s | busy"),
-            Vec::new(),
-        );
+        let mut rows =
+            table::headed("received by | cores | offered/s | received/s | +-% | dropped/s | busy");
+        let mut missing = Vec::new();
         let mut found: Vec<Result<Vec<Flooded>, String>> = vec![Ok(Vec::new()); ways.len()];
         for _ in 0..args.rounds {
             for (way, found) in ways.iter().zip(&mut found) {

@@ -35,7 +35,7 @@ pub(super) fn loss(setting: &Setting, log: &mut Log<'_>) {
                 }
             }
         }
-        Err(reason) => log.missing(TITLE, &reason),
+        Err(reason) => log.unmeasured(TITLE, &reason, Wanted::Nothing),
     }
     log.down(testbed);
 }

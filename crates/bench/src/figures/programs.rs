@@ -42,7 +42,9 @@ pub(super) fn programs(setting: &Setting, log: &mut Log<'_>) {
         setting.rounds
     ));
     for (service, names, wanted) in SERVICES {
-        if let Ok(version) = service.version() {
+        if let Ok(version) = service.version()
+            && !version.is_empty()
+        {
             log.peer(&version);
         }
         let found = turns(&ground, service, &ways, setting.rounds);

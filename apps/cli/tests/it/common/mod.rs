@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -21,7 +21,7 @@ pub(crate) use ports::free_ports;
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long what a killed program had said may take to arrive.
+/// What an ended program had said has at least so long to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The program under test, not yet started. Where the tests run in the background, they ignore what terminals send; the program must not.
@@ -52,6 +52,7 @@ fn ends(pid: u32) -> bool {
 
 /// Waits for the end of a started program; kills it with all it started, and fails the test, when it hangs.
 pub(crate) fn finish(mut child: Child) -> Output {
+    let began = Instant::now();
     let out = follow(child.stdout.take());
     let err = follow(child.stderr.take());
     let has_ended = ends(child.id());
@@ -64,9 +65,9 @@ pub(crate) fn finish(mut child: Child) -> Output {
         }
     }
     let status = child.wait().unwrap();
-    // Of one that was killed, a process that left its family may still hold the pipes.
-    let patience = if has_ended { PATIENCE } else { LAST_WORDS };
-    let ((stdout, out_ended), (stderr, err_ended)) = (said(&out, patience), said(&err, patience));
+    // A process that left the family may still hold the pipes.
+    let until = (began + PATIENCE).max(Instant::now() + LAST_WORDS);
+    let ((stdout, out_ended), (stderr, err_ended)) = (said(&out, until), said(&err, until));
     let told = String::from_utf8_lossy(&stderr);
     assert!(has_ended, "the program hangs: {alive}; it said: {told}");
     assert!(
@@ -86,18 +87,24 @@ fn follow(source: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     std::thread::spawn(move || {
         let Some(mut source) = source else { return };
         let mut part = [0; 4096];
-        while let Ok(length @ 1..) = source.read(&mut part) {
-            if parts.send(part[..length].to_vec()).is_err() {
-                return;
+        loop {
+            match source.read(&mut part) {
+                Ok(0) => return,
+                Ok(length) => {
+                    if parts.send(part[..length].to_vec()).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("an output of a program: {error}"),
             }
         }
     });
     read
 }
 
-/// What [`follow`] reads within `patience`, and whether that was all.
-fn said(parts: &Receiver<Vec<u8>>, patience: Duration) -> (Vec<u8>, bool) {
-    let until = Instant::now() + patience;
+/// What [`follow`] reads until then, and whether that was all.
+fn said(parts: &Receiver<Vec<u8>>, until: Instant) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     loop {
         match parts.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -163,8 +170,10 @@ pub(crate) fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
 }
 
 fn captured(command: &mut Command) -> Child {
-    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    piped
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
