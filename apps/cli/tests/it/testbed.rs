@@ -399,6 +399,19 @@ fn drops_of_the_own_queue_are_counted() {
     let Some(bed) = Bed::new("drop") else { return };
     let up = bed.run("up", &["-n", "3", "--rate", "2mbit"]);
     assert!(up.status.success());
+    let tc = |host: u32, words: &str| {
+        let name = format!("{}-{host}", bed.0);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &name, "tc"]);
+        let output = command.args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    for host in 0..3 {
+        // Shorter than what a socket may have on its way, so that it overflows.
+        let queue = "qdisc change dev eth0 root tbf rate 2mbit burst 3028 limit 200000";
+        tc(host, queue);
+    }
     let hosts = format!("/run/tsumuji/{}.hosts.toml", bed.0);
     let solve = [
         "solve",
@@ -412,14 +425,7 @@ fn drops_of_the_own_queue_are_counted() {
     let (code, run) = json(&[&solve[..], &["--hosts", &hosts, "--open"]].concat());
     assert_eq!((code, &run["converged"]), (0, &true.into()), "{run}");
     let dropped = |host: u32| {
-        let name = format!("{}-{host}", bed.0);
-        let shown = Command::new("ip")
-            .args([
-                "netns", "exec", &name, "tc", "-s", "qdisc", "show", "dev", "eth0",
-            ])
-            .output()
-            .unwrap();
-        let shown = text(&shown.stdout);
+        let shown = tc(host, "-s qdisc show dev eth0");
         let count = shown
             .split("dropped ")
             .nth(1)
