@@ -54,12 +54,30 @@ fn any_messages_are_survived() {
         let len = [64, 8 << 10, 40_000][round % 3];
         // As between hosts: kept messages come in pieces.
         core.ledger.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
-        let call = call(random.u64(..6), len);
+        let kind = random.u64(..6);
+        let call = call(kind, len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for step in 0..400 {
             if step == 200 {
                 core.groups[0].sessions.fill(1); // all members were restarted
+            }
+            if step == 100 && kind == 5 {
+                // Chance seldom tells lengths that can be.
+                let header = Header {
+                    kind: Kind::Eager,
+                    algorithm: 1,
+                    tag: 0,
+                    sequence: 0,
+                    key,
+                    offset: 0,
+                    total: 16,
+                };
+                let lengths = [len as u64, random.u64(..) >> random.u64(40..64)];
+                let lengths = lengths.map(u64::to_le_bytes).concat();
+                current.failure = None;
+                current.handle_or_keep((NodeId(2), 2), 0, header, &lengths, &mut core.ledger);
+                core.advance(&mut current, &mut endpoint).expect("advance");
             }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {

@@ -22,7 +22,7 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
-use crate::plan::{Action, Buffer, JOINED, Place, Plan, Rest, Step};
+use crate::plan::{Action, Buffer, Expected, JOINED, Place, Plan, Rest, Step};
 
 /// Why an operation failed, and with it its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,8 @@ pub(crate) struct Operation<'b> {
     steps: Vec<Step>,
     /// Copies (from, to) of the steps that move.
     moves: Vec<(Place, Place)>,
+    /// What `Action::Compare` looks for in scratch.
+    expected: Vec<Expected>,
     /// What `Action::Extend` appends.
     rest: Option<Rest>,
     states: Vec<State>,
@@ -143,6 +145,7 @@ impl<'b> Operation<'b> {
             steps,
             copies,
             moves,
+            expected,
             rest,
             streams,
             ..
@@ -162,6 +165,7 @@ impl<'b> Operation<'b> {
             open: (0..steps.len() as u32).collect(),
             steps,
             moves,
+            expected,
             rest,
             found: 0,
             unit: call.unit,
@@ -427,6 +431,20 @@ impl<'b> Operation<'b> {
             }
     }
 
+    /// Does a step that transfers nothing.
+    fn do_here(&mut self, action: Action, group: &Members, ledger: &mut Ledger) {
+        match action {
+            Action::Move { first, end } => self.make_moves(first, end),
+            Action::Compare => {
+                let is_other = |expected: &&Expected| !expected.is_in(&self.scratch);
+                let wrong = self.expected.iter().find(is_other);
+                self.failure = wrong.map(|told| Failure::Mismatch(group.nodes[told.rank]));
+            }
+            Action::Extend => self.extend(group, ledger),
+            Action::Send | Action::Store | Action::Fold { .. } => {}
+        }
+    }
+
     /// Makes and appends the rest of the plan, and handles what came early for it.
     fn extend(&mut self, group: &Members, ledger: &mut Ledger) {
         let Some(rest) = self.rest.take() else {
@@ -498,17 +516,11 @@ impl<'b> Operation<'b> {
                 }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, ledger)?;
-                } else if let Action::Move { first, end } = step.action {
+                } else if !step.action.transfers() {
                     // Open steps are in the plan's order.
                     if index == 0 {
-                        self.make_moves(first, end);
                         self.finish(number);
-                        again = true;
-                    }
-                } else if step.action == Action::Extend {
-                    if index == 0 {
-                        self.finish(number);
-                        self.extend(group, ledger);
+                        self.do_here(step.action, group, ledger);
                         again = true;
                     }
                 } else if step.place.len > ledger.eager_bytes

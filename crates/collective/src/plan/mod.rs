@@ -60,8 +60,32 @@ pub(crate) enum Action {
         first: u32,
         end: u32,
     },
+    /// No transfer: once all steps before it in the plan are done, the words of `Plan::expected` must have come.
+    Compare,
     /// No transfer: once all steps before it in the plan are done, `Plan::rest` is made and appended.
     Extend,
+}
+
+impl Action {
+    pub(crate) fn transfers(self) -> bool {
+        matches!(self, Self::Send | Self::Store | Self::Fold { .. })
+    }
+}
+
+/// A word that a member tells if it calls what this one expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// Rank of the member.
+    pub(crate) rank: usize,
+    pub(crate) word: u64,
+    /// Where it comes to in scratch.
+    pub(crate) start: usize,
+}
+
+impl Expected {
+    pub(crate) fn is_in(&self, scratch: &[u8]) -> bool {
+        scratch[self.start..self.start + WORD_BYTES] == self.word.to_le_bytes()
+    }
 }
 
 /// One transfer, seen from one of its two sides, or a move within this member.
@@ -90,6 +114,8 @@ pub(crate) struct Plan {
     pub(crate) scratch_bytes: usize,
     /// The first words of scratch, which other members are told.
     pub(crate) words: Vec<u64>,
+    /// Words that come from others.
+    pub(crate) expected: Vec<Expected>,
     /// What follows when lengths have come that this member does not know.
     pub(crate) rest: Option<Rest>,
     /// Some members forward bytes as they arrive, for which the next ones wait.
@@ -160,6 +186,11 @@ impl Plan {
         let end = self.moves.len() as u32;
         let nothing = Place::whole(Buffer::Output, 0);
         self.add(Action::Move { first, end }, rank, 0, nothing)
+    }
+
+    /// Adds a step of member `rank` that compares the expected words when all steps so far are done.
+    fn compare_after_all(&mut self, rank: usize) {
+        self.add(Action::Compare, rank, 0, Place::whole(Buffer::Output, 0));
     }
 
     /// Adds a step of member `rank` that makes the rest of the plan when all steps so far are done.

@@ -160,7 +160,7 @@ fn death_is_told_to_everyone() {
     ]);
     with_victims([
         (Over::Hosts(2), 5, 2, &table, parts_of_any_lengths),
-        (Over::Hosts(3), 6, 4, &table, parts_of_any_lengths),
+        (Over::Hosts(3), 6, 1, &table, parts_of_any_lengths),
     ]);
     with_victims([
         (Over::Udp, 4, 1, &table, unblocked),

@@ -1,5 +1,6 @@
 //! Gather and scatter by hosts of parts whose lengths only the root knows all of. A leader is told those of its host first: in a gather by its
-//! members, in a scatter by the root. It then makes the rest of its plan.
+//! members, in a scatter by the root. It then makes the rest of its plan. In a gather it passes them on with the parts, as the root could not tell
+//! wrong lengths that have the right sum.
 //!
 //! Of each part its length says whether it *joins* those of its host, which cross together, or goes directly. Results lie where the flat plans put
 //! them. Leaders wait for their own hosts and for the root only, never for each other in a circle.
@@ -7,7 +8,7 @@
 use super::gather::together;
 use super::{Hosts, Part};
 use crate::plan::gather::blocks;
-use crate::plan::{Action, Buffer, Place, Plan, WORD_BYTES};
+use crate::plan::{Action, Buffer, Expected, Place, Plan, WORD_BYTES};
 
 /// Tags of lengths, of parts that have joined (all transfers of a rest), and of those that go directly.
 const LENGTHS: usize = 0;
@@ -103,7 +104,8 @@ impl Rest {
         let joined: Vec<Place> = places.iter().copied().flatten().collect();
         let start = self.ranks.len() * WORD_BYTES;
         let len: usize = joined.iter().map(|place| place.len).sum();
-        let all = (!joined.is_empty()).then(|| Place::of(Buffer::Scratch, start..start + len));
+        let first = if self.is_gather { 0 } else { start };
+        let all = (!joined.is_empty()).then(|| Place::of(Buffer::Scratch, first..start + len));
         let mut plan = Plan {
             scratch_bytes: start + len,
             ..Plan::default()
@@ -161,7 +163,7 @@ impl Rest {
     }
 }
 
-/// Members tell their leaders the lengths of their parts, and send them those that join. Each leader sends those of its host to the root.
+/// Members tell their leaders the lengths of their parts, and send them those that join. Each leader sends all this to the root.
 pub(crate) fn gather_v_hosts(
     hosts: &Hosts,
     rank: usize,
@@ -173,26 +175,7 @@ pub(crate) fn gather_v_hosts(
     let mut plan = Plan::default();
     let own = Place::whole(Buffer::Input, lengths.own);
     if rank == root {
-        let blocks = blocks(lengths.all);
-        let place = |rank: usize| Place::of(Buffer::Output, blocks[rank].clone());
-        let mut moves = Vec::new();
-        for host in part.other_hosts() {
-            let (joined, direct) = lengths.divided(&hosts.ranks[host]);
-            if !joined.is_empty() {
-                let there: Vec<Place> = joined.into_iter().map(place).collect();
-                let (all, pairs) = together(&mut plan, &there);
-                plan.add(Action::Store, part.leaders[host], JOINED.into(), all);
-                moves.extend(pairs.into_iter().map(|(there, scratch)| (scratch, there)));
-            }
-            for from in direct {
-                plan.add(Action::Store, from, DIRECT, place(from));
-            }
-        }
-        for from in part.neighbours() {
-            plan.add(Action::Store, from, DIRECT, place(from));
-        }
-        plan.copy(own, place(rank));
-        plan.move_after_all(rank, moves);
+        gather_at_root(&mut plan, &part, lengths);
         return plan;
     }
     if part.host == part.root_host() || here == 1 {
@@ -228,6 +211,44 @@ pub(crate) fn gather_v_hosts(
         plan.add(Action::Send, root, DIRECT, own);
     }
     plan
+}
+
+fn gather_at_root(plan: &mut Plan, part: &Part<'_>, lengths: &Lengths<'_>) {
+    let blocks = blocks(lengths.all);
+    let place = |rank: usize| Place::of(Buffer::Output, blocks[rank].clone());
+    let (mut moves, mut direct) = (Vec::new(), Vec::<usize>::new());
+    let mut end = 0;
+    for host in part.other_hosts() {
+        let ranks = &part.hosts.ranks[host];
+        let (joined, others) = lengths.divided(ranks);
+        direct.extend(others);
+        if joined.is_empty() {
+            continue;
+        }
+        let start = end;
+        for &rank in ranks {
+            plan.expected.push(Expected {
+                rank,
+                word: lengths.word(lengths.all[rank]),
+                start: end,
+            });
+            end += WORD_BYTES;
+        }
+        for to in joined.into_iter().map(place) {
+            moves.push((Place::of(Buffer::Scratch, end..end + to.len), to));
+            end += to.len;
+        }
+        let all = Place::of(Buffer::Scratch, start..end);
+        plan.add(Action::Store, part.leaders[host], JOINED.into(), all);
+    }
+    plan.scratch_bytes = end;
+    // It does not wait for parts that go directly: a long one of a wrong length does not come.
+    plan.compare_after_all(part.root);
+    for from in direct.into_iter().chain(part.neighbours()) {
+        plan.add(Action::Store, from, DIRECT, place(from));
+    }
+    plan.copy(Place::whole(Buffer::Input, lengths.own), place(part.root));
+    plan.move_after_all(part.root, moves);
 }
 
 /// The root tells each leader the lengths of its host's parts, and sends it those that join. Each leader sends its members theirs.

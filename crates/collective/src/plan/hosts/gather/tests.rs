@@ -56,9 +56,10 @@ impl Member {
     fn may_begin(&self, number: usize) -> bool {
         let step = &self.plan.steps[number];
         let is_done = |earlier: &Option<u32>| earlier.is_none_or(|step| self.done[step as usize]);
-        match step.action {
-            Action::Move { .. } | Action::Extend => self.done[..number].iter().all(|done| *done),
-            _ => step.after.iter().all(is_done) && is_done(&step.follows),
+        if step.action.transfers() {
+            step.after.iter().all(is_done) && is_done(&step.follows)
+        } else {
+            self.done[..number].iter().all(|done| *done)
         }
     }
 }
@@ -106,6 +107,11 @@ fn carry_out(members: &mut [Member], rank: usize, number: usize) -> bool {
                 let copy = members[rank].plan.moves[number as usize];
                 members[rank].copy(copy);
             }
+        }
+        Action::Compare => {
+            let member = &members[rank];
+            let mut expected = member.plan.expected.iter();
+            assert!(expected.all(|expected| expected.is_in(&member.memories[2])));
         }
         Action::Extend => members[rank].extend(),
         Action::Send => {
@@ -277,7 +283,8 @@ fn parts_of_any_lengths_are_as_the_flat_ones() {
     }
 }
 
-/// A leader takes no length that cannot be, and names the member that told it: each of its host in a gather, the root in a scatter.
+/// A leader takes no length that cannot be, and names the member that told it: each of its host in a gather, the root in a scatter. The root of a
+/// gather takes none but those that it expects, be their sum what it should.
 #[test]
 fn impossible_lengths_are_found_out() {
     let (hosts, _) = hosts_of(&[0, 0, 0, 1]);
@@ -297,6 +304,23 @@ fn impossible_lengths_are_found_out() {
     for wrong in [[8, 16, 17], [9, 0, 0], [u64::MAX, 0, 0]] {
         assert_eq!(scatters.plan(&told(wrong)), Err(3), "{wrong:?}");
     }
+    let all = [8, 16, 100, 8];
+    let at_root = Lengths {
+        all: &all,
+        own: 8,
+        joins: &|len| len <= 16,
+        most: 16,
+    };
+    let root = gather_v_hosts(&hosts, 3, 3, &at_root);
+    let wrong = |words: [u64; 3]| {
+        let scratch = told(words);
+        let mut expected = root.expected.iter();
+        let wrong = expected.find(|expected| !expected.is_in(&scratch));
+        wrong.map(|wrong| wrong.rank)
+    };
+    assert_eq!(wrong([8, 16, u64::MAX]), None);
+    assert_eq!(wrong([16, 8, u64::MAX]), Some(0));
+    assert_eq!(wrong([8, 8, 8]), Some(1));
 }
 
 /// All-gather by hosts gives what the flat one gives, for parts of different lengths, with one message from each host to each other one.
