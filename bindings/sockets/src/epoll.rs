@@ -254,10 +254,9 @@ impl Epoll {
         let mut interests = Vec::new();
         if self.is_watching() {
             table::for_each_stream(|socket| {
-                let found = socket
-                    .interests
-                    .with(|all| extract(all, |one| one.is_of(self)));
-                interests.extend(found);
+                let of_it = |one: &mut &'static Interest| one.is_of(self);
+                let all = &socket.interests;
+                all.with(|all| interests.extend(all.extract_if(.., of_it)));
             });
         }
         for interest in interests {
@@ -434,15 +433,6 @@ impl Epoll {
     fn has_watched(&self) -> bool {
         self.state.with(|state| !state.watched.is_empty())
     }
-}
-
-fn extract(
-    all: &mut Vec<&'static Interest>,
-    mut is_out: impl FnMut(&Interest) -> bool,
-) -> Vec<&'static Interest> {
-    let (out, kept) = std::mem::take(all).into_iter().partition(|one| is_out(one));
-    *all = kept;
-    out
 }
 
 /// Before a fork.

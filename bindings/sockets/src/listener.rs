@@ -72,7 +72,7 @@ impl Pending {
 }
 
 /// A listening socket with a mailbox. Never freed, but used again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Listener {
     mailbox: AtomicI32,
@@ -90,7 +90,7 @@ pub(crate) struct Listener {
 }
 
 /// A lock between processes that have forked from each other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SharedWord(Option<&'static AtomicU32>);
 
 /// Listeners to be used again.
@@ -171,13 +171,8 @@ impl Listener {
     fn new() -> Self {
         Self {
             mailbox: AtomicI32::new(-1),
-            address: Locked::new(Address::default()),
-            fds: Locked::new(Vec::new()),
-            pending: Locked::new(Vec::new()),
-            known: Locked::new(Vec::new()),
-            looks: AtomicUsize::new(0),
-            is_shared: AtomicU32::new(0),
             word: SharedWord(sys::shared_word()),
+            ..Self::default()
         }
     }
 
@@ -227,7 +222,7 @@ impl Listener {
         let mut stale = Vec::new();
         let mut found = self.pending.with(|pending| {
             self.collect(mailbox, pending, is_shared);
-            stale.extend(extract(pending, |one| !one.is_open(now_ns)));
+            stale.extend(pending.extract_if(.., |one| !one.is_open(now_ns)));
             let at = pending.iter().rposition(|one| one.is_from(&client));
             at.map(|at| pending.remove(at))
         });
@@ -381,22 +376,7 @@ impl Listener {
 }
 
 fn wait_for_hello(fd: i32) {
-    let mut fds = [libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }];
-    if sys::poll_now(fd, libc::POLLIN) == 0 {
-        let _ = sys::poll(&mut fds, Some(HELLO_NS), std::ptr::null());
-    }
-}
-
-fn extract(pending: &mut Vec<Pending>, mut is_out: impl FnMut(&Pending) -> bool) -> Vec<Pending> {
-    let (out, kept) = std::mem::take(pending)
-        .into_iter()
-        .partition(|one| is_out(one));
-    *pending = kept;
-    out
+    let _ = sys::poll_one(fd, libc::POLLIN, Some(HELLO_NS));
 }
 
 fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {

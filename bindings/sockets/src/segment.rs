@@ -27,7 +27,7 @@ const SHARED_HELLOS: u32 = 256;
 /// Segments without connections that a process keeps for the next ones.
 const IDLE_MAX: usize = 16;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Segment {
     address: AtomicPtr<u8>,
     pub(crate) fd: AtomicU32,
@@ -172,19 +172,9 @@ fn enter(
         Some(empty) => empty,
         None if list.len() >= SEGMENTS_MAX => return Err(Errno(libc::ENOMEM)),
         None => {
-            let null = || AtomicPtr::new(std::ptr::null_mut());
-            let none = || std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut()));
             let segment: &'static Segment = Box::leak(Box::new(Segment {
-                address: null(),
-                fd: AtomicU32::new(0),
                 control: AtomicI32::new(-1),
-                hellos: AtomicU32::new(0),
-                identity: Locked::new((0, 0)),
-                target: Locked::new((Address::default(), 0)),
-                users: AtomicU32::new(0),
-                taken: AtomicU32::new(0),
-                last_used: AtomicU64::new(0),
-                sockets: [none(), none()],
+                ..Segment::default()
             }));
             list.push(segment);
             segment

@@ -23,7 +23,7 @@ use tsumuji_streams::news;
 use crate::explain;
 use crate::handshake;
 use crate::lock::hold;
-use crate::ring::{Broken, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading};
+use crate::ring::{Broken, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, epoll};
@@ -85,27 +85,14 @@ fn go_over(using: &Use, fd: c_int) -> bool {
 /// What is left of the program's buffers after `skip` bytes, `most` bytes of it, for one system call.
 fn rest<'a>(
     buffers: &[iovec],
-    mut skip: usize,
-    mut most: usize,
+    skip: usize,
+    most: usize,
     room: &'a mut [iovec; VECTORS],
 ) -> &'a [iovec] {
     let mut count = 0;
-    for buffer in buffers {
-        if skip >= buffer.iov_len {
-            skip -= buffer.iov_len;
-            continue;
-        }
-        if count == VECTORS || most == 0 {
-            break;
-        }
-        let bytes = (buffer.iov_len - skip).min(most);
-        room[count] = iovec {
-            iov_base: buffer.iov_base.wrapping_byte_add(skip),
-            iov_len: bytes,
-        };
+    for (place, (from, bytes)) in room.iter_mut().zip(parts(buffers, skip, most)) {
+        (place.iov_base, place.iov_len) = (from.cast(), bytes);
         count += 1;
-        most -= bytes;
-        skip = 0;
     }
     &room[..count]
 }

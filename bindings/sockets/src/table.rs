@@ -455,13 +455,25 @@ pub(crate) fn abandon(using: &Use) {
 /// Before a fork.
 pub(crate) fn freeze() {
     LIVE.freeze();
+    LIVE.with_frozen(|live| {
+        for socket in live {
+            socket.fds.freeze();
+            socket.interests.freeze();
+        }
+    });
     FREE.freeze();
 }
 
 /// After it.
 pub(crate) fn thaw() {
-    LIVE.thaw();
     FREE.thaw();
+    LIVE.with_frozen(|live| {
+        for socket in live {
+            socket.interests.thaw();
+            socket.fds.thaw();
+        }
+    });
+    LIVE.thaw();
 }
 
 /// Whether this process has any stream.

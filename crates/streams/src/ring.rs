@@ -540,7 +540,7 @@ impl Ring {
 
 /// The program's buffers from byte `skip` of them on, `most` bytes at most: address and length of each part, which is within its buffer.
 #[inline]
-fn parts(
+pub fn parts(
     buffers: &[iovec],
     mut skip: usize,
     mut most: usize,

@@ -242,7 +242,8 @@ unsafe fn pass_on(message: &msghdr) {
     }
 }
 
-fn ns_of(time: &timespec) -> Option<u64> {
+/// `None`: it is no legal time.
+pub(super) fn ns_of(time: &timespec) -> Option<u64> {
     let is_legal = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
     is_legal.then(|| {
         (time.tv_sec as u64)

@@ -5,7 +5,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
 
-use super::{done, number};
+use super::{data, done, number};
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind};
 use crate::{epoll, poll as waits, real};
@@ -29,20 +29,11 @@ fn ns_of_ms(timeout: c_int) -> Option<u64> {
 
 /// # Safety
 /// `time` is NULL or a time.
-unsafe fn ns_of(time: *const timespec) -> Result<Option<u64>, Errno> {
+unsafe fn ns_of(time: *const timespec) -> sys::Result<Option<u64>> {
     // SAFETY: as the caller promises.
-    let Some(time) = (unsafe { time.as_ref() }) else {
-        return Ok(None);
-    };
-    let is_legal = time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
-    let ns = (time.tv_sec as u64)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(time.tv_nsec as u64);
-    if is_legal {
-        Ok(Some(ns))
-    } else {
-        Err(Errno(libc::EINVAL))
-    }
+    let time = unsafe { time.as_ref() };
+    let ns = time.map(|time| data::ns_of(time).ok_or(Errno(libc::EINVAL)));
+    ns.transpose()
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -93,6 +93,8 @@ impl Gateway {
         side: usize,
         server: Option<Address>,
     ) -> Option<usize> {
+        // Those of offers that came to nothing.
+        self.trim();
         let waiter = segment.take_waiter(side)?;
         self.shared.push(Shared {
             segment,
