@@ -216,6 +216,12 @@ fn object_name(name: &str) -> [u8; NAME_BYTES] {
     bytes
 }
 
+/// A text that ends with the first zero byte, or with the room for it.
+fn text_of(room: &[u8]) -> String {
+    let text = room.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
 /// Makes a map from queue number to socket, of `queues` entries.
 pub(super) fn create_xskmap(queues: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
@@ -323,11 +329,8 @@ pub(super) fn load_program(name: &str, code: &[u64], frags: bool) -> Result<Owne
     if let Ok(program) = again {
         return Ok(program);
     }
-    let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-    Err(LoadRefused {
-        source,
-        log: String::from_utf8_lossy(&log[..length]).into_owned(),
-    })
+    let log = text_of(&log);
+    Err(LoadRefused { source, log })
 }
 
 /// Attaches a program to an interface. It stays until the descriptor is closed, however the process ends.
@@ -392,9 +395,7 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
     // SAFETY: the argument of BPF_OBJ_GET_INFO_BY_FD; `found` lives for the call and has the stated size. All its pointer
     // fields come after what we ask for or are zero, so that the kernel writes nowhere else.
     unsafe { bpf(OBJECT_INFO, &mut argument) }?;
-    let length = found.name.iter().position(|&byte| byte == 0);
-    let name = &found.name[..length.unwrap_or(NAME_BYTES)];
-    Ok(String::from_utf8_lossy(name).into_owned())
+    Ok(text_of(&found.name))
 }
 
 /// Runs a loaded program on a frame, without any interface; returns its result.
@@ -476,9 +477,7 @@ pub(super) fn driver(name: &str) -> io::Result<String> {
     // SAFETY: as long as `struct ethtool_drvinfo` (196 bytes), asserted below.
     unsafe { ethtool(name, &mut info) }?;
     const { assert!(size_of::<DriverInfo>() == 196) };
-    let length = info.driver.iter().position(|&byte| byte == 0);
-    let driver = &info.driver[..length.unwrap_or(DRIVER_NAME_BYTES)];
-    Ok(String::from_utf8_lossy(driver).into_owned())
+    Ok(text_of(&info.driver))
 }
 
 /// Number of receive queues in use. An error: the driver does not state it.
