@@ -1,7 +1,7 @@
 //! What lies where in the memory that two processes share, and the copying into and out of its rings.
 //!
 //! A segment is a sealed file of one client process for one listener. It has `SLOTS` slots; a slot is one connection: two ends, each with the words
-//! that its processes write (`Out`, `In`, `Own`), and two rings of bytes. `stream` is the only user of rings.
+//! that its processes write (`Out`, `In`, `Own`), and two rings of bytes. Ends are programs (`bindings/sockets`) and gateways.
 //!
 //! Invariants. All words are atomics. Every word of the other end is read once for each decision and bounded before it is used; positions that cannot
 //! be (`used` above the size of the ring) end the connection. Positions only grow; a byte lies at its position modulo the size. A ring has one producer
