@@ -149,6 +149,30 @@ pub(crate) struct Producer {
     backed: u64,
 }
 
+/// What of the parts lies in a record's first line.
+#[inline(always)]
+fn first_of(parts: &[&[u8]; 3]) -> [u8; FIRST_BYTES] {
+    let mut first = [0; FIRST_BYTES];
+    let mut at = 0;
+    for part in parts {
+        let here = &part[..part.len().min(FIRST_BYTES - at)];
+        first[at..at + here.len()].copy_from_slice(here);
+        at += here.len();
+    }
+    first
+}
+
+/// Copies what of the parts lies behind the first line.
+fn fill_behind(slot: &mut [u8], parts: &[&[u8]; 3]) {
+    let mut at = 0;
+    for part in parts {
+        let skipped = FIRST_BYTES.saturating_sub(at).min(part.len());
+        let behind = &part[skipped..];
+        at += part.len();
+        slot[at - behind.len()..at].copy_from_slice(behind);
+    }
+}
+
 impl Producer {
     /// For fresh, all-zero memory of `lines` lines (a power of two that holds two largest records).
     pub(crate) fn new(lines: u64, frame_bytes: usize) -> Self {
@@ -195,20 +219,10 @@ impl Producer {
         }
         // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is built
         // elsewhere, and written last.
-        let mut first = [0; FIRST_BYTES];
-        let mut at = 0;
+        let first = first_of(&parts);
         let fill = |slot: &mut [u8]| {
-            for part in parts {
-                let here_bytes = part.len().min(FIRST_BYTES.saturating_sub(at));
-                let (here, behind) = part.split_at(here_bytes);
-                if !here.is_empty() {
-                    first[at..at + here_bytes].copy_from_slice(here);
-                    at += here_bytes;
-                }
-                if !behind.is_empty() {
-                    slot[at..at + behind.len()].copy_from_slice(behind);
-                    at += behind.len();
-                }
+            if bytes > FIRST_BYTES {
+                fill_behind(slot, &parts);
             }
             slot[..FIRST_BYTES].copy_from_slice(&first);
         };

@@ -28,12 +28,13 @@ impl Shm {
     #[inline]
     pub(super) fn take_frames(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
         let mut frames = 0;
-        if self.hot_calls < HOT_CALLS_MAX {
+        let is_hot = self.hot_calls < HOT_CALLS_MAX;
+        if is_hot {
             frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
             self.hot_calls += u32::from(frames > 0);
         }
         if frames == 0 {
-            frames = self.receive_from_all(max, receiver);
+            frames = self.receive_from_all(is_hot, max, receiver);
         }
         if self.has_fetched {
             self.has_fetched = false;
@@ -42,16 +43,18 @@ impl Shm {
         frames
     }
 
-    fn receive_from_all(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
+    /// `is_checked`: the peer that was busy last was just found empty; else it is checked last.
+    fn receive_from_all(
+        &mut self,
+        is_checked: bool,
+        max: usize,
+        receiver: &mut impl Receiver,
+    ) -> usize {
         let live = self.live.len();
-        let starved = self.hot_calls >= HOT_CALLS_MAX;
         self.hot_calls = 0;
         let mut frames = 0;
-        let mut idle = 0;
-        let mut at = self.cursor;
-        if starved {
-            at += 1;
-        }
+        let mut idle = usize::from(is_checked);
+        let mut at = self.cursor + 1;
         while frames < max && idle < live && !self.has_fetched {
             if at >= live {
                 at = 0;
