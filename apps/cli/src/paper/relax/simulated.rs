@@ -44,6 +44,13 @@ const JITTER_US: u64 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Simulate(Vec<u64>);
 
+impl Simulate {
+    /// Whether nothing is wanted.
+    pub(super) fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl std::str::FromStr for Simulate {
     type Err = String;
 
@@ -56,7 +63,10 @@ impl std::str::FromStr for Simulate {
             number.filter(|workers| (1..=WORKERS_MOST).contains(workers))
         });
         let workers: Option<Vec<u64>> = numbers.collect();
-        let accepted = || format!("numbers from 1 to {WORKERS_MOST}, separated by commas, or none");
+        let is_new = |all: &[u64], place: usize| !all[..place].contains(&all[place]);
+        let workers = workers.filter(|all| (0..all.len()).all(|place| is_new(all, place)));
+        let accepted =
+            || format!("numbers from 1 to {WORKERS_MOST}, each once, separated by commas, or none");
         workers.map(Self).ok_or_else(accepted)
     }
 }
@@ -121,7 +131,7 @@ fn conditions(plan: &Plan, asked: Option<&Simulate>) -> Vec<Conditions> {
     let links = udp.into_iter().chain(bypass);
     let links: Vec<&'static str> = links.filter_map(|way| way.link()).collect();
     let workers: Vec<Option<u64>> = match (plan.variable, asked) {
-        (_, Some(Simulate(none))) if none.is_empty() => return Vec::new(),
+        (_, Some(asked)) if asked.is_none() => return Vec::new(),
         (Variable::Workers, _) => vec![None],
         (_, Some(Simulate(asked))) => asked.iter().copied().map(Some).collect(),
         (_, None) => MACHINES.map(Some).to_vec(),
@@ -391,15 +401,9 @@ impl Simulation {
 
     /// The points that there are.
     fn table(&self, variable: Variable) -> String {
-        let heads = [
-            "by",
-            variable.name(),
-            "seconds",
-            "speed-up",
-            "laps",
-            "Mbit/s",
-        ];
-        let mut rows = vec![heads.map(str::to_owned)];
+        let varied = variable.name();
+        let heads = format!("by | {varied} | seconds | speed-up | laps | Mbit/s");
+        let mut rows = table::headed(&heads);
         for Simulated { swept, .. } in &self.lines {
             let first = swept.cells.first().and_then(Cell::mean_seconds);
             for cell in &swept.cells {
@@ -433,16 +437,9 @@ impl Simulation {
             self.table(plan.variable),
             "checks, simulated with as many workers as measured, which share this machine's memory:".to_owned(),
         ];
-        let heads = [
-            "by",
-            plan.variable.name(),
-            "simulated s",
-            "measured s",
-            "ratio",
-            "laps",
-            "laps measured",
-        ];
-        let mut rows = vec![heads.map(str::to_owned)];
+        let varied = plan.variable.name();
+        let heads = format!("by | {varied} | simulated s | measured s | ratio | laps | measured");
+        let mut rows = table::headed(&heads);
         rows.extend(self.checks.iter().map(|check| {
             [
                 check.way.clone(),
@@ -517,7 +514,7 @@ mod tests {
         let none: Simulate = "none".parse().unwrap();
         assert!(names(&over_workers, Some(&none)).is_empty());
         assert!(names(&plan(Variable::Rows, &[Way::Single]), None).is_empty());
-        for text in ["", "0", "1,x", "1001"] {
+        for text in ["", "0", "1,x", "1001", "4,7,4"] {
             assert!(text.parse::<Simulate>().is_err(), "{text}");
         }
     }
@@ -576,6 +573,10 @@ mod tests {
             lines: lines.collect(),
             checks: vec![check],
         };
+        let texts = simulation.text(&plan(Variable::Elements, &BYPASS));
+        for row in texts[1].lines().chain(texts[3].lines()) {
+            assert!(row.chars().count() <= 80, "{row}");
+        }
         let texts = simulation.text(&over_workers);
         assert_eq!(texts.len(), 4);
         assert!(texts[0].contains("simulated, not measured") && texts[0].contains("300 to 300 ps"));
