@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 use tsumuji_board::Elements;
+use tsumuji_numbers::memory;
 use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps};
 use tsumuji_solve::system::{Generate, Solution};
 
@@ -39,6 +40,9 @@ const ETHERNET_BYTES: u64 = 14;
 const IP_UDP_BYTES: u64 = 28;
 /// A frame's delay beyond the shortest.
 const JITTER_US: u64 = 3;
+/// What a machine's engine keeps of another one with which it has talked, and its worker of an element of x: value and lap.
+const PEER_BYTES: u128 = 2_300;
+const ELEMENT_BYTES: u128 = 12;
 
 /// `--simulate`: these workers; none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +212,7 @@ impl Conditions {
             return Err(format!("{rows} rows are too few for {workers} workers"));
         }
         let system = Generate::Dense { n: rows as usize };
-        system.check_memory().map_err(|error| error.to_string())?;
+        check_memory(&system, workers)?;
         let (workers, elements) = (workers as usize, elements as usize);
         let threads = if self.is_one_machine { workers } else { 1 };
         let delay_us = self.delay_us();
@@ -263,6 +267,20 @@ impl Conditions {
             },
         };
         Ok((computed, machines.value_ps))
+    }
+}
+
+/// Refuses machines that would not fit into the memory available now.
+fn check_memory(system: &Generate, workers: u64) -> Result<(), String> {
+    let each = u128::from(workers) * PEER_BYTES + system.n() as u128 * ELEMENT_BYTES;
+    let needed = system.memory_bytes() + u128::from(workers) * each;
+    match memory::available_bytes().map(u128::from) {
+        Some(available) if needed > available => Err(format!(
+            "{workers} machines and {system} need {} of memory, but only {} are available",
+            memory::human(needed),
+            memory::human(available)
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -519,7 +537,7 @@ mod tests {
         }
     }
 
-    /// A point is the time of machines that converged. Where no time is left there is none, and the reason says so; nor where rows are too few.
+    /// A point is the time of machines that converged. Where no time is left there is none, and the reason says so; nor where rows are too few or many.
     #[test]
     fn points_are_runs() {
         let over_workers = plan(Variable::Workers, &BYPASS);
@@ -537,6 +555,12 @@ mod tests {
         assert_eq!(on.point(&over_workers, 7, &over).unwrap_err(), LEFT_OUT);
         let error = on.point(&over_workers, 301, &endless).unwrap_err();
         assert!(error.contains("too few"), "{error}");
+        let huge = Plan {
+            rows: 10_000_000,
+            ..over_workers
+        };
+        let error = on.point(&huge, 7, &endless).unwrap_err();
+        assert!(error.contains("of memory"), "{error}");
     }
 
     /// The tables fit a terminal and mark each of their lines; a point that was left out is in none.
