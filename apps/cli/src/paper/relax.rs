@@ -102,14 +102,14 @@ impl Plan {
 
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
-    args.check_taken(
-        figure,
-        &["--rows", "--nodes", "--link", "--rounds", "--csv", "--plot"],
-        "takes --rows, --nodes (workers), --simulate, --link, --rounds, --quick, --csv, --plot and --json",
-    )?;
     if matches!(figure, Figure::RelaxTable21 | Figure::RelaxTable22) {
         return transfer_rates(figure, args);
     }
+    args.check_taken(
+        figure,
+        &["--rows", "--nodes", "--simulate", "--link", "--rounds", "--csv", "--plot"],
+        "takes --rows, --nodes (workers), --simulate, --link, --rounds, --quick, --csv, --plot and --json",
+    )?;
     let plan = plan(figure, args)?;
     let asked = args.simulate.as_ref().filter(|asked| !asked.is_none());
     ensure!(
@@ -396,15 +396,7 @@ fn path(path: &Path) -> &str {
 
 /// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.
 fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
-    ensure!(
-        args.csv.is_none()
-            && args.plot.is_none()
-            && args.nodes.is_empty()
-            && args.rows.is_none()
-            && args.simulate.is_none(),
-        "{} takes --rounds, --quick and --json",
-        figure.name()
-    );
+    args.check_taken(figure, &["--rounds"], "takes --rounds, --quick and --json")?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     let is_kernel = figure == Figure::RelaxTable21;

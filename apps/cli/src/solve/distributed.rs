@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tsumuji_node::{AnyLink, Endpoint, Launcher, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
-    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch,
+    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerStats,
 };
 use tsumuji_solve::method::Method;
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -170,28 +170,18 @@ fn judge(
 }
 
 fn traffic(solved: &Solved) -> Traffic {
+    let of_each =
+        |count: fn(&WorkerStats) -> u64| -> Vec<u64> { solved.workers.iter().map(count).collect() };
     Traffic {
         frames_sent: solved.frames_sent(),
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
         lost_workers: solved.lost_workers,
-        wire_frames: solved.workers.iter().map(|worker| worker.wire_frames).sum(),
-        wire_bytes: solved.workers.iter().map(|worker| worker.wire_bytes).sum(),
-        elements: solved
-            .workers
-            .iter()
-            .map(|worker| worker.elements)
-            .collect(),
-        peak_rss_bytes: solved
-            .workers
-            .iter()
-            .map(|worker| worker.peak_rss_bytes)
-            .collect(),
-        laps_beside: solved
-            .workers
-            .iter()
-            .map(|worker| worker.laps_beside)
-            .collect(),
+        wire_frames: of_each(|worker| worker.wire_frames).iter().sum(),
+        wire_bytes: of_each(|worker| worker.wire_bytes).iter().sum(),
+        elements: of_each(|worker| worker.elements),
+        peak_rss_bytes: of_each(|worker| worker.peak_rss_bytes),
+        laps_beside: of_each(|worker| worker.laps_beside),
     }
 }
 

@@ -172,6 +172,10 @@ fn refusals_are_one_line() {
             &["paper", "relax-fig5.3", "--link", "udp", "--simulate", "7"],
             "multicast is",
         ),
+        (
+            &["paper", "relax-table2.1", "--link", "udp"],
+            "takes --rounds",
+        ),
         (&["paper"], "FIGURE"),
     ] {
         let output = tsumuji(args);

@@ -18,7 +18,7 @@ use tsumuji_solve::system::{Generate, Solution};
 
 use super::{BYPASS, FAN_OUT, PAPER_WORKERS, Plan, UDP, every_other};
 use crate::interrupt::Interrupted;
-use crate::solve::link_model;
+use crate::solve::{header_bytes, link_model};
 use crate::sweep::{Cell, Computed, Swept, Variable};
 use crate::talk::Talk;
 
@@ -35,9 +35,6 @@ pub(super) const RATES: [u64; 2] = [10, 1];
 /// Time that all points together may take, where workers were not asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEFT_OUT: &str = "left out: it would take longer than 30 s";
-/// Headers before a frame's own: Ethernet's; IPv4's and UDP's.
-const ETHERNET_BYTES: u64 = 14;
-const IP_UDP_BYTES: u64 = 28;
 /// A frame's delay beyond the shortest.
 const JITTER_US: u64 = 3;
 /// What a machine's engine keeps of another one with which it has talked, and its worker of an element of x: value and lap.
@@ -191,14 +188,6 @@ impl Conditions {
         (1e6 * link_model(self.link, None).latency).round() as u64
     }
 
-    fn header_bytes(&self) -> u64 {
-        if self.link.starts_with("udp") {
-            ETHERNET_BYTES + IP_UDP_BYTES
-        } else {
-            ETHERNET_BYTES
-        }
-    }
-
     /// The machines of a point.
     fn machines(&self, plan: &Plan, value: u64) -> Result<Machines, String> {
         let (mut rows, mut elements) = (plan.rows, plan.elements);
@@ -255,7 +244,7 @@ impl Conditions {
             return Err(found.summary.reason.to_string());
         }
         let seconds = found.iterating_seconds;
-        let bytes = found.update_bytes + self.header_bytes() * found.updates;
+        let bytes = found.update_bytes + header_bytes(self.link) * found.updates;
         let laps: u64 = found.summary.laps.iter().sum();
         let computed = Computed {
             seconds,
