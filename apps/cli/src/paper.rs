@@ -127,6 +127,7 @@ impl Args {
             ("--nodes", !self.nodes.is_empty()),
             ("--link", self.link.is_some()),
             ("--rows", self.rows.is_some()),
+            ("--simulate", self.simulate.is_some()),
             ("--rate", self.rate.is_some()),
             ("--largest", self.largest.is_some()),
             ("--iterations", self.iterations.is_some()),

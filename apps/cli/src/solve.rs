@@ -39,6 +39,7 @@ use history::History;
 use how::{How, Settled};
 pub(crate) use planned::model as link_model;
 use planned::{Compared, PlanName};
+pub(crate) use show::header_bytes;
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b in this process, or with several, by whatever is fastest; or by relaxation.

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Error, ensure};
 use tsumuji_node::{
-    AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchSpec, Launcher, Link, LinkSpec,
-    MetricsAt, NodeId, Options, Printing, Security, WorkerExit, bootstrap, endpoint_from_env,
-    open_in_cluster, quantity, report_error,
+    AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher,
+    Link, LinkSpec, MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit,
+    bootstrap, endpoint_from_env, open_in_cluster, quantity, report_error,
 };
 
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::meeting::meet;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output, security};
 
@@ -180,13 +181,8 @@ pub(crate) struct Team<'a> {
 }
 
 impl Team<'_> {
-    /// How long nodes that were started here meet each other at most.
-    pub(crate) fn met_within(&self) -> Duration {
-        self.join_timeout.unwrap_or(hosts::MET_WITHIN)
-    }
-
     /// Options of this process's endpoint.
-    pub(crate) fn options(&self) -> anyhow::Result<Options> {
+    fn options(&self) -> anyhow::Result<Options> {
         Ok(Options {
             seed: self.seed,
             security: self.security.clone(),
@@ -198,7 +194,7 @@ impl Team<'_> {
     }
 
     /// Losses on purpose at one node.
-    pub(crate) fn impairment(&self, id: u16) -> Option<ImpairConfig> {
+    fn impairment(&self, id: u16) -> Option<ImpairConfig> {
         let loss = self.loss.filter(|loss| *loss > 0.0)?;
         Some(ImpairConfig {
             loss,
@@ -225,8 +221,35 @@ impl Team<'_> {
         Ok(endpoint)
     }
 
+    /// Starts the workers, as the judge, and meets them. The error is [`Interrupted`], or the `WorkerFailure` of one that did not start, where it is no
+    /// other.
+    pub(crate) fn begin(
+        &self,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<(Launcher, Endpoint<AnyLink>)> {
+        let started = Launcher::start(self.launch_spec()?);
+        let mut launcher = started.map_err(|error| match error {
+            LaunchError::Worker(failure) => Error::from(failure),
+            error => Error::from(error),
+        })?;
+        let (options, impair) = (self.options()?, self.impairment(0));
+        let opened = launcher.endpoint(options, impair, None, &|| interrupt.is_set());
+        let mut endpoint = opened.map_err(|error| match error {
+            _ if interrupt.is_set() => Error::from(Interrupted),
+            OpenError::Worker(failure) => Error::from(failure),
+            error => Error::from(error),
+        })?;
+        let within = self.join_timeout.unwrap_or(hosts::MET_WITHIN);
+        // A worker that fails before the run begins ends the wait.
+        meet(&mut endpoint, Some(within), &mut || {
+            interrupt.is_set() || launcher.check().is_some()
+        })?;
+        self.tell_how_to_join(&launcher);
+        Ok((launcher, endpoint))
+    }
+
     /// Tells the user how further workers join, if they may.
-    pub(crate) fn tell_how_to_join(&self, launcher: &Launcher) {
+    fn tell_how_to_join(&self, launcher: &Launcher) {
         if self.admits
             && let Some(address) = launcher.join_address()
         {
@@ -239,7 +262,7 @@ impl Team<'_> {
     }
 
     /// Specification of the workers' launch.
-    pub(crate) fn launch_spec(&self) -> anyhow::Result<LaunchSpec> {
+    fn launch_spec(&self) -> anyhow::Result<LaunchSpec> {
         let program = hosts::program(self.program)?;
         let command = [program.clone().into(), OsString::from(self.command)];
         let mut spec = LaunchSpec::new(self.workers, command);

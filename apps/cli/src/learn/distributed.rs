@@ -8,8 +8,7 @@ use tsumuji_node::{AnyLink, Endpoint, Launcher, Link, Security};
 use super::Args;
 use crate::NOT_REACHED;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::meeting::meet;
-use crate::team::{self, Cluster, FAREWELL, Team};
+use crate::team::{self, Cluster, FAREWELL};
 
 /// The hidden command of workers.
 const WORKER: &str = "learn-worker";
@@ -52,33 +51,11 @@ pub(super) fn learn(
         let endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
         return judge(endpoint, job, mode, None, interrupt);
     }
-    let mut launcher = Launcher::start(team.launch_spec()?)?;
-    let result = with(&team, job, mode, &mut launcher, interrupt);
+    let (mut launcher, endpoint) = team.begin(interrupt)?;
+    let result = judge(endpoint, job, mode, Some(&mut launcher), interrupt);
     let is_whole = matches!(&result, Ok(outcome) if outcome.dropped.is_empty());
     team::part(&mut launcher, is_whole);
     result
-}
-
-fn with(
-    team: &Team<'_>,
-    job: &Job<'_>,
-    mode: Mode,
-    launcher: &mut Launcher,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Outcome> {
-    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
-        interrupt.is_set()
-    }) {
-        Ok(endpoint) => endpoint,
-        Err(_) if interrupt.is_set() => return Err(Interrupted.into()),
-        Err(error) => return Err(error.into()),
-    };
-    // A worker that fails before the run begins ends the wait.
-    meet(&mut endpoint, Some(team.met_within()), &mut || {
-        interrupt.is_set() || launcher.check().is_some()
-    })?;
-    team.tell_how_to_join(launcher);
-    judge(endpoint, job, mode, Some(launcher), interrupt)
 }
 
 /// Learns as node 0.

@@ -102,25 +102,24 @@ impl Plan {
 
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
-    for (flag, is_given) in [
-        ("--rate", args.rate.is_some()),
-        ("--largest", args.largest.is_some()),
-        ("--iterations", args.iterations.is_some()),
-    ] {
-        ensure!(
-            !is_given,
-            "{flag}: {} takes --rows, --nodes (workers), --simulate, --link, --rounds, --quick, --csv, --plot and --json",
-            figure.name()
-        );
-    }
     if matches!(figure, Figure::RelaxTable21 | Figure::RelaxTable22) {
         return transfer_rates(figure, args);
     }
+    args.check_taken(
+        figure,
+        &["--rows", "--nodes", "--simulate", "--link", "--rounds", "--csv", "--plot"],
+        "takes --rows, --nodes (workers), --simulate, --link, --rounds, --quick, --csv, --plot and --json",
+    )?;
     let plan = plan(figure, args)?;
+    let asked = args.simulate.as_ref().filter(|asked| !asked.is_none());
     ensure!(
-        args.simulate.is_none() || plan.ways.iter().any(|way| way.link().is_some()),
+        asked.is_none() || plan.ways.iter().any(|way| way.link().is_some()),
         "--simulate: {} has no machines beside this one",
         figure.name()
+    );
+    ensure!(
+        asked.is_none() || plan.ways.iter().any(|way| *way != FAN_OUT),
+        "--simulate: --link udp is not simulated; udp+multicast is, where one datagram reaches all"
     );
     let (csv, svg) = (
         pending(args.csv.as_deref())?,
@@ -153,7 +152,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut statements = facts::statements(figure, &all);
     statements.extend(simulated_statements(figure, &simulation));
     if !statements.is_empty() {
-        let mut rows = vec![["".to_owned(), "paper".to_owned(), "ours".to_owned()]];
+        let mut rows = table::headed(" | paper | ours");
         rows.extend(
             statements
                 .iter()
@@ -166,14 +165,13 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let measured = all.clone();
     all.extend(simulation.swept());
     if let Some(file) = csv {
-        let text = sweep::csv(plan.variable, &all);
-        file.finish(|out| out.write_all(text.as_bytes()))?;
+        file.write(&sweep::csv(plan.variable, &all))?;
     }
     if let Some(file) = svg {
         let title = format!("{}: {}", figure.name(), figure.title());
         let paper: Vec<Line> = facts::lines(figure);
         let drawn = sweep::draw(&title, plan.variable, &all, &paper).context("--plot")?;
-        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+        file.write(&drawn)?;
     }
     if args.json {
         let beside: Vec<Value> = statements
@@ -398,15 +396,7 @@ fn path(path: &Path) -> &str {
 
 /// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.
 fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
-    ensure!(
-        args.csv.is_none()
-            && args.plot.is_none()
-            && args.nodes.is_empty()
-            && args.rows.is_none()
-            && args.simulate.is_none(),
-        "{} takes --rounds, --quick and --json",
-        figure.name()
-    );
+    args.check_taken(figure, &["--rounds"], "takes --rounds, --quick and --json")?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     let is_kernel = figure == Figure::RelaxTable21;
@@ -421,8 +411,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     } else {
         facts::TABLE_2_2
     };
-    let heads = ["by", "bytes", "Mbit/s", "dropped", "the paper's"];
-    let mut rows = vec![heads.map(str::to_owned)];
+    let mut rows = table::headed("by | bytes | Mbit/s | dropped | the paper's");
     let mut results = Vec::new();
     for (size, paper) in PACKET_BYTES.into_iter().zip(paper) {
         let bytes = size.to_string();

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use tsumuji_node::{AnyLink, Endpoint, LaunchError, Launcher, OpenError, Security, WorkerFailure};
+use tsumuji_node::{AnyLink, Endpoint, Launcher, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
-    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch,
+    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerStats,
 };
 use tsumuji_solve::method::Method;
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -12,8 +12,7 @@ use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 use super::how::How;
 use super::show::Traffic;
 use super::{Args, ModeName};
-use crate::interrupt::Interrupt;
-use crate::meeting::meet;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::team::{self, Cluster, FAREWELL, Team};
 
 /// What all workers are told of the run.
@@ -95,24 +94,14 @@ fn with_launched(
     kept: Kept<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let mut launcher = match Launcher::start(team.launch_spec()?) {
-        Ok(launcher) => launcher,
-        Err(LaunchError::Worker(failure)) => return Ok(lost(&failure)),
-        Err(error) => return Err(error.into()),
+    let (mut launcher, mut endpoint) = match team.begin(interrupt) {
+        Ok(begun) => begun,
+        Err(error) if error.is::<Interrupted>() => return Ok(ended(Reason::Interrupted)),
+        Err(error) => {
+            let failure = error.downcast::<WorkerFailure>()?;
+            return Ok(lost(&failure));
+        }
     };
-    let mut endpoint = match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
-        interrupt.is_set()
-    }) {
-        Ok(endpoint) => endpoint,
-        Err(_) if interrupt.is_set() => return Ok(ended(Reason::Interrupted)),
-        Err(OpenError::Worker(failure)) => return Ok(lost(&failure)),
-        Err(error) => return Err(error.into()),
-    };
-    // A worker that fails before the run begins ends the wait.
-    meet(&mut endpoint, Some(team.met_within()), &mut || {
-        interrupt.is_set() || launcher.check().is_some()
-    })?;
-    team.tell_how_to_join(&launcher);
     let result = judge(
         &mut endpoint,
         input,
@@ -181,28 +170,18 @@ fn judge(
 }
 
 fn traffic(solved: &Solved) -> Traffic {
+    let of_each =
+        |count: fn(&WorkerStats) -> u64| -> Vec<u64> { solved.workers.iter().map(count).collect() };
     Traffic {
         frames_sent: solved.frames_sent(),
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
         lost_workers: solved.lost_workers,
-        wire_frames: solved.workers.iter().map(|worker| worker.wire_frames).sum(),
-        wire_bytes: solved.workers.iter().map(|worker| worker.wire_bytes).sum(),
-        elements: solved
-            .workers
-            .iter()
-            .map(|worker| worker.elements)
-            .collect(),
-        peak_rss_bytes: solved
-            .workers
-            .iter()
-            .map(|worker| worker.peak_rss_bytes)
-            .collect(),
-        laps_beside: solved
-            .workers
-            .iter()
-            .map(|worker| worker.laps_beside)
-            .collect(),
+        wire_frames: of_each(|worker| worker.wire_frames).iter().sum(),
+        wire_bytes: of_each(|worker| worker.wire_bytes).iter().sum(),
+        elements: of_each(|worker| worker.elements),
+        peak_rss_bytes: of_each(|worker| worker.peak_rss_bytes),
+        laps_beside: of_each(|worker| worker.laps_beside),
     }
 }
 

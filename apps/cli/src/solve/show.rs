@@ -147,17 +147,20 @@ impl Traffic {
 const ETHERNET_BYTES: u64 = 14;
 const IP_UDP_BYTES: u64 = 28;
 
+/// Bytes of headers that `link`, as the report names it, puts before a frame's own.
+pub(crate) fn header_bytes(link: &str) -> u64 {
+    let kind = link.strip_prefix("shm+").unwrap_or(link);
+    match kind.split(':').next().unwrap_or(kind) {
+        "shm" => 0,
+        "udp" | "udp+multicast" => ETHERNET_BYTES + IP_UDP_BYTES,
+        _ => ETHERNET_BYTES,
+    }
+}
+
 impl Traffic {
-    /// Adds the headers of `link`, as the report names it, to the bytes of the frames.
+    /// Adds the headers of `link` to the bytes of the frames.
     pub(super) fn with_headers(mut self, link: &str) -> Self {
-        let kind = link.strip_prefix("shm+").unwrap_or(link);
-        let kind = kind.split(':').next().unwrap_or(kind);
-        let header = match kind {
-            "shm" => 0,
-            "udp" | "udp+multicast" => ETHERNET_BYTES + IP_UDP_BYTES,
-            _ => ETHERNET_BYTES,
-        };
-        self.wire_bytes += header * self.wire_frames;
+        self.wire_bytes += header_bytes(link) * self.wire_frames;
         self
     }
 

@@ -168,6 +168,14 @@ fn refusals_are_one_line() {
             "no machines",
         ),
         (&["paper", "relax-fig5.11", "--simulate", "0"], "or none"),
+        (
+            &["paper", "relax-fig5.3", "--link", "udp", "--simulate", "7"],
+            "multicast is",
+        ),
+        (
+            &["paper", "relax-table2.1", "--link", "udp"],
+            "takes --rounds",
+        ),
         (&["paper"], "FIGURE"),
     ] {
         let output = tsumuji(args);

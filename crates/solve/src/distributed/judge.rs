@@ -43,6 +43,12 @@ pub(super) enum JudgeFault {
     Disagreement,
 }
 
+impl JudgeFault {
+    fn of(worker: usize, what: &'static str) -> Self {
+        Self::Protocol { worker, what }
+    }
+}
+
 /// Stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -529,7 +535,7 @@ impl Judge {
 
     /// Takes a reliable message from a worker.
     pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) -> Result<(), JudgeFault> {
-        let bad = |what| Err(JudgeFault::Protocol { worker, what });
+        let bad = |what| Err(JudgeFault::of(worker, what));
         if !self.takes_part(worker) {
             return Ok(()); // it was taken for lost, or was refused
         }
@@ -570,10 +576,8 @@ impl Judge {
                 Phase::Verifying(cause),
             ) if epoch == self.epoch => {
                 self.slots[worker].exact = Some((residual_sq, magnitude_sq, dots));
-                self.decide_if_exact(cause).ok_or(JudgeFault::Protocol {
-                    worker,
-                    what: "products of other epochs",
-                })
+                self.decide_if_exact(cause)
+                    .ok_or(JudgeFault::of(worker, "products of other epochs"))
             }
             (Some(Answer::Solution { start, values, .. }), Phase::Collecting) => {
                 self.solution(worker, start, &values)
@@ -613,10 +617,7 @@ impl Judge {
         let rows = &self.slots[worker].rows;
         let end = start.saturating_add(values.len());
         if start < rows.start || end > rows.end {
-            return Err(JudgeFault::Protocol {
-                worker,
-                what: "a snapshot that is not its own",
-            });
+            return Err(JudgeFault::of(worker, "a snapshot that is not its own"));
         }
         // The solution is not overwritten by what was sent before it.
         if !matches!(self.phase, Phase::Collecting | Phase::Done) {
@@ -676,10 +677,7 @@ impl Judge {
         let rows = self.slots[worker].rows.clone();
         // Parts must come in order, so that nothing is counted twice.
         if start != rows.start + self.slots[worker].solved || values.len() > rows.end - start {
-            return Err(JudgeFault::Protocol {
-                worker,
-                what: "a solution that is not its own",
-            });
+            return Err(JudgeFault::of(worker, "a solution that is not its own"));
         }
         self.x[start..start + values.len()].copy_from_slice(values);
         self.slots[worker].solved += values.len();

@@ -12,6 +12,7 @@ use faer::linalg::solvers::Solve;
 use faer::sparse::linalg::solvers::{Llt, SymbolicLlt};
 use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
 use faer::{MatMut, Side};
+use std::borrow::Cow;
 
 /// Refinements after which no further digit is expected.
 const REFINEMENTS: u32 = 6;
@@ -152,7 +153,7 @@ fn factorise(
                 entries: limit.entries as usize,
                 multiplications: limit.multiplications,
             };
-            match BlockLu::sparse(csr, scales, limit) {
+            match BlockLu::sparse(Cow::Borrowed(csr), scales, limit) {
                 Ok(lu) => Ok((Factors::Lu(Box::new(lu)), "sparse LU")),
                 Err(LuError::Singular { column }) => Err(DirectError::Singular {
                     unknown: column + 1,

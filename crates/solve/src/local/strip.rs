@@ -67,8 +67,11 @@ impl BlockLu {
     }
 
     /// Factorises sparse rows, multiplied by `scales` if there are any.
-    pub(crate) fn sparse(rows: &Csr, scales: Vec<f64>, limit: FillLimit) -> Result<Self, LuError> {
-        let mut rows = Cow::Borrowed(rows);
+    pub(crate) fn sparse(
+        mut rows: Cow<'_, Csr>,
+        scales: Vec<f64>,
+        limit: FillLimit,
+    ) -> Result<Self, LuError> {
         if !scales.is_empty() {
             rows.to_mut().scale_rows(&scales);
         }
@@ -357,7 +360,8 @@ fn choose(
                     multiplications: AUTO_MULTIPLICATIONS,
                 }
             };
-            match BlockLu::sparse(&diagonal_block(block, csr, rows), scales, limit) {
+            let own = Cow::Owned(diagonal_block(block, csr, rows));
+            match BlockLu::sparse(own, scales, limit) {
                 Ok(lu) => Ok((Some(lu), None)),
                 Err(LuError::Singular { column }) if asked => Err(refusal(format!(
                     "the diagonal block is singular (no pivot for unknown {})",

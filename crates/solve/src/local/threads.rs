@@ -214,14 +214,16 @@ impl Shared {
         self.x.iter().map(load).collect()
     }
 
+    /// The sum of one number of all workers.
+    fn sum(&self, word: fn(&Cell) -> &AtomicU64) -> f64 {
+        self.cells.iter().map(|cell| load(word(cell))).sum()
+    }
+
     fn state(&self) -> State {
         let laps = || {
             self.cells
                 .iter()
                 .map(|cell| cell.laps.load(Ordering::Relaxed))
-        };
-        let sum = |word: fn(&Cell) -> &AtomicU64| {
-            self.cells.iter().map(|cell| load(word(cell))).sum::<f64>()
         };
         let laps_min = laps().min().unwrap_or(0);
         let relative = |squares: f64, laps: u64| {
@@ -234,8 +236,8 @@ impl Shared {
         State {
             laps_min,
             laps_max: laps().max().unwrap_or(0),
-            estimate: relative(sum(|cell| &cell.met), 1),
-            estimate_before: relative(sum(|cell| &cell.met_before), 2),
+            estimate: relative(self.sum(|cell| &cell.met), 1),
+            estimate_before: relative(self.sum(|cell| &cell.met_before), 2),
         }
     }
 
@@ -254,11 +256,8 @@ impl Shared {
         self.command.store(PAUSE, Ordering::Relaxed);
         self.gate.wait();
         self.gate.wait();
-        let sum = |word: fn(&Cell) -> &AtomicU64| {
-            self.cells.iter().map(|cell| load(word(cell))).sum::<f64>()
-        };
-        let residual = super::relative(sum(|cell| &cell.residual_sq).sqrt(), self.norm);
-        let magnitude = super::relative(sum(|cell| &cell.magnitude_sq).sqrt(), self.norm);
+        let residual = super::relative(self.sum(|cell| &cell.residual_sq).sqrt(), self.norm);
+        let magnitude = super::relative(self.sum(|cell| &cell.magnitude_sq).sqrt(), self.norm);
         (residual, f64::EPSILON * magnitude)
     }
 

@@ -67,7 +67,7 @@ pub enum StreamError {
     },
 }
 
-/// Iterator over the stream of some rows of a system. Yields chunks of exactly the size asked for, except for the last.
+/// Iterator over the stream of some rows of a system. Yields chunks of at most the size asked for, as many whole elements as fit.
 #[derive(Debug)]
 pub struct Chunks<'a> {
     rest: VecDeque<Rest<'a>>,
@@ -363,16 +363,6 @@ impl RowBlockBuilder {
         Ok(())
     }
 
-    /// Bytes received and, once the header is in, bytes expected.
-    pub fn progress(&self) -> (u64, Option<u64>) {
-        (
-            self.received,
-            self.shape
-                .as_ref()
-                .map(|shape| (HEADER_BYTES + shape.body_bytes()) as u64),
-        )
-    }
-
     /// Whether the last byte has arrived.
     pub fn is_complete(&self) -> bool {
         self.section == Section::End
@@ -380,11 +370,12 @@ impl RowBlockBuilder {
 
     /// Returns the block, once every byte has arrived and all of it is valid.
     pub fn finish(self) -> Result<RowBlock, StreamError> {
-        let (received, expected) = self.progress();
+        let expected = |shape: &Shape| (HEADER_BYTES + shape.body_bytes()) as u64;
+        let expected = self.shape.as_ref().map_or(0, expected);
         let (Section::End, Some(shape)) = (self.section, self.shape) else {
             return Err(StreamError::Truncated {
-                found: received,
-                expected: expected.unwrap_or(0),
+                found: self.received,
+                expected,
             });
         };
         let first = shape.rows.start;

@@ -192,7 +192,7 @@ pub(super) fn hosts(all: &[Swept]) -> Vec<Statement> {
             |((hosts, _), most)| format!("{hosts} of {most}"),
         );
         (
-            format!("{}: hosts up to which the time falls", swept.way),
+            format!("{}: hosts until the time rises", swept.way),
             "-",
             told,
         )
@@ -294,8 +294,8 @@ fn sizes(all: &[Swept], paper: [&'static str; 5]) -> Vec<Statement> {
 fn growth(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
         (
-            format!("{}: slope of log time over log rows", swept.way),
-            "straight (2 is the work)",
+            format!("{}: log-log slope over rows", swept.way),
+            "straight; work: 2",
             told(slope(swept), ""),
         )
     };

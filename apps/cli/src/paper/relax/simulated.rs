@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 use tsumuji_board::Elements;
+use tsumuji_numbers::memory;
 use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps};
 use tsumuji_solve::system::{Generate, Solution};
 
 use super::{BYPASS, FAN_OUT, PAPER_WORKERS, Plan, UDP, every_other};
 use crate::interrupt::Interrupted;
-use crate::solve::link_model;
+use crate::solve::{header_bytes, link_model};
 use crate::sweep::{Cell, Computed, Swept, Variable};
 use crate::talk::Talk;
 
@@ -34,15 +35,22 @@ pub(super) const RATES: [u64; 2] = [10, 1];
 /// Time that all points together may take, where workers were not asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEFT_OUT: &str = "left out: it would take longer than 30 s";
-/// Headers before a frame's own: Ethernet's; IPv4's and UDP's.
-const ETHERNET_BYTES: u64 = 14;
-const IP_UDP_BYTES: u64 = 28;
 /// A frame's delay beyond the shortest.
 const JITTER_US: u64 = 3;
+/// What a machine's engine keeps of another one with which it has talked, and its worker of an element of x: value and lap.
+const PEER_BYTES: u128 = 2_300;
+const ELEMENT_BYTES: u128 = 12;
 
 /// `--simulate`: these workers; none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Simulate(Vec<u64>);
+
+impl Simulate {
+    /// Whether nothing is wanted.
+    pub(super) fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl std::str::FromStr for Simulate {
     type Err = String;
@@ -56,7 +64,10 @@ impl std::str::FromStr for Simulate {
             number.filter(|workers| (1..=WORKERS_MOST).contains(workers))
         });
         let workers: Option<Vec<u64>> = numbers.collect();
-        let accepted = || format!("numbers from 1 to {WORKERS_MOST}, separated by commas, or none");
+        let is_new = |all: &[u64], place: usize| !all[..place].contains(&all[place]);
+        let workers = workers.filter(|all| (0..all.len()).all(|place| is_new(all, place)));
+        let accepted =
+            || format!("numbers from 1 to {WORKERS_MOST}, each once, separated by commas, or none");
         workers.map(Self).ok_or_else(accepted)
     }
 }
@@ -121,7 +132,7 @@ fn conditions(plan: &Plan, asked: Option<&Simulate>) -> Vec<Conditions> {
     let links = udp.into_iter().chain(bypass);
     let links: Vec<&'static str> = links.filter_map(|way| way.link()).collect();
     let workers: Vec<Option<u64>> = match (plan.variable, asked) {
-        (_, Some(Simulate(none))) if none.is_empty() => return Vec::new(),
+        (_, Some(asked)) if asked.is_none() => return Vec::new(),
         (Variable::Workers, _) => vec![None],
         (_, Some(Simulate(asked))) => asked.iter().copied().map(Some).collect(),
         (_, None) => MACHINES.map(Some).to_vec(),
@@ -177,14 +188,6 @@ impl Conditions {
         (1e6 * link_model(self.link, None).latency).round() as u64
     }
 
-    fn header_bytes(&self) -> u64 {
-        if self.link.starts_with("udp") {
-            ETHERNET_BYTES + IP_UDP_BYTES
-        } else {
-            ETHERNET_BYTES
-        }
-    }
-
     /// The machines of a point.
     fn machines(&self, plan: &Plan, value: u64) -> Result<Machines, String> {
         let (mut rows, mut elements) = (plan.rows, plan.elements);
@@ -198,7 +201,7 @@ impl Conditions {
             return Err(format!("{rows} rows are too few for {workers} workers"));
         }
         let system = Generate::Dense { n: rows as usize };
-        system.check_memory().map_err(|error| error.to_string())?;
+        check_memory(&system, workers)?;
         let (workers, elements) = (workers as usize, elements as usize);
         let threads = if self.is_one_machine { workers } else { 1 };
         let delay_us = self.delay_us();
@@ -241,7 +244,7 @@ impl Conditions {
             return Err(found.summary.reason.to_string());
         }
         let seconds = found.iterating_seconds;
-        let bytes = found.update_bytes + self.header_bytes() * found.updates;
+        let bytes = found.update_bytes + header_bytes(self.link) * found.updates;
         let laps: u64 = found.summary.laps.iter().sum();
         let computed = Computed {
             seconds,
@@ -253,6 +256,20 @@ impl Conditions {
             },
         };
         Ok((computed, machines.value_ps))
+    }
+}
+
+/// Refuses machines that would not fit into the memory available now.
+fn check_memory(system: &Generate, workers: u64) -> Result<(), String> {
+    let each = u128::from(workers) * PEER_BYTES + system.n() as u128 * ELEMENT_BYTES;
+    let needed = system.memory_bytes() + u128::from(workers) * each;
+    match memory::available_bytes().map(u128::from) {
+        Some(available) if needed > available => Err(format!(
+            "{workers} machines and {system} need {} of memory, but only {} are available",
+            memory::human(needed),
+            memory::human(available)
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -391,15 +408,9 @@ impl Simulation {
 
     /// The points that there are.
     fn table(&self, variable: Variable) -> String {
-        let heads = [
-            "by",
-            variable.name(),
-            "seconds",
-            "speed-up",
-            "laps",
-            "Mbit/s",
-        ];
-        let mut rows = vec![heads.map(str::to_owned)];
+        let varied = variable.name();
+        let heads = format!("by | {varied} | seconds | speed-up | laps | Mbit/s");
+        let mut rows = table::headed(&heads);
         for Simulated { swept, .. } in &self.lines {
             let first = swept.cells.first().and_then(Cell::mean_seconds);
             for cell in &swept.cells {
@@ -433,16 +444,9 @@ impl Simulation {
             self.table(plan.variable),
             "checks, simulated with as many workers as measured, which share this machine's memory:".to_owned(),
         ];
-        let heads = [
-            "by",
-            plan.variable.name(),
-            "simulated s",
-            "measured s",
-            "ratio",
-            "laps",
-            "laps measured",
-        ];
-        let mut rows = vec![heads.map(str::to_owned)];
+        let varied = plan.variable.name();
+        let heads = format!("by | {varied} | simulated s | measured s | ratio | laps | measured");
+        let mut rows = table::headed(&heads);
         rows.extend(self.checks.iter().map(|check| {
             [
                 check.way.clone(),
@@ -517,12 +521,12 @@ mod tests {
         let none: Simulate = "none".parse().unwrap();
         assert!(names(&over_workers, Some(&none)).is_empty());
         assert!(names(&plan(Variable::Rows, &[Way::Single]), None).is_empty());
-        for text in ["", "0", "1,x", "1001"] {
+        for text in ["", "0", "1,x", "1001", "4,7,4"] {
             assert!(text.parse::<Simulate>().is_err(), "{text}");
         }
     }
 
-    /// A point is the time of machines that converged. Where no time is left there is none, and the reason says so; nor where rows are too few.
+    /// A point is the time of machines that converged. Where no time is left there is none, and the reason says so; nor where rows are too few or many.
     #[test]
     fn points_are_runs() {
         let over_workers = plan(Variable::Workers, &BYPASS);
@@ -540,6 +544,12 @@ mod tests {
         assert_eq!(on.point(&over_workers, 7, &over).unwrap_err(), LEFT_OUT);
         let error = on.point(&over_workers, 301, &endless).unwrap_err();
         assert!(error.contains("too few"), "{error}");
+        let huge = Plan {
+            rows: 10_000_000,
+            ..over_workers
+        };
+        let error = on.point(&huge, 7, &endless).unwrap_err();
+        assert!(error.contains("of memory"), "{error}");
     }
 
     /// The tables fit a terminal and mark each of their lines; a point that was left out is in none.
@@ -576,6 +586,10 @@ mod tests {
             lines: lines.collect(),
             checks: vec![check],
         };
+        let texts = simulation.text(&plan(Variable::Elements, &BYPASS));
+        for row in texts[1].lines().chain(texts[3].lines()) {
+            assert!(row.chars().count() <= 80, "{row}");
+        }
         let texts = simulation.text(&over_workers);
         assert_eq!(texts.len(), 4);
         assert!(texts[0].contains("simulated, not measured") && texts[0].contains("300 to 300 ps"));

@@ -6,14 +6,11 @@ use anyhow::bail;
 use tsumuji_circuit::compute::{Computation, ComputeError, Outcome};
 use tsumuji_circuit::remote::{self, Remote, Watch};
 use tsumuji_circuit::substructure::SolveError;
-use tsumuji_node::{
-    AnyLink, Endpoint, LaunchError, Launcher, Link, OpenError, Security, WorkerFailure,
-};
+use tsumuji_node::{AnyLink, Endpoint, Launcher, Link, Security, WorkerFailure};
 
 use super::super::{Args, ModeName};
 use crate::NOT_REACHED;
-use crate::interrupt::Interrupt;
-use crate::meeting::meet;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::team::{self, Cluster, FAREWELL};
 
 /// The hidden command of workers.
@@ -73,24 +70,14 @@ impl<'a> Place<'a> {
             let _ = endpoint.close(FAREWELL);
             return Ok(result);
         }
-        let mut launcher = match Launcher::start(team.launch_spec()?) {
-            Ok(launcher) => launcher,
-            Err(LaunchError::Worker(failure)) => return Ok(Err(lost(&failure))),
-            Err(error) => return Err(error.into()),
+        let (mut launcher, mut endpoint) = match team.begin(interrupt) {
+            Ok(begun) => begun,
+            Err(error) if error.is::<Interrupted>() => return Ok(Err(ComputeError::Interrupted)),
+            Err(error) => {
+                let failure = error.downcast::<WorkerFailure>()?;
+                return Ok(Err(lost(&failure)));
+            }
         };
-        let mut endpoint =
-            match launcher.endpoint(team.options()?, team.impairment(0), None, &|| {
-                interrupt.is_set()
-            }) {
-                Ok(endpoint) => endpoint,
-                Err(_) if interrupt.is_set() => return Ok(Err(ComputeError::Interrupted)),
-                Err(OpenError::Worker(failure)) => return Ok(Err(lost(&failure))),
-                Err(error) => return Err(error.into()),
-            };
-        // A worker that fails before the run begins ends the wait.
-        meet(&mut endpoint, Some(team.met_within()), &mut || {
-            interrupt.is_set() || launcher.check().is_some()
-        })?;
         let result = judge(&mut endpoint, prepared, Some(&mut launcher), interrupt);
         let _ = endpoint.close(FAREWELL);
         let seen = launcher.check();

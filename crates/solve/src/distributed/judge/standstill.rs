@@ -13,11 +13,9 @@ pub(super) const DISAGREEMENTS: u32 = 3;
 impl Judge {
     pub(super) fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
         let by_workers = self.config.mode != Mode::Async;
+        let unasked = JudgeFault::of(worker, "a standstill that was not asked for");
         if frozen.cause.is_some() != by_workers || frozen.held.len() != self.slots.len() {
-            return Err(JudgeFault::Protocol {
-                worker,
-                what: "a standstill that was not asked for",
-            });
+            return Err(unasked);
         }
         match (self.phase, frozen.cause) {
             (Phase::Iterating | Phase::Freezing(Cause::Interrupt), Some(cause)) => {
@@ -26,12 +24,7 @@ impl Judge {
             (Phase::Freezing(known), Some(cause)) if known != cause => {
                 return Err(JudgeFault::Disagreement);
             }
-            (Phase::Iterating, None) => {
-                return Err(JudgeFault::Protocol {
-                    worker,
-                    what: "a standstill that was not asked for",
-                });
-            }
+            (Phase::Iterating, None) => return Err(unasked),
             _ => {}
         }
         self.slots[worker].frozen = Some(frozen);

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Barrier;
 
 use tsumuji_board::Elements;
@@ -91,10 +92,6 @@ impl Machines {
         }
     }
 
-    fn frame_cost(&self) -> Duration {
-        Duration::from_nanos(self.frame_ns)
-    }
-
     /// Runs them to the end, or until `stop` returns true. The error says why there is no result.
     pub fn relax(&self, stop: &dyn Fn() -> bool) -> Result<Found, String> {
         let judge = Judge::new(self.system, &self.config(), self.workers)
@@ -113,7 +110,7 @@ impl Machines {
         };
         let ids = net.mesh(self.workers + 1, &engine);
         for id in &ids {
-            net.set_frame_cost(*id, self.frame_cost());
+            net.set_frame_cost(*id, Duration::from_nanos(self.frame_ns));
         }
         net.run_until_up();
         net.conditions().loss_ppm = self.loss_percent * 10_000;
@@ -145,14 +142,14 @@ struct Run<'m> {
     ids: Vec<NodeId>,
     machines: &'m Machines,
     /// Frames by sender and number: the net carries as many bytes of its own, and checks them.
-    contents: HashMap<(NodeId, u32), Update>,
+    contents: HashMap<(NodeId, u32), Rc<Update>>,
     number: u32,
     updates: u64,
     update_bytes: u64,
 }
 
 /// What has come to a node: messages, and frames that are still known.
-type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Update)>);
+type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Rc<Update>)>);
 
 impl Run<'_> {
     fn drive(mut self, mut judge: Judge, stop: &dyn Fn() -> bool) -> Result<Found, String> {
@@ -283,23 +280,23 @@ impl Run<'_> {
     }
 
     fn publish(&mut self, from: NodeId, update: Update) {
-        let length = update.payload.len();
-        let (to, key) = (update.to.clone(), update.key);
+        let update = Rc::new(update);
+        let (length, readers) = (update.payload.len(), &update.to);
         // One frame reaches all where all but the judge read it.
-        let targets: Vec<Destination> = if to.len() > 1 && to.len() + 2 == self.ids.len() {
+        let targets = if readers.len() > 1 && readers.len() + 2 == self.ids.len() {
             vec![Destination::Broadcast]
         } else {
-            to.into_iter().map(Destination::Peer).collect()
+            readers.iter().copied().map(Destination::Peer).collect()
         };
         for to in targets {
             self.number = self.number.wrapping_add(1);
             self.updates += 1;
             self.update_bytes += (DATAGRAM_HEADER_BYTES + length) as u64;
-            self.contents.insert((from, self.number), update.clone());
+            let content = Rc::clone(&update);
+            self.contents.insert((from, self.number), content);
             // A frame that finds no room is lost, as in production.
-            let _ = self
-                .net
-                .publish(from, to, (FRAMES, 0), self.number, key, length);
+            let stamp = (FRAMES, 0);
+            let _ = (self.net).publish(from, to, stamp, self.number, update.key, length);
         }
     }
 
@@ -316,7 +313,7 @@ impl Run<'_> {
         *frames_seen += arrived.len();
         let frames = arrived.iter().filter_map(|datagram| {
             let update = self.contents.get(&(datagram.source, datagram.lap))?;
-            Some((datagram.source, update.clone()))
+            Some((datagram.source, Rc::clone(update)))
         });
         (messages, frames.collect())
     }
