@@ -228,14 +228,16 @@ impl Listener {
         });
         drop(stale);
         if is_shared {
-            let others = self.pending.with(std::mem::take);
-            let address = self.address.with(|address| *address);
-            for other in others {
-                let gateway = other.gateway.as_ref().map(Fd::get);
-                let _ = connect_to(&address::mailbox(&address)).and_then(|mailbox| {
-                    send_hello(&mailbox, &other.hello, &other.segment, gateway)
-                });
-            }
+            let name = address::mailbox(&self.address.with(|address| *address));
+            // Within the lock: a process that is forked now has them, or finds them in the mailbox.
+            self.pending.with(|pending| {
+                for other in pending.drain(..) {
+                    let gateway = other.gateway.as_ref().map(Fd::get);
+                    let _ = connect_to(&name).and_then(|mailbox| {
+                        send_hello(&mailbox, &other.hello, &other.segment, gateway)
+                    });
+                }
+            });
         }
         // A client that has left a hello may offer the next connection in its segment before we have read that.
         if found.is_none() {
@@ -352,16 +354,12 @@ impl Listener {
                 std::ptr::eq(one.0.get(), segment.get())
                     || is_due && sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
             };
-            let (mut gone, mut kept) = (Vec::new(), Vec::new());
-            for (at, one) in std::mem::take(known).into_iter().enumerate() {
-                let place = if is_gone(at, &one) {
-                    &mut gone
-                } else {
-                    &mut kept
-                };
-                place.push(one);
+            let mut gone = Vec::new();
+            for at in (0..count).rev() {
+                if is_gone(at, &known[at]) {
+                    gone.push(known.remove(at));
+                }
             }
-            *known = kept;
             if known.len() < most {
                 known.push((segment.clone(), table::keep_own(control)));
             } else {
@@ -425,15 +423,31 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
     }
 }
 
-/// Before a fork.
+/// Before a fork. It waits for a thread that reads the mailbox.
 pub(crate) fn freeze() {
     LISTENERS.freeze();
+    LISTENERS.with_frozen(|all| {
+        for listener in all {
+            listener.address.freeze();
+            listener.fds.freeze();
+            listener.pending.freeze();
+            listener.known.freeze();
+        }
+    });
     FREE.freeze();
 }
 
 /// After it.
 pub(crate) fn thaw() {
     FREE.thaw();
+    LISTENERS.with_frozen(|all| {
+        for listener in all {
+            listener.known.thaw();
+            listener.pending.thaw();
+            listener.fds.thaw();
+            listener.address.thaw();
+        }
+    });
     LISTENERS.thaw();
 }
 
@@ -473,6 +487,35 @@ mod tests {
             port: sys::getpid() as u16,
         };
         (Fd::new(make_mailbox(&address).expect("a mailbox")), address)
+    }
+
+    /// A fork waits for threads that work on what a listener keeps: the child shall have all of it.
+    #[test]
+    fn forks_find_whole_lists() {
+        fn is_waited_for<T: Send>(listener: &'static Listener, list: &'static Locked<T>) {
+            LISTENERS.with(|all| all.push(listener));
+            let (inside, wait) = std::sync::mpsc::channel();
+            let is_over = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    list.with(|_| {
+                        inside.send(()).expect("the test waits");
+                        sys::sleep_us(20_000);
+                        is_over.store(1, Ordering::Relaxed);
+                    });
+                });
+                wait.recv().expect("the lock is held");
+                freeze();
+                assert_eq!(is_over.load(Ordering::Relaxed), 1);
+                thaw();
+            });
+            LISTENERS.with(|all| all.retain(|one| !std::ptr::eq(*one, listener)));
+            list.with(|_| {});
+        }
+        let listener: &'static Listener = Box::leak(Box::new(Listener::new()));
+        is_waited_for(listener, &listener.known);
+        is_waited_for(listener, &listener.pending);
+        is_waited_for(listener, &listener.fds);
     }
 
     /// Callers that leave no hello do not hold up `accept` for as long as there are any.

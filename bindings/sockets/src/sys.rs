@@ -8,6 +8,7 @@
 
 mod files;
 mod memory;
+mod pipes;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,6 +19,7 @@ pub(crate) use memory::{
     file_size_limit, futex_wait, futex_wake, map_private, map_shared, open_files_limit,
     sealed_identity, sealed_memfd, shared_word, unmap,
 };
+pub(crate) use pipes::{read_pipe_now, write_pipe_now};
 
 /// An `errno`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -257,7 +257,8 @@ impl Mangler {
             self.tally.lost += 1;
             return None;
         }
-        if !self.dice.chance(self.config.corrupt) {
+        // The empty frame has no bit to flip.
+        if !self.dice.chance(self.config.corrupt) || frame.is_empty() {
             return Some(frame);
         }
         self.tally.corrupted += 1;

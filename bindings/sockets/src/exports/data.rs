@@ -1,6 +1,7 @@
 //! `read`, `write`, `recv`, `send` and all that moves bytes.
 #![allow(unsafe_code)] // C's pointers.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use libc::{
@@ -18,8 +19,6 @@ use crate::{exec, real};
 const IOV_MAX: usize = 1024;
 /// Bytes of one step of `sendfile` and `splice`.
 const PIECE_BYTES: usize = 256 << 10;
-/// A pipe that has any room takes so many.
-const PIPE_BYTES: usize = 4096;
 
 fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
     [iovec {
@@ -474,18 +473,12 @@ fn splice_out(
     let is_impatient = is_impatient || sys::is_nonblocking(pipe);
     let mut until = Until::new(libc::SO_RCVTIMEO);
     let most = count.min(PIECE_BYTES);
-    // No more than a pipe with room takes at once: the stream is locked meanwhile.
+    // Another writer may fill the pipe before us. The stream is locked meanwhile, so that is waited for outside.
+    let is_full = Cell::new(false);
     let drain = |place: *mut u8, bytes: usize| {
-        let mut done = 0;
-        while done < bytes && sys::poll_now(pipe, libc::POLLOUT) != 0 {
-            let part = (bytes - done).min(PIPE_BYTES);
-            match sys::transfer(libc::SYS_write, pipe, place.wrapping_add(done), part, 0) {
-                Ok(more) => done += more,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        let taken = sys::write_pipe_now(pipe, place, bytes);
+        is_full.set(taken == Err(sys::AGAIN));
+        taken
     };
     loop {
         wait_for_pipe(pipe, libc::POLLOUT, is_impatient)?;
@@ -493,6 +486,7 @@ fn splice_out(
             Ok(Found::Bytes(bytes)) => return Ok(bytes),
             Ok(Found::End) => return Ok(0),
             Ok(Found::Tcp) => {}
+            Err(sys::AGAIN) if is_full.take() => {}
             Err(sys::AGAIN) if is_patient => stream::wait_for_data(using, fd, &mut until)?,
             Err(error) => return Err(error),
         }
@@ -508,14 +502,20 @@ fn splice_in(
 ) -> Result<usize> {
     let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
     let mut until = Until::new(libc::SO_SNDTIMEO);
+    // Another reader may empty the pipe before us.
+    let is_empty = Cell::new(false);
     loop {
         if wait_for_pipe(pipe, libc::POLLIN, is_impatient)? & libc::POLLIN == 0 {
             return Ok(0);
         }
         let most = count.min(PIECE_BYTES);
-        let fill =
-            |place: *mut u8, bytes: usize| sys::transfer(libc::SYS_read, pipe, place, bytes, 0);
+        let fill = |place: *mut u8, bytes: usize| {
+            let given = sys::read_pipe_now(pipe, place, bytes);
+            is_empty.set(given == Err(sys::AGAIN));
+            given
+        };
         match stream::send_from(using, fd, most, Source::Pipe, fill) {
+            Err(sys::AGAIN) if is_empty.take() => {}
             Err(sys::AGAIN) if is_patient => stream::wait_for_room(using, fd, &mut until)?,
             outcome => return outcome,
         }

@@ -75,8 +75,8 @@ fn copied(fd: c_int, copy: c_int) -> c_int {
 }
 
 /// What `copy` was is closed by the kernel without `close`. Our own descriptors move out of the way.
-fn make_way(fd: c_int, copy: c_int) {
-    if fd == copy || table::is_plain(copy) || sys::fcntl(fd, libc::F_GETFD, 0).is_err() {
+fn make_way(fd: c_int, copy: c_int, flags: c_int) {
+    if table::is_plain(copy) || !is_replaced(fd, copy, flags) {
         return;
     }
     if matches!(table::kind(copy), Kind::Own) {
@@ -86,9 +86,17 @@ fn make_way(fd: c_int, copy: c_int) {
     }
 }
 
+/// Whether the kernel will put a copy at `copy`, which is open: it refuses nothing else.
+fn is_replaced(fd: c_int, copy: c_int, flags: c_int) -> bool {
+    fd != copy
+        && flags & !libc::O_CLOEXEC == 0
+        && (copy as u64) < sys::open_files_limit()
+        && sys::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn dup2(fd: c_int, copy: c_int) -> c_int {
-    make_way(fd, copy);
+    make_way(fd, copy, 0);
     // SAFETY: numbers.
     let result = unsafe { real::dup2(fd, copy) };
     if fd == copy {
@@ -99,7 +107,7 @@ pub(crate) unsafe extern "C" fn dup2(fd: c_int, copy: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
-    make_way(fd, copy);
+    make_way(fd, copy, flags);
     // SAFETY: numbers.
     copied(fd, unsafe { real::dup3(fd, copy, flags) })
 }

@@ -105,7 +105,7 @@ fn send_from_memory(
     Ok(sent)
 }
 
-/// Hands what is unread to `drain`, which says how much it took. An error `AGAIN`: there was nothing, or it took nothing.
+/// Hands what is unread to `drain`, which says how much it took; where it could take nothing, `AGAIN`. An error `AGAIN`: that, or there was nothing.
 pub(crate) fn receive_into(
     using: &Use,
     fd: c_int,
@@ -124,9 +124,6 @@ pub(crate) fn receive_into(
             return Ok(Found::End);
         }
         let taken = drain(room.as_mut_ptr(), bytes)?;
-        if taken == 0 {
-            return Err(AGAIN);
-        }
         buffers[0].iov_len = taken;
         receive(using, fd, &buffers, libc::MSG_DONTWAIT)?;
         return Ok(Found::Bytes(taken));

@@ -1,5 +1,6 @@
 // Files and pipes that go through sockets, stdio over them, and urgent data.
 #include "cases.h"
+#include <sys/stat.h>
 
 static char room[65536];
 
@@ -80,6 +81,35 @@ static void fill_pipe(int fd, int leave)
 {
     for (long left = fcntl(fd, F_GETPIPE_SZ) - leave; left > 0; left -= 4096)
         (void)!write(fd, room, 4096);
+}
+
+CASE(splice_by_a_named_pipe)
+{
+    struct ends ends = pair();
+    char folder[] = "/tmp/tsumuji-sockets-XXXXXX", name[64];
+    if (!mkdtemp(folder))
+        return;
+    snprintf(name, sizeof name, "%s/pipe", folder);
+    tell("made", mkfifo(name, 0600));
+    int reader = open(name, O_RDONLY | O_NONBLOCK), writer = open(name, O_WRONLY);
+    unlink(name);
+    rmdir(folder);
+    put(ends.client, 5000, 0);
+    settle();
+    long done = 0, more;
+    while (done < 5000 && (more = splice(ends.server, NULL, writer, NULL, 5000 - done, 0)) > 0)
+        done += more;
+    tell("out", done);
+    done = 0;
+    while (done < 5000 && (more = splice(reader, NULL, ends.server, NULL, 5000 - done, 0)) > 0)
+        done += more;
+    tell("in", done);
+    get(ends.client, 5000, 0);
+    fill_pipe(writer, 0);
+    put(ends.client, 10, 0);
+    settle();
+    tell("full", splice(ends.server, NULL, writer, NULL, 10, SPLICE_F_NONBLOCK));
+    get(ends.server, 10, 0);
 }
 
 CASE(splice_as_much_as_the_pipe_takes)

@@ -61,9 +61,38 @@ CASE(copy_of_bad)
 {
     struct ends ends = pair();
     tell("dup2", dup2(998, ends.server));
+    tell("dup3", dup3(998, ends.server, O_CLOEXEC));
     tell("dup3 same", dup3(ends.server, ends.server, 0));
     put(ends.client, 10, 0);
     get(ends.server, 10, 0);
+}
+
+CASE(copy_that_is_refused)
+{
+    struct ends ends = pair(), other = pair();
+    int far = dup2(ends.server, 300);
+    tell("flags", dup3(other.server, ends.server, O_NONBLOCK));
+    tell("flags and same", dup3(ends.server, ends.server, O_NONBLOCK));
+    tell("flags of a listener", dup3(other.server, ends.listener, O_NONBLOCK | O_CLOEXEC));
+    close(ends.server);
+    struct rlimit limit, low;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    low = limit;
+    low.rlim_cur = 300;
+    setrlimit(RLIMIT_NOFILE, &low);
+    tell("beyond the limit", dup2(other.server, far));
+    tell("beyond the limit", dup3(other.server, far, 0));
+    setrlimit(RLIMIT_NOFILE, &limit);
+    put(ends.client, 10, 0);
+    get(far, 10, 0);
+    put(far, 10, 0);
+    get(ends.client, 10, 0);
+    int client = connecting(ends.listener), server = accept(ends.listener, NULL, NULL);
+    put(client, 10, 0);
+    get(server, 10, 0);
+    tell("dup2", dup2(other.server, far) == far);
+    tell("end", recv(ends.client, room, 10, 0));
 }
 
 CASE(copy_shares_flags)

@@ -164,6 +164,21 @@ fn corruption_flips_one_bit() {
     assert_eq!(link.tally().corrupted, 64);
 }
 
+/// A frame without bytes passes as it is, at once or through the queue, and is not counted as corrupted.
+#[test]
+fn empty_frames_pass() {
+    let config = ImpairConfig {
+        corrupt: 1.0,
+        ..ImpairConfig::default()
+    };
+    let (mut link, _) = impaired(config);
+    assert_eq!(link.mangler.mangle(&[]), Some(&[][..]));
+    let from = LinkAddr::Local(1);
+    link.mangler.queue(Duration::ZERO, from, &[]);
+    assert_eq!(link.mangler.held.len(), 1);
+    assert_eq!(link.tally(), ImpairTally::default());
+}
+
 /// Repeated frames come twice, all others once.
 #[test]
 fn duplicates_come_twice() {
