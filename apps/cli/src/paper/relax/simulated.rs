@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LEFT_OUT: &str = "left out: it would take longer than 30 s";
 /// A frame's delay beyond the shortest.
 const JITTER_US: u64 = 3;
-/// What a machine's engine keeps of another one with which it has talked.
-const PEER_BYTES: u128 = 2_300;
+/// What a machine's engine keeps of another one with which it has talked, and the simulator's judge of the messages to it.
+const PEER_BYTES: u128 = 2_300 + 1_400;
 /// An element of x: its worker's value and lap, and while blocks are exchanged a value that has not been acknowledged and one that has just come.
 const ELEMENT_BYTES: u128 = 8 + 4 + 8 + 8;
 /// Frames under way to a machine, at most a full port of the switch, and what each of them takes beside its bytes.
