@@ -266,10 +266,28 @@ pub(crate) fn slope(swept: &Swept) -> Option<f64> {
     (below > 0.0).then(|| above / below)
 }
 
-/// The table of all runs.
+/// A way's name in a table: without its driver, if no other way is called so.
+fn short<'a>(way: &'a str, all: &[Swept]) -> &'a str {
+    fn link(way: &str) -> &str {
+        way.split_once(':').map_or(way, |(link, _)| link)
+    }
+    let same = all.iter().filter(|other| link(&other.way) == link(way));
+    if same.count() > 1 { way } else { link(way) }
+}
+
+/// Seconds as a table has room for them.
+fn digits(seconds: f64) -> String {
+    if seconds < 100.0 {
+        format!("{seconds:.4}")
+    } else {
+        format!("{seconds:.2}")
+    }
+}
+
+/// The table of all runs, which fits a terminal.
 pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
     let heads = format!(
-        "by | {} | seconds | +-% | in all | speed-up | laps | Mbit/s | MB a worker",
+        "by | {} | seconds | +-% | in all | speed-up | laps | Mbit/s | MB",
         variable.name()
     );
     let mut rows = table::headed(&heads);
@@ -281,11 +299,11 @@ pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
             };
             let speed_up = first.map(|first| first / seconds);
             rows.push([
-                swept.way.clone(),
+                short(&swept.way, all).to_owned(),
                 cell.value.to_string(),
-                format!("{seconds:.4}"),
+                digits(seconds),
                 format!("{:.0}", cell.spread_percent()),
-                mean(&cell.all_seconds).map_or_else(String::new, |all| format!("{all:.4}")),
+                mean(&cell.all_seconds).map_or_else(String::new, digits),
                 match (variable, speed_up) {
                     (Variable::Workers, Some(times)) => format!("{times:.2}x"),
                     _ => "-".to_owned(),
@@ -299,6 +317,7 @@ pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
         }
     }
     let mut text = table::aligned(&rows);
+    let _ = writeln!(text, "MB: largest memory of a worker");
     for swept in all {
         if let (Variable::Workers | Variable::Rows, Some(slope)) = (variable, slope(swept)) {
             let _ = writeln!(
@@ -440,6 +459,45 @@ mod tests {
         assert!((slope(&swept).unwrap() + 1.0).abs() < 1e-12);
         let text = table(Variable::Workers, &[swept]);
         assert!(text.contains("4.00x") && text.contains("slope"), "{text}");
+    }
+
+    /// The table fits a terminal whatever is varied and by whatever link; of two drivers of one link both are named.
+    #[test]
+    fn tables_fit() {
+        let mut cell = Cell::new(50_000);
+        let found = json!({
+            "converged": true,
+            "seconds": { "load": 1.0, "distribute": 20.0, "iterate": 2900.0, "verify": 90.0, "verify_last": 30.0 },
+            "laps": [123],
+            "wire_bits_per_second": 9.999e9,
+            "peak_rss_bytes": [18_600_000_000_u64],
+        });
+        cell.take(Ok(found));
+        let of = |ways: &[&str]| -> Vec<Swept> {
+            let swept = |way: &&str| Swept {
+                way: (*way).to_owned(),
+                cells: vec![cell.clone()],
+            };
+            ways.iter().map(swept).collect()
+        };
+        let all = of(&["udp+multicast", "packet", "dpdk:net_af_packet"]);
+        for variable in [Variable::Elements, Variable::Workers, Variable::Rows] {
+            let text = table(variable, &all);
+            assert!(
+                text.contains("\ndpdk  ") && text.contains("2960.00"),
+                "{text}"
+            );
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
+        let text = table(
+            Variable::Rows,
+            &of(&["dpdk:net_af_packet", "dpdk:net_memif"]),
+        );
+        for way in ["dpdk:net_af_packet  ", "dpdk:net_memif  "] {
+            assert!(text.contains(way), "{text}");
+        }
     }
 
     /// What is varied is read, and everything else refused with the forms.

@@ -59,6 +59,21 @@ pub struct ReceivedDatagram {
     pub bytes: usize,
 }
 
+/// What has come to a program; each list in order.
+#[derive(Debug, Clone, Default)]
+pub struct Arrivals {
+    /// All messages.
+    pub deliveries: Vec<Received>,
+    /// Bodies of those that came by `Net::send`.
+    pub bodies: Vec<Vec<u8>>,
+    /// All datagrams.
+    pub datagrams: Vec<ReceivedDatagram>,
+    /// Contents of those that came by `Net::publish_given`.
+    pub payloads: Vec<Vec<u8>>,
+    /// What the engine reported.
+    pub events: Vec<(Instant, Event)>,
+}
+
 /// One message, or several alike, that the program wants to send.
 #[derive(Debug, Clone)]
 pub(crate) enum Wish {
@@ -128,6 +143,7 @@ pub(crate) struct Host<P> {
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
     pub(crate) datagrams: Vec<ReceivedDatagram>,
+    pub(crate) payloads: Vec<Vec<u8>>,
     pub(crate) received_bytes: u64,
 }
 
@@ -164,6 +180,7 @@ impl<P> Host<P> {
             received: Vec::new(),
             bodies: Vec::new(),
             datagrams: Vec::new(),
+            payloads: Vec::new(),
             received_bytes: 0,
             config,
         }
@@ -202,6 +219,8 @@ pub(crate) struct Arrived {
 pub(crate) struct ArrivedDatagram {
     pub(crate) stamp: ReceivedDatagram,
     pub(crate) checksum: u64,
+    /// The content, where the net does not know it.
+    pub(crate) given: Option<Vec<u8>>,
 }
 
 /// A delivery of one poll, with its session's number.
@@ -230,6 +249,8 @@ pub(crate) struct Inbox<'a> {
     /// Messages are taken at once.
     pub(crate) is_prompt: bool,
     pub(crate) borrowed: Borrowed<'a>,
+    /// Channels whose datagrams have contents of the program's own.
+    pub(crate) given: &'a BTreeSet<u16>,
     pub(crate) items: Vec<Item>,
     pub(crate) events: VecDeque<Event>,
 }
@@ -287,6 +308,7 @@ impl Program for Inbox<'_> {
         let arrived = ArrivedDatagram {
             stamp,
             checksum: checksum(payload),
+            given: (self.given.contains(&channel_id)).then(|| payload.to_vec()),
         };
         self.items.push(Item::Datagram(session, arrived));
     }

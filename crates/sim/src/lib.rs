@@ -11,7 +11,7 @@
 //!
 //! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of its channel's order,
 //! changed, or to the wrong incarnation of a process; a run that waits for something has limited patience. A failure ends with the seed and the
-//! command that replays it.
+//! command that replays it; in a program (`Net::in_program`) it is an error (`judged`).
 //!
 //! With `Config::ring_bytes` cards are places in shared memory instead, as on one host: frames are in rings, and messages pass the queue or are read
 //! in their sender's memory, as in production.
@@ -37,14 +37,16 @@ mod rings;
 mod rng;
 mod switch;
 mod timeline;
+mod violation;
 mod wires;
 
 pub use card::Card;
-pub use host::{Pace, Received, ReceivedDatagram};
+pub use host::{Arrivals, Pace, Received, ReceivedDatagram};
 pub use net::Net;
 pub use process::{Process, Production, config};
 pub use rng::{Rng, SEED_VARIABLE, Seed};
 pub use switch::Traffic;
+pub use violation::{Violation, judged};
 pub use wires::{
     Conditions, Damage, ETHERNET_OVERHEAD_BYTES, ETHERNET_SHORTEST_BYTES, goodput, wire_bytes,
 };

@@ -2,7 +2,7 @@
 //!
 //! `net/setup` builds it, `net/program` has the actions of the simulated programs and of the test, `net/offer` gives engines the messages to send,
 //! `net/drive` moves events to engines and their frames away. A violation of the oracle's rules panics at once; the panic ends with the seed and the
-//! command that replays it.
+//! command that replays it. In a program (`in_program`) it is a `Violation` instead.
 //!
 //! Invariant: the net depends only on the seed and the calls made, so a replay is exact.
 
@@ -21,6 +21,7 @@ use crate::process::{Process, Production};
 use crate::rings::Job;
 use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
 use crate::switch::{Medium, Switch, Traffic};
+use crate::violation::Violation;
 use tsumuji_proto::{Duration, Event, Instant, NodeId};
 
 /// Virtual time after which a `run_until…` counts as stuck: many times every timeout of an engine.
@@ -60,6 +61,10 @@ pub struct Net<P: Process = Production> {
     /// Pairs whose violations are counted and do not fail the run.
     forgiving: BTreeSet<(NodeId, NodeId)>,
     forgiven: u64,
+    /// Channels whose datagrams have contents of the program's own.
+    given: BTreeSet<u16>,
+    /// Violations are returned to a program, and do not fail a test.
+    is_in_program: bool,
 }
 
 impl<P: Process> Net<P> {
@@ -93,7 +98,11 @@ impl<P: Process> Net<P> {
 
     #[track_caller]
     fn fail(&self, why: &str) -> ! {
-        panic!("at {} ns of virtual time: {why}", self.now().as_nanos())
+        let why = format!("at {} ns of virtual time: {why}", self.now().as_nanos());
+        if self.is_in_program {
+            Violation::new(self.seed.0, &why).unwind();
+        }
+        panic!("{why}")
     }
 
     #[track_caller]
@@ -151,6 +160,12 @@ impl<P: Process> Net<P> {
     /// Lets time pass until each node has all its peers up.
     #[track_caller]
     pub fn run_until_up(&mut self) {
+        self.run_until_up_unless(|| false);
+    }
+
+    /// As `run_until_up`, but only until `stop` returns true, which is asked after every event. Whether all are up.
+    #[track_caller]
+    pub fn run_until_up_unless(&mut self, mut stop: impl FnMut() -> bool) -> bool {
         let mut missing: Vec<(NodeId, NodeId)> = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
             let node = NodeId(index as u16);
@@ -166,8 +181,9 @@ impl<P: Process> Net<P> {
             {
                 missing.pop();
             }
-            missing.is_empty()
+            missing.is_empty() || stop()
         });
+        missing.is_empty()
     }
 
     /// Lets time pass until every message has been delivered or failed, and every sender was told.
@@ -225,7 +241,7 @@ impl<P: Process> Net<P> {
 impl<P: Process> Drop for Net<P> {
     /// Prints the seed and the replay command of a failing test.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !std::thread::panicking() || self.is_in_program {
             return;
         }
         let program = std::env::args().next().unwrap_or_default();

@@ -49,7 +49,8 @@ fn validate(case: &Machines, workers: &[usize]) {
     for &workers in workers {
         let mut rounds: Vec<_> = (0..ROUNDS)
             .map(|_| {
-                let value_ps = entry_ps(&case.system, workers, workers, STEP_ROWS);
+                let value_ps = entry_ps(&case.system, (workers, workers), STEP_ROWS, &|| false)
+                    .expect("nobody stops it");
                 let case = Machines {
                     workers,
                     value_ps,
@@ -139,7 +140,8 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
         return Err(format!("--workers: 1 to {}", case.system.n()));
     }
     if case.value_ps == 0 {
-        case.value_ps = entry_ps(&case.system, 1, 1, STEP_ROWS);
+        case.value_ps =
+            entry_ps(&case.system, (1, 1), STEP_ROWS, &|| false).expect("nobody stops it");
     }
     let with = |workers| Machines {
         workers,

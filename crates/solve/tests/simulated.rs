@@ -1,8 +1,11 @@
 //! Relaxation by many simulated workers: production engine, board, judge and workers, virtual time.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tsumuji_board::Elements;
 use tsumuji_sim::Seed;
-use tsumuji_solve::distributed::simulated::machines::{Found, Machines, entry_ps};
+use tsumuji_solve::distributed::simulated::machines::{Found, Machines, RelaxError, entry_ps};
 use tsumuji_solve::system::Solution;
 
 fn case(workers: usize) -> Machines {
@@ -89,9 +92,31 @@ fn links_count() {
 /// A run that is stopped, or that cannot begin, says so; what an entry takes is measured.
 #[test]
 fn runs_without_a_result_say_why() {
-    assert_eq!(case(2).relax(&|| true).unwrap_err(), "stopped");
-    let error = case(601).relax(&|| false).unwrap_err();
+    assert_eq!(case(2).relax(&|| true).unwrap_err(), RelaxError::Stopped);
+    let error = case(601).relax(&|| false).unwrap_err().to_string();
     assert!(error.contains("row"), "{error}");
-    let ps = entry_ps(&case(1).system, 2, 2, 20);
+    let ps = entry_ps(&case(1).system, (2, 2), 20, &|| false).unwrap();
     assert!((1..1_000_000).contains(&ps), "{ps}");
+}
+
+/// A run can be stopped while its machines find each other, and where an entry is measured between its laps, by all threads.
+#[test]
+fn beginnings_can_be_stopped() {
+    // It is asked for each of the 31 machines, and then after each event of the net.
+    for asked_most in [1, 10, 100] {
+        let asked = Cell::new(0);
+        let stop = || {
+            asked.set(asked.get() + 1);
+            asked.get() > asked_most
+        };
+        let found = case(30).relax(&stop);
+        assert_eq!(found.unwrap_err(), RelaxError::Stopped);
+        assert_eq!(asked.get(), asked_most + 1);
+    }
+    for asked_most in 0..=3 {
+        let asked = AtomicUsize::new(0);
+        let stop = || asked.fetch_add(1, Ordering::Relaxed) >= asked_most;
+        assert_eq!(entry_ps(&case(1).system, (2, 2), 20, &stop), None);
+        assert_eq!(asked.load(Ordering::Relaxed), asked_most + 1);
+    }
 }

@@ -1,7 +1,7 @@
 //! The actions of the simulated programs, of their operators and of the test: send, take, crash, partition, observe.
 
 use super::Net;
-use crate::host::{Pace, Received, ReceivedDatagram, Wish};
+use crate::host::{Arrivals, Pace, Received, ReceivedDatagram, Wish};
 use crate::payload::fill;
 use crate::process::Process;
 use crate::rng::mix;
@@ -68,29 +68,49 @@ impl<P: Process> Net<P> {
         bytes: usize,
         deadline: Option<Duration>,
     ) -> Result<usize, SendError> {
-        let now = self.now();
-        let host = self.host_mut(from);
+        let incarnation = self.host(from).config.incarnation;
         let mut payload = vec![0; bytes];
         fill(
-            datagram_seed(from, host.config.incarnation, channel_id, epoch, lap, key),
+            datagram_seed(from, incarnation, channel_id, epoch, lap, key),
             &mut payload,
         );
+        let datagram = Datagram {
+            channel_id,
+            epoch,
+            lap,
+            key,
+            payload: &payload,
+            ..Datagram::EMPTY
+        };
+        self.submit_datagram(from, to, datagram, deadline)
+    }
+
+    /// As `publish`, with a content of the program's own, which `take_arrivals` returns. The net knows no content of the datagram's channel from now
+    /// on, and checks only their stamps.
+    pub fn publish_given(
+        &mut self,
+        from: NodeId,
+        to: Destination,
+        datagram: Datagram<'_>,
+    ) -> Result<usize, SendError> {
+        self.given.insert(datagram.channel_id);
+        self.submit_datagram(from, to, datagram, None)
+    }
+
+    fn submit_datagram(
+        &mut self,
+        from: NodeId,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        let now = self.now();
+        let host = self.host_mut(from);
         let Some(process) = host.process.as_mut() else {
             return Ok(0);
         };
         host.card.begin(now, 0);
-        let result = process.datagram(
-            to,
-            Datagram {
-                channel_id,
-                epoch,
-                lap,
-                key,
-                payload: &payload,
-                ..Datagram::EMPTY
-            },
-            deadline,
-        );
+        let result = process.datagram(to, datagram, deadline);
         for to in self.host(from).peers.clone() {
             self.oracle.published(from, to);
         }
@@ -270,6 +290,18 @@ impl<P: Process> Net<P> {
     /// All datagrams delivered to `node`'s program, in order.
     pub fn datagrams(&self, node: NodeId) -> &[ReceivedDatagram] {
         &self.host(node).datagrams
+    }
+
+    /// Takes what has come to `node` since the last call. The net does not keep it: `deliveries`, `received`, `datagrams` and `events` begin anew.
+    pub fn take_arrivals(&mut self, node: NodeId) -> Arrivals {
+        let host = self.host_mut(node);
+        Arrivals {
+            deliveries: std::mem::take(&mut host.received),
+            bodies: std::mem::take(&mut host.bodies),
+            datagrams: std::mem::take(&mut host.datagrams),
+            payloads: std::mem::take(&mut host.payloads),
+            events: std::mem::take(&mut host.events),
+        }
     }
 
     /// Most bytes of messages ever delivered to the node and not yet taken by its program.

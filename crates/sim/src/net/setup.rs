@@ -50,6 +50,8 @@ impl<P: Process> Net<P> {
             refused_messages: 0,
             forgiving: BTreeSet::new(),
             forgiven: 0,
+            given: BTreeSet::new(),
+            is_in_program: false,
         }
     }
 
@@ -110,6 +112,12 @@ impl<P: Process> Net<P> {
     /// Puts a checksum around each frame, as `tsumuji_link::checked` does on links that may damage frames.
     pub fn checked(mut self) -> Self {
         self.checked = true;
+        self
+    }
+
+    /// For a net of a program: a violation unwinds to `judged`, which returns it, and prints nothing.
+    pub fn in_program(mut self) -> Self {
+        self.is_in_program = true;
         self
     }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::card::Card;
 use crate::process::config;
 use crate::wires::Damage;
-use crate::{Pace, goodput};
+use crate::{Pace, goodput, judged};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_node::simulated::{Clock, Program, SendError};
 use tsumuji_proto::{
@@ -389,6 +389,77 @@ fn partition_cuts_and_heals() {
         "a broadcast reaches all again"
     );
     assert_eq!(net.datagrams(nodes[2])[0].lap, 3);
+}
+
+/// What a program takes is not kept and comes once; datagrams that it gives come with their contents.
+#[test]
+fn arrivals_are_taken() {
+    let mut net = net(11);
+    let (a, b) = settled_pair(&mut net);
+    assert!(!net.take_arrivals(b).events.is_empty());
+    assert!(net.events(b).is_empty());
+    net.send(a, b, CHANNEL, b"message");
+    let datagram = Datagram {
+        channel_id: 1,
+        epoch: 2,
+        lap: 3,
+        payload: b"content",
+        ..Datagram::EMPTY
+    };
+    net.publish_given(a, Destination::Broadcast, datagram)
+        .unwrap();
+    net.run_for(Duration::from_millis(1));
+    let taken = net.take_arrivals(b);
+    assert_eq!(taken.bodies, [b"message"]);
+    assert_eq!(taken.payloads, [b"content"]);
+    assert_eq!((taken.deliveries.len(), taken.datagrams.len()), (1, 1));
+    let stamp = taken.datagrams[0];
+    assert_eq!((stamp.source, stamp.lap, stamp.bytes), (a, 3, 7));
+    assert!(net.deliveries(b).is_empty() && net.received(b).is_empty());
+    assert!(net.datagrams(b).is_empty());
+    let rest = net.take_arrivals(b);
+    assert!(rest.bodies.is_empty() && rest.payloads.is_empty());
+}
+
+/// Waiting for peers ends when the program wants that.
+#[test]
+fn waiting_for_peers_can_be_stopped() {
+    let mut net = net(12);
+    let nodes = net.mesh(3, &config());
+    let mut asked = 0;
+    let are_up = net.run_until_up_unless(|| {
+        asked += 1;
+        asked == 2
+    });
+    assert!(!are_up && asked == 2 && !net.is_up(nodes[0], nodes[2]));
+    assert!(net.run_until_up_unless(|| false));
+    assert!(net.is_up(nodes[0], nodes[2]) && net.is_up(nodes[2], nodes[1]));
+}
+
+/// In a program a violation is returned, in a line that names the seed and whose fault it is; so is another panic.
+#[test]
+fn violations_are_returned_to_programs() {
+    let lost = judged(13, || {
+        let mut net = net(13).in_program();
+        let (a, b) = settled_pair(&mut net);
+        net.conditions().loss_ppm = 100_000;
+        net.stream(a, b, Channel::unordered(0), 500, 100);
+        net.run_until_idle();
+    });
+    let lost = lost.unwrap_err().to_string();
+    assert!(
+        lost.contains("stuck") && lost.contains("virtual time"),
+        "{lost}"
+    );
+    let broken = judged::<()>(14, || panic!("a broken\n  engine"));
+    let broken = broken.unwrap_err().to_string();
+    assert!(broken.ends_with(": a broken; engine"), "{broken}");
+    for (seed, text) in [(13, &lost), (14, &broken)] {
+        assert!(text.contains(&format!("seed {seed} ")), "{text}");
+        assert!(text.contains("a fault of tsumuji's"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    assert_eq!(judged(15, || 5), Ok(5));
 }
 
 /// A message for a dead process is not delivered, and the judge notices one that reaches the next incarnation.

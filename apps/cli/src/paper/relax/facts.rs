@@ -240,12 +240,10 @@ fn rates(all: &[Swept]) -> Vec<Statement> {
 fn laps(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
         let paper = if is_udp(swept) { "23.0" } else { "21.5" };
-        // As many workers as the paper's, where there are more; otherwise the most.
-        let few = swept
-            .cells
-            .iter()
-            .rfind(|cell| cell.value <= PAPER_MACHINES);
-        let cell = few.or(swept.cells.last());
+        // As many workers as the paper's, where there are more; otherwise the most. Where nothing was found, neither.
+        let found = || (swept.cells.iter()).filter(|cell| cell.mean_laps().is_some());
+        let few = found().rfind(|cell| cell.value <= PAPER_MACHINES);
+        let cell = few.or_else(|| found().next_back()).or(swept.cells.last());
         (
             format!(
                 "{}: laps, {} workers",
@@ -321,4 +319,43 @@ fn threads(all: &[Swept]) -> Vec<Statement> {
         .filter(|swept| swept.way != "threads")
         .map(of)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::Computed;
+
+    /// Laps are of the last number of workers up to the paper's that has a result, whatever was left out behind it.
+    #[test]
+    fn laps_are_of_results() {
+        let of = |cells: &[(u64, Option<f64>)]| {
+            let cells = cells.iter().map(|(workers, laps)| {
+                let found = laps.map(|laps| Computed {
+                    seconds: 1.0,
+                    laps,
+                    wire_bits_per_second: 0.0,
+                });
+                Cell::computed(*workers, found.ok_or("left out".to_owned()))
+            });
+            let swept = Swept {
+                way: "simulated udp".to_owned(),
+                cells: cells.collect(),
+            };
+            let (what, paper, ours) = laps(&[swept]).remove(0);
+            assert_eq!(paper, "23.0");
+            (what, ours)
+        };
+        let told = |workers: u64, ours: &str| {
+            let what = format!("simulated udp: laps, {workers} workers");
+            (what, ours.to_owned())
+        };
+        let left_out = [(4, Some(21.0)), (7, None), (16, Some(25.0))];
+        assert_eq!(of(&left_out), told(4, "21.000"));
+        assert_eq!(of(&[(4, Some(21.0)), (7, Some(22.0))]), told(7, "22.000"));
+        assert_eq!(of(&[(7, None), (16, Some(25.0))]), told(16, "25.000"));
+        let all_more = [(16, Some(25.0)), (64, None)];
+        assert_eq!(of(&all_more), told(16, "25.000"));
+        assert_eq!(of(&[(4, None), (7, None)]), told(7, "-"));
+    }
 }

@@ -13,11 +13,12 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 use tsumuji_board::Elements;
 use tsumuji_numbers::memory;
-use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps};
+use tsumuji_solve::distributed::simulated::machines::{Machines, RelaxError, entry_ps};
 use tsumuji_solve::system::{Generate, Solution};
 
 use super::{BYPASS, FAN_OUT, PAPER_WORKERS, Plan, UDP, every_other};
 use crate::interrupt::Interrupted;
+use crate::output;
 use crate::solve::{header_bytes, link_model};
 use crate::sweep::{Cell, Computed, Swept, Variable};
 use crate::talk::Talk;
@@ -37,9 +38,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LEFT_OUT: &str = "left out: it would take longer than 30 s";
 /// A frame's delay beyond the shortest.
 const JITTER_US: u64 = 3;
-/// What a machine's engine keeps of another one with which it has talked, and its worker of an element of x: value and lap.
-const PEER_BYTES: u128 = 2_300;
-const ELEMENT_BYTES: u128 = 12;
+/// What a machine's engine keeps of another one with which it has talked, and the simulator's judge of the messages to it.
+const PEER_BYTES: u128 = 2_300 + 1_400;
+/// An element of x: its worker's value and lap, and while blocks are exchanged a value that has not been acknowledged and one that has just come.
+const ELEMENT_BYTES: u128 = 8 + 4 + 8 + 8;
+/// Frames under way to a machine, at most a full port of the switch, and what each of them takes beside its bytes.
+const PORT_BYTES: u128 = 512 << 10;
 
 /// `--simulate`: these workers; none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,7 +193,12 @@ impl Conditions {
     }
 
     /// The machines of a point.
-    fn machines(&self, plan: &Plan, value: u64) -> Result<Machines, String> {
+    fn machines(
+        &self,
+        plan: &Plan,
+        value: u64,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Machines, RelaxError> {
         let (mut rows, mut elements) = (plan.rows, plan.elements);
         let mut workers = self.workers.unwrap_or(plan.workers as u64);
         match plan.variable {
@@ -198,13 +207,15 @@ impl Conditions {
             Variable::Rows => rows = value,
         }
         if workers > rows {
-            return Err(format!("{rows} rows are too few for {workers} workers"));
+            let reason = format!("{rows} rows are too few for {workers} workers");
+            return Err(reason.into());
         }
         let system = Generate::Dense { n: rows as usize };
         check_memory(&system, workers)?;
         let (workers, elements) = (workers as usize, elements as usize);
         let threads = if self.is_one_machine { workers } else { 1 };
         let delay_us = self.delay_us();
+        let value_ps = entry_ps(&system, (workers, threads), elements, stop);
         Ok(Machines {
             system,
             solution: Solution::Random, // as of the measured runs
@@ -215,7 +226,7 @@ impl Conditions {
             delay_us: delay_us..delay_us + JITTER_US,
             rate_mbit: 1_000 * self.gigabits_per_second,
             loss_percent: 0,
-            value_ps: entry_ps(&system, workers, threads, elements),
+            value_ps: value_ps.ok_or(RelaxError::Stopped)?,
             slow: None,
             seed: 1,
         })
@@ -231,15 +242,17 @@ impl Conditions {
         if patience.is_over() {
             return Err(LEFT_OUT.to_owned());
         }
-        let machines = self.machines(plan, value)?;
-        let found = machines.relax(&|| stop::is_wanted() || patience.is_over());
-        let found = found.map_err(|reason| {
-            if patience.is_over() {
-                LEFT_OUT.to_owned()
-            } else {
-                reason
+        let ends = || stop::is_wanted() || patience.is_over();
+        let told = |error: RelaxError| {
+            if let RelaxError::Fault(_) = &error {
+                let varied = plan.variable.name();
+                eprintln!("tsumuji: {}, {varied} {value}: {error}", self.name());
+                output::note_partial();
             }
-        })?;
+            reason(&error)
+        };
+        let machines = self.machines(plan, value, &ends).map_err(told)?;
+        let found = machines.relax(&ends).map_err(told)?;
         if !found.summary.reason.is_converged() {
             return Err(found.summary.reason.to_string());
         }
@@ -259,10 +272,19 @@ impl Conditions {
     }
 }
 
+/// Why a point is missing. What the user did not stop was stopped because the time was over.
+fn reason(error: &RelaxError) -> String {
+    match error {
+        RelaxError::Stopped => LEFT_OUT.to_owned(),
+        error => error.to_string(),
+    }
+}
+
 /// Refuses machines that would not fit into the memory available now.
 fn check_memory(system: &Generate, workers: u64) -> Result<(), String> {
-    let each = u128::from(workers) * PEER_BYTES + system.n() as u128 * ELEMENT_BYTES;
-    let needed = system.memory_bytes() + u128::from(workers) * each;
+    let peers = u128::from(workers);
+    let each = peers * PEER_BYTES + system.n() as u128 * ELEMENT_BYTES + PORT_BYTES;
+    let needed = system.memory_bytes() + peers * each;
     match memory::available_bytes().map(u128::from) {
         Some(available) if needed > available => Err(format!(
             "{workers} machines and {system} need {} of memory, but only {} are available",
@@ -488,6 +510,7 @@ impl Simulation {
 mod tests {
     use super::super::Way;
     use super::*;
+    use tsumuji_solve::distributed::simulated::machines::Violation;
 
     fn plan(variable: Variable, ways: &[Way]) -> Plan {
         Plan {
@@ -550,6 +573,18 @@ mod tests {
         };
         let error = on.point(&huge, 7, &endless).unwrap_err();
         assert!(error.contains("of memory"), "{error}");
+    }
+
+    /// What is stopped while an entry is measured is left out; a fault of the simulator is told as such.
+    #[test]
+    fn stopped_points_are_left_out() {
+        let over_workers = plan(Variable::Workers, &BYPASS);
+        let on = conditions(&over_workers, None)[0];
+        let stopped = on.machines(&over_workers, 7, &|| true).unwrap_err();
+        assert_eq!(reason(&stopped), LEFT_OUT);
+        let (seed, why) = (1, "stuck".to_owned());
+        let fault = reason(&RelaxError::Fault(Violation { seed, why }));
+        assert!(fault.contains("fault of tsumuji's") && fault.contains("seed 1"));
     }
 
     /// The tables fit a terminal and mark each of their lines; a point that was left out is in none.

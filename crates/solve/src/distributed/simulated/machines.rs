@@ -6,15 +6,15 @@
 //!
 //! Used by `tsumuji paper relax-…`, a test and an example.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tsumuji_board::Elements;
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
-use tsumuji_sim::{Net, Seed};
-use tsumuji_wire::DATAGRAM_HEADER_BYTES;
+pub use tsumuji_sim::Violation;
+use tsumuji_sim::{Arrivals, Net, Seed, judged};
+use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram};
 
 use super::{Costs, Judge, Message, Summary, Update, Work, Worker};
 use crate::distributed::SolveConfig;
@@ -25,8 +25,6 @@ use crate::system::{Generate, Solution};
 const STEP_NS: u64 = 100;
 /// Frames are looked for so often.
 const QUANTUM: Duration = Duration::from_micros(10);
-/// Channel of the frames.
-const FRAMES: u16 = 2;
 /// Room of each of the switch's ports: what comes on top is lost, as in small switches.
 const PORT_BYTES: usize = 256 << 10;
 /// Virtual time that ends a run that hangs.
@@ -80,6 +78,26 @@ pub struct Found {
     pub update_bytes: u64,
 }
 
+/// Why a run has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelaxError {
+    /// The caller wanted that.
+    #[error("stopped")]
+    Stopped,
+    /// The machines cannot begin, or do not end.
+    #[error("{0}")]
+    NoResult(String),
+    /// The simulation is wrong.
+    #[error(transparent)]
+    Fault(#[from] Violation),
+}
+
+impl From<String> for RelaxError {
+    fn from(reason: String) -> Self {
+        Self::NoResult(reason)
+    }
+}
+
 impl Machines {
     fn config(&self) -> SolveConfig {
         SolveConfig {
@@ -92,11 +110,16 @@ impl Machines {
         }
     }
 
-    /// Runs them to the end, or until `stop` returns true. The error says why there is no result.
-    pub fn relax(&self, stop: &dyn Fn() -> bool) -> Result<Found, String> {
+    /// Runs them to the end, or until `stop` returns true.
+    pub fn relax(&self, stop: &dyn Fn() -> bool) -> Result<Found, RelaxError> {
+        judged(self.seed, || self.run(stop))?
+    }
+
+    fn run(&self, stop: &dyn Fn() -> bool) -> Result<Found, RelaxError> {
         let judge = Judge::new(self.system, &self.config(), self.workers)
-            .ok_or("a worker needs a row at least")?;
+            .ok_or_else(|| "a worker needs a row at least".to_owned())?;
         let mut net = Net::new(Seed(self.seed))
+            .in_program()
             .rate_mbit(self.rate_mbit)
             .delay_us(self.delay_us.clone())
             .switch_buffer(PORT_BYTES)
@@ -108,30 +131,35 @@ impl Machines {
             receive_frames: 4096,
             ..tsumuji_sim::config()
         };
-        let ids = net.mesh(self.workers + 1, &engine);
-        for id in &ids {
+        let ids = net.nodes(self.workers + 1, &engine);
+        for (place, id) in ids.iter().enumerate() {
+            if stop() {
+                return Err(RelaxError::Stopped);
+            }
+            for peer in &ids[place + 1..] {
+                net.connect(*id, *peer);
+            }
             net.set_frame_cost(*id, Duration::from_nanos(self.frame_ns));
         }
-        net.run_until_up();
+        if !net.run_until_up_unless(stop) {
+            return Err(RelaxError::Stopped);
+        }
         net.conditions().loss_ppm = self.loss_percent * 10_000;
         let run = Run {
             net,
             ids,
             machines: self,
-            contents: HashMap::new(),
-            number: 0,
+            stop,
             updates: 0,
             update_bytes: 0,
         };
-        run.drive(judge, stop)
+        run.drive(judge)
     }
 }
 
 struct Node {
     id: NodeId,
     worker: Worker,
-    messages_seen: usize,
-    frames_seen: usize,
     free_at: Instant,
     computed_ns: u64,
     has_left: bool,
@@ -141,18 +169,17 @@ struct Run<'m> {
     net: Net,
     ids: Vec<NodeId>,
     machines: &'m Machines,
-    /// Frames by sender and number: the net carries as many bytes of its own, and checks them.
-    contents: HashMap<(NodeId, u32), Rc<Update>>,
-    number: u32,
+    /// Asked wherever work has been done that takes time of this machine.
+    stop: &'m dyn Fn() -> bool,
     updates: u64,
     update_bytes: u64,
 }
 
-/// What has come to a node: messages, and frames that are still known.
-type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Rc<Update>)>);
+/// What has come to a node: messages, and frames.
+type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Update)>);
 
 impl Run<'_> {
-    fn drive(mut self, mut judge: Judge, stop: &dyn Fn() -> bool) -> Result<Found, String> {
+    fn drive(mut self, mut judge: Judge) -> Result<Found, RelaxError> {
         let start = self.net.now();
         let capacity_bytes = self
             .net
@@ -162,28 +189,24 @@ impl Run<'_> {
             .map(|worker| Node {
                 id: self.ids[worker + 1],
                 worker: Worker::new(worker, capacity_bytes),
-                messages_seen: 0,
-                frames_seen: 0,
                 free_at: start,
                 computed_ns: 0,
                 has_left: false,
             })
             .collect();
-        let (mut messages_seen, mut frames_seen) = (0, 0);
         let mut iterated: Option<(Instant, Instant)> = None;
         loop {
             let messages = judge.outgoing();
             self.send(0, messages);
             self.net.run_for(QUANTUM);
             let now = self.net.now();
-            if stop() {
-                return Err("stopped".to_owned());
-            }
+            self.check_wanted()?;
             if now.since(start) >= PATIENCE {
-                return Err("it does not end within an hour of virtual time".to_owned());
+                return Err("it does not end within an hour of virtual time"
+                    .to_owned()
+                    .into());
             }
-            let (messages, frames) =
-                self.arrived(self.ids[0], &mut messages_seen, &mut frames_seen);
+            let (messages, frames) = self.arrived(self.ids[0]);
             for (from, bytes) in messages {
                 judge.take(from, &bytes)?;
             }
@@ -198,7 +221,7 @@ impl Run<'_> {
             }
             judge = match judge.result() {
                 Ok(summary) => {
-                    let (first, last) = iterated.ok_or("it never iterated")?;
+                    let (first, last) = iterated.ok_or_else(|| "it never iterated".to_owned())?;
                     let seconds = |until: Instant| until.since(first).as_nanos() as f64 / 1e9;
                     return Ok(Found {
                         summary,
@@ -215,16 +238,22 @@ impl Run<'_> {
         }
     }
 
+    fn check_wanted(&self) -> Result<(), RelaxError> {
+        if (self.stop)() {
+            return Err(RelaxError::Stopped);
+        }
+        Ok(())
+    }
+
     /// Lets a worker do what it can until now.
-    fn advance(&mut self, at: usize, node: &mut Node, now: Instant) -> Result<(), String> {
+    fn advance(&mut self, at: usize, node: &mut Node, now: Instant) -> Result<(), RelaxError> {
         if node.has_left || node.free_at > now {
             return Ok(());
         }
         // It was idle until now, or computed until then.
         let quantum_ago = Instant::from_nanos(now.as_nanos() - QUANTUM.as_nanos());
         node.free_at = node.free_at.max(quantum_ago);
-        let (messages, frames) =
-            self.arrived(node.id, &mut node.messages_seen, &mut node.frames_seen);
+        let (messages, frames) = self.arrived(node.id);
         for (from, bytes) in messages {
             node.worker.take(from, &bytes)?;
         }
@@ -249,7 +278,10 @@ impl Run<'_> {
             };
             let now_ns = node.free_at.as_nanos();
             let entries = match node.worker.step(now_ns, costs, &mut updates)? {
-                Work::Read(entries) => entries,
+                Work::Read(entries) => {
+                    self.check_wanted()?;
+                    entries
+                }
                 Work::Waits => {
                     node.free_at = now + Duration::from_nanos(1);
                     0.0
@@ -280,53 +312,69 @@ impl Run<'_> {
     }
 
     fn publish(&mut self, from: NodeId, update: Update) {
-        let update = Rc::new(update);
-        let (length, readers) = (update.payload.len(), &update.to);
+        let readers = &update.to;
         // One frame reaches all where all but the judge read it.
         let targets = if readers.len() > 1 && readers.len() + 2 == self.ids.len() {
             vec![Destination::Broadcast]
         } else {
             readers.iter().copied().map(Destination::Peer).collect()
         };
+        let datagram = Datagram {
+            channel_id: update.channel_id,
+            epoch: update.epoch,
+            lap: update.lap,
+            key: update.key,
+            payload: &update.payload,
+            ..Datagram::EMPTY
+        };
         for to in targets {
-            self.number = self.number.wrapping_add(1);
             self.updates += 1;
-            self.update_bytes += (DATAGRAM_HEADER_BYTES + length) as u64;
-            let content = Rc::clone(&update);
-            self.contents.insert((from, self.number), content);
+            self.update_bytes += (DATAGRAM_HEADER_BYTES + update.payload.len()) as u64;
             // A frame that finds no room is lost, as in production.
-            let stamp = (FRAMES, 0);
-            let _ = (self.net).publish(from, to, stamp, self.number, update.key, length);
+            let _ = self.net.publish_given(from, to, datagram);
         }
     }
 
-    /// What has come to a node since the last call.
-    fn arrived(&self, id: NodeId, messages_seen: &mut usize, frames_seen: &mut usize) -> Arrived {
-        let deliveries = self.net.deliveries(id)[*messages_seen..].iter();
-        let bodies = &self.net.received(id)[*messages_seen..];
-        let messages: Vec<_> = deliveries
-            .zip(bodies)
-            .map(|(delivery, bytes)| (usize::from(delivery.from.0), bytes.clone()))
-            .collect();
-        *messages_seen += messages.len();
-        let arrived = &self.net.datagrams(id)[*frames_seen..];
-        *frames_seen += arrived.len();
-        let frames = arrived.iter().filter_map(|datagram| {
-            let update = self.contents.get(&(datagram.source, datagram.lap))?;
-            Some((datagram.source, Rc::clone(update)))
+    /// What has come to a node since the last call; nothing of it is kept.
+    fn arrived(&mut self, id: NodeId) -> Arrived {
+        let Arrivals {
+            deliveries,
+            bodies,
+            datagrams,
+            payloads,
+            ..
+        } = self.net.take_arrivals(id);
+        let sources = deliveries
+            .iter()
+            .map(|delivery| usize::from(delivery.from.0));
+        let frames = datagrams.into_iter().zip(payloads).map(|(stamp, payload)| {
+            let update = Update {
+                to: Vec::new(),
+                channel_id: stamp.channel_id,
+                epoch: stamp.epoch,
+                lap: stamp.lap,
+                key: stamp.key,
+                payload,
+            };
+            (stamp.source, update)
         });
-        (messages, frames.collect())
+        (sources.zip(bodies).collect(), frames.collect())
     }
 }
 
 /// Picoseconds that this machine takes for an entry when as many `threads` at once sweep the rows of one of `workers` workers each, or the first of these
-/// rows where they are more than half a gigabyte, in steps of `step_rows`.
+/// rows where they are more than half a gigabyte, in steps of `step_rows`. `None` if `stop` returned true.
 ///
 /// # Panics
 /// If there are more workers than rows, more threads than workers, or none of either.
-pub fn entry_ps(system: &Generate, workers: usize, threads: usize, step_rows: usize) -> u64 {
+pub fn entry_ps(
+    system: &Generate,
+    (workers, threads): (usize, usize),
+    step_rows: usize,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Option<u64> {
     const ENTRIES: usize = 64 << 20;
-    const LAPS: u32 = 3;
+    const LAPS: usize = 3;
     let n = system.n();
     assert!((1..=workers).contains(&threads) && workers <= n);
     let rows = if system.is_dense() {
@@ -334,7 +382,12 @@ pub fn entry_ps(system: &Generate, workers: usize, threads: usize, step_rows: us
     } else {
         (n / workers).min(4 << 20)
     };
+    if stop() {
+        return None;
+    }
     let gate = Barrier::new(threads);
+    // One a lap: all threads must see the same, or some wait for others that have ended.
+    let stopped = [const { AtomicBool::new(false) }; LAPS];
     let sweep = |thread: usize| {
         let rows = thread * rows..(thread + 1) * rows;
         let block = system.rows(rows, 1, Solution::Ones);
@@ -342,16 +395,24 @@ pub fn entry_ps(system: &Generate, workers: usize, threads: usize, step_rows: us
         let mut sweeper = Sweeper::new(block, relaxation).expect("a good diagonal");
         let mut x = vec![0.0; n];
         let entries = sweeper.block().stored();
-        let lap = |_| {
-            gate.wait();
+        let lap = |lap: usize| {
+            if thread == 0 {
+                stopped[lap].store(stop(), Ordering::Relaxed);
+            }
+            gate.wait(); // orders the flag, too
+            if stopped[lap].load(Ordering::Relaxed) {
+                return None;
+            }
             let began = std::time::Instant::now();
             let laps: Vec<_> = sweeper.lap(step_rows).collect();
             for rows in laps {
                 sweeper.relax(rows, &mut x);
             }
-            began.elapsed().as_nanos() as f64
+            Some(began.elapsed().as_nanos() as f64)
         };
-        1e3 * (0..LAPS).map(lap).fold(f64::INFINITY, f64::min) / entries as f64
+        let all: Option<Vec<f64>> = (0..LAPS).map(lap).collect();
+        let least = all?.into_iter().fold(f64::INFINITY, f64::min);
+        Some(1e3 * least / entries as f64)
     };
     let sweep = &sweep;
     let slowest = std::thread::scope(|scope| {
@@ -361,7 +422,8 @@ pub fn entry_ps(system: &Generate, workers: usize, threads: usize, step_rows: us
         let each = team
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        each.fold(0.0, f64::max)
+        let each: Option<Vec<f64>> = each.collect();
+        each.map(|each| each.into_iter().fold(0.0, f64::max))
     });
-    slowest.max(1.0) as u64
+    slowest.map(|ps| ps.max(1.0) as u64)
 }
