@@ -82,11 +82,10 @@ mod tests {
     /// A full pipe is not waited for, by either way, and what was written is read, also after the memory it came from has changed.
     #[test]
     fn full_pipes_are_not_waited_for() {
-        let ways: [fn(c_int, *mut u8, usize) -> Result<usize>; 2] =
-            [write_pipe_now, |pipe, place, bytes| {
-                write_copy(pipe, place, bytes)
-            }];
-        for write in ways {
+        type Write = fn(c_int, *mut u8, usize) -> Result<usize>;
+        for write in [write_pipe_now as Write, |pipe, place, bytes| {
+            write_copy(pipe, place, bytes)
+        }] {
             let (mut reader, writer) = pipe().expect("a pipe");
             let mut bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
             let expected = bytes.clone();
