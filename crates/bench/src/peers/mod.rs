@@ -95,8 +95,10 @@ impl Left {
         let said = self.stderr.lines().chain(self.stdout.lines());
         let mut said = said
             .map(str::trim)
-            .filter(|line| !line.is_empty() && line.chars().any(char::is_alphanumeric));
-        let problem = match (self.status, said.next()) {
+            .filter(|line| line.chars().any(char::is_alphanumeric));
+        // A Python program tells its error behind where it happened.
+        let named = said.clone().find(|line| line.contains("Error: "));
+        let problem = match (self.status, named.or_else(|| said.next())) {
             (None, _) if stop::is_wanted() => stop::REASON.to_owned(),
             (None, _) => "it did not end in time".to_owned(),
             (Some(status), None) => format!("{status}: no message"),
@@ -203,18 +205,10 @@ fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError
         PeerError::NotFound { .. } => PeerError::NotInstalled { package },
         other => other,
     })?;
-    let Some(status) = left.status else {
-        return Err(left.failure(&program));
-    };
-    if status.success() {
-        return Ok(left.stdout);
+    match left.status {
+        Some(status) if status.success() => Ok(left.stdout),
+        _ => Err(left.failure(&program)),
     }
-    let mut said = left.stderr.lines().rev();
-    let last = said.find(|line| !line.trim().is_empty());
-    Err(PeerError::Failed {
-        program,
-        problem: format!("{status}: {}", last.unwrap_or("no message")),
-    })
 }
 
 #[cfg(test)]
