@@ -221,8 +221,8 @@ impl Team<'_> {
         Ok(endpoint)
     }
 
-    /// Starts the workers, as the judge, and meets them. The error is [`Interrupted`], or the `WorkerFailure` of one that did not start, where it is no
-    /// other.
+    /// Starts the workers, as the judge, and meets them. The error is [`Interrupted`] if the user stopped it, and the `WorkerFailure` itself if a worker
+    /// did not start.
     pub(crate) fn begin(
         &self,
         interrupt: &Interrupt,

@@ -29,20 +29,29 @@ fn is_unable(error: Errno) -> bool {
 }
 
 fn at_once(number: i64, pipe: c_int, address: *mut u8, bytes: usize) -> Result<usize> {
+    // No position: both halves of -1.
+    let words = [usize::MAX, usize::MAX, libc::RWF_NOWAIT as usize];
+    // SAFETY: a read or a write of a range of a ring that the caller holds locked, or of memory of the caller's.
+    unsafe { with_vector(number, pipe, (address, bytes), words) }
+}
+
+/// Makes a call that takes a vector of buffers, here of one, and then these words; what it does not take it does not look at.
+///
+/// # Safety
+/// The call may read or write the range as its number says.
+unsafe fn with_vector(
+    number: i64,
+    pipe: c_int,
+    (address, bytes): (*mut u8, usize),
+    [first, second, third]: [usize; 3],
+) -> Result<usize> {
     let buffer = iovec {
         iov_base: address.cast(),
         iov_len: bytes,
     };
-    // No position: both halves of -1.
-    let words = [
-        fd_word(pipe),
-        &raw const buffer as usize,
-        1,
-        usize::MAX,
-        usize::MAX,
-        libc::RWF_NOWAIT as usize,
-    ];
-    // SAFETY: the vector lives; its range is of a ring that the caller holds locked, or of memory of the caller's.
+    let vector = &raw const buffer as usize;
+    let words = [fd_word(pipe), vector, 1, first, second, third];
+    // SAFETY: the vector lives for the call; its range is as the caller promises.
     unsafe { call(number, words) }
 }
 
@@ -53,19 +62,10 @@ fn write_copy(pipe: c_int, address: *const u8, bytes: usize) -> Result<usize> {
     let copy = map_private(COPY_BYTES)?;
     // SAFETY: the caller's range has so many bytes, and so has the new mapping.
     unsafe { std::ptr::copy_nonoverlapping(address, copy, bytes) };
-    let buffer = iovec {
-        iov_base: copy.cast(),
-        iov_len: bytes,
-    };
-    let words = [
-        fd_word(pipe),
-        &raw const buffer as usize,
-        1,
-        libc::SPLICE_F_NONBLOCK as usize,
-    ];
-    // SAFETY: the vector and its range live. The mapping is nobody else's, and the kernel counts the pages that the pipe keeps.
+    let words = [libc::SPLICE_F_NONBLOCK as usize, 0, 0];
+    // SAFETY: the mapping is nobody else's, and the kernel counts the pages that the pipe keeps.
     unsafe {
-        let outcome = call(libc::SYS_vmsplice, words);
+        let outcome = with_vector(libc::SYS_vmsplice, pipe, (copy, bytes), words);
         unmap(copy, COPY_BYTES);
         outcome
     }

@@ -215,6 +215,20 @@ fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError
 mod tests {
     use super::*;
 
+    /// What failed is told by the error that a Python program names, wherever it stands; else by the first line that says anything.
+    #[test]
+    fn failures_are_told_by_their_errors() {
+        let said = |script: &str| {
+            let mut command = Command::new("sh");
+            let ended = run(command.args(["-c", script]), "dash");
+            ended.expect_err("it fails").to_string()
+        };
+        let python = said("printf 'Traceback:\\n  File\\nNameError: x\\n-----\\n' >&2; exit 3");
+        assert!(python.ends_with("NameError: x"), "{python}");
+        let other = said("printf -- '-----\\nno slots\\nagain\\n-----\\n' >&2; exit 3");
+        assert!(other.ends_with("no slots"), "{other}");
+    }
+
     /// The end of a process is noticed also where no descriptor signals it.
     #[test]
     fn an_end_is_noticed_without_a_descriptor() {
