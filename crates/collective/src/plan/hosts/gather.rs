@@ -85,7 +85,8 @@ pub(crate) fn gather_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) 
     plan
 }
 
-/// The root sends each leader the parts of its host, and each leader its members theirs, of `len` bytes each.
+/// The root sends each leader the parts of its host, and each leader its members theirs, of `len` bytes each. Hosts of two members are no exception:
+/// one message between hosts instead of two halves what the root sends, for one more within a host, which costs less.
 pub(crate) fn scatter_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) -> Plan {
     let part = Part::new(hosts, rank, root);
     let here = part.ranks.len();
