@@ -416,3 +416,62 @@ fn what_comes_before_lengths_is_kept() {
         }
     }
 }
+
+/// A long transfer on one side and a short one on the other wait for each other. Each side asks once, when it has waited; the question tells the other
+/// side that lengths differ, and is harmless if they do not.
+#[test]
+fn questions_find_other_lengths() {
+    const SHORT: usize = 64;
+    const LONG: usize = 1 << 20;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let from = (NodeId(2), 2);
+    let begin = |core: &Core, sends: bool, len: usize| {
+        let (action, buffer) = if sends {
+            (plan::Action::Send, plan::Buffer::Input)
+        } else {
+            (plan::Action::Store, plan::Buffer::Output)
+        };
+        let step = plan::Step {
+            action,
+            peer: from.1,
+            tag: 0,
+            place: plan::Place::whole(buffer, len),
+            after: [None; 2],
+            follows: None,
+        };
+        let call = Call {
+            plan: Plan {
+                steps: vec![step],
+                ..Plan::default()
+            },
+            input: Source::Owned(Box::new(vec![0_u64; len / 8])),
+            ..call(4, len)
+        };
+        Operation::new(call, &core.groups[0].members, 1, 0)
+    };
+    for (sends, len, other, kind) in [
+        (true, LONG, SHORT, Kind::Ask),
+        (false, SHORT, LONG, Kind::Open),
+    ] {
+        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        core.ledger.outbox.clear();
+        let mut waiting = begin(&core, sends, len);
+        core.advance(&mut waiting, &mut endpoint).expect("advance");
+        core.ask(&mut waiting);
+        assert!(core.ledger.outbox.is_empty(), "it has just begun");
+        core.ask(&mut waiting);
+        core.ask(&mut waiting);
+        let asked = core.ledger.outbox.pop_front().map(|control| control.header);
+        let question = asked.expect("a question");
+        assert!(core.ledger.outbox.is_empty(), "it asks once");
+        assert_eq!((question.kind, question.total), (kind, len as u64));
+        for (expected, failure) in [(len, None), (other, Some(Failure::Mismatch(from.0)))] {
+            let mut asked = begin(&core, !sends, expected);
+            asked.handle_or_keep(from, 0, question, &[], &mut core.ledger);
+            assert_eq!(asked.failure, failure, "{kind:?}, {expected}");
+        }
+    }
+}

@@ -573,3 +573,36 @@ fn other_lengths_of_the_same_sum_are_found_out() {
         collectives.barrier(endpoint, world).expect("barrier");
     });
 }
+
+/// So it is where members would wait for each other for ever: of a short part one side takes to be long; both would send, or both receive.
+#[test]
+fn calls_that_wait_for_each_other_are_found_out() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Shm, 2, &options, &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let groups = [1, 2, 3].map(|tag| {
+            let group = collectives.group(endpoint, &[0, 1].map(NodeId), tag);
+            group.expect("group")
+        });
+        let own = vec![1_u64; if *rank == 1 { 20_000 } else { 1 }];
+        let all = vec![0_u64; if *rank == 0 { 2 } else { 0 }];
+        let (ours, theirs) = (*rank, 1 - *rank);
+        let started = [
+            collectives.start_gather_v(endpoint, groups[0], 0, own, all, &[8; 2]),
+            collectives.start_broadcast(endpoint, groups[1], ours, vec![0_u64; 20_000]),
+            collectives.start_broadcast(endpoint, groups[2], theirs, vec![0_u64]),
+        ];
+        for request in started {
+            let outcome = request.and_then(|request| collectives.wait(endpoint, request));
+            assert!(
+                matches!(outcome, Err(CollectiveError::Mismatch { .. })),
+                "{outcome:?}"
+            );
+        }
+    });
+}
