@@ -34,6 +34,7 @@ enum Code {
     /// Of parts of any lengths, by hosts.
     GatherV = 0x90,
     ScatterV = 0xa0,
+    AllGatherV = 0xb0,
 }
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {

@@ -35,6 +35,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval in milliseconds at which a member polls that calls but never has to wait: well below any `dead_after`, and too long to cost anything.
 const TURN_EVERY_MS: u64 = 10;
 
+/// Interval in milliseconds at which operations ask about transfers that wait: too long to cost anything.
+const ASK_EVERY_MS: u64 = 1000;
+
 /// Number of the next `Collectives`: tells apart groups and requests of several in one process.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
 
@@ -49,6 +52,8 @@ pub struct Collectives {
     next_id: u64,
     /// When the endpoint was last polled, by `coarse_ms`.
     turned_ms: u64,
+    /// When operations ask next about transfers that wait.
+    asks_at_ms: u64,
 }
 
 impl std::fmt::Debug for Collectives {
@@ -89,6 +94,7 @@ impl Collectives {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
             turned_ms: coarse_ms(),
+            asks_at_ms: 0,
         };
         let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
         // It cannot fail: this node is a member, and it is the first group.
@@ -273,6 +279,7 @@ impl Collectives {
         };
         let done = endpoint.poll_on(CHANNEL, &mut dispatcher)?;
         self.turned_ms = coarse_ms();
+        self.ask_if_due(None);
         self.turn(endpoint, None)?;
         Ok(done)
     }
@@ -514,7 +521,7 @@ impl Collectives {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.await_something(endpoint, None, left)?;
+            self.await_something(endpoint, None, left.min(LOOK_EVERY))?;
             self.turn(endpoint, None)?;
         }
         Ok(true)
@@ -563,7 +570,7 @@ impl Collectives {
     fn await_something<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
-        current: Option<&mut Operation<'_>>,
+        mut current: Option<&mut Operation<'_>>,
         most: Duration,
     ) -> Result<(), CollectiveError> {
         let own = current.as_deref().and_then(Operation::timer);
@@ -574,10 +581,25 @@ impl Collectives {
         let mut dispatcher = Dispatcher {
             core: &mut self.core,
             under_way: &mut self.under_way,
-            current,
+            current: current.as_deref_mut(),
         };
         endpoint.poll_on_wait(CHANNEL, &mut dispatcher, wait)?;
         self.turned_ms = coarse_ms();
+        self.ask_if_due(current);
         Ok(())
+    }
+
+    /// Has all operations ask about transfers that wait, if that is due. Questions leave in the next `turn`.
+    fn ask_if_due(&mut self, current: Option<&mut Operation<'_>>) {
+        if self.turned_ms < self.asks_at_ms {
+            return;
+        }
+        self.asks_at_ms = self.turned_ms + ASK_EVERY_MS;
+        for operation in &mut self.under_way {
+            self.core.ask(operation);
+        }
+        if let Some(current) = current {
+            self.core.ask(current);
+        }
     }
 }

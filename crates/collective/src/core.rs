@@ -302,6 +302,14 @@ impl Core {
         self.judge(operation);
         Ok(())
     }
+
+    /// Has an operation ask about transfers that wait.
+    pub(crate) fn ask(&mut self, operation: &mut Operation<'_>) {
+        if operation.failure.is_none() {
+            let state = &self.groups[operation.group];
+            operation.ask(&state.members, &state.dead, &mut self.ledger);
+        }
+    }
 }
 
 /// Handler of arriving messages, with the operations that wait for them: those under way and the one of a blocking call.

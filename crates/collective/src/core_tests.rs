@@ -15,14 +15,14 @@ fn call(kind: u64, len: usize) -> Call<'static> {
         2 => (Plan::default(), false, After::Native(0)),
         3 => (Plan::default(), false, After::Native(2)),
         5 => {
-            let hosts = plan::Hosts::of([0, 0, 1, 1].into_iter().map(Some)).expect("several");
+            let hosts = plan::Hosts::of([0, 0, 0, 1].into_iter().map(Some)).expect("several");
             let lengths = plan::Lengths {
                 all: &[],
                 own: len,
                 joins: &|_| true,
                 most: 1 << 20,
             };
-            let plan = plan::scatter_v_hosts(&hosts, 0, 2, &lengths);
+            let plan = plan::scatter_v_hosts(&hosts, 0, 3, &lengths);
             (plan, false, After::Nothing)
         }
         _ => (plan::broadcast_tree(0, 4, 2, len), false, After::Nothing),
@@ -71,12 +71,13 @@ fn any_messages_are_survived() {
                     sequence: 0,
                     key,
                     offset: 0,
-                    total: 16,
+                    total: 24,
                 };
-                let lengths = [len as u64, random.u64(..) >> random.u64(40..64)];
+                let mut any = || random.u64(..) >> random.u64(40..64);
+                let lengths = [len as u64, any(), any()];
                 let lengths = lengths.map(u64::to_le_bytes).concat();
                 current.failure = None;
-                current.handle_or_keep((NodeId(2), 2), 0, header, &lengths, &mut core.ledger);
+                current.handle_or_keep((NodeId(3), 3), 0, header, &lengths, &mut core.ledger);
                 core.advance(&mut current, &mut endpoint).expect("advance");
             }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
@@ -366,7 +367,7 @@ fn what_comes_before_lengths_is_kept() {
     let link = Shm::attach(&job, 0).expect("attach");
     let mut endpoint =
         Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let hosts = plan::Hosts::of([0, 0, 1, 1].into_iter().map(Some)).expect("several");
+    let hosts = plan::Hosts::of([0, 0, 0, 1].into_iter().map(Some)).expect("several");
     let lengths = plan::Lengths {
         all: &[],
         own: 16,
@@ -376,7 +377,7 @@ fn what_comes_before_lengths_is_kept() {
     for (word, repeated) in [(16, false), (17, false), (16, true)] {
         let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
         let call = Call {
-            plan: plan::scatter_v_hosts(&hosts, 0, 2, &lengths),
+            plan: plan::scatter_v_hosts(&hosts, 0, 3, &lengths),
             ..call(4, 16)
         };
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
@@ -397,21 +398,80 @@ fn what_comes_before_lengths_is_kept() {
             current.handle_or_keep(from, 0, header, payload, &mut core.ledger);
             core.advance(current, &mut endpoint).expect("advance");
         };
-        tell(&mut current, 2, Kind::Eager, 1, &[7; 24]);
+        tell(&mut current, 3, Kind::Eager, 1, &[7; 24]);
         tell(&mut current, 1, Kind::Open, 1, &[]);
         assert_eq!((current.early.len(), current.failure), (2, None));
         if repeated {
-            tell(&mut current, 2, Kind::Eager, 1, &[7; 24]);
-            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(2))));
+            tell(&mut current, 3, Kind::Eager, 1, &[7; 24]);
+            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(3))));
             continue;
         }
-        let words = [word, 8_u64].map(u64::to_le_bytes).concat();
-        tell(&mut current, 2, Kind::Eager, 0, &words);
+        let words = [word, 8_u64, 0].map(u64::to_le_bytes).concat();
+        tell(&mut current, 3, Kind::Eager, 0, &words);
         if word == 16 {
             assert_eq!((current.early.len(), current.failure), (0, None));
             assert_eq!(current.output.bytes(), [7; 16]);
         } else {
-            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(2))));
+            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(3))));
+        }
+    }
+}
+
+/// A long transfer on one side and a short one on the other wait for each other. Each side asks once, when it has waited; the question tells the other
+/// side that lengths differ, and is harmless if they do not.
+#[test]
+fn questions_find_other_lengths() {
+    const SHORT: usize = 64;
+    const LONG: usize = 1 << 20;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let from = (NodeId(2), 2);
+    let begin = |core: &Core, sends: bool, len: usize| {
+        let (action, buffer) = if sends {
+            (plan::Action::Send, plan::Buffer::Input)
+        } else {
+            (plan::Action::Store, plan::Buffer::Output)
+        };
+        let step = plan::Step {
+            action,
+            peer: from.1,
+            tag: 0,
+            place: plan::Place::whole(buffer, len),
+            after: [None; 2],
+            follows: None,
+        };
+        let call = Call {
+            plan: Plan {
+                steps: vec![step],
+                ..Plan::default()
+            },
+            input: Source::Owned(Box::new(vec![0_u64; len / 8])),
+            ..call(4, len)
+        };
+        Operation::new(call, &core.groups[0].members, 1, 0)
+    };
+    for (sends, len, other, kind) in [
+        (true, LONG, SHORT, Kind::Ask),
+        (false, SHORT, LONG, Kind::Open),
+    ] {
+        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        core.ledger.outbox.clear();
+        let mut waiting = begin(&core, sends, len);
+        core.advance(&mut waiting, &mut endpoint).expect("advance");
+        core.ask(&mut waiting);
+        assert!(core.ledger.outbox.is_empty(), "it has just begun");
+        core.ask(&mut waiting);
+        core.ask(&mut waiting);
+        let asked = core.ledger.outbox.pop_front().map(|control| control.header);
+        let question = asked.expect("a question");
+        assert!(core.ledger.outbox.is_empty(), "it asks once");
+        assert_eq!((question.kind, question.total), (kind, len as u64));
+        for (expected, failure) in [(len, None), (other, Some(Failure::Mismatch(from.0)))] {
+            let mut asked = begin(&core, !sends, expected);
+            asked.handle_or_keep(from, 0, question, &[], &mut core.ledger);
+            assert_eq!(asked.failure, failure, "{kind:?}, {expected}");
         }
     }
 }

@@ -27,9 +27,10 @@ pub(crate) enum Kind {
     Eager,
     /// A piece of a transfer that the receiver has opened.
     Piece,
-    /// The receiver of a transfer is ready; `offset` 1: and may read it in the sender's memory.
+    /// The receiver of a transfer is ready; `offset` 1: and may read it in the sender's memory. The receiver of a small one sends this when it has waited
+    /// for long, or is asked.
     Open,
-    /// The sender of a small transfer has no credit left, and asks for `Open`.
+    /// The sender of a small transfer has no credit left, or that of a long one has waited for long: they ask for `Open`.
     Ask,
     /// `offset` bytes of eager messages were consumed.
     Credit,

@@ -2,7 +2,8 @@
 //!
 //! Driven by `collectives`: `handle` for messages, `advance` after each poll. Both sides of a transfer know its length. Up to `eager_bytes` it is
 //! sent at once, on credit; a longer one after its receiver has opened it, and is then written in place as it arrives. The two halves of a transfer
-//! are in `send` and `receive`.
+//! are in `send` and `receive`. A side that hears nothing for long asks the other (`ask`), which compares lengths: if one of them takes the transfer to
+//! be short and the other one to be long, neither begins.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps that it waits for are done; a failed
 //! operation accesses nothing any more.
@@ -136,6 +137,8 @@ pub(crate) struct Operation<'b> {
     native: Option<Native>,
     /// More can be done without a message.
     pub(crate) busy: bool,
+    /// It was under way when questions were asked last.
+    has_waited: bool,
 }
 
 impl<'b> Operation<'b> {
@@ -177,6 +180,7 @@ impl<'b> Operation<'b> {
                 _ => None,
             },
             busy: false,
+            has_waited: false,
         };
         for (from, to) in copies {
             operation.copy(from, to);
@@ -381,11 +385,8 @@ impl<'b> Operation<'b> {
                 self.finish(number);
             }
             Kind::Ask => {
-                // The transfer is small: its pieces are kept here if they come early.
-                if step.place.len > ledger.eager_bytes {
-                    return None;
-                }
-                if !self.states[number].open {
+                // Pieces of a small transfer are kept here if they come early. A long one is opened when its turn comes.
+                if step.place.len <= ledger.eager_bytes && !self.states[number].open {
                     self.states[number].open = true;
                     ledger.control(from, self.header(Kind::Open, &step, 0));
                 }
@@ -544,6 +545,31 @@ impl<'b> Operation<'b> {
             native.advance(at, &self.output, endpoint, group, ledger)?;
         }
         Ok(())
+    }
+
+    /// Called now and then: from the second time on asks about transfers that the other side should begin, each once.
+    pub(crate) fn ask(&mut self, group: &Members, dead: &[usize], ledger: &mut Ledger) {
+        if !std::mem::replace(&mut self.has_waited, true) {
+            return;
+        }
+        for index in 0..self.open.len() {
+            let number = self.open[index] as usize;
+            let step = self.steps[number];
+            if !step.action.transfers() || dead.contains(&step.peer) || !self.may_begin(&step) {
+                continue;
+            }
+            let (to, state) = (group.nodes[step.peer], self.states[number]);
+            let is_long = step.place.len > ledger.eager_bytes;
+            if step.action == Action::Send {
+                if is_long && !state.open && !state.asked {
+                    self.states[number].asked = true;
+                    ledger.control(to, self.header(Kind::Ask, &step, 0));
+                }
+            } else if !is_long && !state.open && state.progress == 0 {
+                self.states[number].open = true;
+                ledger.control(to, self.header(Kind::Open, &step, 0));
+            }
+        }
     }
 
     /// Keeps a message that `handle` found to be early.

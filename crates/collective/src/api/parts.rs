@@ -359,15 +359,29 @@ impl Collectives {
             Algorithm::Hosts if !is_ordered && sum(lens) > COMBINED_BYTES_MAX => Algorithm::Ring,
             other => other,
         };
-        let plan = match (algorithm, hosts) {
+        let differ = lens.iter().any(|len| *len != longest);
+        let (operation, plan) = match (algorithm, hosts) {
             (Algorithm::Hosts, Some(hosts)) => {
-                plan::all_gather_hosts(hosts, rank, lens, longest > EAGER_BYTES)
+                let ring = longest > EAGER_BYTES || differ && sum(lens) > COMBINED_BYTES_MAX;
+                let operation = if differ {
+                    Code::AllGatherV
+                } else {
+                    Code::AllGather
+                };
+                (
+                    operation,
+                    plan::all_gather_hosts(hosts, rank, lens, ring, differ),
+                )
             }
-            (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
-            _ => plan::all_gather_ring(rank, size, lens),
+            (Algorithm::Flat, _) => (Code::AllGather, plan::all_gather_direct(rank, size, lens)),
+            _ => (Code::AllGather, plan::all_gather_ring(rank, size, lens)),
         };
-        let code = code(Code::AllGather, algorithm);
-        Ok(Call::moving(code, plan, input, output))
+        Ok(Call::moving(
+            code(operation, algorithm),
+            plan,
+            input,
+            output,
+        ))
     }
 
     /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.

@@ -1,10 +1,13 @@
 //! Real processes that die, stand still or leave at random moments of random operations, over shared memory, UDP and raw Ethernet.
 //!
 //! Survivors must be told who it was, in the world's group; a group of survivors that was made before, and one made afterwards,
-//! must work all the while. A failure prints the seed: `TSUMUJI_SEED=… cargo test -p tsumuji-collective --test it chaos`; more rounds by
+//! must work all the while. Among hosts nobody dies, but frames are lost and overtaken (`hosts`).
+//!
+//! A failure prints the seed: `TSUMUJI_SEED=… cargo test -p tsumuji-collective --test it chaos`; more rounds by
 //! `TSUMUJI_CHAOS_ROUNDS=…`. Raw Ethernet needs root and the commands of `tsumuji-testbed`; it says so and is left out where they are missing.
 
 mod case;
+mod hosts;
 mod member;
 mod operations;
 
@@ -140,17 +143,23 @@ fn nothing() -> Child {
     Command::new("true").spawn().expect("true")
 }
 
-fn rounds_over(link: LinkKind, testbed: Option<&Testbed>) {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().expect("a number"))
-    };
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok();
+    text.map(|text| text.parse().expect("a number"))
+}
+
+/// The seed, and the number of rounds.
+fn seed_and_rounds() -> (u64, u64) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let any = now.map_or(1, |now| now.as_nanos() as u64); // any bits do
-    let seed = number("TSUMUJI_SEED").unwrap_or(any);
+    let rounds = number("TSUMUJI_CHAOS_ROUNDS").unwrap_or(ROUNDS);
+    (number("TSUMUJI_SEED").unwrap_or(any), rounds)
+}
+
+fn rounds_over(link: LinkKind, testbed: Option<&Testbed>) {
+    let (seed, rounds) = seed_and_rounds();
     eprintln!("{link:?}: TSUMUJI_SEED={seed}");
-    for round in 0..number("TSUMUJI_CHAOS_ROUNDS").unwrap_or(ROUNDS) {
+    for round in 0..rounds {
         let mut dice = fastrand::Rng::with_seed(seed ^ (link as u64 + 1) << 56 ^ round << 32);
         let job;
         let mut case = Case::any(&mut dice, link, Where::None);
@@ -188,6 +197,15 @@ fn chaos_over_shm() {
 #[test]
 fn chaos_over_udp() {
     rounds_over(LinkKind::Udp, None);
+}
+
+/// On two hosts: shared memory within, UDP between.
+#[test]
+fn chaos_among_hosts() {
+    let (seed, rounds) = seed_and_rounds();
+    for round in 0..rounds {
+        hosts::play(seed, round);
+    }
 }
 
 /// Over raw Ethernet between hosts of a testbed.

@@ -533,3 +533,76 @@ fn different_calls_within_a_host_are_found_out() {
         },
     );
 }
+
+/// So it is where lengths of an all-gather differ, but not their sum for each host: of short parts and of long ones, and whether another host or one
+/// member has other lengths.
+#[test]
+fn other_lengths_of_the_same_sum_are_found_out() {
+    let table = only(Operation::AllGather, Algorithm::Hosts);
+    on_all(Over::Hosts(2), 4, &Options::default(), &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let world = collectives.world();
+        let ids = [0, 1, 2, 3].map(NodeId);
+        let cases = [([1, 2, 1, 3], 2), ([2, 1, 3, 1], 3)];
+        for (tag, (unit, (theirs, first))) in (1..).zip(
+            [1, 3000]
+                .into_iter()
+                .flat_map(|unit| cases.map(|case| (unit, case))),
+        ) {
+            let group = collectives.group(endpoint, &ids, tag).expect("group");
+            let counts = if *rank >= first { theirs } else { [1, 2, 3, 1] };
+            let counts = counts.map(|count| count * unit);
+            let own = vec![1_u64; counts[*rank]];
+            let mut all = vec![0_u64; 7 * unit];
+            let outcome = collectives.all_gather_v(endpoint, group, &own, &mut all, &counts);
+            // A member that finds what it expects may have been done.
+            if let Err(error) = outcome {
+                assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
+            }
+            let after = collectives.barrier(endpoint, group);
+            assert!(
+                matches!(after, Err(CollectiveError::Mismatch { .. })),
+                "{after:?}"
+            );
+        }
+        collectives.barrier(endpoint, world).expect("barrier");
+    });
+}
+
+/// So it is where members would wait for each other for ever: of a short part one side takes to be long; both would send, or both receive.
+#[test]
+fn calls_that_wait_for_each_other_are_found_out() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Shm, 2, &options, &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let groups = [1, 2, 3].map(|tag| {
+            let group = collectives.group(endpoint, &[0, 1].map(NodeId), tag);
+            group.expect("group")
+        });
+        let own = vec![1_u64; if *rank == 1 { 20_000 } else { 1 }];
+        let all = vec![0_u64; if *rank == 0 { 2 } else { 0 }];
+        let (ours, theirs) = (*rank, 1 - *rank);
+        let started = [
+            collectives.start_gather_v(endpoint, groups[0], 0, own, all, &[8; 2]),
+            collectives.start_broadcast(endpoint, groups[1], ours, vec![0_u64; 20_000]),
+            collectives.start_broadcast(endpoint, groups[2], theirs, vec![0_u64]),
+        ];
+        for request in started {
+            let outcome = request.and_then(|request| collectives.wait(endpoint, request));
+            assert!(
+                matches!(outcome, Err(CollectiveError::Mismatch { .. })),
+                "{outcome:?}"
+            );
+        }
+    });
+}

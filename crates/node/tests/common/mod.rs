@@ -43,6 +43,8 @@ pub(crate) enum Over {
     Hosts(u16),
     /// The same with this percentage of the frames between hosts dropped.
     LossyHosts(u16, u32),
+    /// The same with as many more overtaken by later ones.
+    RoughHosts(u16, u32),
 }
 
 pub(crate) const PLAIN: [Over; 2] = [Over::Shm, Over::Udp];
@@ -62,8 +64,13 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
             reorder: f64::from(percent) / 100.0,
             ..ImpairConfig::default()
         }),
+        Over::RoughHosts(_, percent) => Some(ImpairConfig {
+            loss: f64::from(percent) / 100.0,
+            reorder: f64::from(percent) / 100.0,
+            ..ImpairConfig::default()
+        }),
     };
-    if let Over::Hosts(each) | Over::LossyHosts(each, _) = over {
+    if let Over::Hosts(each) | Over::LossyHosts(each, _) | Over::RoughHosts(each, _) = over {
         return on_hosts(nodes, each, options, impair);
     }
     let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
@@ -83,7 +90,9 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
                 .map(|(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs)))
                 .unzip()
         }
-        Over::Hosts(_) | Over::LossyHosts(..) => unreachable!("made above"),
+        Over::Hosts(_) | Over::LossyHosts(..) | Over::RoughHosts(..) => {
+            unreachable!("made above")
+        }
     };
     let key = TestKey::new();
     let security = match over {

@@ -6,7 +6,7 @@
 
 use super::{Hosts, Part};
 use crate::plan::gather::blocks;
-use crate::plan::{Action, Buffer, Place, Plan};
+use crate::plan::{Action, Buffer, Expected, Place, Plan, WORD_BYTES};
 
 /// `count` parts of `len` bytes each, from part `first` on.
 fn parts(buffer: Buffer, first: usize, count: usize, len: usize) -> Place {
@@ -85,7 +85,8 @@ pub(crate) fn gather_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) 
     plan
 }
 
-/// The root sends each leader the parts of its host, and each leader its members theirs, of `len` bytes each.
+/// The root sends each leader the parts of its host, and each leader its members theirs, of `len` bytes each. Hosts of two members are no exception:
+/// one message between hosts instead of two halves what the root sends, for one more within a host, which costs less.
 pub(crate) fn scatter_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) -> Plan {
     let part = Part::new(hosts, rank, root);
     let here = part.ranks.len();
@@ -127,26 +128,58 @@ pub(crate) fn scatter_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize)
 
 /// Members of a host send each other their parts. The leaders send each other those of their hosts, and pass on to their members what comes, as it
 /// comes. `ring`: each leader sends the next one what came from the one before, otherwise to each other one.
-pub(crate) fn all_gather_hosts(hosts: &Hosts, rank: usize, lens: &[usize], ring: bool) -> Plan {
+///
+/// `differ`: the lengths do, so that members could have passed others with the right sum for each host. Lengths are compared then: in front of the
+/// parts of their host, all of which pass through scratch; or of all parts in lists of their own beside a ring, whose parts are too long to be copied.
+pub(crate) fn all_gather_hosts(
+    hosts: &Hosts,
+    rank: usize,
+    lens: &[usize],
+    ring: bool,
+    differ: bool,
+) -> Plan {
     let part = Part::new(hosts, rank, 0);
     let mut plan = Plan::streaming();
-    let is_ordered = hosts.are_ordered();
-    let buffer = if is_ordered {
-        Buffer::Output
+    let in_front = differ && !ring;
+    let in_output = hosts.are_ordered() && !in_front;
+    let count = hosts.ranks.len();
+    // In scratch this host's parts come first, as the first words of scratch are theirs.
+    let (buffer, first) = if in_output {
+        (Buffer::Output, 0)
     } else {
-        Buffer::Scratch
+        (Buffer::Scratch, part.host)
     };
-    // Parts by rank, and those of each host together, in the order of hosts.
+    let lists = if differ && ring {
+        2 * lens.len() * WORD_BYTES
+    } else {
+        0
+    };
+    let mut end = if in_output { 0 } else { lists };
+    // Parts by rank, and those of each host together.
     let mut places = vec![Place::whole(buffer, 0); lens.len()];
-    let (mut of_hosts, mut end) = (Vec::new(), 0);
-    for ranks in &hosts.ranks {
-        let start = end;
+    let mut of_hosts = vec![Place::whole(buffer, 0); count];
+    for host in (0..count).map(|turned| (first + turned) % count) {
+        let (ranks, start) = (&hosts.ranks[host], end);
+        for &rank in ranks.iter().filter(|_| in_front) {
+            let word = lens[rank] as u64;
+            if host == part.host {
+                plan.words.push(word);
+            } else {
+                plan.expected.push(Expected {
+                    rank,
+                    word,
+                    start: end,
+                });
+            }
+            end += WORD_BYTES;
+        }
         for &rank in ranks {
             places[rank] = Place::of(buffer, end..end + lens[rank]);
             end += lens[rank];
         }
-        of_hosts.push(Place::of(buffer, start..end));
+        of_hosts[host] = Place::of(buffer, start..end);
     }
+    plan.scratch_bytes = if in_output { lists } else { end };
     let own = Place::whole(Buffer::Input, lens[rank]);
     plan.copy(own, places[rank]);
     for from in part.neighbours() {
@@ -163,13 +196,48 @@ pub(crate) fn all_gather_hosts(hosts: &Hosts, rank: usize, lens: &[usize], ring:
             plan.add(Action::Store, part.lead(), 1 + host, of_hosts[host]);
         }
     }
-    if !is_ordered {
-        plan.scratch_bytes = end;
+    if lists > 0 {
+        exchange_lists(&mut plan, &part, lens);
+    }
+    if differ {
+        plan.compare_after_all(rank);
+    }
+    if !in_output {
         let outputs = blocks(lens).into_iter();
         let outputs = outputs.map(|range| Place::of(Buffer::Output, range));
         plan.move_after_all(rank, places.into_iter().zip(outputs));
     }
     plan
+}
+
+/// Each leader tells the next one and its members the lengths of all parts as it knows them. If all find what they expect, all know the same ones.
+/// The member's own list and the one that comes are the first words of scratch.
+fn exchange_lists(plan: &mut Plan, part: &Part<'_>, lens: &[usize]) {
+    let (count, bytes) = (part.leaders.len(), lens.len() * WORD_BYTES);
+    let tag = 1 + count; // behind those of hosts
+    let own = Place::whole(Buffer::Scratch, bytes);
+    let (before, next) = ((part.host + count - 1) % count, (part.host + 1) % count);
+    let from = if part.leads() {
+        let next = part.leaders[next];
+        for to in part.neighbours().chain([next]) {
+            plan.add(Action::Send, to, tag, own);
+        }
+        part.leaders[before]
+    } else {
+        part.lead()
+    };
+    let came = Place::of(Buffer::Scratch, bytes..2 * bytes);
+    plan.add(Action::Store, from, tag, came);
+    plan.words = lens.iter().map(|len| *len as u64).collect();
+    let starts = (bytes..).step_by(WORD_BYTES);
+    let expected = plan.words.iter().zip(starts);
+    plan.expected = expected
+        .map(|(&word, start)| Expected {
+            rank: from,
+            word,
+            start,
+        })
+        .collect();
 }
 
 /// A leader's transfers of an all-gather, after step `complete`. Tags count hosts from 1 on.

@@ -15,6 +15,11 @@ const LENGTHS: usize = 0;
 pub(crate) const JOINED: u16 = 1;
 const DIRECT: usize = 2;
 
+/// Fewest members on a host whose parts go together. A scatter also tells the host its lengths: with two members its parts would need as many messages
+/// between hosts as they do directly, and one more within the host.
+const GATHERED_LEAST: usize = 2;
+const SCATTERED_LEAST: usize = 3;
+
 /// In place of the length of a part that goes directly.
 const GOES_DIRECTLY: u64 = u64::MAX;
 
@@ -39,9 +44,10 @@ impl Lengths<'_> {
         }
     }
 
-    /// On the root: of the members of another host those whose parts join, and those whose parts go directly.
-    fn divided(&self, ranks: &[usize]) -> (Vec<usize>, Vec<usize>) {
-        let joins = |rank: &usize| ranks.len() > 1 && (self.joins)(self.all[*rank]);
+    /// On the root: of the members of another host those whose parts join, and those whose parts go directly; `least`: the fewest members on a host
+    /// of which any part joins.
+    fn divided(&self, ranks: &[usize], least: usize) -> (Vec<usize>, Vec<usize>) {
+        let joins = |rank: &usize| ranks.len() >= least && (self.joins)(self.all[*rank]);
         ranks.iter().copied().partition(joins)
     }
 }
@@ -178,7 +184,7 @@ pub(crate) fn gather_v_hosts(
         gather_at_root(&mut plan, &part, lengths);
         return plan;
     }
-    if part.host == part.root_host() || here == 1 {
+    if part.host == part.root_host() || here < GATHERED_LEAST {
         plan.add(Action::Send, root, DIRECT, own);
         return plan;
     }
@@ -220,7 +226,7 @@ fn gather_at_root(plan: &mut Plan, part: &Part<'_>, lengths: &Lengths<'_>) {
     let mut end = 0;
     for host in part.other_hosts() {
         let ranks = &part.hosts.ranks[host];
-        let (joined, others) = lengths.divided(ranks);
+        let (joined, others) = lengths.divided(ranks, GATHERED_LEAST);
         direct.extend(others);
         if joined.is_empty() {
             continue;
@@ -251,7 +257,7 @@ fn gather_at_root(plan: &mut Plan, part: &Part<'_>, lengths: &Lengths<'_>) {
     plan.move_after_all(part.root, moves);
 }
 
-/// The root tells each leader the lengths of its host's parts, and sends it those that join. Each leader sends its members theirs.
+/// The root tells each leader of several others the lengths of its host's parts, and sends it those that join. Each leader sends its members theirs.
 pub(crate) fn scatter_v_hosts(
     hosts: &Hosts,
     rank: usize,
@@ -266,7 +272,7 @@ pub(crate) fn scatter_v_hosts(
         scatter_from_root(&mut plan, &part, lengths);
         return plan;
     }
-    if part.host == part.root_host() || here == 1 {
+    if part.host == part.root_host() || here < SCATTERED_LEAST {
         plan.add(Action::Store, root, DIRECT, own);
         return plan;
     }
@@ -289,16 +295,18 @@ fn scatter_from_root(plan: &mut Plan, part: &Part<'_>, lengths: &Lengths<'_>) {
     let hosts = part.hosts;
     let blocks = blocks(lengths.all);
     let place = |rank: usize| Place::of(Buffer::Input, blocks[rank].clone());
-    let far = part.other_hosts().flat_map(|host| &hosts.ranks[host]);
-    plan.words = far.map(|rank| lengths.word(lengths.all[*rank])).collect();
+    let is_told = |host: &usize| hosts.ranks[*host].len() >= SCATTERED_LEAST;
+    let told = part.other_hosts().filter(is_told);
+    let told = told.flat_map(|host| &hosts.ranks[host]);
+    plan.words = told.map(|rank| lengths.word(lengths.all[*rank])).collect();
     plan.scratch_bytes = plan.words.len() * WORD_BYTES;
     let mut end = 0;
     for host in part.other_hosts() {
         let (ranks, leader) = (&hosts.ranks[host], part.leaders[host]);
-        let start = end;
-        end += ranks.len() * WORD_BYTES;
-        let (joined, direct) = lengths.divided(ranks);
-        if ranks.len() > 1 {
+        let (joined, direct) = lengths.divided(ranks, SCATTERED_LEAST);
+        if is_told(&host) {
+            let start = end;
+            end += ranks.len() * WORD_BYTES;
             let told = Place::of(Buffer::Scratch, start..end);
             plan.add(Action::Send, leader, LENGTHS, told);
         }

@@ -9,6 +9,8 @@ struct Member {
     /// Input, output and scratch.
     memories: [Vec<u8>; 3],
     done: Vec<bool>,
+    /// Rank of the first member whose word was another than expected.
+    wrong: Option<usize>,
 }
 
 impl Member {
@@ -17,6 +19,7 @@ impl Member {
             plan: plan.clone(),
             memories: [input, vec![0; output_bytes], plan.scratch()],
             done: vec![false; plan.steps.len()],
+            wrong: None,
         };
         for copy in &plan.copies {
             member.copy(*copy);
@@ -109,9 +112,10 @@ fn carry_out(members: &mut [Member], rank: usize, number: usize) -> bool {
             }
         }
         Action::Compare => {
-            let member = &members[rank];
+            let member = &mut members[rank];
             let mut expected = member.plan.expected.iter();
-            assert!(expected.all(|expected| expected.is_in(&member.memories[2])));
+            let wrong = expected.find(|expected| !expected.is_in(&member.memories[2]));
+            member.wrong = wrong.map(|wrong| wrong.rank);
         }
         Action::Extend => members[rank].extend(),
         Action::Send => {
@@ -186,6 +190,7 @@ fn check(
         assert_eq!(outputs(&members), wanted, "{numbers:?}");
         assert_eq!(crossings(&members, numbers), messages, "{numbers:?}");
         for (rank, member) in members.iter().enumerate() {
+            assert_eq!(member.wrong, None, "{rank} of {numbers:?}");
             let is_within = member.plan.scratch_bytes <= scratch_bytes;
             assert!(is_within, "{rank} of {numbers:?}");
         }
@@ -228,7 +233,7 @@ fn gather_and_scatter_are_as_the_flat_ones() {
 }
 
 /// Gather and scatter of parts of different lengths give what the flat ones give, where members know their own lengths only. Between two hosts there
-/// are one message for parts that join (in a scatter another one with lengths), and one for each that does not.
+/// are one message for parts that join (in a scatter another one with lengths), and one for each that does not. In a scatter none joins on a host of two.
 #[test]
 fn parts_of_any_lengths_are_as_the_flat_ones() {
     for numbers in SPREAD {
@@ -250,11 +255,13 @@ fn parts_of_any_lengths_are_as_the_flat_ones() {
                     if ranks.contains(&root) {
                         continue;
                     }
-                    let alone = ranks.len() == 1;
-                    let joined = ranks.iter().filter(|rank| !alone && joins(lens[**rank]));
-                    let joined = joined.count();
-                    to_root += ranks.len() - joined + usize::from(joined > 0);
-                    from_root += usize::from(!alone);
+                    let joined = ranks.iter().filter(|rank| joins(lens[**rank])).count();
+                    let messages = |is_joined: bool| {
+                        let joined = if is_joined { joined } else { 0 };
+                        ranks.len() - joined + usize::from(joined > 0)
+                    };
+                    to_root += messages(ranks.len() > 1);
+                    from_root += messages(ranks.len() > 2) + usize::from(ranks.len() > 2);
                 }
                 let scratch_bytes = total + 8 * size;
                 let at_root = |rank: usize| if rank == root { total } else { 0 };
@@ -270,7 +277,7 @@ fn parts_of_any_lengths_are_as_the_flat_ones() {
                 let inputs: Vec<_> = (0..size)
                     .map(|rank| bytes_of(rank, at_root(rank)))
                     .collect();
-                let bounds = (to_root + from_root, scratch_bytes);
+                let bounds = (from_root, scratch_bytes);
                 check(
                     numbers,
                     (&by_hosts, &flat),
@@ -323,21 +330,88 @@ fn impossible_lengths_are_found_out() {
     assert_eq!(wrong([8, 8, 8]), Some(1));
 }
 
-/// All-gather by hosts gives what the flat one gives, for parts of different lengths, with one message from each host to each other one.
+/// All-gather by hosts gives what the flat one gives, for parts of different lengths, with one message from each host to each other one; where lengths
+/// are told beside a ring, one more from each host.
 #[test]
 fn all_gather_is_as_the_flat_one() {
     for numbers in SPREAD {
         let ((hosts, count), size) = (hosts_of(numbers), numbers.len());
-        for len in [0, 1, 24] {
+        for (len, ring, differ) in [0, 1, 24].into_iter().flat_map(|len| {
+            let forms = [(false, false), (false, true), (true, false), (true, true)];
+            forms.map(|(ring, differ)| (len, ring, differ))
+        }) {
             let lens: Vec<usize> = (0..size).map(|rank| len * (rank % 4)).collect();
             let total: usize = lens.iter().sum();
-            let scratch_bytes = if hosts.are_ordered() { 0 } else { total };
+            let (messages, in_output) = (count * (count - 1), hosts.are_ordered());
+            let parts_bytes = if in_output { 0 } else { total };
+            let bounds = match (ring, differ) {
+                (_, false) => (messages, parts_bytes),
+                (false, true) => (messages, total + 8 * size),
+                (true, true) => (messages + count, parts_bytes + 16 * size),
+            };
             let flat = all(size, |rank| all_gather_direct(rank, size, &lens));
             let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, lens[rank])).collect();
-            for ring in [false, true] {
-                let by_hosts = all(size, |rank| all_gather_hosts(&hosts, rank, &lens, ring));
-                let bounds = (count * (count - 1), scratch_bytes);
-                check(numbers, (&by_hosts, &flat), &inputs, |_| total, bounds);
+            let by_hosts = |rank| all_gather_hosts(&hosts, rank, &lens, ring, differ);
+            let by_hosts = all(size, by_hosts);
+            check(numbers, (&by_hosts, &flat), &inputs, |_| total, bounds);
+        }
+    }
+}
+
+/// Members of an all-gather by hosts find lengths other than theirs that have the right sum for each host: on another host, or on one member only.
+#[test]
+fn other_lengths_of_the_same_sum_are_found_out() {
+    const OURS: [usize; 4] = [8, 16, 24, 8];
+    // Lengths that some members pass, those members, and whom each member finds to be wrong where lengths are in front of parts, and in lists.
+    type Found = [Option<usize>; 4];
+    let cases: [([usize; 4], &[usize], Found, Found); 3] = [
+        (
+            [8, 16, 8, 24],
+            &[2, 3],
+            [Some(2), Some(2), None, None],
+            [Some(2), None, Some(0), None],
+        ),
+        (
+            [16, 8, 24, 8],
+            &[3],
+            [None, None, None, Some(0)],
+            [None, None, None, Some(2)],
+        ),
+        (
+            [16, 8, 24, 8],
+            &[2, 3],
+            [None, None, Some(0), Some(0)],
+            [Some(2), None, Some(0), None],
+        ),
+    ];
+    for numbers in [[0, 0, 1, 1], [0, 1, 1, 0]] {
+        let hosts = hosts_of(&numbers).0;
+        // The same members in the order of their hosts.
+        let ranks: Vec<usize> = hosts.ranks.concat();
+        let of_ranks = |lens: [usize; 4]| {
+            let mut by_rank = [0; 4];
+            for (place, &rank) in ranks.iter().enumerate() {
+                by_rank[rank] = lens[place];
+            }
+            by_rank
+        };
+        for (theirs, who, in_front, in_lists) in cases {
+            for (ring, found) in [(false, in_front), (true, in_lists)] {
+                let lens = |rank: usize| {
+                    let is_other = who.iter().any(|place| ranks[*place] == rank);
+                    of_ranks(if is_other { theirs } else { OURS })
+                };
+                let plans = all(4, |rank| {
+                    all_gather_hosts(&hosts, rank, &lens(rank), ring, true)
+                });
+                let inputs: Vec<_> = (0..4)
+                    .map(|rank| bytes_of(rank, lens(rank)[rank]))
+                    .collect();
+                let members = carried_out(&plans, &inputs, |_| 56, false);
+                for (place, &rank) in ranks.iter().enumerate() {
+                    let wanted = found[place].map(|place| ranks[place]);
+                    assert_eq!(members[rank].wrong, wanted, "{rank} of {numbers:?}, {ring}");
+                }
             }
         }
     }
