@@ -3,7 +3,7 @@
 //! Owned by `collectives`, which passes it to the endpoint in the handler of messages ([`Dispatcher`]).
 //!
 //! Invariants: a message goes to the one operation of its group and sequence number, or is kept until that is called here, or is dropped and counted;
-//! kept messages are bounded for each peer; a failure is sent to every member once, and again if an earlier operation turns out to be the first that
+//! bytes for an operation that is done here fail its group; kept messages are bounded for each peer; a failure is sent to every member once, and again if an earlier operation turns out to be the first that
 //! it concerns.
 
 use std::collections::HashMap;
@@ -379,6 +379,11 @@ impl Dispatcher<'_, '_> {
                 core.ledger.counters.late += 1;
                 if eager {
                     core.ledger.pay((from, session), payload.len());
+                }
+                // An operation that is done here lacks no bytes. Who waits for these may not be told otherwise: their sender may be done, too.
+                let is_done = !state.closed && state.failure_of(header.sequence).is_none();
+                if is_done && !of_others && matches!(header.kind, Kind::Eager | Kind::Piece) {
+                    core.fail(group, header.sequence, Failure::Mismatch(from));
                 }
                 return;
             }

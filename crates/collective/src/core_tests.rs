@@ -417,6 +417,59 @@ fn what_comes_before_lengths_is_kept() {
     }
 }
 
+/// Bytes for an operation that is done here are from a member that called something else, and fail the group: that member may be done, too, and the
+/// one that lacks them waits for ever. Questions may cross what they ask for, and nothing of another session counts.
+#[test]
+fn bytes_for_what_is_done_are_found_out() {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let from = NodeId(2);
+    for (kind, len) in [
+        (Kind::Eager, 8),
+        (Kind::Eager, 0),
+        (Kind::Piece, 8),
+        (Kind::Open, 0),
+        (Kind::Ask, 0),
+    ] {
+        for session in [0, 1] {
+            let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+            core.groups[0].sequence = 1;
+            core.ledger.outbox.clear();
+            let header = Header {
+                kind,
+                algorithm: 1,
+                tag: 0,
+                sequence: 0,
+                key: core.groups[0].members.key,
+                offset: 0,
+                total: len as u64,
+            };
+            let mut message = header.to_bytes().to_vec();
+            message.resize(HEADER_BYTES + len, 1);
+            let mut dispatcher = Dispatcher {
+                core: &mut core,
+                under_way: &mut Vec::new(),
+                current: None,
+            };
+            dispatcher.take(Delivery {
+                from,
+                session,
+                channel: Channel::ordered(31),
+                body: Body::Frame(&message),
+            });
+            let fails = session == 0 && matches!(kind, Kind::Eager | Kind::Piece);
+            let failed = fails.then_some((0, Failure::Mismatch(from)));
+            assert_eq!(core.groups[0].failed, failed, "{kind:?}, {session}");
+            let told = core.ledger.outbox.iter();
+            let told = told.filter(|control| control.header.kind == Kind::Abort);
+            assert_eq!(told.count(), if fails { 3 } else { 0 });
+            assert_eq!(core.ledger.counters.late, 1);
+        }
+    }
+}
+
 /// A long transfer on one side and a short one on the other wait for each other. Each side asks once, when it has waited; the question tells the other
 /// side that lengths differ, and is harmless if they do not.
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! Driven by `collectives`: `handle` for messages, `advance` after each poll. Both sides of a transfer know its length. Up to `eager_bytes` it is
 //! sent at once, on credit; a longer one after its receiver has opened it, and is then written in place as it arrives. The two halves of a transfer
-//! are in `send` and `receive`. A side that hears nothing for long asks the other (`ask`), which compares lengths: if one of them takes the transfer to
-//! be short and the other one to be long, neither begins.
+//! are in `send` and `receive`. A side that hears nothing for long asks the other (`ask`), which compares lengths: if the sender takes the transfer to be
+//! long and the receiver to be short, neither begins.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps that it waits for are done; a failed
 //! operation accesses nothing any more.

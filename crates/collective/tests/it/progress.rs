@@ -1,6 +1,6 @@
 //! Several operations at once, over several groups, beside the program's own messages, and with members that run ahead.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::common::{self, LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
@@ -604,5 +604,36 @@ fn calls_that_wait_for_each_other_are_found_out() {
                 "{outcome:?}"
             );
         }
+    });
+}
+
+/// So it is where a part comes to a member that is done, and its sender is done, too, while the root waits for it: of a short part a gather goes to the
+/// host's leader, of a long one to the root.
+#[test]
+fn parts_that_go_another_way_are_found_out() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Hosts(2), 4, &options, &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let world = collectives.world();
+        let own = vec![1_u64; if *rank == 3 { 1 } else { 256 }];
+        let mut all = vec![0_u64; if *rank == 0 { 4 * 256 } else { 0 }];
+        if *rank == 3 {
+            std::thread::sleep(Duration::from_millis(200)); // its leader is done by then
+        }
+        let outcome = collectives.gather(endpoint, world, 0, &own, &mut all);
+        // A member that had sent its part may have been done.
+        if let Err(error) = outcome {
+            assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
+        }
+        let after = collectives.barrier(endpoint, world);
+        assert!(
+            matches!(after, Err(CollectiveError::Mismatch { .. })),
+            "{after:?}"
+        );
     });
 }
