@@ -35,6 +35,8 @@ enum Code {
     GatherV = 0x90,
     ScatterV = 0xa0,
     AllGatherV = 0xb0,
+    /// By hosts, of vectors that leaders halve: their halves may be as long as another member's whole vector.
+    HalvedAllReduce = 0xc0,
 }
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {
@@ -324,9 +326,14 @@ impl Collectives {
             Algorithm::Ring if !op.commutative => Algorithm::Chain,
             other => other,
         };
+        let doubling = len <= self.core.ledger.eager_bytes;
+        let operation = if algorithm == Algorithm::Hosts && !doubling {
+            Code::HalvedAllReduce
+        } else {
+            Code::AllReduce
+        };
         let plan = match (algorithm, hosts) {
             (Algorithm::Hosts, Some(hosts)) => {
-                let doubling = len <= self.core.ledger.eager_bytes;
                 plan::all_reduce_hosts(hosts, rank, len, unit, doubling)
             }
             (Algorithm::Doubling, _) => plan::all_reduce_doubling(rank, size, len),
@@ -335,7 +342,7 @@ impl Collectives {
             (Algorithm::Native, _) => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
             (other, _) => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
-        let code = code(Code::AllReduce, algorithm);
+        let code = code(operation, algorithm);
         Ok(Call {
             after: After::of(algorithm, 0),
             ..Call::moving(code, plan, Source::None, output).folding(op)

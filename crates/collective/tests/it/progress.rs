@@ -637,3 +637,24 @@ fn parts_that_go_another_way_are_found_out() {
         );
     });
 }
+
+/// So it is where half of a vector that leaders halve is as long as the whole one of another leader.
+#[test]
+fn a_vector_of_half_the_length_is_found_out() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Hosts(2), 3, &options, &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let world = collectives.world();
+        let mut data = vec![1_u64; if *rank == 2 { 5000 } else { 10_000 }];
+        let outcome = collectives.all_reduce(endpoint, world, &mut data, &Op::sum());
+        assert!(
+            matches!(outcome, Err(CollectiveError::Mismatch { .. })),
+            "{outcome:?}"
+        );
+    });
+}
