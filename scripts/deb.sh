@@ -16,7 +16,10 @@ stage=target/deb
 rm -rf "$stage"
 trap 'rm -rf "$stage"' EXIT
 LIBS=$LIBS PROGRAM=$PROGRAM PREFIX=/usr DESTDIR=$PWD/$stage bindings/c/install.sh
-package=$(cargo deb --quiet --package tsumuji --no-build --no-strip --fast --output "$into")
+# As Debian's packages are: without what only debuggers read, which is two thirds.
+strip --strip-unneeded "$stage/usr/bin/tsumuji" "$stage"/usr/lib/libtsumuji.so.*.*.* "$stage/usr/lib/tsumuji/libtsumuji_sockets.so"
+strip --strip-debug "$stage/usr/lib/libtsumuji.a"
+package=$(cargo deb --quiet --package tsumuji --no-build --no-strip --output "$into")
 # Whether Debian has all that it depends on; nothing is installed.
 apt-get install --simulate --quiet "$package" >/dev/null
 echo "$package"
