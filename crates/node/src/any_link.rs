@@ -96,13 +96,15 @@ impl Base {
     }
 }
 
-/// Any of the links, with or without sealing.
+/// Any of the links, with or without wrappers.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
 pub enum AnyLink {
-    /// One link.
-    Alone(Network),
+    /// One link as it is. Few levels down, as each costs its share of every call.
+    Plain(Base),
+    /// One link, impaired, captured or sealed.
+    Wrapped(Box<Network>),
     /// Shared memory within this host, and another link beyond it.
     Hosted(Box<Hosted>),
 }
@@ -144,7 +146,8 @@ impl AnyLink {
     /// Adds the shared memory of this host's nodes.
     pub(crate) fn paired(self, host: HostMemory) -> Result<Self, OpenError> {
         let network = match self {
-            Self::Alone(network) => network,
+            Self::Plain(base) => Network::Open(Unsealed::Plain(base)),
+            Self::Wrapped(network) => *network,
             Self::Hosted(_) => return Ok(self),
         };
         let shm = Shm::attach(&host.memory, host.rank)?;
@@ -164,8 +167,16 @@ impl AnyLink {
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
     ) -> Result<Self, OpenError> {
-        let link = Unsealed::open(base, impair, capture)?;
-        Ok(Self::Alone(Network::Open(link)))
+        Ok(Network::Open(Unsealed::open(base, impair, capture)?).into())
+    }
+}
+
+impl From<Network> for AnyLink {
+    fn from(network: Network) -> Self {
+        match network {
+            Network::Open(Unsealed::Plain(base)) => Self::Plain(base),
+            wrapped => Self::Wrapped(Box::new(wrapped)),
+        }
     }
 }
 
@@ -269,14 +280,13 @@ impl Link for Network {
 }
 
 impl Link for AnyLink {
-    choose!({Alone Hosted});
+    choose!({Plain Wrapped Hosted});
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
-            Self::Alone(Network::Open(link)) => link.receive(max, receiver),
-            #[cfg(feature = "seal")]
-            Self::Alone(link) => link.receive(max, receiver),
+            Self::Plain(link) => link.receive(max, receiver),
+            Self::Wrapped(link) => link.receive(max, receiver),
             Self::Hosted(link) => link.receive(max, receiver),
         }
     }
@@ -284,8 +294,8 @@ impl Link for AnyLink {
     /// A wrapped shared memory offers no rings: messages in them would bypass the wrapper.
     fn rings(&self) -> Option<&impl Rings> {
         match self {
-            Self::Alone(Network::Open(Unsealed::Plain(Base::Shm(link)))) => Some(link),
-            Self::Alone(_) => None,
+            Self::Plain(Base::Shm(link)) => Some(link),
+            Self::Plain(_) | Self::Wrapped(_) => None,
             Self::Hosted(link) => Some(link.shm()),
         }
     }
@@ -293,8 +303,8 @@ impl Link for AnyLink {
     #[inline]
     fn rings_mut(&mut self) -> Option<&mut impl Rings> {
         match self {
-            Self::Alone(Network::Open(Unsealed::Plain(Base::Shm(link)))) => Some(link),
-            Self::Alone(_) => None,
+            Self::Plain(Base::Shm(link)) => Some(link),
+            Self::Plain(_) | Self::Wrapped(_) => None,
             Self::Hosted(link) => Some(link.shm_mut()),
         }
     }

@@ -45,12 +45,12 @@ impl Security {
             #[cfg(feature = "seal")]
             Self::Sealed { key_file, mode } => {
                 let sealed = Keyed::new(link, key_file.clone(), *mode)?;
-                Ok(AnyLink::Alone(Network::Sealed(Box::new(sealed))))
+                Ok(Network::Sealed(Box::new(sealed)).into())
             }
             #[cfg(not(feature = "seal"))]
             Self::Sealed { .. } => Err(OpenError::NotBuilt("seal")),
             Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected(link.caps().name)),
-            Self::Open | Self::Unstated => Ok(AnyLink::Alone(Network::Open(link))),
+            Self::Open | Self::Unstated => Ok(Network::Open(link).into()),
         }
     }
 

@@ -75,7 +75,7 @@ impl Run {
         let link = if self.over == Over::SealedRough {
             self.key.sealed(SealMode::Encrypt).apply(link).expect("key")
         } else {
-            AnyLink::Alone(Network::Open(link))
+            AnyLink::from(Network::Open(link))
         };
         let options = Options {
             progress: ProgressBy::Program, // one thread plays both sides, so that no call may wait for the other
