@@ -156,8 +156,10 @@ fn first_of(parts: &[&[u8]; 3]) -> [u8; FIRST_BYTES] {
     let mut at = 0;
     for part in parts {
         let here = &part[..part.len().min(FIRST_BYTES - at)];
-        first[at..at + here.len()].copy_from_slice(here);
-        at += here.len();
+        if !here.is_empty() {
+            first[at..at + here.len()].copy_from_slice(here);
+            at += here.len();
+        }
     }
     first
 }
@@ -169,7 +171,9 @@ fn fill_behind(slot: &mut [u8], parts: &[&[u8]; 3]) {
         let skipped = FIRST_BYTES.saturating_sub(at).min(part.len());
         let behind = &part[skipped..];
         at += part.len();
-        slot[at - behind.len()..at].copy_from_slice(behind);
+        if !behind.is_empty() {
+            slot[at - behind.len()..at].copy_from_slice(behind);
+        }
     }
 }
 
