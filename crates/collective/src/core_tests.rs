@@ -528,3 +528,75 @@ fn questions_find_other_lengths() {
         }
     }
 }
+
+/// Where the kernel does not let a member read another one's memory, several transfers may have been opened before that is known. All of them then come
+/// in pieces.
+#[test]
+fn several_transfers_are_declined_where_memory_cannot_be_read() {
+    const LEN: usize = 48 << 10;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let from = (NodeId(2), 2);
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    core.ledger.outbox.clear();
+    let step = |tag: u16| plan::Step {
+        action: plan::Action::Store,
+        peer: from.1,
+        tag,
+        place: plan::Place::of(
+            plan::Buffer::Output,
+            usize::from(tag) * LEN..usize::from(tag + 1) * LEN,
+        ),
+        after: [None; 2],
+        follows: None,
+    };
+    let call = Call {
+        plan: Plan {
+            steps: vec![step(0), step(1)],
+            ..Plan::default()
+        },
+        ..call(4, 2 * LEN)
+    };
+    let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
+    core.advance(&mut current, &mut endpoint).expect("advance");
+    let told = |core: &mut Core| {
+        let told = core.ledger.outbox.drain(..);
+        told.map(|control| {
+            (
+                control.header.kind,
+                control.header.tag,
+                control.header.offset,
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut core), [(Kind::Open, 0, 1), (Kind::Open, 1, 1)]);
+    let mut tell = |core: &mut Core, kind, tag, offset: usize, payload: &[u8]| {
+        let header = Header {
+            kind,
+            algorithm: 1,
+            tag,
+            sequence: 0,
+            key: core.groups[0].members.key,
+            offset: offset as u64,
+            total: LEN as u64,
+        };
+        current.handle_or_keep(from, 0, header, payload, &mut core.ledger);
+        core.advance(&mut current, &mut endpoint).expect("advance");
+        (current.failure, current.is_done())
+    };
+    let nobody = [0; 24];
+    for tag in [0, 1] {
+        let then = tell(&mut core, Kind::Direct, tag, 4096, &nobody);
+        assert_eq!(then, (None, false));
+        assert_eq!(told(&mut core), [(Kind::Taken, tag, 0)]);
+    }
+    for tag in [0, 1] {
+        for offset in [0, LEN / 2] {
+            let then = tell(&mut core, Kind::Piece, tag, offset, &[7; LEN / 2]);
+            assert_eq!(then, (None, (tag, offset) == (1, LEN / 2)));
+        }
+    }
+}

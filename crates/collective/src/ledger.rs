@@ -343,10 +343,14 @@ impl Ledger {
         self.outbox.retain(|control| control.to != peer);
     }
 
+    /// Whether the peer and this process may ask the kernel to read each other's memory.
+    pub(crate) fn is_near(&self, peer: NodeId) -> bool {
+        self.identity.is_some() && !self.peers[usize::from(peer.0)].is_far
+    }
+
     /// Whether transfers of this peer may be read in its memory, as far as is known.
     pub(crate) fn may_read(&self, from: NodeId) -> bool {
-        let peer = &self.peers[usize::from(from.0)];
-        self.identity.is_some() && !peer.is_far && !matches!(peer.reads, Reads::No)
+        self.is_near(from) && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
     }
 
     pub(crate) fn control(&mut self, to: NodeId, header: Header) {

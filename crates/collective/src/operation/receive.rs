@@ -28,7 +28,8 @@ impl Operation<'_> {
         ledger: &mut Ledger,
     ) -> Option<()> {
         let state = &mut self.states[number];
-        if !state.open || state.direct || state.progress > 0 || !ledger.may_read(from) {
+        // That its memory cannot be read may be found only after several transfers were opened.
+        if !state.open || state.direct || state.progress > 0 || !ledger.is_near(from) {
             return None;
         }
         let words = <[u64; 3]>::read_from_bytes(payload).ok()?;
