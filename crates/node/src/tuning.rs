@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserializer, IgnoredAny};
 use serde::{Deserialize, Serialize};
+use tsumuji_link::shm::ProcessMemory;
 
 use crate::text_file;
 
@@ -37,6 +38,7 @@ const ELEMENTS: [usize; 2] = [1, 8_192];
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
     /// Over shared memory, a shared message of this many bytes or more leaves by reference: its receiver's system call costs less than two copies.
+    /// `usize::MAX`: none does, which an endpoint finds for itself if nothing is stated.
     #[serde(deserialize_with = "within::<_, { REFERENCE_BYTES[0] }, { REFERENCE_BYTES[1] }>")]
     pub reference_bytes: usize,
     /// Over links that gather, `send` leaves a message of this many bytes or more where the program has it, instead of copying it into the queue. From
@@ -247,10 +249,16 @@ impl Found {
         }
     }
 
-    /// Thresholds for a link of this name.
+    /// Thresholds for a link of this name. Without a profile of shared memory, nothing leaves by reference where two copies take less time.
     pub fn tuning(&self, link: &str) -> Tuning {
-        self.profile()
-            .map_or_else(Tuning::default, |profile| profile.tuning(link))
+        let profile = self.profile();
+        let mut tuning = profile.map_or_else(Tuning::default, |profile| profile.tuning(link));
+        let is_measured = profile.is_some_and(|profile| profile.link.contains_key("shm"));
+        let is_near = link.split('+').next() == Some("shm");
+        if is_near && !is_measured && !ProcessMemory::pays() {
+            tuning.reference_bytes = usize::MAX;
+        }
+        tuning
     }
 }
 
@@ -327,6 +335,29 @@ algorithm = \"tree\"
         assert_eq!(profile.tuning("xdp"), default);
         let again = toml::to_string(&profile).expect("text");
         assert_eq!(parse(&again).expect("own text").link, profile.link);
+    }
+
+    /// Without a profile of shared memory, messages leave by reference only where that takes less time.
+    #[test]
+    fn references_must_pay() {
+        let path = || PathBuf::from("p");
+        let measured = if ProcessMemory::pays() {
+            Tuning::default().reference_bytes
+        } else {
+            usize::MAX
+        };
+        let of_udp = parse("[link.udp]\nspin_us = 80\n").expect("a profile");
+        for found in [Found::None, Found::Own(path(), of_udp)] {
+            for link in ["shm", "shm+udp"] {
+                assert_eq!(found.tuning(link).reference_bytes, measured, "{found:?}");
+            }
+            let far = found.tuning("udp").reference_bytes;
+            assert_eq!(far, Tuning::default().reference_bytes);
+        }
+        let stated = Found::Own(path(), parse(TEXT).expect("a profile"));
+        for link in ["shm", "shm+udp"] {
+            assert_eq!(stated.tuning(link).reference_bytes, 65536);
+        }
     }
 
     /// Profiles that were written under the former names of two thresholds still count.

@@ -9,11 +9,21 @@ use std::time::{Duration, Instant};
 use crate::common::{LONG, Over, pair, pattern};
 use fastrand::Rng;
 use tsumuji_link::shm::{Identity, ProcessMemory};
-use tsumuji_node::{Bytes, Channel, ChannelOptions, Congestion, NodeId, Options, ProgressBy};
+use tsumuji_node::{
+    Bytes, Channel, ChannelOptions, Congestion, NodeId, Options, ProgressBy, Tuning,
+};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const CHANNEL: Channel = Channel::ordered(7);
+
+/// Long messages leave by reference also where the kernel is slow at it.
+fn referring() -> Options {
+    Options {
+        tuning: Some(Tuning::default()),
+        ..Options::default()
+    }
+}
 
 /// Memory of the program's that tells when it is given back.
 struct Owner(Vec<u8>, Sender<usize>);
@@ -44,7 +54,7 @@ fn references_follow_all_other_messages() {
         let options = Options {
             progress,
             congestion,
-            ..Options::default()
+            ..referring()
         };
         let (mut a, mut b) = pair(Over::Shm, &options);
         b.open(7, ChannelOptions::default()).expect("open");
@@ -115,7 +125,7 @@ fn references_follow_all_other_messages() {
 fn references_keep_to_the_budget() {
     const MESSAGES: u64 = 90;
     const BYTES: usize = 1 << 20;
-    let (mut a, mut b) = pair(Over::Shm, &Options::default());
+    let (mut a, mut b) = pair(Over::Shm, &referring());
     let sender = thread::spawn(move || {
         assert!(a.wait_up(LONG).expect("up").is_empty());
         for number in 0..MESSAGES {
@@ -143,7 +153,7 @@ fn references_keep_to_the_budget() {
 fn a_small_budget_has_shared_messages_copied() {
     let options = Options {
         budget_bytes: 6 << 20,
-        ..Options::default()
+        ..referring()
     };
     let (mut a, mut b) = pair(Over::Shm, &options);
     let receiver = thread::spawn(move || {
@@ -177,7 +187,7 @@ fn references_end_with_either_side() {
     for sender_ends in [false, true] {
         let options = Options {
             progress: ProgressBy::Program,
-            ..Options::default()
+            ..referring()
         };
         let (mut a, mut b) = pair(Over::Shm, &options);
         let meets = Arc::new(AtomicBool::new(true));

@@ -10,7 +10,7 @@ use tsumuji_link::shm::{Shm, ShmAttachError, ShmConfig, ShmJob};
 use tsumuji_node::any_link::{Base, Network, Unsealed};
 use tsumuji_node::{
     AnyLink, Channel, Datagram, Destination, Endpoint, ImpairConfig, Membership, NodeId, Options,
-    ProgressBy, SealMode, SendError,
+    ProgressBy, SealMode, SendError, Tuning,
 };
 
 const A: NodeId = NodeId(0);
@@ -80,6 +80,7 @@ impl Run {
         let options = Options {
             progress: ProgressBy::Program, // one thread plays both sides, so that no call may wait for the other
             send_queue_bytes: 64 << 20,
+            tuning: Some(Tuning::default()), // by reference also where the kernel is slow at it
             ..Options::default()
         };
         Endpoint::new(link, Membership::local(id, 2), options).expect("endpoint")
