@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::ring::copy_in_pieces;
 use super::sys;
 
 /// Bytes of a reference to a body: its address and its length.
@@ -119,8 +120,8 @@ impl ProcessMemory {
                     return false;
                 }
                 let middle = Instant::now();
-                ring.copy_from_slice(black_box(&body));
-                place.copy_from_slice(black_box(&ring));
+                copy_in_pieces(&mut ring, black_box(&body));
+                copy_in_pieces(&mut place, black_box(&ring));
                 black_box(&place);
                 (read, copied) = (read.min(middle - start), copied.min(middle.elapsed()));
             }
