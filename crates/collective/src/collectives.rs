@@ -226,6 +226,12 @@ impl Collectives {
         self.core.ledger.identity = None;
     }
 
+    /// Has long transfers of at least so many bytes to this process, from processes of this host, be read in their senders' memory. Without that, all
+    /// are where the kernel takes less time for it than two copies do, otherwise those of at least 1 MiB.
+    pub fn read_directly_from(&mut self, bytes: usize) {
+        self.core.ledger.direct_bytes = bytes;
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> CollectiveCounters {
         self.core.ledger.counters

@@ -541,6 +541,7 @@ fn several_transfers_are_declined_where_memory_cannot_be_read() {
     let from = (NodeId(2), 2);
     let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
     core.ledger.outbox.clear();
+    core.ledger.direct_bytes = 0;
     let step = |tag: u16| plan::Step {
         action: plan::Action::Store,
         peer: from.1,

@@ -29,6 +29,9 @@ const EAGER_BETWEEN_HOSTS_BYTES: usize = 64 << 10;
 /// Number of such transfers on their way to one member before credit must have returned.
 const EAGER_TRANSFERS: usize = 8;
 
+/// Shortest transfers that are read directly where the kernel takes longer for that than two copies: in longer ones the copies would leave the caches.
+const SLOW_DIRECT_BYTES: usize = 1 << 20;
+
 /// Cost of an eager message beside its payload.
 const OVERHEAD_BYTES: usize = 64;
 
@@ -156,6 +159,8 @@ pub(crate) struct Ledger {
     gathers: bool,
     /// This process, if other nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
+    /// Shortest transfers that this process reads in their senders' memory.
+    pub(crate) direct_bytes: usize,
     /// Buffer for elements that are read and then folded; empty at first.
     pub(crate) block: Vec<u8>,
     pub(crate) counters: CollectiveCounters,
@@ -190,6 +195,8 @@ impl Ledger {
             EAGER_BETWEEN_HOSTS_BYTES
         };
         let eager_bytes = (eager_window_bytes / EAGER_TRANSFERS).clamp(EAGER_BYTES, most);
+        let identity = (all_here || own.is_some()).then(Identity::new);
+        let is_slow = identity.is_some() && !ProcessMemory::pays();
         Self {
             peers: endpoint
                 .members()
@@ -206,7 +213,8 @@ impl Ledger {
             piece_bytes: message_bytes.min(limit_bytes) - HEADER_BYTES,
             piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
             gathers,
-            identity: (all_here || own.is_some()).then(Identity::new),
+            identity,
+            direct_bytes: if is_slow { SLOW_DIRECT_BYTES } else { 0 },
             block: Vec::new(),
             counters: CollectiveCounters::default(),
         }

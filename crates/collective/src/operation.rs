@@ -529,7 +529,8 @@ impl<'b> Operation<'b> {
                     && self.may_begin(&step)
                 {
                     self.states[number].open = true;
-                    let how = usize::from(ledger.may_read(to));
+                    let is_long = step.place.len >= ledger.direct_bytes;
+                    let how = usize::from(is_long && ledger.may_read(to));
                     ledger.control(to, self.header(Kind::Open, &step, how));
                 } else if self.states[number].direct && !self.states[number].told && !self.busy {
                     self.read(number, step, to, ledger);

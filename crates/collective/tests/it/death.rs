@@ -45,6 +45,7 @@ fn with_victim(over: Over, nodes: u16, victim: u16, table: &Table, body: Body) {
             let survivors = &survivors;
             scope.spawn(move || {
                 let mut collectives = Collectives::with_table(&mut endpoint, table.clone());
+                collectives.read_directly_from(0);
                 let me = endpoint.me();
                 let start = Instant::now();
                 for round in 0.. {
@@ -218,6 +219,7 @@ fn news_travel_through_survivors() {
             let table = table.clone();
             scope.spawn(move || {
                 let mut collectives = Collectives::with_table(&mut endpoint, table);
+                collectives.read_directly_from(0);
                 let world = collectives.world();
                 collectives
                     .barrier(&mut endpoint, world)
@@ -289,6 +291,7 @@ fn busy_members_are_alive() {
             for mut endpoint in cluster(Over::Shm, 2, &options) {
                 scope.spawn(move || {
                     let mut collectives = Collectives::with_table(&mut endpoint, Table::default());
+                    collectives.read_directly_from(0);
                     let world = collectives.world();
                     let me = endpoint.me();
                     for round in 0..100 {

@@ -32,6 +32,7 @@ fn until_failure(
     mut meanwhile: impl FnMut(usize),
 ) -> Result<(), String> {
     let mut collectives = Collectives::with_table(endpoint, Table::default());
+    collectives.read_directly_from(0);
     let world = collectives.world();
     let start = Instant::now();
     for round in 0.. {
@@ -69,6 +70,7 @@ fn stream_until_failure(
     mut meanwhile: impl FnMut(usize),
 ) -> Result<(), String> {
     let mut collectives = Collectives::with_table(endpoint, Table::default());
+    collectives.read_directly_from(0);
     let world = collectives.world();
     let start = Instant::now();
     for round in 0.. {

@@ -42,7 +42,7 @@ const WARM_LOW_LINES: u64 = 16;
 /// The consumer publishes its head after this part of the ring, or when it is idle.
 const PUBLISH_DIVISOR: u64 = 4;
 
-/// Most bytes that are copied at once. From 2,048 bytes on the C library's `memcpy` may use `rep movsb`, which takes ten times as long on some processors
+/// Most bytes that are copied at once. From 2,048 bytes on the C library's `memcpy` may use `rep movsb`, which takes much longer on some processors
 /// (AMD's Zen 3 and later) where the target begins a little further behind a page's start than the source.
 const COPY_BYTES: usize = 1984;
 

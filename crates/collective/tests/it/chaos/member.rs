@@ -245,6 +245,7 @@ pub(crate) fn run(case: &Case) -> Result<String, String> {
         .ok_or("no node")?;
     let mut endpoint = open(case, me)?;
     let mut collectives = Collectives::with_table(&mut endpoint, KINDS[case.kind].table());
+    collectives.read_directly_from(0);
     let is_victim = case.victims.contains(&me);
     let bystanders = survivors(case);
     let bystanders = (!is_victim)

@@ -29,7 +29,8 @@ pub(crate) fn on_all(
         for mut endpoint in endpoints {
             let body = &body;
             scope.spawn(move || {
-                let collectives = Collectives::with_table(&mut endpoint, table.clone());
+                let mut collectives = Collectives::with_table(&mut endpoint, table.clone());
+                collectives.read_directly_from(0);
                 let mut member = Member {
                     rank: endpoint.me().0.into(),
                     size: nodes.into(),
