@@ -24,7 +24,7 @@ const TRIED: u64 = 32;
 const EXCHANGES_MAX: u64 = 1_000_000;
 
 /// Lengths of messages that are shared, and either copied or read by reference.
-const SHARED: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+const SHARED: [usize; 6] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Lengths of messages that are either copied into the queue or lent.
 const LENT: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
 /// Sizes of frames, if the link has larger ones.
@@ -441,7 +441,7 @@ mod tests {
         for (equal, wanted) in [
             (20_000.0, 32 << 10),
             (6_000.0, 8 << 10),
-            (1e9, 512 << 10),
+            (1e9, 2 << 20),
             (100_000.0, 256 << 10),
         ] {
             let found = simulated(

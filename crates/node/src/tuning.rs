@@ -25,7 +25,7 @@ pub const PROFILE_BYTES_MAX: u64 = 1 << 20;
 const OF_ALL_USERS: &str = "/etc/tsumuji/tune.toml";
 
 // Least and most that each threshold may be.
-const REFERENCE_BYTES: [usize; 2] = [4096, 1_048_576];
+const REFERENCE_BYTES: [usize; 2] = [4096, 2_097_152]; // no ring of the usual size holds the most
 const BORROW_BYTES: [usize; 2] = [1024, 32_768];
 const FRAME_BYTES: [usize; 2] = [1024, 65_535];
 const POLL_FRAMES: [usize; 2] = [4, 64];

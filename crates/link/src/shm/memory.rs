@@ -98,8 +98,8 @@ impl ProcessMemory {
         read.is_ok_and(|read| read == bytes) && u64::from_ne_bytes(word) == self.cookie
     }
 
-    /// Whether the kernel reads memory in less time than two copies take, the way through a ring. That differs between machines by a factor of ten. Measured
-    /// once in a process, on its own memory, in less than a millisecond.
+    /// Whether the kernel reads memory in less time than two copies take, the way through a ring. Machines differ much in that. Measured once in a process,
+    /// on its own memory, in less than a millisecond.
     pub fn pays() -> bool {
         static PAYS: OnceLock<bool> = OnceLock::new();
         *PAYS.get_or_init(|| {

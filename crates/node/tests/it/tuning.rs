@@ -104,7 +104,7 @@ fn thresholds_have_bounds() {
     };
     for (value, wanted) in [
         (0, [4096, 1024, 1024, 4, 1, 2, 1]),
-        (usize::MAX, [1 << 20, 32768, 65535, 64, 65536, 1000, 8192]),
+        (usize::MAX, [2 << 20, 32768, 65535, 64, 65536, 1000, 8192]),
     ] {
         let options = Options {
             tuning: Some(of([value; 7])),
