@@ -9,7 +9,7 @@ use crate::common::hosts::{Wire, endpoint, open, testbed};
 use crate::common::{LONG, pattern};
 use tsumuji_node::{
     AnyLink, Channel, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination,
-    Endpoint, Handler, ImpairConfig, Link, NodeId, Options, Pace, Priority,
+    Endpoint, Handler, ImpairConfig, Link, NodeId, Options, Pace, Priority, ProgressBy,
 };
 use tsumuji_testbed::{Impairment, Testbed};
 
@@ -255,6 +255,7 @@ fn priorities_are_strict() {
     for congestion in Congestion::ALL {
         let options = Options {
             congestion,
+            progress: ProgressBy::Program, // an assistant would answer hello
             ..Options::default()
         };
         let (mut a, mut b) = pair(&testbed, &options);

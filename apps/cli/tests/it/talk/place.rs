@@ -10,7 +10,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_link::shm::Shm;
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN,
+    ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_NODE as NODE_ENV, ENV_OPEN,
 };
 use tsumuji_node::{
     AnyLink, ClusterFile, Congestion, Endpoint, Link, LinkAddr, LinkSpec, Membership, NodeId,
@@ -118,6 +118,8 @@ impl Place {
         let mut command = self.command(0);
         command
             .env(ENV_JOIN, first.endpoint.members()[0].addr.to_string())
+            // An address of its own: one that a dead member had would be refused to another one.
+            .env(ENV_LINK, format!("udp:127.1.{}.{}:0", session / 250, session % 250 + 1))
             .env(SESSION_ENV, session.to_string());
         match id {
             Some(id) => command.env(NODE_ENV, id.to_string()),
