@@ -119,7 +119,10 @@ impl Place {
         command
             .env(ENV_JOIN, first.endpoint.members()[0].addr.to_string())
             // An address of its own: one that a dead member had would be refused to another one.
-            .env(ENV_LINK, format!("udp:127.1.{}.{}:0", session / 250, session % 250 + 1))
+            .env(
+                ENV_LINK,
+                format!("udp:127.1.{}.{}:0", session / 250, session % 250 + 1),
+            )
             .env(SESSION_ENV, session.to_string());
         match id {
             Some(id) => command.env(NODE_ENV, id.to_string()),
