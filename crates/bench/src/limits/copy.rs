@@ -12,6 +12,9 @@ const RING_BYTES: usize = 512 << 10;
 /// Slots of a stream's ring, however small the messages.
 const RING_SLOTS_MAX: usize = 1024;
 
+/// Bytes that are copied at once. `memcpy` of more takes much longer on some processors where both lie badly, and would then be no limit.
+const PIECE_BYTES: usize = 1984;
+
 /// A ring of so many messages of `bytes`. All its memory is touched here.
 fn channel(messages: usize, bytes: usize) -> (Producer<u8>, Consumer<u8>) {
     let mut memory = vec![1_u8; messages * bytes];
@@ -23,14 +26,18 @@ fn channel(messages: usize, bytes: usize) -> (Producer<u8>, Consumer<u8>) {
 }
 
 fn put(writer: &mut Producer<u8>, message: &[u8], cpus: Option<[usize; 2]>) {
-    while writer.push_entire_slice(message).is_err() {
-        relax(cpus);
+    for piece in message.chunks(PIECE_BYTES) {
+        while writer.push_entire_slice(piece).is_err() {
+            relax(cpus);
+        }
     }
 }
 
 fn take(reader: &mut Consumer<u8>, message: &mut [u8], cpus: Option<[usize; 2]>) {
-    while reader.pop_entire_slice(message).is_err() {
-        relax(cpus);
+    for piece in message.chunks_mut(PIECE_BYTES) {
+        while reader.pop_entire_slice(piece).is_err() {
+            relax(cpus);
+        }
     }
     // The copy is never read; without this the compiler might leave it out.
     std::hint::black_box(message);
