@@ -195,12 +195,20 @@ instructions() {
         /usr/bin/python3 scripts/instructions.py "$target/release/examples/small_messages" --limit "$INSTRUCTIONS_LIMIT"
 }
 
+# All interleavings of the rings and the doorbell of shared memory. A folder of its own: its flags would build everything else anew.
+interleavings() {
+    RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR=$target/loom \
+        cargo test --quiet --release --package tsumuji-link --test loom_ring | tee -a "$log"
+    return "${PIPESTATUS[0]}"
+}
+
 # Namespaces, interfaces, shared memory, files, huge pages, XDP programs and processes that the run began with are all there is.
 leftovers() { bash scripts/leftovers.sh compare "$before"; }
 
 step lint
 step tests
 step instructions
+step interleavings
 step leftovers
 
 # Tests that skipped count as skipped, not as passed.
