@@ -170,9 +170,14 @@ fn first_of(parts: &[&[u8]; 3]) -> [u8; FIRST_BYTES] {
 
 /// Copies in pieces that take as long wherever both lie.
 #[inline]
-pub(super) fn copy_in_pieces(into: &mut [u8], from: &[u8]) {
-    let pieces = into.chunks_mut(COPY_BYTES).zip(from.chunks(COPY_BYTES));
-    pieces.for_each(|(into, from)| into.copy_from_slice(from));
+pub(super) fn copy_in_pieces(mut into: &mut [u8], mut from: &[u8]) {
+    while from.len() > COPY_BYTES {
+        let (piece, rest) = from.split_at(COPY_BYTES);
+        let (place, behind) = into.split_at_mut(COPY_BYTES);
+        place.copy_from_slice(piece);
+        (into, from) = (behind, rest);
+    }
+    into.copy_from_slice(from);
 }
 
 /// Copies what of the parts lies behind the first line.
