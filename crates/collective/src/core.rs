@@ -3,8 +3,8 @@
 //! Owned by `collectives`, which passes it to the endpoint in the handler of messages ([`Dispatcher`]).
 //!
 //! Invariants: a message goes to the one operation of its group and sequence number, or is kept until that is called here, or is dropped and counted;
-//! bytes for an operation that is done here fail its group; kept messages are bounded for each peer; a failure is sent to every member once, and again if an earlier operation turns out to be the first that
-//! it concerns.
+//! bytes for an operation that is done here fail its group; kept messages are bounded for each peer; a failure is sent to every member once, and again
+//! if an earlier operation turns out to be the first that it concerns.
 
 use std::collections::HashMap;
 

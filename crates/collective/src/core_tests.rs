@@ -8,6 +8,19 @@ use crate::table::Table;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{Body, Channel, DeliveryClass, Membership, Options, Priority};
 
+/// The header of a message for the first operation of the world.
+fn header(core: &Core, kind: Kind, tag: u16, offset: usize, total: usize) -> Header {
+    Header {
+        kind,
+        algorithm: 1,
+        tag,
+        sequence: 0,
+        key: core.groups[0].members.key,
+        offset: offset as u64,
+        total: total as u64,
+    }
+}
+
 fn call(kind: u64, len: usize) -> Call<'static> {
     let (plan, fold, after) = match kind {
         0 => (plan::all_reduce_doubling(0, 4, len), true, After::Nothing),
@@ -335,15 +348,7 @@ fn early_pieces_are_taken_from_the_first() {
     let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
     let came = [(3, 0), (2, 0), (2, PIECE), (3, PIECE), (1, 0), (1, PIECE)];
     for (rank, offset) in came {
-        let header = Header {
-            kind: Kind::Eager,
-            algorithm: 1,
-            tag: 0,
-            sequence: 0,
-            key: core.groups[0].members.key,
-            offset: offset as u64,
-            total: 2 * PIECE as u64,
-        };
+        let header = header(&core, Kind::Eager, 0, offset, 2 * PIECE);
         let from = (NodeId(rank as u16), rank);
         let payload = vec![(rank + offset) as u8; PIECE];
         current.handle_or_keep(from, 0, header, &payload, &mut core.ledger);
@@ -437,15 +442,7 @@ fn bytes_for_what_is_done_are_found_out() {
             let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
             core.groups[0].sequence = 1;
             core.ledger.outbox.clear();
-            let header = Header {
-                kind,
-                algorithm: 1,
-                tag: 0,
-                sequence: 0,
-                key: core.groups[0].members.key,
-                offset: 0,
-                total: len as u64,
-            };
+            let header = header(&core, kind, 0, 0, len);
             let mut message = header.to_bytes().to_vec();
             message.resize(HEADER_BYTES + len, 1);
             let mut dispatcher = Dispatcher {
@@ -575,15 +572,7 @@ fn several_transfers_are_declined_where_memory_cannot_be_read() {
     };
     assert_eq!(told(&mut core), [(Kind::Open, 0, 1), (Kind::Open, 1, 1)]);
     let mut tell = |core: &mut Core, kind, tag, offset: usize, payload: &[u8]| {
-        let header = Header {
-            kind,
-            algorithm: 1,
-            tag,
-            sequence: 0,
-            key: core.groups[0].members.key,
-            offset: offset as u64,
-            total: LEN as u64,
-        };
+        let header = header(core, kind, tag, offset, LEN);
         current.handle_or_keep(from, 0, header, payload, &mut core.ledger);
         core.advance(&mut current, &mut endpoint).expect("advance");
         (current.failure, current.is_done())

@@ -1,6 +1,7 @@
 //! Several operations at once, over several groups, beside the program's own messages, and with members that run ahead.
 
-use std::time::{Duration, Instant};
+use std::sync::Barrier;
+use std::time::Instant;
 
 use crate::common::{self, LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
@@ -8,6 +9,13 @@ use tsumuji_collective::{
     Algorithm, CHANNEL, CollectiveError, GroupError, OPERATIONS_MAX, Op, Table,
 };
 use tsumuji_node::{Channel, NodeId, Options, SendError};
+
+fn assert_mismatch<T: std::fmt::Debug>(outcome: &Result<T, CollectiveError>) {
+    assert!(
+        matches!(outcome, Err(CollectiveError::Mismatch { .. })),
+        "{outcome:?}"
+    );
+}
 
 fn small() -> Options {
     Options {
@@ -433,10 +441,7 @@ fn different_calls_are_found_out() {
                 .barrier(endpoint, spare)
                 .expect("barrier of the other group");
             let after = collectives.barrier(endpoint, world);
-            assert!(
-                matches!(after, Err(CollectiveError::Mismatch { .. })),
-                "{after:?}"
-            );
+            assert_mismatch(&after);
             collectives
                 .barrier(endpoint, spare)
                 .expect("barrier of the other group");
@@ -565,10 +570,7 @@ fn other_lengths_of_the_same_sum_are_found_out() {
                 assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
             }
             let after = collectives.barrier(endpoint, group);
-            assert!(
-                matches!(after, Err(CollectiveError::Mismatch { .. })),
-                "{after:?}"
-            );
+            assert_mismatch(&after);
         }
         collectives.barrier(endpoint, world).expect("barrier");
     });
@@ -599,10 +601,7 @@ fn calls_that_wait_for_each_other_are_found_out() {
         ];
         for request in started {
             let outcome = request.and_then(|request| collectives.wait(endpoint, request));
-            assert!(
-                matches!(outcome, Err(CollectiveError::Mismatch { .. })),
-                "{outcome:?}"
-            );
+            assert_mismatch(&outcome);
         }
     });
 }
@@ -612,6 +611,7 @@ fn calls_that_wait_for_each_other_are_found_out() {
 #[test]
 fn parts_that_go_another_way_are_found_out() {
     let (options, table) = (Options::default(), Table::default());
+    let leader_is_done = Barrier::new(2);
     on_all(Over::Hosts(2), 4, &options, &table, |member| {
         let Member {
             endpoint,
@@ -623,18 +623,18 @@ fn parts_that_go_another_way_are_found_out() {
         let own = vec![1_u64; if *rank == 3 { 1 } else { 256 }];
         let mut all = vec![0_u64; if *rank == 0 { 4 * 256 } else { 0 }];
         if *rank == 3 {
-            std::thread::sleep(Duration::from_millis(200)); // its leader is done by then
+            leader_is_done.wait();
         }
         let outcome = collectives.gather(endpoint, world, 0, &own, &mut all);
+        if *rank == 2 {
+            leader_is_done.wait();
+        }
         // A member that had sent its part may have been done.
         if let Err(error) = outcome {
             assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
         }
         let after = collectives.barrier(endpoint, world);
-        assert!(
-            matches!(after, Err(CollectiveError::Mismatch { .. })),
-            "{after:?}"
-        );
+        assert_mismatch(&after);
     });
 }
 
@@ -652,9 +652,6 @@ fn a_vector_of_half_the_length_is_found_out() {
         let world = collectives.world();
         let mut data = vec![1_u64; if *rank == 2 { 5000 } else { 10_000 }];
         let outcome = collectives.all_reduce(endpoint, world, &mut data, &Op::sum());
-        assert!(
-            matches!(outcome, Err(CollectiveError::Mismatch { .. })),
-            "{outcome:?}"
-        );
+        assert_mismatch(&outcome);
     });
 }
