@@ -175,7 +175,7 @@ impl<L: Link + Send> End for Bare<L> {
             head: &frame[..1],
             body,
         };
-        let sent = self.0.send(to, std::iter::repeat_n(frame, BATCH));
+        let sent = self.0.send(to, &[frame; BATCH]);
         sent.and_then(|sent| self.0.flush().map(|()| sent))
             .map_err(|error| error.to_string())
     }

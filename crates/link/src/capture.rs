@@ -17,7 +17,6 @@
 
 mod file;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -29,9 +28,9 @@ use file::{Direction, Recorder, new_file};
 
 /// A link whose frames are recorded.
 #[derive(Debug)]
-pub struct Capture<L, W: Write = File> {
+pub struct Capture<L> {
     inner: L,
-    recorder: Recorder<W>,
+    recorder: Recorder,
 }
 
 impl<L: Link> Capture<L> {
@@ -43,12 +42,10 @@ impl<L: Link> Capture<L> {
         capture.recorder.path = Some(path.to_owned());
         Ok(capture)
     }
-}
 
-impl<L: Link, W: Write> Capture<L, W> {
     /// Wraps a link and records into `writer`, which need not buffer.
-    pub fn new(inner: L, writer: W) -> Self {
-        let recorder = Recorder::new(writer, inner.caps().name, inner.local_addr());
+    pub fn new(inner: L, writer: impl Write + Send + 'static) -> Self {
+        let recorder = Recorder::new(Box::new(writer), inner.caps().name, inner.local_addr());
         Self { inner, recorder }
     }
 
@@ -64,17 +61,13 @@ impl<L: Link, W: Write> Capture<L, W> {
     }
 }
 
-impl<L: Link, W: Write> Link for Capture<L, W> {
+impl<L: Link> Link for Capture<L> {
     pass_on!((inner): caps local_addr capacity flush fd arm_fd sealing set_reach note_time counters);
 
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
-        let sent = self.inner.send(to, frames.clone())?;
-        for frame in frames.take(sent) {
-            self.recorder.frame(Direction::Outbound, to, &frame);
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
+        let sent = self.inner.send(to, frames)?;
+        for frame in &frames[..sent] {
+            self.recorder.frame(Direction::Outbound, to, frame);
         }
         Ok(sent)
     }
@@ -97,6 +90,11 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Seek;
+
+    use rustix::fs::MemfdFlags;
+
     use super::*;
     use crate::shm::{Shm, ShmConfig, ShmJob};
     use pcap_file::DataLink;
@@ -114,9 +112,11 @@ mod tests {
     #[test]
     fn frames_are_recorded() {
         let (a, mut b) = shm_pair();
-        let mut file = Vec::new();
+        // A file without a name.
+        let memory = rustix::fs::memfd_create("capture", MemfdFlags::CLOEXEC).expect("a file");
+        let mut file = File::from(memory);
         {
-            let mut a = Capture::new(a, &mut file);
+            let mut a = Capture::new(a, file.try_clone().expect("a second handle"));
             for bytes in 1..10 {
                 a.send_one(LinkAddr::Local(1), Frame::whole(&vec![bytes as u8; bytes]))
                     .expect("send");
@@ -128,7 +128,8 @@ mod tests {
                 while a.receive(1, &mut each(|_, _| {})).expect("recv") == 0 {}
             }
         }
-        let mut file = PcapNgReader::new(&file[..]).expect("a section");
+        file.rewind().expect("rewind");
+        let mut file = PcapNgReader::new(file).expect("a section");
         let mut last = Duration::ZERO;
         let interface = file.next_block().expect("a block").expect("sound");
         let interface = interface.into_interface_description().expect("interface");

@@ -11,8 +11,8 @@
 use crc32c::{crc32c, crc32c_append};
 
 use crate::{
-    Capacity, Coming, Frame, HEAD_BYTES_MAX, Link, LinkAddr, LinkCaps, LinkCounters, LinkError,
-    Placement, Receiver, Rings, pass_on,
+    BATCH_FRAMES_MAX, Capacity, Coming, Frame, Frames, HEAD_BYTES_MAX, Link, LinkAddr, LinkCaps,
+    LinkCounters, LinkError, Placement, Receiver, Rings, pass_on,
 };
 
 /// Bytes of the header before each frame.
@@ -314,25 +314,18 @@ impl<L: Link> Link for Checked<L> {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         if !self.on {
             return self.inner.send(to, frames);
         }
         let Self { inner, heads, .. } = self;
         heads.clear();
-        heads.extend(frames.clone().map(|frame| Head::new(&frame)));
-        let parts = heads.iter().zip(frames);
-        inner.send(
-            to,
-            parts.map(|(head, frame)| Frame {
-                head: &head.bytes[..head.length],
-                body: head.body_of(&frame),
-            }),
-        )
+        heads.extend(frames.iter().take(BATCH_FRAMES_MAX).map(Head::new));
+        let checked = heads.iter().zip(frames).map(|(head, frame)| Frame {
+            head: &head.bytes[..head.length],
+            body: head.body_of(frame),
+        });
+        inner.send(to, &checked.collect::<Frames<'_>>())
     }
 
     #[inline]

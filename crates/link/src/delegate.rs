@@ -30,11 +30,7 @@ macro_rules! pass_on {
     };
     (@send $to:tt) => {
         #[inline]
-        fn send<'a>(
-            &mut self,
-            to: $crate::LinkAddr,
-            frames: impl Iterator<Item = $crate::Frame<'a>> + Clone,
-        ) -> Result<usize, $crate::LinkError> {
+        fn send(&mut self, to: $crate::LinkAddr, frames: &[$crate::Frame<'_>]) -> Result<usize, $crate::LinkError> {
             $crate::pass_on!(@call self $to link => link.send(to, frames))
         }
     };

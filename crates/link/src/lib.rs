@@ -193,6 +193,12 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Most frames that a link is sure to take by one call.
+pub const BATCH_FRAMES_MAX: usize = 64;
+
+/// Frames for one call of a link.
+pub type Frames<'a> = arrayvec::ArrayVec<Frame<'a>, BATCH_FRAMES_MAX>;
+
 /// How much one call of [`Link::send`] takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
@@ -366,19 +372,15 @@ pub trait Link {
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError>;
 
     /// Takes as many of `frames` towards `to`, in order, as there is room for now; returns their number. All are taken if `capacity`, called just
-    /// before, allowed them. They leave at the latest with `flush`.
+    /// before, allowed them, and they are [`BATCH_FRAMES_MAX`] at most. They leave at the latest with `flush`.
     ///
     /// No frame may be empty or longer than `caps().frame_bytes`.
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError>;
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError>;
 
     /// As `send`, of one frame; returns whether it was taken.
     #[inline]
     fn send_one(&mut self, to: LinkAddr, frame: Frame<'_>) -> Result<bool, LinkError> {
-        Ok(self.send(to, std::iter::once(frame))? == 1)
+        Ok(self.send(to, &[frame])? == 1)
     }
 
     /// Delivers received frames to `receiver`, until there are none or `max` were delivered: frames that came joined with the last of them are

@@ -151,17 +151,13 @@ impl<N: Link> Link for Paired<N> {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         match to {
             LinkAddr::Local(_) => self.shm.send(to, frames),
             LinkAddr::Broadcast => {
                 // Shared memory takes every broadcast, so those that the network takes have left on both.
-                let taken = self.network.send(to, frames.clone())?;
-                self.shm.send(to, frames.take(taken))?;
+                let taken = self.network.send(to, frames)?;
+                self.shm.send(to, &frames[..taken])?;
                 Ok(taken)
             }
             _ => self.network.send(to, frames),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Frame, Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{BATCH_FRAMES_MAX, Frame, Frames, Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
@@ -655,12 +655,18 @@ fn send_batch<L: Link>(
     if engine.offer_room(to) {
         return Ok(1); // a waiting datagram takes the slot
     }
-    let planned = engine.plan(now, to, borrowed, (room.frames, room.bytes));
+    let most_frames = room.frames.min(BATCH_FRAMES_MAX);
+    let planned = engine.plan(now, to, borrowed, (most_frames, room.bytes));
     if planned == 0 {
         return Ok(1); // nothing is pending any more
     }
-    let frames = engine.batch(borrowed);
-    link.send(addr, frames.map(|(head, body)| Frame { head, body }))
+    link.send(addr, &frames_of(engine, borrowed))
+}
+
+#[inline]
+fn frames_of<'a>(engine: &'a Engine, borrowed: &'a Borrowed<'a>) -> Frames<'a> {
+    let batch = engine.batch(borrowed);
+    batch.map(|(head, body)| Frame { head, body }).collect()
 }
 
 /// Sends one frame to every peer, if the link has no broadcast: best effort, a peer without room misses it.
@@ -676,9 +682,9 @@ fn fan_out<L: Link>(
         return Ok(0); // the engine knows no peer that is not in the table
     }
     engine.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
+    let frames = frames_of(engine, &Borrowed::NONE);
     for addr in table.peers().filter_map(|peer| table.addr(peer)) {
-        let frames = engine.batch(&Borrowed::NONE);
-        link.send(addr, frames.map(|(head, body)| Frame { head, body }))?;
+        link.send(addr, &frames)?;
     }
     Ok(1)
 }

@@ -45,8 +45,8 @@ use std::time::Duration;
 
 use tsumuji_link::impair::{Clock, SystemClock};
 use tsumuji_link::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over,
-    pass_on,
+    BATCH_FRAMES_MAX, Capacity, Frame, Frames, Link, LinkAddr, LinkCaps, LinkCounters, LinkError,
+    Receiver, each, hand_over, pass_on,
 };
 
 pub use envelope::OVERHEAD_BYTES;
@@ -264,12 +264,13 @@ impl SealedFrames {
         end > start
     }
 
-    fn frames(&self) -> impl Iterator<Item = Frame<'_>> + Clone {
+    fn frames(&self) -> Frames<'_> {
         let starts = std::iter::once(&0).chain(&self.ends);
-        starts.zip(&self.ends).map(|(start, end)| {
+        let frames = starts.zip(&self.ends).map(|(start, end)| {
             let (head, body) = self.arena[*start..*end].split_at(HEADER_BYTES);
             Frame { head, body }
-        })
+        });
+        frames.collect()
     }
 }
 
@@ -300,11 +301,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         })
     }
 
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let room = self.inner.capacity(to)?;
         let Self {
             peers,
@@ -318,25 +315,25 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             _ => peers.sealer(to),
         };
         let Some((sealer, flag_bits)) = sealer else {
-            return self.send_nowhere(to, frames.count());
+            return self.send_nowhere(to, frames.len());
         };
         sealed.clear();
         let (mut taken, mut exhausted, mut bytes) = (0, 0, 0);
-        for frame in frames.take(room.frames) {
+        for frame in frames.iter().take(room.frames.min(BATCH_FRAMES_MAX)) {
             bytes += frame.bytes() + OVERHEAD_BYTES;
             if taken > 0 && bytes > room.bytes {
                 break;
             }
             assert!(frame.bytes() <= self.frame_bytes, "a frame is too long");
             taken += 1;
-            if sealed.push(&frame, |slot| sealer.seal(slot, frame.bytes(), flag_bits)) {
+            if sealed.push(frame, |slot| sealer.seal(slot, frame.bytes(), flag_bits)) {
                 counted.sent_frames += 1;
                 counted.sent_bytes += frame.bytes() as u64;
             } else {
                 exhausted += 1;
             }
         }
-        inner.send(to, sealed.frames())?;
+        inner.send(to, &sealed.frames())?;
         peers.counters.sealed += taken as u64 - exhausted;
         peers.counters.exhausted += exhausted;
         Ok(taken)

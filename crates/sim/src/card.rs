@@ -296,11 +296,7 @@ impl Link for Card {
         })
     }
 
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let state = &mut *self.0.borrow_mut();
         let at = to;
         let to = match to {
@@ -321,7 +317,7 @@ impl Link for Card {
                 "a frame of {} bytes",
                 frame.bytes()
             );
-            state.send(to, &frame);
+            state.send(to, frame);
             sent += 1;
         }
         Ok(sent)

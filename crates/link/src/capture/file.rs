@@ -44,8 +44,8 @@ pub(super) enum Direction {
 }
 
 /// Gathers blocks and writes them out.
-pub(super) struct Recorder<W: Write> {
-    writer: W,
+pub(super) struct Recorder {
+    writer: Box<dyn Write + Send>,
     /// Path of the file, if the capture was begun by name.
     pub(super) path: Option<PathBuf>,
     blocks: PcapNgWriter<Vec<u8>>,
@@ -59,14 +59,14 @@ pub(super) struct Recorder<W: Write> {
     began_since_epoch: Duration,
 }
 
-impl<W: Write> std::fmt::Debug for Recorder<W> {
+impl std::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Recorder({:?})", self.path)
     }
 }
 
-impl<W: Write> Recorder<W> {
-    pub(super) fn new(writer: W, name: &str, local: LinkAddr) -> Self {
+impl Recorder {
+    pub(super) fn new(writer: Box<dyn Write + Send>, name: &str, local: LinkAddr) -> Self {
         let buffer = Vec::with_capacity(BUFFER_BYTES * 2);
         let mut blocks =
             PcapNgWriter::with_endianness(buffer, Endianness::Little).expect(INTO_MEMORY);
@@ -158,7 +158,7 @@ impl<W: Write> Recorder<W> {
     }
 }
 
-impl<W: Write> Drop for Recorder<W> {
+impl Drop for Recorder {
     fn drop(&mut self) {
         self.write_out();
     }

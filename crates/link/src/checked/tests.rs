@@ -2,8 +2,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::each;
 use crate::udp::{Udp, UdpConfig};
+use crate::{Frames, each};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -167,7 +167,8 @@ fn batches_are_checked() {
     let bodies: Vec<Vec<u8>> = (0..room.frames.min(20) as u8).map(body).collect();
     let heads: Vec<[u8; 5]> = (0..).take(bodies.len()).map(|n| [1, 2, 3, 4, n]).collect();
     let frames = (heads.iter().zip(&bodies)).map(|(head, body)| Frame { head, body });
-    assert_eq!(a.send(to, frames.clone()).expect("send"), bodies.len());
+    let frames: Frames<'_> = frames.collect();
+    assert_eq!(a.send(to, &frames).expect("send"), bodies.len());
     a.flush().expect("flush");
     let (mut arrived, begun) = (Vec::new(), Instant::now());
     while arrived.len() < bodies.len() {
@@ -176,6 +177,7 @@ fn batches_are_checked() {
         assert!(begun.elapsed() < PATIENCE, "only {} came", arrived.len());
     }
     let wanted: Vec<Vec<u8>> = frames
+        .iter()
         .map(|frame| [frame.head, frame.body].concat())
         .collect();
     assert_eq!(arrived, wanted);

@@ -4,14 +4,16 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::{LOOK, PATIENCE, collect, cut, drain, number_of, numbered, pair, send};
-use crate::{Coming, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver};
+use crate::{
+    BATCH_FRAMES_MAX, Coming, Frames, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver,
+};
 
 /// A link takes all that its capacity states in one call, with frames short and long, of one size and of many; and all of them arrive.
 pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     let caps = a.caps_to(b.local_addr());
     let to = b.local_addr();
-    let most = (caps.receive_frames / 2).clamp(1, 100);
+    let most = (caps.receive_frames / 2).clamp(1, BATCH_FRAMES_MAX);
     let mut number = 0;
     for round in 0..40 {
         let capacity = a.capacity(to).expect("capacity");
@@ -31,8 +33,8 @@ pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
             frames.push(numbered(number, length));
             number += 1;
         }
-        let batch = frames.iter().map(|frame| cut(frame));
-        let sent = a.send(to, batch).expect("send");
+        let batch: Frames<'_> = frames.iter().map(|frame| cut(frame)).collect();
+        let sent = a.send(to, &batch).expect("send");
         assert_eq!(sent, frames.len(), "{capacity:?} in round {round}");
         a.flush().expect("flush");
         let arrived = collect(&mut b, frames.len());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::{LOOK, PATIENCE, cut, number_of, numbered, pair};
-use crate::{Coming, Link, LinkAddr, Placement, Receiver};
+use crate::{Coming, Frames, Link, LinkAddr, Placement, Receiver};
 
 const HEAD_BYTES: usize = 40;
 
@@ -72,8 +72,8 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
             let short = [0, 1, bytes - 4, bytes / 2][number as usize % 4];
             batch.push(numbered(number, bytes - short));
         }
-        let frames = batch.iter().map(|frame| cut(frame));
-        let taken = a.send(to, frames).expect("send");
+        let frames: Frames<'_> = batch.iter().map(|frame| cut(frame)).collect();
+        let taken = a.send(to, &frames).expect("send");
         sent += taken as u32;
         a.flush().expect("flush");
         let received = b.receive(64, &mut sorted).expect("receive");

@@ -339,19 +339,15 @@ impl Link for Dpdk {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.mac, to)?;
-        let bodies_bytes: usize = frames.clone().map(|frame| frame.body.len()).sum();
+        let bodies_bytes: usize = frames.iter().map(|frame| frame.body.len()).sum();
         if bodies_bytes >= tx::COPIED_BYTES && self.port.copies() {
             self.flush()?;
             if self.tx.waiting() == 0 {
-                let most = self.tx.free_frames();
-                let frames = frames.take(most);
-                return Ok((self.tx).send_parted(&self.port, &mut self.counters, mac, frames));
+                let most = self.tx.free_frames().min(frames.len());
+                (self.tx).send_parted(&self.port, &mut self.counters, mac, &frames[..most]);
+                return Ok(most);
             }
         }
         let mut sent = 0;
@@ -363,7 +359,7 @@ impl Link for Dpdk {
                     break;
                 }
             }
-            self.tx.gather(&self.port, mac, &frame);
+            self.tx.gather(&self.port, mac, frame);
             sent += 1;
         }
         Ok(sent)

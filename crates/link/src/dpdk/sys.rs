@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use crate::Frame;
 use crate::ether::MacAddr;
 
 /// The shared object, or nothing where the feature is off.
@@ -613,13 +614,8 @@ impl Slots {
         sent as usize
     }
 
-    /// As `transmit`, where each frame ends with one of `bodies`. Mbufs that the device did not take have only the heads; see `append`.
-    #[inline]
-    pub(super) fn transmit_parted<'a>(
-        &mut self,
-        port: &Port,
-        bodies: impl Iterator<Item = &'a [u8]>,
-    ) -> usize {
+    /// As `transmit`, where each mbuf's frame ends with the body of one of `frames`. Mbufs that the device did not take have only the heads; see `append`.
+    pub(super) fn transmit_parted(&mut self, port: &Port, frames: &[Frame<'_>]) -> usize {
         self.check(port);
         assert!(port.copies, "the bodies are only borrowed");
         number_this_thread();
@@ -629,7 +625,8 @@ impl Slots {
         };
         let mut parts = [none; BURST_FRAMES];
         let mut count = 0;
-        for ((part, body), head) in parts.iter_mut().zip(bodies).zip(&self.raw) {
+        for ((part, frame), head) in parts.iter_mut().zip(frames).zip(&self.raw) {
+            let body = frame.body;
             let whole = head.frame_bytes as usize + body.len();
             assert!(whole <= port.room_bytes, "an mbuf has room for a frame");
             (part.data, part.bytes) = (body.as_ptr(), body.len() as u32);

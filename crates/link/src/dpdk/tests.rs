@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::each;
+use crate::{Frames, each};
 
 /// Names are read in all forms and written in one.
 #[test]
@@ -269,7 +269,9 @@ fn batches_leave_from_where_they_lie() {
             bodies.clear();
             bodies.extend((sent..sent + room).map(body));
             let frames = heads.iter().cycle().zip(&bodies);
-            let taken = a.send(to, frames.map(|(head, body)| Frame { head, body }));
+            let frames: Frames<'_> = frames.map(|(head, body)| Frame { head, body }).collect();
+            let taken = a.send(to, &frames);
+            drop(frames);
             assert_eq!(taken.expect("send"), room);
             sent += room;
             left_behind += a.tx.waiting();

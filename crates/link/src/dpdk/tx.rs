@@ -138,36 +138,31 @@ impl Tx {
     }
 
     /// Sends frames, each as an Ethernet frame of its own, whose bodies the driver copies from the caller's memory. Nothing may be queued, and there
-    /// must be room for all. Frames that the device does not take now are queued. Returns the number of frames.
-    pub(super) fn send_parted<'a>(
+    /// must be room for all. Frames that the device does not take now are queued.
+    pub(super) fn send_parted(
         &mut self,
         port: &Port,
         counters: &mut LinkCounters,
         to: MacAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> usize {
-        let mut count = 0;
-        for frame in frames.clone() {
+        frames: &[Frame<'_>],
+    ) {
+        for frame in frames {
             let lead_bytes = LEAD_BYTES + frame.head.len();
             let lead = self.spare.last_mut(port, lead_bytes);
             ether::write_header(lead, to, self.me);
             ether::write_length(&mut lead[HEADER_BYTES..], frame.bytes());
             lead[LEAD_BYTES..].copy_from_slice(frame.head);
             self.spare.give_last(port, lead_bytes, &mut self.queue);
-            count += 1;
         }
-        let bodies = frames.clone().map(|frame| frame.body);
-        let taken = self.queue.transmit_parted(port, bodies);
+        let taken = self.queue.transmit_parted(port, frames);
         if taken > 0 {
             self.stuck_since = None;
         }
-        for (at, frame) in frames.enumerate() {
-            if at < taken {
-                counters.sent_frames += 1;
-                counters.sent_bytes += frame.bytes() as u64;
-                continue;
-            }
-            self.queue.append(port, at - taken, frame.body);
+        let (sent, rest) = frames.split_at(taken);
+        counters.sent_frames += sent.len() as u64;
+        counters.sent_bytes += sent.iter().map(|frame| frame.bytes() as u64).sum::<u64>();
+        for (at, frame) in rest.iter().enumerate() {
+            self.queue.append(port, at, frame.body);
             self.contents.push_back(Content {
                 to,
                 ethernet_bytes: LEAD_BYTES + frame.bytes(),
@@ -175,7 +170,6 @@ impl Tx {
                 frame_bytes: frame.bytes() as u64,
             });
         }
-        count
     }
 
     /// Offers the queue to the device.

@@ -188,14 +188,14 @@ impl<O: Outlet> Gather<O> {
 
     /// Sends or gathers frames in order and returns their number: fewer only if the kernel takes nothing now.
     #[inline]
-    pub(crate) fn send<'a>(
+    pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
         to: O::To,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
+        frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
-        let bodies_bytes: usize = frames.clone().map(|frame| frame.body.len()).sum();
+        let bodies_bytes: usize = frames.iter().map(|frame| frame.body.len()).sum();
         if bodies_bytes >= COPIED_BYTES {
             return self.send_long(fd, counters, to, frames);
         }
@@ -207,43 +207,41 @@ impl<O: Outlet> Gather<O> {
                     break;
                 }
             }
-            self.gather(to, &frame);
+            self.gather(to, frame);
             count += 1;
         }
         Ok((count, pushed))
     }
 
     /// Sends frames whose bodies stay in the caller's memory.
-    fn send_long<'a>(
+    fn send_long(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
         to: O::To,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
+        frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
         let (mut count, mut pushed) = (0, Pushed::Done);
         if self.has_frames() {
             pushed = self.push_out(fd, counters)?;
         }
         while self.queue.is_empty() {
-            let next = frames.clone().skip(count).take(BURST_FRAMES);
-            for frame in next.clone() {
-                self.begin(to, &frame, false);
-            }
-            let parted = self.queue.len();
-            if parted == 0 {
+            let Some(next) = frames[count..].chunks(BURST_FRAMES).next() else {
                 break;
+            };
+            for frame in next {
+                self.begin(to, frame, false);
             }
-            let (done, how) = self.push(fd, counters, next.clone().map(|frame| frame.body))?;
+            let (done, how) = self.push(fd, counters, next)?;
             if how == Pushed::Lost {
                 pushed = how;
             }
-            count += parted;
+            count += next.len();
             // Datagrams that the kernel did not take are copied, and the next push decides why.
             self.queue.clear();
             self.used_bytes = 0;
-            for frame in next.skip(done) {
-                self.gather(to, &frame);
+            for frame in &next[done..] {
+                self.gather(to, frame);
             }
         }
         Ok((count, pushed))
@@ -307,17 +305,17 @@ impl<O: Outlet> Gather<O> {
         if self.queue.is_empty() {
             return Ok(Pushed::Done);
         }
-        let (done, pushed) = self.push(fd, counters, std::iter::empty())?;
+        let (done, pushed) = self.push(fd, counters, &[])?;
         self.forget(done);
         Ok(pushed)
     }
 
-    /// Sends the queue, with `bodies` that stayed in the caller's memory; returns how many datagrams were sent or dropped.
-    fn push<'a>(
+    /// Sends the queue, with the bodies of `frames` that stayed in the caller's memory; returns how many datagrams were sent or dropped.
+    fn push(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
-        mut bodies: impl Iterator<Item = &'a [u8]> + Clone,
+        frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
         let (mut done, mut pushed) = (0, Pushed::Done);
         self.blocked = None;
@@ -332,7 +330,7 @@ impl<O: Outlet> Gather<O> {
                 _ => {
                     group(rest, self.outlet.cuts(), &mut self.groups);
                     let (arena, outlet) = (&self.arena, &self.outlet);
-                    let mut bodies = bodies.clone();
+                    let mut bodies = bodies_from(frames, done);
                     let mut next = rest.iter();
                     let sends = self.batch.send(fd, |batch| {
                         for group in &self.groups {
@@ -373,7 +371,7 @@ impl<O: Outlet> Gather<O> {
                         && refuses_segments(&error)
                     {
                         let (taken, verdict) =
-                            self.send_singly(fd, counters, (done, group), bodies.clone());
+                            self.send_singly(fd, counters, (done, group), frames);
                         match verdict {
                             None => taken,
                             Some(Verdict::Fail) => return Err(failed::<O>(error)),
@@ -407,9 +405,6 @@ impl<O: Outlet> Gather<O> {
                 }
             };
             done += settled;
-            for _ in 0..settled {
-                bodies.next();
-            }
         }
         Ok((done, pushed))
     }
@@ -417,14 +412,15 @@ impl<O: Outlet> Gather<O> {
     /// Sends the datagrams of a group one by one, after the kernel refused to cut it. If that works, none is cut any more. Returns how many were sent
     /// or dropped, and why not all.
     #[cold]
-    fn send_singly<'a>(
+    fn send_singly(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
         (first, group): (usize, Group),
-        mut bodies: impl Iterator<Item = &'a [u8]>,
+        frames: &[Frame<'_>],
     ) -> (usize, Option<Verdict>) {
         let before = counters.sent_frames;
+        let mut bodies = bodies_from(frames, first);
         for index in first..first + group.datagrams {
             let queued = self.queue[index];
             let body = bodies.next().unwrap_or_default();
@@ -475,6 +471,11 @@ impl<O: Outlet> Gather<O> {
             queued.at -= gap;
         }
     }
+}
+
+/// The bodies of the frames from that one on.
+fn bodies_from<'a>(frames: &[Frame<'a>], first: usize) -> impl Iterator<Item = &'a [u8]> {
+    frames.iter().skip(first).map(|frame| frame.body)
 }
 
 impl Group {

@@ -357,11 +357,7 @@ impl Link for Packet {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.interface.mac, to)?;
         let fd = self.socket.as_fd();
         let (sent, pushed) = self.tx.send(fd, &mut self.counters, mac, frames)?;

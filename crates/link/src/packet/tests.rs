@@ -147,7 +147,8 @@ fn full_socket_keeps_frames() {
             head: &frame[..cut(frame)],
             body: &frame[cut(frame)..],
         });
-        let (taken, _) = (tx.send(near.as_fd(), &mut counters, to, frames)).expect("send");
+        let frames: Vec<_> = frames.collect();
+        let (taken, _) = (tx.send(near.as_fd(), &mut counters, to, &frames)).expect("send");
         offered += taken as u32;
         let pushed = tx.push_out(near.as_fd(), &mut counters).expect("push_out");
         assert_eq!(pushed, Pushed::Done);
@@ -197,8 +198,8 @@ fn small_frames_join() {
     ];
     for (station, bytes) in sent {
         let frame = vec![bytes as u8; bytes];
-        let frames = std::iter::once(Frame::whole(&frame));
-        let sent = tx.send(near.as_fd(), &mut counters, stations[station], frames);
+        let frame = Frame::whole(&frame);
+        let sent = tx.send(near.as_fd(), &mut counters, stations[station], &[frame]);
         assert_eq!(sent.expect("send").0, 1);
     }
     tx.push_out(near.as_fd(), &mut counters).expect("push_out");
@@ -235,8 +236,8 @@ fn refused_frames_are_counted() {
     drop(far);
     for count in [1, 5] {
         for _ in 0..count {
-            let frames = std::iter::once(Frame::whole(&[0; 600]));
-            let sent = tx.send(near.as_fd(), &mut counters, MacAddr::BROADCAST, frames);
+            let frame = Frame::whole(&[0; 600]);
+            let sent = tx.send(near.as_fd(), &mut counters, MacAddr::BROADCAST, &[frame]);
             assert_eq!(sent.expect("send").0, 1);
         }
         tx.push_out(near.as_fd(), &mut counters).expect("push_out");

@@ -237,15 +237,11 @@ impl Link for Relayed {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.mac, to)?;
         let mut sent = 0;
         for frame in frames {
-            if !self.gather(mac, &frame)? {
+            if !self.gather(mac, frame)? {
                 self.counters.refused += 1;
                 break;
             }

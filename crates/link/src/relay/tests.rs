@@ -79,11 +79,7 @@ impl Link for Station {
         })
     }
 
-    fn send<'a>(
-        &mut self,
-        _: LinkAddr,
-        _: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, _: LinkAddr, _: &[Frame<'_>]) -> Result<usize, LinkError> {
         unreachable!("a relay sends Ethernet frames")
     }
 

@@ -282,11 +282,7 @@ impl Link for Shm {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         self.notice_changes()?;
         let mut sent = 0;
         for frame in frames {
@@ -300,7 +296,7 @@ impl Link for Shm {
                         break;
                     }
                 }
-                LinkAddr::Broadcast => self.send_to_all(&frame),
+                LinkAddr::Broadcast => self.send_to_all(frame),
                 LinkAddr::Inet(_) | LinkAddr::Ether(_) => {
                     return Err(LinkError::NoSuchPeer { link: NAME, to });
                 }

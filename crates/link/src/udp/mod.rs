@@ -364,11 +364,7 @@ impl Link for Udp {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let addr = self.inet(to)?;
         let fd = self.socket.as_fd();
         let (sent, _) = self.tx.send(fd, &mut self.counters, addr, frames)?;

@@ -1,7 +1,7 @@
 //! Batches sent from the caller's memory, and bodies received into their places.
 
 use super::*;
-use crate::{Coming, Placement};
+use crate::{BATCH_FRAMES_MAX, Coming, Frames, Placement};
 
 const HEAD_BYTES: usize = 8;
 const BODY_BYTES: usize = 1000;
@@ -31,8 +31,9 @@ fn send(a: &mut Udp, to: LinkAddr, message: &[u8], first: usize, count: usize) {
     let bodies: Vec<_> = message.chunks(BODY_BYTES).skip(first).take(count).collect();
     let mut done = 0;
     while done < bodies.len() {
-        let frames = heads.iter().zip(&bodies).skip(done);
-        let sent = a.send(to, frames.map(|(head, body)| Frame { head, body }));
+        let frames = heads.iter().zip(&bodies).skip(done).take(BATCH_FRAMES_MAX);
+        let frames: Frames<'_> = frames.map(|(head, body)| Frame { head, body }).collect();
+        let sent = a.send(to, &frames);
         done += sent.expect("send");
     }
     a.flush().expect("flush");

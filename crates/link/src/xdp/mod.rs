@@ -276,16 +276,12 @@ impl Link for Xdp {
     }
 
     #[inline]
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.mac, to)?;
         let fd = self.socket.as_fd();
         let mut sent = 0;
         for frame in frames {
-            if !(self.tx).gather(fd, &mut self.umem, &mut self.counters, mac, &frame)? {
+            if !(self.tx).gather(fd, &mut self.umem, &mut self.counters, mac, frame)? {
                 self.counters.refused += 1;
                 break;
             }

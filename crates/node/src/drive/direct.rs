@@ -268,9 +268,11 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
     }
 
     fn send_frame(&mut self, to: LinkAddr, frame: &[u8]) {
-        let frame = std::iter::once(Frame::whole(frame));
         // One that does not leave is asked for again.
-        let sent = self.link.send(to, frame).and_then(|_| self.link.flush());
+        let sent = self
+            .link
+            .send_one(to, Frame::whole(frame))
+            .and_then(|_| self.link.flush());
         if let Err(error) = sent {
             tracing::debug!(%error, %to, "an answer was not sent");
         }

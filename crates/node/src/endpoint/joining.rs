@@ -226,7 +226,7 @@ fn ask<L: Link>(
             tell_at = now + TOLD_EVERY;
         }
         if now >= ask_at {
-            link.send(to, std::iter::once(Frame::whole(&frame[..bytes])))?;
+            link.send_one(to, Frame::whole(&frame[..bytes]))?;
             link.flush()?;
             ask_at = now + ASK_EVERY;
         }

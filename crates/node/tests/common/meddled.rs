@@ -49,12 +49,8 @@ impl<L: Link, M: Meddler> Link for Meddled<L, M> {
         capacity.frames = capacity.frames.min(self.meddler.most_frames());
         Ok(capacity)
     }
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
-        let count = frames.clone().count();
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
+        let count = frames.len();
         match self.meddler.decide(count)? {
             Fate::Lost => Ok(count),
             Fate::Sent if !self.meddler.changes() => self.link.send(to, frames),
@@ -65,7 +61,8 @@ impl<L: Link, M: Meddler> Link for Meddled<L, M> {
                     self.meddler.change(&mut bytes);
                     changed.push(bytes);
                 }
-                (self.link).send(to, changed.iter().map(|frame| Frame::whole(frame)))
+                let changed: Vec<_> = changed.iter().map(|frame| Frame::whole(frame)).collect();
+                self.link.send(to, &changed)
             }
         }
     }

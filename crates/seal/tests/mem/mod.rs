@@ -145,11 +145,7 @@ impl Link for Mem {
         })
     }
 
-    fn send<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = Frame<'a>> + Clone,
-    ) -> Result<usize, LinkError> {
+    fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let nodes = self.net.wire.borrow().queues.len() as u16;
         let to = match to {
             LinkAddr::Local(to) if to < nodes => Some(to),

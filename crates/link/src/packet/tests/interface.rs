@@ -11,8 +11,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use self::segment::{Segment, ip, lacking};
 use super::*;
-use crate::each;
 use crate::ether::{announcement, write_header};
+use crate::{Frames, each};
 
 /// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -210,7 +210,8 @@ fn batches_arrive() {
                     .collect();
                 let head = [round; 40];
                 let frames = bodies.iter().map(|body| Frame { head: &head, body });
-                assert_eq!(a.send(to, frames).expect("send"), count);
+                let frames: Frames<'_> = frames.collect();
+                assert_eq!(a.send(to, &frames).expect("send"), count);
                 a.flush().expect("flush");
                 for body in &bodies {
                     assert_eq!(next(&mut b).1, [&head[..], body].concat());
