@@ -10,7 +10,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options, endpoint_from_env, report_error};
+use tsumuji_node::{Channel, Endpoint, NodeId, Options, endpoint_from_env, report_error};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -45,7 +45,7 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-fn master(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
+fn master(endpoint: &mut Endpoint, end: u64) -> Result<(), Failure> {
     let workers: Vec<NodeId> = (1..endpoint.members().len() as u16).map(NodeId).collect();
     if workers.is_empty() {
         return Err("a farm needs two nodes or more".into());
@@ -78,7 +78,7 @@ fn master(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn work(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
+fn work(endpoint: &mut Endpoint, end: u64) -> Result<(), Failure> {
     loop {
         let task = endpoint.recv(PATIENCE)?.ok_or("the master is silent")?;
         if task.body.is_empty() {

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tsumuji_node::{
-    AnyLink, Channel, ChannelOptions, DeliveryClass, Endpoint, NodeId, Options, Priority,
-    SendError, endpoint_from_env, report_error,
+    Channel, ChannelOptions, DeliveryClass, Endpoint, NodeId, Options, Priority, SendError,
+    endpoint_from_env, report_error,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -50,7 +50,7 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-fn send(endpoint: &mut Endpoint<AnyLink>, me: NodeId, blocks: usize) -> Result<(), Failure> {
+fn send(endpoint: &mut Endpoint, me: NodeId, blocks: usize) -> Result<(), Failure> {
     let (block, mut stops) = (vec![7; BLOCK_BYTES], 0);
     for sent in 0..blocks {
         loop {
@@ -74,7 +74,7 @@ fn send(endpoint: &mut Endpoint<AnyLink>, me: NodeId, blocks: usize) -> Result<(
     Ok(())
 }
 
-fn receive(endpoint: &mut Endpoint<AnyLink>, blocks: usize) -> Result<(), Failure> {
+fn receive(endpoint: &mut Endpoint, blocks: usize) -> Result<(), Failure> {
     let senders = endpoint.members().len() - 1;
     endpoint.open(BULK, ChannelOptions::default())?;
     endpoint.set_channel_budget(BULK, BUDGET_BYTES)?;

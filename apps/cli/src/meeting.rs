@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Endpoint, Link};
+use tsumuji_node::Endpoint;
 
 use crate::interrupt::Interrupted;
 
 /// Waits until all are met, or `stop` says so, or `within` has passed. `None`: as long as it takes, as hosts may be started by hand, one after the
 /// other.
-pub(crate) fn meet<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(crate) fn meet(
+    endpoint: &mut Endpoint,
     within: Option<Duration>,
     stop: &mut dyn FnMut() -> bool,
 ) -> anyhow::Result<()> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Error, ensure};
 use tsumuji_node::{
-    AnyLink, ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher,
-    Link, LinkSpec, MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit,
-    bootstrap, endpoint_from_env, open_in_cluster, quantity, report_error,
+    ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
+    MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit, bootstrap,
+    endpoint_from_env, open_in_cluster, quantity, report_error,
 };
 
 use crate::interrupt::{Interrupt, Interrupted};
@@ -125,7 +125,7 @@ impl TeamArgs {
     }
 
     /// Opens the endpoint of a worker that the user starts; `None`: this process is the judge.
-    pub(crate) fn worker(&self, seed: u64) -> anyhow::Result<Option<Endpoint<AnyLink>>> {
+    pub(crate) fn worker(&self, seed: u64) -> anyhow::Result<Option<Endpoint>> {
         let Some(id) = self.id.filter(|id| *id > 0) else {
             return Ok(None);
         };
@@ -209,7 +209,7 @@ impl Team<'_> {
         cluster: &Cluster<'_>,
         id: u16,
         stop: &mut dyn FnMut() -> bool,
-    ) -> anyhow::Result<Endpoint<AnyLink>> {
+    ) -> anyhow::Result<Endpoint> {
         let options = Options {
             admits: self.admits && id == 0,
             ..self.options()?
@@ -223,10 +223,7 @@ impl Team<'_> {
 
     /// Starts the workers, as the judge, and meets them. The error is [`Interrupted`] if the user stopped it, and the `WorkerFailure` itself if a worker
     /// did not start.
-    pub(crate) fn begin(
-        &self,
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<(Launcher, Endpoint<AnyLink>)> {
+    pub(crate) fn begin(&self, interrupt: &Interrupt) -> anyhow::Result<(Launcher, Endpoint)> {
         let started = Launcher::start(self.launch_spec()?);
         let mut launcher = started.map_err(|error| match error {
             LaunchError::Worker(failure) => Error::from(failure),
@@ -327,7 +324,7 @@ pub(crate) fn part(launcher: &mut Launcher, is_whole: bool) {
 
 /// Runs a launched worker. All its input comes by messages; errors are told to the launcher only: the judge prints them.
 pub(crate) fn work<E: std::error::Error>(
-    serve: impl FnOnce(&mut Endpoint<AnyLink>) -> Result<(), E>,
+    serve: impl FnOnce(&mut Endpoint) -> Result<(), E>,
 ) -> Outcome {
     let endpoint = match endpoint_from_env(Options::default()) {
         Ok(endpoint) => endpoint,
@@ -347,8 +344,8 @@ pub(crate) fn work<E: std::error::Error>(
 
 /// Runs a worker that was started by hand. `code`: that of an error.
 pub(crate) fn work_by_hand<E: std::error::Error>(
-    endpoint: Endpoint<AnyLink>,
-    serve: impl FnOnce(&mut Endpoint<AnyLink>) -> Result<(), E>,
+    endpoint: Endpoint,
+    serve: impl FnOnce(&mut Endpoint) -> Result<(), E>,
     code: impl FnOnce(&E) -> u8,
 ) -> Outcome {
     match served(endpoint, serve) {
@@ -360,9 +357,9 @@ pub(crate) fn work_by_hand<E: std::error::Error>(
     }
 }
 
-fn served<L: Link, E>(
-    mut endpoint: Endpoint<L>,
-    serve: impl FnOnce(&mut Endpoint<L>) -> Result<(), E>,
+fn served<E>(
+    mut endpoint: Endpoint,
+    serve: impl FnOnce(&mut Endpoint) -> Result<(), E>,
 ) -> Result<(), E> {
     let result = serve(&mut endpoint);
     let _ = endpoint.close(FAREWELL);

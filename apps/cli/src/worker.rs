@@ -2,7 +2,7 @@
 //!
 //! All its input comes by messages. Errors are reported to the launcher, which names the worker to the user.
 
-use tsumuji_node::{AnyLink, Endpoint};
+use tsumuji_node::Endpoint;
 use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
 use crate::{BAD_INPUT, NOT_REACHED, Outcome, team};
@@ -13,7 +13,7 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// Runs a worker that was started by hand, as a node of the hosts file.
-pub(crate) fn serve_host(endpoint: Endpoint<AnyLink>) -> Outcome {
+pub(crate) fn serve_host(endpoint: Endpoint) -> Outcome {
     team::work_by_hand(endpoint, worker_main, |error| match error {
         WorkerError::Fault(WorkerFault::Aborted { .. }) => NOT_REACHED,
         _ => BAD_INPUT,

@@ -20,8 +20,8 @@ use std::path::Path;
 use tsumuji_link::ether::MacAddr;
 use tsumuji_node::any_link::{Base, LinkSpec};
 use tsumuji_node::{
-    AnyLink, Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options,
-    endpoint_on, text_file,
+    Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options, endpoint_on,
+    text_file,
 };
 
 use crate::failure::Failure;
@@ -201,7 +201,7 @@ impl AddressMap {
         wanted: &Wanted,
         port: Option<u16>,
         options: Options,
-    ) -> Result<Endpoint<AnyLink>, Failure> {
+    ) -> Result<Endpoint, Failure> {
         let invalid = |problem: String| Failure::open(problem, libc::EINVAL);
         let place = self
             .ids()

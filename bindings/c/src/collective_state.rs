@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 
 use tsumuji_collective::{CollectiveCounters, CollectiveError, Collectives, Group, Request, Table};
-use tsumuji_node::{AnyLink, Endpoint, NodeId};
+use tsumuji_node::{Endpoint, NodeId};
 
 use crate::failure::Failure;
 use crate::ffi::Output;
@@ -38,7 +38,7 @@ pub(crate) enum Pending {
 /// Arguments of a function that begins an operation.
 pub(crate) struct Call<'a> {
     pub(crate) collectives: &'a mut Collectives,
-    pub(crate) endpoint: &'a mut Endpoint<AnyLink>,
+    pub(crate) endpoint: &'a mut Endpoint,
     pub(crate) group: Group,
     /// Members of the group.
     pub(crate) size: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Call<'a> {
 const LINK_FAILED: &str = "the link failed during a collective operation; close the handle";
 
 impl CollectiveState {
-    fn of(node: &mut Node) -> Result<(&mut Self, &mut Endpoint<AnyLink>), Failure> {
+    fn of(node: &mut Node) -> Result<(&mut Self, &mut Endpoint), Failure> {
         if node.collective_state.is_none() {
             let table = match &node.tune {
                 Some(path) => Table::read(path),

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram};
+use tsumuji_node::{Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram};
 
 use crate::collective_state::CollectiveState;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ const BORROWED_LIMIT: usize = 1 << 16;
 /// See the head of this module.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) endpoint: Endpoint<AnyLink>,
+    pub(crate) endpoint: Endpoint,
     pub(crate) suci: Suci,
     /// Collectives, once they were called.
     pub(crate) collective_state: Option<Box<CollectiveState>>,
@@ -111,7 +111,7 @@ fn none_within(timeout: Duration) -> Failure {
 }
 
 impl Node {
-    pub(crate) fn new(endpoint: Endpoint<AnyLink>) -> Self {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
         let link_name = std::ffi::CString::new(endpoint.link_name()).unwrap_or_default();
         Self {
             endpoint,

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tsumuji_link::Link;
 use tsumuji_node::{
     Answers, Channel, ChannelOptions, Context, Delivery, Endpoint, Executor, ExecutorOptions,
     ExecutorState, Handler, LaunchSpec, Launcher, NodeId, Options, Request, Security, SendError,
@@ -304,13 +303,13 @@ pub fn measure(
 }
 
 /// The generator after its last message.
-struct Generator<L: Link> {
-    endpoint: Endpoint<L>,
+struct Generator {
+    endpoint: Endpoint,
     launcher: Launcher,
     returns: Returns,
 }
 
-impl<L: Link> Generator<L> {
+impl Generator {
     fn poll(&mut self) -> Result<(), ExchangeError> {
         (self.endpoint).poll_wait(&mut self.returns, Duration::from_millis(10))?;
         watch(&mut self.launcher)
@@ -395,9 +394,9 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     Ok(())
 }
 
-fn serve_messages<L: Link>(
+fn serve_messages(
     plan: &Plan,
-    endpoint: &mut Endpoint<L>,
+    endpoint: &mut Endpoint,
     dropped: Arc<AtomicU64>,
 ) -> Result<(), ExchangeError> {
     let (delay_ns, per, counter, count) =

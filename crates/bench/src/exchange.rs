@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Bytes, ChannelError, Endpoint, EndpointError, LaunchError, LaunchSpec, LinkSpec, MeetError,
@@ -246,16 +245,16 @@ pub enum ExchangeError {
 }
 
 /// One side of a measurement: an endpoint, its arrivals, and its way of waiting.
-struct Runner<L: Link> {
-    endpoint: Endpoint<L>,
+struct Runner {
+    endpoint: Endpoint,
     arrivals: Arrivals,
     spin: bool,
     receiver: NodeId,
     pause: Duration,
 }
 
-impl<L: Link> Runner<L> {
-    fn new(endpoint: Endpoint<L>, plan: &Plan) -> Self {
+impl Runner {
+    fn new(endpoint: Endpoint, plan: &Plan) -> Self {
         Self {
             endpoint,
             arrivals: Arrivals::default(),

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_collective::{Collectives, Group, Op as Fold};
-use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Endpoint, LaunchSpec, LinkSpec, NodeId, Options, Pace, Security, endpoint_from_env,
@@ -90,8 +89,8 @@ struct Report {
 }
 
 /// One node: its endpoint, its arrivals, and its way of waiting.
-struct Member<L: Link> {
-    endpoint: Endpoint<L>,
+struct Member {
+    endpoint: Endpoint,
     arrivals: Arrivals,
     plan: Plan,
     /// How many of the arrivals were taken so far.
@@ -135,8 +134,8 @@ impl Blocks {
     }
 }
 
-impl<L: Link> Member<L> {
-    fn new(mut endpoint: Endpoint<L>, plan: Plan) -> Result<Self, ExchangeError> {
+impl Member {
+    fn new(mut endpoint: Endpoint, plan: Plan) -> Result<Self, ExchangeError> {
         let drops_before = kernel_drops(endpoint.link_name());
         let collectives = Collectives::new(&mut endpoint)?;
         let world = collectives.world();
@@ -152,7 +151,7 @@ impl<L: Link> Member<L> {
         })
     }
 
-    fn others(&self) -> impl Iterator<Item = NodeId> + use<L> {
+    fn others(&self) -> impl Iterator<Item = NodeId> + use<> {
         let me = self.endpoint.me();
         (0..self.plan.nodes as u16)
             .map(NodeId)

@@ -6,10 +6,9 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    AnyLink, Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
+    Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
     LinkSpec, NodeId, Options, Security,
 };
 
@@ -67,7 +66,7 @@ pub(crate) fn meet(
     launcher: &mut Launcher,
     options: Options,
     security: &Security,
-) -> Result<Endpoint<AnyLink>, ExchangeError> {
+) -> Result<Endpoint, ExchangeError> {
     let options = Options {
         security: security.clone(),
         ..options
@@ -155,9 +154,9 @@ impl Handler for Arrivals {
 impl Arrivals {
     /// Polls until `done`, checking the other processes from time to time.
     #[inline]
-    pub(crate) fn poll_until<L: Link>(
+    pub(crate) fn poll_until(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         spins: bool,
         watch: Watch<'_>,
         done: impl Fn(&Self) -> bool,

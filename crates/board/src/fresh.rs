@@ -5,12 +5,12 @@
 use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, NOW_OR_NEVER,
     NodeId, SendError, SendId,
 };
 
 /// Sends a board's frames: to several readers by one broadcast, where one frame reaches all.
-impl<L: Link> Carrier for Endpoint<L> {
+impl Carrier for Endpoint {
     type Error = SendError;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
@@ -68,9 +68,9 @@ impl<H: Handler> Handler for Feeding<'_, H> {
 
 /// Polls until every element of `source` is of `lap` or newer; `false`: not within `timeout`. All else that arrives goes to `rest`. A source that
 /// owns nothing is never fresh.
-pub fn wait_fresh<L: Link, H: Handler>(
+pub fn wait_fresh<H: Handler>(
     board: &mut Board,
-    endpoint: &mut Endpoint<L>,
+    endpoint: &mut Endpoint,
     rest: &mut H,
     source: NodeId,
     lap: Lap,

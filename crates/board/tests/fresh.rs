@@ -9,7 +9,7 @@ use tsumuji_link::impair::{Impair, ImpairConfig};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{
-    Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options, SendError,
+    AnyLink, Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options, SendError,
 };
 
 const CHANNEL: u16 = 9;
@@ -27,15 +27,19 @@ impl Handler for Rest {
     }
 }
 
-fn node(job: &OwnedFd, id: u16) -> (Endpoint<Impair<Shm>>, Board) {
+fn node(job: &OwnedFd, id: u16) -> (Endpoint, Board) {
     let impair = ImpairConfig {
         loss: 0.3,
         seed: u64::from(id),
         ..ImpairConfig::default()
     };
     let link = Impair::new(Shm::attach(job, id).unwrap(), impair).unwrap();
-    let endpoint =
-        Endpoint::new(link, Membership::local(NodeId(id), 2), Options::default()).unwrap();
+    let endpoint = Endpoint::new(
+        AnyLink::own(link),
+        Membership::local(NodeId(id), 2),
+        Options::default(),
+    )
+    .unwrap();
     let mut board = Board::new(CHANNEL, NodeId(id), vec![0..LEN, LEN..LEN]).unwrap();
     board.set_elements(Elements::Fixed(7), endpoint.datagram_capacity_bytes());
     (endpoint, board)

@@ -37,7 +37,7 @@ fn prepared(netlist: &Netlist) -> Computation<'_> {
 }
 
 /// Endpoints of judge and workers.
-fn cluster() -> (Endpoint<Shm>, Vec<Endpoint<Shm>>) {
+fn cluster() -> (Endpoint, Vec<Endpoint>) {
     let nodes = WORKERS + 1;
     let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
     let open = |id| {
@@ -49,7 +49,7 @@ fn cluster() -> (Endpoint<Shm>, Vec<Endpoint<Shm>>) {
 }
 
 fn judge(
-    endpoint: &mut Endpoint<Shm>,
+    endpoint: &mut Endpoint,
     netlist: &Netlist,
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, ComputeError> {
@@ -71,7 +71,7 @@ fn processes_agree_with_threads() {
     let netlist = netlist();
     let wanted = prepared(&netlist).run(|| false).unwrap();
     let (mut endpoint, others) = cluster();
-    let serve = |mut endpoint: Endpoint<Shm>| thread::spawn(move || worker_main(&mut endpoint));
+    let serve = |mut endpoint: Endpoint| thread::spawn(move || worker_main(&mut endpoint));
     let workers: Vec<_> = others.into_iter().map(serve).collect();
     let found = judge(&mut endpoint, &netlist, &|| false).unwrap();
     for worker in workers {
@@ -99,7 +99,7 @@ fn a_lost_worker_ends_the_run() {
         let first = deserter.recv(Duration::from_secs(60)).unwrap();
         assert!(first.is_some(), "nothing came");
     });
-    let serve = |mut endpoint: Endpoint<Shm>| thread::spawn(move || worker_main(&mut endpoint));
+    let serve = |mut endpoint: Endpoint| thread::spawn(move || worker_main(&mut endpoint));
     let workers: Vec<_> = others.into_iter().map(serve).collect();
     let error = judge(&mut endpoint, &netlist, &|| false).unwrap_err();
     assert!(

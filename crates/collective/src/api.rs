@@ -5,7 +5,7 @@
 
 mod parts;
 
-use tsumuji_node::{Endpoint, Link};
+use tsumuji_node::Endpoint;
 use zerocopy::IntoBytes;
 
 use crate::call::{After, Call, Source, Target, borrowed, need, owned};
@@ -81,16 +81,16 @@ impl Collectives {
     }
 
     /// The link by which the table is asked.
-    fn link<L: Link>(&self, endpoint: &Endpoint<L>, group: Group) -> &'static str {
+    fn link(&self, endpoint: &Endpoint, group: Group) -> &'static str {
         let is_near = self
             .index(group)
             .is_some_and(|index| self.core.groups[index].is_near);
         self.table.link_of(endpoint.link_name(), is_near)
     }
 
-    fn choose<L: Link>(
+    fn choose(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         (operation, group): (Operation, Group),
         nodes: usize,
         bytes: usize,
@@ -111,9 +111,9 @@ impl Collectives {
     // The rest comes in groups: the blocking and non-blocking forms of an operation, then what they share.
 
     /// Returns when every member has called it.
-    pub fn barrier<L: Link>(
+    pub fn barrier(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
     ) -> Result<(), CollectiveError> {
         let call = self.barrier_call(group, Target::None)?;
@@ -121,9 +121,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`barrier`](Self::barrier); the request's memory is empty.
-    pub fn start_barrier<L: Link>(
+    pub fn start_barrier(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
     ) -> Result<Request<Vec<u8>>, CollectiveError> {
         let call = self.barrier_call(group, Target::Owned(Box::new(Vec::<u8>::new())))?;
@@ -145,9 +145,9 @@ impl Collectives {
     }
 
     /// Copies the root's `data` to all members; it has the same length on all.
-    pub fn broadcast<T: Element, L: Link>(
+    pub fn broadcast<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         data: &mut [T],
@@ -158,9 +158,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`broadcast`](Self::broadcast).
-    pub fn start_broadcast<M: Memory, L: Link>(
+    pub fn start_broadcast<M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         data: M,
@@ -169,9 +169,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn broadcast_call<'b, L: Link>(
+    fn broadcast_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         root: usize,
         output: Target<'b>,
@@ -196,9 +196,9 @@ impl Collectives {
     /// The root receives the result of `op` over all members' `send`, element by element. Except on the root `receive` is not used and may be empty.
     ///
     /// Sizes and table fix the order of folding, so that a program run twice gives the same bits.
-    pub fn reduce<T: Element, L: Link>(
+    pub fn reduce<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: &[T],
@@ -211,9 +211,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`reduce`](Self::reduce). The memories contain elements `T`.
-    pub fn start_reduce<T: Element, S: Memory, M: Memory, L: Link>(
+    pub fn start_reduce<T: Element, S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: S,
@@ -224,9 +224,9 @@ impl Collectives {
     }
 
     /// As [`start_reduce`](Self::start_reduce), for elements without a Rust type.
-    pub fn start_reduce_raw<S: Memory, M: Memory, L: Link>(
+    pub fn start_reduce_raw<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: S,
@@ -237,9 +237,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn reduce_call<'b, L: Link>(
+    fn reduce_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         root: usize,
         (input, output): (Source<'b>, Target<'b>),
@@ -265,9 +265,9 @@ impl Collectives {
     }
 
     /// Replaces `data` on every member by the result of `op` over all members' `data`, element by element; with the same bits on all.
-    pub fn all_reduce<T: Element, L: Link>(
+    pub fn all_reduce<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         data: &mut [T],
         op: &Op<T>,
@@ -278,9 +278,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`all_reduce`](Self::all_reduce). The memory contains elements `T`.
-    pub fn start_all_reduce<T: Element, M: Memory, L: Link>(
+    pub fn start_all_reduce<T: Element, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         data: M,
         op: &Op<T>,
@@ -289,9 +289,9 @@ impl Collectives {
     }
 
     /// As [`start_all_reduce`](Self::start_all_reduce), for elements without a Rust type.
-    pub fn start_all_reduce_raw<M: Memory, L: Link>(
+    pub fn start_all_reduce_raw<M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         data: M,
         op: &RawOp,
@@ -300,9 +300,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn all_reduce_call<'b, L: Link>(
+    fn all_reduce_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         output: Target<'b>,
         op: &RawOp,

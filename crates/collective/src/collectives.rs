@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tsumuji_link::shm::coarse_ms;
-use tsumuji_node::{Endpoint, Link, NodeId};
+use tsumuji_node::{Endpoint, NodeId};
 
 use crate::call::Call;
 use crate::core::{CHANNEL, Core, Dispatcher};
@@ -79,13 +79,13 @@ pub struct Request<M> {
 
 impl Collectives {
     /// Makes collectives for `endpoint`, with the table of algorithms of the profile in force ([`Table::in_force`]), or the built-in one.
-    pub fn new<L: Link>(endpoint: &mut Endpoint<L>) -> Result<Self, crate::TableError> {
+    pub fn new(endpoint: &mut Endpoint) -> Result<Self, crate::TableError> {
         let table = Table::in_force(endpoint.link_name())?;
         Ok(Self::with_table(endpoint, table))
     }
 
     /// As [`new`](Self::new), with the caller's table. All members must use the same.
-    pub fn with_table<L: Link>(endpoint: &mut Endpoint<L>, table: Table) -> Self {
+    pub fn with_table(endpoint: &mut Endpoint, table: Table) -> Self {
         let mut collectives = Self {
             core: Core::new(endpoint, table.hash()),
             under_way: Vec::new(),
@@ -115,9 +115,9 @@ impl Collectives {
     ///
     /// Groups of the same members are told apart by `tag`. Nothing is sent. A node that was dead or restarted is a member like any other once it is
     /// up again, but of new groups only.
-    pub fn group<L: Link>(
+    pub fn group(
         &mut self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         members: &[NodeId],
         tag: u32,
     ) -> Result<Group, GroupError> {
@@ -238,7 +238,7 @@ impl Collectives {
     }
 
     /// Capabilities of the link of `endpoint`.
-    pub(crate) fn can<L: Link>(&self, endpoint: &Endpoint<L>) -> Can {
+    pub(crate) fn can(&self, endpoint: &Endpoint) -> Can {
         Can {
             broadcast: endpoint.broadcasts(),
             hosts: Hosts::of(
@@ -274,10 +274,7 @@ impl Collectives {
 
     /// Advances all operations, without waiting. To be called now and then by a program that does something else, and before it waits for the
     /// endpoint's descriptor. Returns how much the endpoint did.
-    pub fn progress<L: Link>(
-        &mut self,
-        endpoint: &mut Endpoint<L>,
-    ) -> Result<usize, CollectiveError> {
+    pub fn progress(&mut self, endpoint: &mut Endpoint) -> Result<usize, CollectiveError> {
         let mut dispatcher = Dispatcher {
             core: &mut self.core,
             under_way: &mut self.under_way,
@@ -297,10 +294,7 @@ impl Collectives {
     }
 
     /// Advances all operations, and polls the endpoint if that is due.
-    fn turn_or_progress<L: Link>(
-        &mut self,
-        endpoint: &mut Endpoint<L>,
-    ) -> Result<(), CollectiveError> {
+    fn turn_or_progress(&mut self, endpoint: &mut Endpoint) -> Result<(), CollectiveError> {
         if self.is_turn_due() {
             return self.progress(endpoint).map(drop);
         }
@@ -308,9 +302,9 @@ impl Collectives {
     }
 
     /// Does everything that is possible without further messages.
-    fn turn<L: Link>(
+    fn turn(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
         self.hear_out(endpoint, current.as_deref_mut())?;
@@ -329,9 +323,9 @@ impl Collectives {
     }
 
     /// After members have died, receives what they sent before.
-    fn hear_out<L: Link>(
+    fn hear_out(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
         let mut known = self.core.ended_sessions;
@@ -423,9 +417,9 @@ impl Collectives {
     }
 
     /// Begins `call` and advances it until it is done.
-    pub(crate) fn run<L: Link>(
+    pub(crate) fn run(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         call: Call<'_>,
     ) -> Result<(), CollectiveError> {
@@ -433,9 +427,9 @@ impl Collectives {
         self.finish(endpoint, &mut operation)
     }
 
-    fn finish<L: Link>(
+    fn finish(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         operation: &mut Operation<'_>,
     ) -> Result<(), CollectiveError> {
         loop {
@@ -457,9 +451,9 @@ impl Collectives {
     }
 
     /// Begins `call` and advances it as far as possible without waiting.
-    pub(crate) fn launch<L: Link, M>(
+    pub(crate) fn launch<M>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         call: Call<'static>,
     ) -> Result<Request<M>, CollectiveError> {
@@ -498,9 +492,9 @@ impl Collectives {
     }
 
     /// Whether the operation is over, well or not. Advances all operations, and never waits.
-    pub fn test<L: Link, M>(
+    pub fn test<M>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         request: &Request<M>,
     ) -> Result<bool, CollectiveError> {
         if !self.is_over(self.find(request)?) {
@@ -510,9 +504,9 @@ impl Collectives {
     }
 
     /// As [`test`](Self::test), but waits up to `timeout` for the operation to be over.
-    pub fn test_for<L: Link, M>(
+    pub fn test_for<M>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         request: &Request<M>,
         timeout: Duration,
     ) -> Result<bool, CollectiveError> {
@@ -534,9 +528,9 @@ impl Collectives {
     }
 
     /// Waits until the operation is over, and returns the memory that it filled.
-    pub fn wait<L: Link, M: Memory>(
+    pub fn wait<M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         request: Request<M>,
     ) -> Result<M, CollectiveError> {
         self.find(&request)?;
@@ -561,9 +555,9 @@ impl Collectives {
     }
 
     /// Waits for all requests; returns their memories in the order given. The first error is returned when all are over.
-    pub fn wait_all<L: Link, M: Memory>(
+    pub fn wait_all<M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         requests: Vec<Request<M>>,
     ) -> Result<Vec<M>, CollectiveError> {
         let waited: Vec<_> = requests
@@ -573,9 +567,9 @@ impl Collectives {
         waited.into_iter().collect()
     }
 
-    fn await_something<L: Link>(
+    fn await_something(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         mut current: Option<&mut Operation<'_>>,
         most: Duration,
     ) -> Result<(), CollectiveError> {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use tsumuji_node::{
-    Channel, ChannelOptions, Context, Datagram, Delivery, Endpoint, Handler, Link, NodeId,
+    Channel, ChannelOptions, Context, Datagram, Delivery, Endpoint, Handler, NodeId,
 };
 
 use crate::error::CollectiveError;
@@ -62,7 +62,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new<L: Link>(endpoint: &mut Endpoint<L>, table: u64) -> Self {
+    pub(crate) fn new(endpoint: &mut Endpoint, table: u64) -> Self {
         let me = endpoint.me();
         let _ = endpoint.open(CHANNEL, channel_options()); // it may be open already
         let mut ledger = Ledger::new(endpoint);
@@ -230,7 +230,7 @@ impl Core {
     }
 
     /// Handles sessions with members that have ended since the last call.
-    pub(crate) fn mind_ended_sessions<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
+    pub(crate) fn mind_ended_sessions(&mut self, endpoint: &mut Endpoint) {
         let ended_sessions = endpoint.all_ended_sessions();
         if ended_sessions == self.ended_sessions {
             return;
@@ -289,10 +289,10 @@ impl Core {
     }
 
     /// Advances an operation.
-    pub(crate) fn advance<L: Link>(
+    pub(crate) fn advance(
         &mut self,
         operation: &mut Operation<'_>,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
     ) -> Result<(), CollectiveError> {
         if operation.is_done() || operation.failure.is_some() {
             return Ok(());

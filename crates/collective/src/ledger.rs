@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use tsumuji_link::shm::{Identity, ProcessMemory};
-use tsumuji_node::{Channel, DeliveryClass, Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{Channel, DeliveryClass, Endpoint, NodeId, Priority, SendError};
 
 use crate::core::CHANNEL;
 use crate::error::CollectiveError;
@@ -172,7 +172,7 @@ pub(crate) fn cost(bytes: usize) -> usize {
 }
 
 impl Ledger {
-    pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
+    pub(crate) fn new(endpoint: &Endpoint) -> Self {
         let nodes = endpoint.members().len();
         let (all_here, own) = (
             endpoint.link_name() == "shm",
@@ -370,10 +370,7 @@ impl Ledger {
     }
 
     /// Sends waiting control messages, as far as there is room.
-    pub(crate) fn flush<L: Link>(
-        &mut self,
-        endpoint: &mut Endpoint<L>,
-    ) -> Result<(), CollectiveError> {
+    pub(crate) fn flush(&mut self, endpoint: &mut Endpoint) -> Result<(), CollectiveError> {
         for _ in 0..self.outbox.len() {
             let Some(control) = self.outbox.pop_front() else {
                 break;
@@ -390,8 +387,8 @@ impl Ledger {
 }
 
 /// Queues `head` and `body` as one message, ordered within its priority, or returns [`SendError::WouldBlock`], also if memory is short.
-pub(crate) fn send_now<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(crate) fn send_now(
+    endpoint: &mut Endpoint,
     to: NodeId,
     priority: Priority,
     head: &[u8],

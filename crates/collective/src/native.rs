@@ -12,9 +12,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{
-    Datagram, Destination, Endpoint, Link, NOW_OR_NEVER, NodeId, Priority, SendError,
-};
+use tsumuji_node::{Datagram, Destination, Endpoint, NOW_OR_NEVER, NodeId, Priority, SendError};
 
 use crate::call::Target;
 use crate::core::CHANNEL;
@@ -211,11 +209,11 @@ impl Native {
     }
 
     /// Does what is possible now. `at`: the operation's key, sequence number and algorithm.
-    pub(crate) fn advance<L: Link>(
+    pub(crate) fn advance(
         &mut self,
         at: (u64, u32, u8),
         output: &Target<'_>,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: &Members,
         ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
@@ -293,11 +291,11 @@ impl Progress {
 }
 
 impl Root {
-    fn advance<L: Link>(
+    fn advance(
         &mut self,
         step: &Progress,
         data: &[u8],
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: &Members,
         ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
@@ -324,11 +322,11 @@ impl Root {
     }
 
     /// Sends again what was asked for. Pieces without room now will be asked for again.
-    fn repair<L: Link>(
+    fn repair(
         &mut self,
         step: &Progress,
         data: &[u8],
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: &Members,
         ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
@@ -425,13 +423,7 @@ impl Receiver {
     }
 
     /// Asks for missing bytes, if it is time.
-    fn ask<L: Link>(
-        &mut self,
-        step: &Progress,
-        root: NodeId,
-        endpoint: &Endpoint<L>,
-        ledger: &mut Ledger,
-    ) {
+    fn ask(&mut self, step: &Progress, root: NodeId, endpoint: &Endpoint, ledger: &mut Ledger) {
         if self.reached() == step.len {
             self.ask_at = None;
             return;
@@ -484,7 +476,7 @@ impl Receiver {
 }
 
 /// Time between two questions about the same bytes.
-fn pause<L: Link>(endpoint: &Endpoint<L>, to: NodeId) -> Duration {
+fn pause(endpoint: &Endpoint, to: NodeId) -> Duration {
     let rtt_ns = endpoint
         .flow(to)
         .map_or(0, |flow| flow.rtt.as_nanos() + 4 * flow.rttvar.as_nanos());

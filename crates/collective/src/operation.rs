@@ -14,7 +14,7 @@ mod send;
 use std::any::Any;
 use std::time::Instant;
 
-use tsumuji_node::{Datagram, Endpoint, Link, NodeId};
+use tsumuji_node::{Datagram, Endpoint, NodeId};
 
 use crate::call::{After, Call, Source, Target};
 use crate::element::Fold;
@@ -495,9 +495,9 @@ impl<'b> Operation<'b> {
     }
 
     /// Does what is possible now. `dead`: ranks of members that died; their next incarnations do not belong to this group, and get nothing for it.
-    pub(crate) fn advance<L: Link>(
+    pub(crate) fn advance(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: &Members,
         dead: &[usize],
         ledger: &mut Ledger,

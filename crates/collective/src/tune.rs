@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tsumuji_node::{Endpoint, Link, NodeId};
+use tsumuji_node::{Endpoint, NodeId};
 
 use crate::collectives::Collectives;
 use crate::element::Op;
@@ -73,8 +73,8 @@ fn sizes(nodes: usize) -> Vec<usize> {
 }
 
 /// Measures all algorithms. Every member calls it and gets the same table; rank 0's `progress` is called with each result.
-pub fn tune<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub fn tune(
+    endpoint: &mut Endpoint,
     wishes: &Wishes,
     mut progress: impl FnMut(&Measurement),
 ) -> Result<(Table, Vec<Measurement>), CollectiveError> {
@@ -109,9 +109,9 @@ pub fn tune<L: Link>(
     Ok((table, found))
 }
 
-struct Bench<'a, L: Link> {
+struct Bench<'a> {
     collectives: &'a mut Collectives,
-    endpoint: &'a mut Endpoint<L>,
+    endpoint: &'a mut Endpoint,
     /// `None`: this node only waits.
     group: Option<Group>,
     world: Group,
@@ -120,7 +120,7 @@ struct Bench<'a, L: Link> {
     time: Duration,
 }
 
-impl<L: Link> Bench<'_, L> {
+impl Bench<'_> {
     /// Measures all algorithms of one operation at all lengths.
     fn measure(
         &mut self,

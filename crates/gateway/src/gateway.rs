@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use tsumuji_node::{AnyLink, Channel, Context, Delivery, Endpoint, EndpointError, Handler, NodeId};
+use tsumuji_node::{Channel, Context, Delivery, Endpoint, EndpointError, Handler, NodeId};
 use tsumuji_streams::address::{self, Address};
 use tsumuji_streams::hello::NOT_THERE;
 use tsumuji_streams::ring::SLOTS;
@@ -123,7 +123,7 @@ impl Handler for News {
 /// A gateway: one for each user and host.
 #[derive(Debug)]
 pub struct Gateway {
-    endpoint: Endpoint<AnyLink>,
+    endpoint: Endpoint,
     mailbox: Mailbox,
     epoll: OwnedFd,
     /// Connections to the mailbox without a hello so far.
@@ -148,14 +148,14 @@ pub struct Gateway {
 impl Gateway {
     /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`). `spin`: longest time of looking for work before a
     /// sleep.
-    pub fn open(endpoint: Endpoint<AnyLink>, spin: Duration) -> Result<Self, OpenError> {
+    pub fn open(endpoint: Endpoint, spin: Duration) -> Result<Self, OpenError> {
         Self::open_as(endpoint, spin, false)
     }
 
     /// As `open`, for tests: stands for a host with these addresses, whatever this one has. With `is_second` no program of this host finds it.
     #[doc(hidden)]
     pub fn open_for(
-        endpoint: Endpoint<AnyLink>,
+        endpoint: Endpoint,
         spin: Duration,
         addresses: &[IpAddr],
         is_second: bool,
@@ -168,11 +168,7 @@ impl Gateway {
         })
     }
 
-    fn open_as(
-        endpoint: Endpoint<AnyLink>,
-        spin: Duration,
-        is_second: bool,
-    ) -> Result<Self, OpenError> {
+    fn open_as(endpoint: Endpoint, spin: Duration, is_second: bool) -> Result<Self, OpenError> {
         let system = |what| {
             move |error: Errno| OpenError::System {
                 what,
@@ -289,7 +285,7 @@ impl Gateway {
     }
 
     /// The endpoint, for its name and counters.
-    pub fn endpoint(&self) -> &Endpoint<AnyLink> {
+    pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tsumuji_node::Delivery;
-use tsumuji_node::{AnyLink, Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
+use tsumuji_node::{Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
 use tsumuji_streams::address::Pair;
 use tsumuji_streams::ring::{self, Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
 
@@ -193,7 +193,7 @@ impl Stream {
     /// Does what can be done now, in both directions.
     pub(crate) fn serve(
         &mut self,
-        endpoint: &mut Endpoint<AnyLink>,
+        endpoint: &mut Endpoint,
         room: &mut [u8],
     ) -> Result<Turn, Fault> {
         self.take_in(endpoint)?;
@@ -206,7 +206,7 @@ impl Stream {
     }
 
     /// Takes what came on the channel.
-    fn take_in(&mut self, endpoint: &mut Endpoint<AnyLink>) -> Result<(), Fault> {
+    fn take_in(&mut self, endpoint: &mut Endpoint) -> Result<(), Fault> {
         loop {
             let kept = {
                 let mut inbox = locked(&self.inbox);
@@ -351,12 +351,7 @@ impl Stream {
     }
 
     /// Sends a message of this kind, unless one was sent. False: there is no room.
-    fn tell(
-        &mut self,
-        endpoint: &mut Endpoint<AnyLink>,
-        kind: Kind,
-        rest: &[u8],
-    ) -> Result<bool, Fault> {
+    fn tell(&mut self, endpoint: &mut Endpoint, kind: Kind, rest: &[u8]) -> Result<bool, Fault> {
         if !self.has_told(kind) && self.say(endpoint, kind, rest)? {
             self.told |= 1 << kind as u16;
         }
@@ -364,12 +359,7 @@ impl Stream {
     }
 
     /// Sends a message. False: there is no room.
-    fn say(
-        &self,
-        endpoint: &mut Endpoint<AnyLink>,
-        kind: Kind,
-        rest: &[u8],
-    ) -> Result<bool, Fault> {
+    fn say(&self, endpoint: &mut Endpoint, kind: Kind, rest: &[u8]) -> Result<bool, Fault> {
         let Some((token, channel)) = self.there else {
             return Ok(false);
         };
@@ -382,11 +372,7 @@ impl Stream {
     }
 
     /// Tells the other gateway what the program did.
-    fn send_out(
-        &mut self,
-        endpoint: &mut Endpoint<AnyLink>,
-        room: &mut [u8],
-    ) -> Result<Turn, Fault> {
+    fn send_out(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Turn, Fault> {
         if self.there.is_none() {
             return Ok(Turn::Idle);
         }
@@ -424,11 +410,7 @@ impl Stream {
     }
 
     /// Steps towards an agreement. False: a message must wait.
-    fn agree(
-        &mut self,
-        endpoint: &mut Endpoint<AnyLink>,
-        state: Option<u64>,
-    ) -> Result<bool, Fault> {
+    fn agree(&mut self, endpoint: &mut Endpoint, state: Option<u64>) -> Result<bool, Fault> {
         let state = state.unwrap_or(WITHDRAWN);
         if self.is_refused {
             return Ok(true);
@@ -472,7 +454,7 @@ impl Stream {
     }
 
     /// Sends what the program has written. Flags before data: what was written before they were set is there.
-    fn pump(&mut self, endpoint: &mut Endpoint<AnyLink>, room: &mut [u8]) -> Result<Turn, Fault> {
+    fn pump(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Turn, Fault> {
         let program = self.end.program();
         let is_finished = program.out.is_finished.load(Ordering::Acquire) != 0;
         let back_at = program.out.back_at.load(Ordering::Acquire);

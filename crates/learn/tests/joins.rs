@@ -28,7 +28,7 @@ fn link() -> (AnyLink, SocketAddr) {
 }
 
 /// Node 0 admits.
-fn cluster(nodes: u16) -> (Vec<Endpoint<AnyLink>>, SocketAddr) {
+fn cluster(nodes: u16) -> (Vec<Endpoint>, SocketAddr) {
     let (links, addrs): (Vec<AnyLink>, Vec<SocketAddr>) = (0..nodes).map(|_| link()).unzip();
     let open = |(id, link)| {
         let options = Options {

@@ -1,7 +1,9 @@
-//! One type for any of the links; `spec` has their names as users write them.
+//! One type for any of the links, so that an endpoint needs no parameter; `spec` has their names as users write them, `own` has links that a program
+//! brings along.
 //!
 //! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call; wrapped links are boxed, and only they pay for their wrappers.
 
+mod own;
 mod spec;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,6 +21,7 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Erased, Link, LinkError, Paired, Receiver, Rings, pass_on};
 
+pub use own::OwnLink;
 pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
 pub(crate) use spec::{counted_up, read_group};
 
@@ -107,6 +110,8 @@ pub enum AnyLink {
     Wrapped(Box<Network>),
     /// Shared memory within this host, and another link beyond it.
     Hosted(Box<Hosted>),
+    /// A link of the program's own.
+    Own(OwnLink),
 }
 
 /// One link, with or without sealing.
@@ -148,7 +153,7 @@ impl AnyLink {
         let network = match self {
             Self::Plain(base) => Network::Open(Unsealed::Plain(base)),
             Self::Wrapped(network) => *network,
-            Self::Hosted(_) => return Ok(self),
+            Self::Hosted(_) | Self::Own(_) => return Ok(self),
         };
         let shm = Shm::attach(&host.memory, host.rank)?;
         let link = Paired::new(shm, network).map_err(|source| OpenError::Neighbours {
@@ -169,7 +174,23 @@ impl AnyLink {
     ) -> Result<Self, OpenError> {
         Ok(Network::Open(Unsealed::open(base, impair, capture)?).into())
     }
+
+    /// A link of the program's own.
+    pub fn own(link: impl Link + Send + 'static) -> Self {
+        Self::Own(OwnLink::new(link))
+    }
 }
+
+macro_rules! from {
+    ($($(#[$cfg:meta])? $variant:ident($link:ty))*) => {
+        $($(#[$cfg])? impl From<$link> for AnyLink {
+            fn from(link: $link) -> Self {
+                Self::Plain(Base::$variant(link))
+            }
+        })*
+    };
+}
+from!(Shm(Shm) Udp(Udp) Packet(Packet) #[cfg(feature = "xdp")] Xdp(Xdp) Dpdk(Dpdk));
 
 impl From<Network> for AnyLink {
     fn from(network: Network) -> Self {
@@ -280,7 +301,7 @@ impl Link for Network {
 }
 
 impl Link for AnyLink {
-    choose!({Plain Wrapped Hosted});
+    choose!({Plain Wrapped Hosted Own});
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
@@ -288,6 +309,7 @@ impl Link for AnyLink {
             Self::Plain(link) => link.receive(max, receiver),
             Self::Wrapped(link) => link.receive(max, receiver),
             Self::Hosted(link) => link.receive(max, receiver),
+            Self::Own(link) => link.receive(max, receiver),
         }
     }
 
@@ -295,7 +317,7 @@ impl Link for AnyLink {
     fn rings(&self) -> Option<&impl Rings> {
         match self {
             Self::Plain(Base::Shm(link)) => Some(link),
-            Self::Plain(_) | Self::Wrapped(_) => None,
+            Self::Plain(_) | Self::Wrapped(_) | Self::Own(_) => None,
             Self::Hosted(link) => Some(link.shm()),
         }
     }
@@ -304,7 +326,7 @@ impl Link for AnyLink {
     fn rings_mut(&mut self) -> Option<&mut impl Rings> {
         match self {
             Self::Plain(Base::Shm(link)) => Some(link),
-            Self::Plain(_) | Self::Wrapped(_) => None,
+            Self::Plain(_) | Self::Wrapped(_) | Self::Own(_) => None,
             Self::Hosted(link) => Some(link.shm_mut()),
         }
     }

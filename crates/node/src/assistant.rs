@@ -53,8 +53,8 @@ pub(crate) struct Assistant {
 
 impl Assistant {
     /// `clock`: the clock of the core's stamps; `bell`: rung by other threads.
-    pub(crate) fn start<L: Link + Send + 'static>(
-        other: Other<Core<L>>,
+    pub(crate) fn start(
+        other: Other<Core>,
         clock: SystemClock,
         bell: Arc<Bell>,
     ) -> io::Result<Self> {
@@ -111,8 +111,8 @@ struct Rest {
 }
 
 /// State of the thread.
-struct Assist<'a, L: Link> {
-    other: Other<Core<L>>,
+struct Assist<'a> {
+    other: Other<Core>,
     clock: &'a SystemClock,
     /// Rung by other threads.
     bell: &'a Bell,
@@ -124,7 +124,7 @@ struct Assist<'a, L: Link> {
     nap: Duration,
 }
 
-impl<L: Link> Assist<'_, L> {
+impl Assist<'_> {
     fn run(&mut self) {
         let (mut seen, mut looks) = (self.other.look(), 0);
         while !self.ends.load(Ordering::Acquire) {

@@ -6,6 +6,7 @@
 //! without backlog and before `due` ends after receiving; `now` never goes back; no frame's path allocates, logs, or reads the clock more than once.
 
 mod arrivals;
+mod batches;
 mod datagrams;
 mod direct;
 mod liveness;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{BATCH_FRAMES_MAX, Frame, Frames, Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
@@ -26,6 +27,7 @@ use tsumuji_proto::{
 use tsumuji_wire::Join;
 
 use self::arrivals::{Arrivals, next_burst};
+use self::batches::{fan_out, send_batch};
 pub(crate) use self::direct::Sent;
 use crate::channel::Way;
 use crate::channel::bell::{self, Bell};
@@ -637,57 +639,6 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
 
 /// Most destinations without a slot in one poll; if more peers are full, the loop goes on receiving.
 const REFUSALS_PER_POLL: usize = 16;
-
-/// Sends pending frames to `to`, as far as the link has room; returns how many.
-#[inline]
-fn send_batch<L: Link>(
-    link: &mut L,
-    engine: &mut Engine,
-    addr: LinkAddr,
-    now: Instant,
-    to: Destination,
-    borrowed: &Borrowed<'_>,
-) -> Result<usize, LinkError> {
-    let room = link.capacity(addr)?;
-    if room.frames == 0 {
-        return Ok(0);
-    }
-    if engine.offer_room(to) {
-        return Ok(1); // a waiting datagram takes the slot
-    }
-    let most_frames = room.frames.min(BATCH_FRAMES_MAX);
-    let planned = engine.plan(now, to, borrowed, (most_frames, room.bytes));
-    if planned == 0 {
-        return Ok(1); // nothing is pending any more
-    }
-    link.send(addr, &frames_of(engine, borrowed))
-}
-
-#[inline]
-fn frames_of<'a>(engine: &'a Engine, borrowed: &'a Borrowed<'a>) -> Frames<'a> {
-    let batch = engine.batch(borrowed);
-    batch.map(|(head, body)| Frame { head, body }).collect()
-}
-
-/// Sends one frame to every peer, if the link has no broadcast: best effort, a peer without room misses it.
-#[cold]
-fn fan_out<L: Link>(
-    link: &mut L,
-    table: &Table,
-    engine: &mut Engine,
-    now: Instant,
-    to: Destination,
-) -> Result<usize, LinkError> {
-    if to != Destination::Broadcast {
-        return Ok(0); // the engine knows no peer that is not in the table
-    }
-    engine.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
-    let frames = frames_of(engine, &Borrowed::NONE);
-    for addr in table.peers().filter_map(|peer| table.addr(peer)) {
-        link.send(addr, &frames)?;
-    }
-    Ok(1)
-}
 
 #[cold]
 pub(crate) fn refused(refusal: SubmitError) -> SendError {

@@ -34,6 +34,7 @@ pub use self::datagrams::NOW_OR_NEVER;
 pub use self::joining::JoinRequest;
 pub use self::posts::{Post, Unposted};
 pub(crate) use self::presence::{QUIET, TOLD_EVERY};
+use crate::any_link::AnyLink;
 use crate::assistant::Assistant;
 use crate::channel::bell::Bell;
 use crate::channel::{Channels, Members};
@@ -68,7 +69,7 @@ const CLOSE_REPEATS: usize = 5;
 ///
 /// After `fork` the child's copy is inert: it says nothing to peers, and using it panics.
 #[derive(Debug)]
-pub struct Endpoint<L: Link> {
+pub struct Endpoint {
     /// Stopped before the other fields are dropped: it holds the link's descriptor.
     assistant: Option<Assistant>,
     /// See `fd`.
@@ -77,13 +78,13 @@ pub struct Endpoint<L: Link> {
     membership: Arc<Membership>,
     /// It is dropped without sending close frames.
     vanishes: bool,
-    core: Owner<Core<L>>,
+    core: Owner<Core>,
 }
 
 /// State that program and assistant drive in turn.
 #[derive(Debug)]
-pub(crate) struct Core<L: Link> {
-    pub(crate) drive: Drive<L>,
+pub(crate) struct Core {
+    pub(crate) drive: Drive<AnyLink>,
     channels: Channels,
     peers: Peers,
     /// A copy of a message found no memory; cleared when a wait has found some.
@@ -107,19 +108,21 @@ pub struct Counters {
     pub dropped_datagrams: u64,
 }
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Opens an endpoint on `link` as a member of `membership`, and begins hello with every other member.
-    pub fn new(link: L, membership: Membership, options: Options) -> Result<Self, OpenError>
-    where
-        L: Send + 'static,
-    {
-        Self::over(Checked::new(link), membership, options)
+    pub fn new(
+        link: impl Into<AnyLink>,
+        membership: Membership,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        Self::over(Checked::new(link.into()), membership, options)
     }
 
-    fn over(link: Checked<L>, membership: Membership, options: Options) -> Result<Self, OpenError>
-    where
-        L: Send + 'static,
-    {
+    fn over(
+        link: Checked<AnyLink>,
+        membership: Membership,
+        options: Options,
+    ) -> Result<Self, OpenError> {
         membership.check()?;
         let membership = Arc::new(membership);
         let caps = link.caps();
@@ -308,14 +311,14 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Stamped for Core<L> {
+impl Stamped for Core {
     #[inline]
     fn stamp_ns(&self) -> u64 {
         self.drive.polled_at().as_nanos()
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     /// One poll; what arrives waits for later calls.
     pub(crate) fn progress(&mut self) -> Result<usize, LinkError> {
         let mut intake = Intake {
@@ -413,7 +416,7 @@ impl<L: Link> Core<L> {
     }
 }
 
-impl<L: Link> Drop for Endpoint<L> {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         match (self.assistant.take(), self.core.is_forked()) {
             (Some(assistant), true) => assistant.forget(),

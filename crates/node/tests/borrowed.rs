@@ -19,7 +19,7 @@ use scarce_alloc::{REFUSED_BYTES, Scarcity};
 use tsumuji_link::LinkError;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
-    Channel, Congestion, Endpoint, Membership, NodeId, Options, ProgressBy, SendError,
+    AnyLink, Channel, Congestion, Endpoint, Membership, NodeId, Options, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -69,10 +69,8 @@ impl Meddler for Fuse {
     }
 }
 
-type Failing = Meddled<Udp, Fuse>;
-
 /// Three endpoints on loopback; the first one's link fails when told to.
-fn three(options: &Options, batches: bool) -> (Endpoint<Failing>, [Endpoint<Udp>; 2], Fuse) {
+fn three(options: &Options, batches: bool) -> (Endpoint, [Endpoint; 2], Fuse) {
     let [a, b, c] = [udp(), udp(), udp()];
     let addrs = [inet(&a), inet(&b), inet(&c)];
     let fuse = Fuse::new(batches);
@@ -85,14 +83,14 @@ fn three(options: &Options, batches: bool) -> (Endpoint<Failing>, [Endpoint<Udp>
         progress: ProgressBy::Program, // its link fails in its own calls, and where it takes no turn nothing is taken
         ..options.clone()
     };
-    let a = Endpoint::new(link, join(A), own).expect("endpoint");
+    let a = Endpoint::new(AnyLink::own(link), join(A), own).expect("endpoint");
     let b = Endpoint::new(b, join(B), options.clone()).expect("endpoint");
     let c = Endpoint::new(c, join(C), options.clone()).expect("endpoint");
     (a, [b, c], fuse)
 }
 
 /// Takes messages until the last one is there; each must be one of those that were sent to it.
-fn collect(mut endpoint: Endpoint<Udp>, sent: Vec<Vec<u8>>) -> thread::JoinHandle<()> {
+fn collect(mut endpoint: Endpoint, sent: Vec<Vec<u8>>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         loop {
             let message = endpoint.recv(LONG).expect("link").expect("message");

@@ -260,7 +260,8 @@ impl Run {
             link: self.link(me, job),
             meddler: Liar::new(seed, Arc::clone(&self.lies)),
         };
-        let mut endpoint = Endpoint::new(link, self.membership(me), options()).expect("endpoint");
+        let mut endpoint =
+            Endpoint::new(AnyLink::own(link), self.membership(me), options()).expect("endpoint");
         let mut dice = Rng::with_seed(seed ^ 77);
         let lies = || self.lies.load(Ordering::Relaxed);
         let (mut told, mut told_at) = (lies(), Instant::now());

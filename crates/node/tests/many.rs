@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Over, cluster};
-use tsumuji_node::{AnyLink, Channel, Endpoint, IdlePolicy, NodeId, Options};
+use tsumuji_node::{Channel, Endpoint, IdlePolicy, NodeId, Options};
 
 const NODES: u16 = if cfg!(debug_assertions) { 100 } else { 200 };
 const THREADS: usize = 2;
@@ -41,7 +41,7 @@ fn hundreds_of_endpoints_talk() {
     let mut all = cluster(Over::Udp, NODES, &options);
     let opened = resident_bytes().saturating_sub(before);
     let start = Instant::now();
-    let mut groups: Vec<Vec<Endpoint<AnyLink>>> = Vec::new();
+    let mut groups: Vec<Vec<Endpoint>> = Vec::new();
     while !all.is_empty() {
         let rest = all.split_off(all.len().min(usize::from(NODES).div_ceil(THREADS)));
         groups.push(std::mem::replace(&mut all, rest));
@@ -109,7 +109,7 @@ fn hundreds_of_endpoints_talk() {
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Processor time and frames that it takes to keep all up, each in a thread of its own that sleeps until something comes. Nobody is given up.
-fn idle(all: Vec<Endpoint<AnyLink>>) -> (Duration, u64) {
+fn idle(all: Vec<Endpoint>) -> (Duration, u64) {
     let begun = cpu_time();
     let barrier = Arc::new(Barrier::new(all.len()));
     let threads: Vec<_> = all

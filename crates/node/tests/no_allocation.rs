@@ -13,8 +13,8 @@ use std::thread;
 
 use common::{LONG, Over, pair};
 use tsumuji_node::{
-    AnyLink, Body, Channel, Context, Datagram, Delivery, Destination, Endpoint, Handler, MetricsAt,
-    NodeId, Options,
+    Body, Channel, Context, Datagram, Delivery, Destination, Endpoint, Handler, MetricsAt, NodeId,
+    Options,
 };
 
 const A: NodeId = NodeId(0);
@@ -45,7 +45,7 @@ fn allocations(mut round: impl FnMut()) -> u64 {
     counting_alloc::allocations() - before
 }
 
-fn echo(mut endpoint: Endpoint<AnyLink>) -> Endpoint<AnyLink> {
+fn echo(mut endpoint: Endpoint) -> Endpoint {
     for _ in 0..WARM_UP + MEASURED {
         let message = endpoint.recv(LONG).expect("recv").expect("message");
         endpoint

@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tsumuji_board::Elements;
-use tsumuji_node::{AnyLink, Endpoint, Executor, Options};
+use tsumuji_node::{Endpoint, Executor, Options};
 use tsumuji_solve::distributed::{
     Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
 };
@@ -482,7 +482,7 @@ fn impossible_lu_is_reported_by_name() {
 }
 
 /// An endpoint that says hello, takes its first messages, and then is gone: with a word (dropped) or without.
-fn deserter(mut endpoint: Endpoint<AnyLink>, silent: bool) -> JoinHandle<()> {
+fn deserter(mut endpoint: Endpoint, silent: bool) -> JoinHandle<()> {
     thread::spawn(move || {
         let _ = endpoint
             .recv(Duration::from_secs(20))

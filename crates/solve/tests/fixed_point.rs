@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tsumuji_collective::Collectives;
-use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
+use tsumuji_node::{Endpoint, NodeId, Options};
 use tsumuji_solve::fixed_point::{
     Choice, Combine, Config, Edge, Edges, Error, FixedPoint, Outcome, PageRank, Reason,
     ShortestPaths, UNREACHED, ValueIteration, alone, solve, solve_with,
@@ -18,19 +18,19 @@ use clusters::Over;
 
 const WAIT: Duration = Duration::from_secs(30);
 
-fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink>> {
+fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint> {
     clusters::cluster(over, nodes, loss, &Options::default())
 }
 
 /// Runs all members, each with the instance that `problem` makes for it.
 fn team<P: FixedPoint>(
-    nodes: Vec<Endpoint<AnyLink>>,
+    nodes: Vec<Endpoint>,
     problem: impl Fn(usize) -> P + Sync,
     config: impl Fn(usize) -> Config<'static> + Sync,
 ) -> Vec<Result<Outcome, Error>> {
     let (problem, config) = (&problem, &config);
     thread::scope(|scope| {
-        let work = |(me, mut endpoint): (usize, Endpoint<AnyLink>)| {
+        let work = |(me, mut endpoint): (usize, Endpoint)| {
             scope.spawn(move || {
                 let outcome = solve(&mut endpoint, &mut problem(me), &config(me));
                 let _ = endpoint.close(WAIT); // others may be dead

@@ -3,7 +3,7 @@
 use tsumuji_learn::gossip::{self, RunError, Watch};
 use tsumuji_learn::report::Outcome;
 use tsumuji_learn::{LearnConfig, Mode, Problem};
-use tsumuji_node::{AnyLink, Endpoint, Launcher, Link, Security};
+use tsumuji_node::{Endpoint, Launcher, Security};
 
 use super::Args;
 use crate::NOT_REACHED;
@@ -59,8 +59,8 @@ pub(super) fn learn(
 }
 
 /// Learns as node 0.
-fn judge<L: Link>(
-    mut endpoint: Endpoint<L>,
+fn judge(
+    mut endpoint: Endpoint,
     job: &Job<'_>,
     mode: Mode,
     launcher: Option<&mut Launcher>,
@@ -79,7 +79,7 @@ fn judge<L: Link>(
 }
 
 /// Serves as a worker that was started by hand.
-pub(super) fn serve_host(endpoint: Endpoint<AnyLink>) -> crate::Outcome {
+pub(super) fn serve_host(endpoint: Endpoint) -> crate::Outcome {
     team::work_by_hand(endpoint, gossip::worker_main, |_| NOT_REACHED)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tsumuji_node::{AnyLink, Endpoint, Launcher, Security, WorkerFailure};
+use tsumuji_node::{Endpoint, Launcher, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
     Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerStats,
 };
@@ -129,7 +129,7 @@ fn with_launched(
 
 /// Runs the judge. An event that ends a run early becomes its reason; other failures are errors.
 fn judge(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),

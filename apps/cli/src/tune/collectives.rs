@@ -7,8 +7,8 @@ use tsumuji_collective::Table;
 use tsumuji_collective::tune::{self, Measurement, Wishes};
 use tsumuji_node::tuning::{NO_PROFILE, TUNE_VARIABLE};
 use tsumuji_node::{
-    AnyLink, Endpoint, LaunchSpec, Launcher, Options, Printing, Security, Tuning,
-    endpoint_from_env, report_error,
+    Endpoint, LaunchSpec, Launcher, Options, Printing, Security, Tuning, endpoint_from_env,
+    report_error,
 };
 
 use super::Nodes;
@@ -37,7 +37,7 @@ impl MemberArgs {
 }
 
 fn measure(
-    mut endpoint: Endpoint<AnyLink>,
+    mut endpoint: Endpoint,
     wishes: &Wishes,
     progress: impl FnMut(&Measurement),
 ) -> anyhow::Result<(Table, Vec<Measurement>)> {

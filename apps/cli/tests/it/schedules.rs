@@ -17,7 +17,7 @@ use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::{
-    AnyLink, Channel, ChannelOptions, CloseError, Endpoint, NodeId, Options, ProgressBy, SendError,
+    Channel, ChannelOptions, CloseError, Endpoint, NodeId, Options, ProgressBy, SendError,
 };
 
 /// A process silent for so long is dead to others, between hosts.
@@ -76,7 +76,7 @@ fn work_if_started() {
 }
 
 struct Worker {
-    endpoint: Endpoint<AnyLink>,
+    endpoint: Endpoint,
     other: NodeId,
     session: u32,
     log: File,

@@ -7,7 +7,7 @@ use std::os::fd::IntoRawFd;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{
-    AnyLink, ClusterFile, Endpoint, Membership, NodeId, OpenError, Options, endpoint_from_env,
+    ClusterFile, Endpoint, Membership, NodeId, OpenError, Options, endpoint_from_env,
     endpoint_in_cluster, endpoint_on, report_error,
 };
 
@@ -249,7 +249,7 @@ fn own(node: c_int) -> Result<u16, Failure> {
 unsafe fn open(
     options: *const TsumujiOptions,
     handle: *mut *mut Tsumuji,
-    how: impl FnOnce(Options) -> Result<Endpoint<AnyLink>, Failure>,
+    how: impl FnOnce(Options) -> Result<Endpoint, Failure>,
 ) -> c_int {
     done(contained(|| {
         // SAFETY: as the caller promises.

@@ -122,7 +122,7 @@ pub(super) fn run(
 
 /// The loop of Suci's paper: a frame of video is written when it is there, unless one before it still waits; bulk is written while little is
 /// unacknowledged; what stays unacknowledged is looked after.
-fn by_loop(socket: &mut Endpoint<AnyLink>, schedule: &Schedule) -> Result<(), OursError> {
+fn by_loop(socket: &mut Endpoint, schedule: &Schedule) -> Result<(), OursError> {
     let plan = schedule.plan;
     let (mut frame, block) = (vec![1; plan.frame_bytes], vec![2; BLOCK_BYTES]);
     let mut next = 0;
@@ -152,7 +152,7 @@ fn by_loop(socket: &mut Endpoint<AnyLink>, schedule: &Schedule) -> Result<(), Ou
 }
 
 /// The newest frame of video replaces one that has not left, and is dropped when it cannot be shown any more; bulk takes the rest.
-fn by_datagrams(node: &mut Endpoint<AnyLink>, schedule: &Schedule) -> Result<(), OursError> {
+fn by_datagrams(node: &mut Endpoint, schedule: &Schedule) -> Result<(), OursError> {
     let plan = schedule.plan;
     let (frame, block) = (vec![1; plan.frame_bytes], vec![2; BLOCK_BYTES]);
     node.set_pace(RECEIVER, Pace::Drain)?;
@@ -179,7 +179,7 @@ fn by_datagrams(node: &mut Endpoint<AnyLink>, schedule: &Schedule) -> Result<(),
 }
 
 /// An endpoint in each place.
-fn endpoints(places: [&Place; 2], options: &Options) -> Result<[Endpoint<AnyLink>; 2], OursError> {
+fn endpoints(places: [&Place; 2], options: &Options) -> Result<[Endpoint; 2], OursError> {
     let open = |place: &Place| {
         let addr = SocketAddr::new(place.ip.into(), 0);
         place.enter(move || Udp::bind(addr, UdpConfig::default()).map_err(OursError::from))

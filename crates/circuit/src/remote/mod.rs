@@ -17,7 +17,7 @@ use message::{Answer, Assembly, LEAVE, Order, PARCELS, Pattern};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Bytes, Context, Delivery, Endpoint, Handler, Link, LinkAddr, Member, NodeId, SendError,
+    Bytes, Context, Delivery, Endpoint, Handler, LinkAddr, Member, NodeId, SendError,
 };
 use tsumuji_solve::distributed::codec;
 
@@ -43,8 +43,8 @@ pub struct Watch<'a> {
 }
 
 /// The other members of a cluster, of which each computes a part.
-pub struct Remote<'a, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+pub struct Remote<'a> {
+    endpoint: &'a mut Endpoint,
     watch: Watch<'a>,
     inbox: Inbox,
     /// Of each part: unknowns of the interior, and rows of the Schur complement. Empty: workers do not know their patterns.
@@ -67,8 +67,8 @@ fn node(worker: usize) -> NodeId {
 }
 
 /// Sends messages while there is room.
-fn send_waiting<L: Link>(
-    endpoint: &mut Endpoint<L>,
+fn send_waiting(
+    endpoint: &mut Endpoint,
     to: NodeId,
     waiting: &mut VecDeque<Bytes>,
 ) -> Result<(), SendError> {
@@ -82,7 +82,7 @@ fn send_waiting<L: Link>(
 }
 
 /// Whether two members share a host's memory, as far as is known.
-fn share_host<L: Link>(endpoint: &Endpoint<L>, one: &Member, other: &Member) -> bool {
+fn share_host(endpoint: &Endpoint, one: &Member, other: &Member) -> bool {
     match (one.addr, other.addr) {
         (LinkAddr::Local(_), LinkAddr::Local(_)) => true,
         (LinkAddr::Inet(one), LinkAddr::Inet(other)) => one.ip() == other.ip(),
@@ -94,7 +94,7 @@ fn share_host<L: Link>(endpoint: &Endpoint<L>, one: &Member, other: &Member) -> 
 }
 
 /// Tells all workers that the run has ended.
-pub fn dismiss<L: Link>(endpoint: &mut Endpoint<L>) {
+pub fn dismiss(endpoint: &mut Endpoint) {
     for worker in 0..endpoint.members().len() - 1 {
         // One that cannot be told notices that this node leaves.
         let _ = endpoint.try_send(node(worker), LEAVE, &[]);
@@ -102,9 +102,9 @@ pub fn dismiss<L: Link>(endpoint: &mut Endpoint<L>) {
     let _ = endpoint.flush(FAREWELL);
 }
 
-impl<'a, L: Link> Remote<'a, L> {
+impl<'a> Remote<'a> {
     /// For the judge's endpoint. There must be a worker for each part.
-    pub fn new(endpoint: &'a mut Endpoint<L>, watch: Watch<'a>) -> Self {
+    pub fn new(endpoint: &'a mut Endpoint, watch: Watch<'a>) -> Self {
         let workers = endpoint.members().len() - 1;
         Self {
             endpoint,
@@ -122,7 +122,7 @@ impl<'a, L: Link> Remote<'a, L> {
 
     /// Workers of this one's host.
     fn sharing(&self, worker: usize) -> u16 {
-        let endpoint: &Endpoint<L> = self.endpoint;
+        let endpoint: &Endpoint = self.endpoint;
         let members = endpoint.members();
         let me = &members[worker + 1];
         let others = members[1..].iter();
@@ -236,7 +236,7 @@ fn failed(error: &dyn std::error::Error) -> SolveError {
     }
 }
 
-impl<L: Link> Team for Remote<'_, L> {
+impl Team for Remote<'_> {
     fn factor(&mut self, inputs: &[PartInput]) -> Result<Vec<PartOutput>, SolveError> {
         let is_first = self.sizes.is_empty();
         let waiting = inputs.iter().enumerate().map(|(part, input)| {

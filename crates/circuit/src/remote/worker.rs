@@ -10,9 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
-use tsumuji_node::{
-    Bytes, Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError,
-};
+use tsumuji_node::{Bytes, Context, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError};
 use tsumuji_solve::distributed::codec;
 use tsumuji_solve::local::{FillLimit, LuError};
 use tsumuji_solve::system::Csr;
@@ -55,7 +53,7 @@ impl From<Misfit> for WorkerError {
 }
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
-pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
     if endpoint.me() == JUDGE {
         return Err(WorkerError::NotAWorker);
     }

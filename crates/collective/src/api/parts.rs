@@ -1,6 +1,6 @@
 //! Operations that move parts of members' memories: scatter, gather, all-gather and all-to-all.
 
-use tsumuji_node::{Endpoint, Link};
+use tsumuji_node::Endpoint;
 
 use super::{Code, Place, code};
 use crate::call::{Call, Source, Target, borrowed, bytes_of, need, owned, sum};
@@ -47,9 +47,9 @@ impl<'a> Way<'a> {
 
 impl Collectives {
     /// The algorithm of an operation whose parts all have `len` bytes, on all members.
-    fn choose_for_parts<L: Link>(
+    fn choose_for_parts(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         (operation, group): (Operation, Group),
         len: usize,
     ) -> Result<Algorithm, CollectiveError> {
@@ -63,12 +63,7 @@ impl Collectives {
     }
 
     /// Whether a host's parts of that length go together.
-    fn joins<L: Link>(
-        &self,
-        endpoint: &Endpoint<L>,
-        about: (Operation, Group),
-        len: usize,
-    ) -> bool {
+    fn joins(&self, endpoint: &Endpoint, about: (Operation, Group), len: usize) -> bool {
         let algorithm = self.choose_for_parts(endpoint, about, len);
         matches!(algorithm, Ok(Algorithm::Hosts))
     }
@@ -92,9 +87,9 @@ impl Collectives {
 
     /// Each member receives its part of the root's `send` in `receive`; all parts have the same length. Except on the root `send` is ignored and may
     /// be empty.
-    pub fn scatter<T: Element, L: Link>(
+    pub fn scatter<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: &[T],
@@ -109,9 +104,9 @@ impl Collectives {
     }
 
     /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
-    pub fn scatter_v<T: Element, L: Link>(
+    pub fn scatter_v<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: &[T],
@@ -126,9 +121,9 @@ impl Collectives {
 
     /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // the operation needs them
-    pub fn start_scatter_v<S: Memory, M: Memory, L: Link>(
+    pub fn start_scatter_v<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: S,
@@ -140,9 +135,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn scatter_v_call<'b, L: Link>(
+    fn scatter_v_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         root: usize,
         lens: &[usize],
@@ -196,9 +191,9 @@ impl Collectives {
 
     /// The root receives each member's `send`, one behind the other in order of ranks; all have the same length. Except on the root `receive` is not
     /// used and may be empty.
-    pub fn gather<T: Element, L: Link>(
+    pub fn gather<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: &[T],
@@ -213,9 +208,9 @@ impl Collectives {
     }
 
     /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
-    pub fn gather_v<T: Element, L: Link>(
+    pub fn gather_v<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: &[T],
@@ -230,9 +225,9 @@ impl Collectives {
 
     /// Non-blocking [`gather_v`](Self::gather_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // the operation needs them
-    pub fn start_gather_v<S: Memory, M: Memory, L: Link>(
+    pub fn start_gather_v<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         root: usize,
         send: S,
@@ -244,9 +239,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn gather_v_call<'b, L: Link>(
+    fn gather_v_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         root: usize,
         lens: &[usize],
@@ -299,9 +294,9 @@ impl Collectives {
     }
 
     /// Every member receives each member's `send`, one behind the other in order of ranks; all have the same length.
-    pub fn all_gather<T: Element, L: Link>(
+    pub fn all_gather<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: &[T],
         receive: &mut [T],
@@ -311,9 +306,9 @@ impl Collectives {
     }
 
     /// As [`all_gather`](Self::all_gather), with parts of `counts` elements, the same counts on all.
-    pub fn all_gather_v<T: Element, L: Link>(
+    pub fn all_gather_v<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: &[T],
         receive: &mut [T],
@@ -326,9 +321,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`all_gather_v`](Self::all_gather_v), with counts in bytes.
-    pub fn start_all_gather_v<S: Memory, M: Memory, L: Link>(
+    pub fn start_all_gather_v<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: S,
         receive: M,
@@ -339,9 +334,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn all_gather_call<'b, L: Link>(
+    fn all_gather_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         lens: &[usize],
         input: Source<'b>,
@@ -385,9 +380,9 @@ impl Collectives {
     }
 
     /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.
-    pub fn all_to_all<T: Element, L: Link>(
+    pub fn all_to_all<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: &[T],
         receive: &mut [T],
@@ -401,9 +396,9 @@ impl Collectives {
     }
 
     /// Non-blocking [`all_to_all`](Self::all_to_all).
-    pub fn start_all_to_all<S: Memory, M: Memory, L: Link>(
+    pub fn start_all_to_all<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: S,
         receive: M,
@@ -413,9 +408,9 @@ impl Collectives {
         self.launch(endpoint, group, call)
     }
 
-    fn equal_all_to_all_call<'b, L: Link>(
+    fn equal_all_to_all_call<'b>(
         &self,
-        endpoint: &Endpoint<L>,
+        endpoint: &Endpoint,
         group: Group,
         input: Source<'b>,
         output: Target<'b>,
@@ -439,9 +434,9 @@ impl Collectives {
 
     /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair. All
     /// members call this form.
-    pub fn all_to_all_v<T: Element, L: Link>(
+    pub fn all_to_all_v<T: Element>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: &[T],
         send_counts: &[usize],
@@ -456,9 +451,9 @@ impl Collectives {
 
     /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // the operation needs them
-    pub fn start_all_to_all_v<S: Memory, M: Memory, L: Link>(
+    pub fn start_all_to_all_v<S: Memory, M: Memory>(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         group: Group,
         send: S,
         send_counts: &[usize],

@@ -1,6 +1,6 @@
 //! The sending half of an operation's transfers: on credit, in pieces once opened, or read by the receiver in this process.
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{Endpoint, NodeId, Priority, SendError};
 use zerocopy::IntoBytes;
 
 use super::{Failure, Operation, State};
@@ -11,12 +11,12 @@ use crate::plan::Step;
 
 impl Operation<'_> {
     /// Sends what is possible of a transfer; returns whether that finished it.
-    pub(super) fn send<L: Link>(
+    pub(super) fn send(
         &mut self,
         number: usize,
         step: Step,
         to: NodeId,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         ledger: &mut Ledger,
     ) -> Result<bool, CollectiveError> {
         if !self.may_begin(&step) {
@@ -67,13 +67,13 @@ impl Operation<'_> {
 
     /// Sends available bytes of a transfer on credit; without credit it asks the receiver to open the transfer. Pieces of an open transfer need no
     /// credit, and the receiver grants none for them.
-    fn send_eagerly<L: Link>(
+    fn send_eagerly(
         &mut self,
         number: usize,
         step: Step,
         there: usize,
         to: NodeId,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         ledger: &mut Ledger,
     ) -> Result<bool, CollectiveError> {
         let len = step.place.len;
@@ -124,14 +124,14 @@ impl Operation<'_> {
         ledger.outbox.push_back(Control { to, header, body });
     }
 
-    fn send_piece<L: Link>(
+    fn send_piece(
         &mut self,
         kind: Kind,
         step: &Step,
         offset: usize,
         bytes: usize,
         to: NodeId,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
     ) -> Result<bool, CollectiveError> {
         let head = self.header(kind, step, offset).to_bytes();
         let body = &self.slice(step.place)[offset..offset + bytes];

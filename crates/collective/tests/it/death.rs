@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{LONG, Over, cluster, only};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, CollectiveError, Collectives, Op, Table};
-use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
+use tsumuji_node::{Endpoint, NodeId, Options};
 
 fn quick() -> Options {
     Options {
@@ -17,11 +17,11 @@ fn quick() -> Options {
 }
 
 /// The last words of an endpoint are not said: its process seems to have been killed.
-fn vanish(endpoint: Endpoint<AnyLink>) {
+fn vanish(endpoint: Endpoint) {
     endpoint.vanish();
 }
 
-type Body = fn(&mut Endpoint<AnyLink>, &mut Collectives, usize) -> Result<(), CollectiveError>;
+type Body = fn(&mut Endpoint, &mut Collectives, usize) -> Result<(), CollectiveError>;
 
 /// Link, members, who dies, how operations are done, and what all do.
 type Case<'a> = (Over, u16, u16, &'a Table, Body);
@@ -81,7 +81,7 @@ fn with_victim(over: Over, nodes: u16, victim: u16, table: &Table, body: Body) {
 }
 
 fn all_reduce(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     round: usize,
 ) -> Result<(), CollectiveError> {
@@ -91,7 +91,7 @@ fn all_reduce(
 }
 
 fn broadcast(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     round: usize,
 ) -> Result<(), CollectiveError> {
@@ -102,7 +102,7 @@ fn broadcast(
 }
 
 fn unblocked(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     _: usize,
 ) -> Result<(), CollectiveError> {
@@ -116,7 +116,7 @@ fn unblocked(
 }
 
 fn parts(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     round: usize,
 ) -> Result<(), CollectiveError> {
@@ -133,7 +133,7 @@ fn parts(
 
 /// Parts whose lengths leaders are told first.
 fn parts_of_any_lengths(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     round: usize,
 ) -> Result<(), CollectiveError> {
@@ -187,7 +187,7 @@ fn death_in_broadcasts() {
 }
 
 fn stream(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     _: usize,
 ) -> Result<(), CollectiveError> {

@@ -34,7 +34,7 @@ fn testbed(name: &str, hosts: u16, rate: &str) -> Option<Testbed> {
 }
 
 /// One endpoint in each host.
-fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint<AnyLink>> {
+fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint> {
     let open = |host: &tsumuji_testbed::Host| {
         let netns = File::open(format!("/run/netns/{}", host.netns())).expect("namespace");
         // A socket stays where it was opened: so a thread of its own goes there, and ends.
@@ -70,10 +70,10 @@ fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint<AnyLink>> {
 }
 
 /// Broadcasts `count` elements from each of two roots; returns what the root counted, and how long each took.
-fn broadcasts(endpoints: Vec<Endpoint<AnyLink>>, count: usize) -> Vec<(u64, u64, u64, Duration)> {
+fn broadcasts(endpoints: Vec<Endpoint>, count: usize) -> Vec<(u64, u64, u64, Duration)> {
     let table = only(Operation::Broadcast, Algorithm::Native);
     std::thread::scope(|scope| {
-        let member = |mut endpoint: Endpoint<AnyLink>| {
+        let member = |mut endpoint: Endpoint| {
             let table = table.clone();
             move || {
                 let rank = usize::from(endpoint.me().0);

@@ -12,7 +12,7 @@ use tsumuji_node::{
 
 /// The number of members of a group, and the sum of their ids.
 fn sum_in(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     group: Group,
 ) -> Result<[f64; 2], CollectiveError> {
@@ -22,7 +22,7 @@ fn sum_in(
 }
 
 fn sum_of(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
 ) -> Result<[f64; 2], CollectiveError> {
     let world = collectives.world();

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::LONG;
 use tsumuji_collective::{CollectiveError, Collectives, Op, Table};
 use tsumuji_node::{
-    AnyLink, Endpoint, LaunchSpec, Launcher, LinkSpec, NodeId, Options, endpoint_from_env,
-    report_error,
+    Endpoint, LaunchSpec, Launcher, LinkSpec, NodeId, Options, endpoint_from_env, report_error,
 };
 
 const ROLE: &str = "TSUMUJI_TEST_ROLE";
@@ -27,10 +26,7 @@ fn options() -> Options {
 
 /// Operations of all kinds, again and again, until one fails; `meanwhile` is told the round. What it failed with, and what the
 /// survivors can still do.
-fn until_failure(
-    endpoint: &mut Endpoint<AnyLink>,
-    mut meanwhile: impl FnMut(usize),
-) -> Result<(), String> {
+fn until_failure(endpoint: &mut Endpoint, mut meanwhile: impl FnMut(usize)) -> Result<(), String> {
     let mut collectives = Collectives::with_table(endpoint, Table::default());
     collectives.read_directly_from(0);
     let world = collectives.world();
@@ -65,7 +61,7 @@ fn until_failure(
 
 /// Broadcasts from one root, of a long message and short ones, until one fails, and then what survivors can do.
 fn stream_until_failure(
-    endpoint: &mut Endpoint<AnyLink>,
+    endpoint: &mut Endpoint,
     root: usize,
     mut meanwhile: impl FnMut(usize),
 ) -> Result<(), String> {
@@ -166,7 +162,7 @@ fn killed_in_the_middle_of_broadcasts() {
 fn with_victim(
     link: &str,
     role: &str,
-    body: impl FnOnce(&mut Endpoint<AnyLink>, &dyn Fn()) -> Result<(), String>,
+    body: impl FnOnce(&mut Endpoint, &dyn Fn()) -> Result<(), String>,
 ) {
     let program = std::env::current_exe().expect("own path").into_os_string();
     let arguments = [ENTRY, "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);

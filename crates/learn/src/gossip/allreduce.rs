@@ -1,7 +1,7 @@
 //! The methods by all-reduces of `tsumuji_collective`: all workers wait for each other, and none may be missing.
 
 use tsumuji_collective::{CollectiveError, Collectives, GroupError, Op, TableError};
-use tsumuji_node::{Endpoint, Link, NodeId};
+use tsumuji_node::{Endpoint, NodeId};
 
 use crate::newton::{Advance, Newton};
 use crate::objective::{Share, assess};
@@ -22,8 +22,8 @@ pub(super) enum ReduceError {
 }
 
 /// Runs the method to its end; returns how many all-reduces that took, too.
-pub(super) fn iterate<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(super) fn iterate(
+    endpoint: &mut Endpoint,
     setup: &Setup,
     share: &Share,
     from: Reducing,

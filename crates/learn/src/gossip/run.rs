@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError};
+use tsumuji_node::{Context, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError};
 
 use crate::config::{LearnConfig, Mode};
 use crate::problem::Problem;
@@ -97,8 +97,8 @@ pub trait Watch {
 }
 
 /// Learns with all other members of the cluster as workers, which run [`worker_main`](super::worker_main).
-pub fn run<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub fn run(
+    endpoint: &mut Endpoint,
     problem: &Problem,
     config: &LearnConfig,
     mode: Mode,
@@ -240,9 +240,9 @@ struct Driver {
 
 impl Driver {
     /// Sends each worker its setup and its rows.
-    fn hand_out<L: Link>(
+    fn hand_out(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         problem: &Problem,
         setup: &Setup,
         watch: &mut dyn Watch,
@@ -255,9 +255,9 @@ impl Driver {
     }
 
     /// Takes note of processes that have joined, and sends the next of them its rows.
-    fn welcome<L: Link>(
+    fn welcome(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         problem: &Problem,
         setup: &Setup,
         watch: &mut dyn Watch,
@@ -289,9 +289,9 @@ impl Driver {
     }
 
     /// Sends rows; waits while the worker's queue is full, unless it ends.
-    fn give<L: Link>(
+    fn give(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         worker: usize,
         bytes: &[u8],
         watch: &mut dyn Watch,
@@ -313,11 +313,7 @@ impl Driver {
     }
 
     /// Looks, now and then, whether processes have ended and whether the user wants to stop.
-    fn look<L: Link>(
-        &mut self,
-        endpoint: &Endpoint<L>,
-        watch: &mut dyn Watch,
-    ) -> Result<(), RunError> {
+    fn look(&mut self, endpoint: &Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
         if self.looked.elapsed() >= CHECK {
             self.looked = Instant::now();
             if watch.stops() {
@@ -348,9 +344,9 @@ impl Driver {
         }
     }
 
-    fn drive<L: Link>(
+    fn drive(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         problem: &Problem,
         setup: &Setup,
         watch: &mut dyn Watch,
@@ -384,7 +380,7 @@ impl Driver {
             }));
     }
 
-    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), RunError> {
+    fn send(&mut self, endpoint: &mut Endpoint) -> Result<(), RunError> {
         while let Some((worker, order)) = self.judge.out().front() {
             let worker = *worker;
             match endpoint.try_send(node(worker), CONTROL, &encode(order)) {
@@ -403,7 +399,7 @@ impl Driver {
     }
 
     /// Tells all workers that the run failed. A worker that cannot be told notices this node's silence.
-    fn abort<L: Link>(&mut self, endpoint: &mut Endpoint<L>, error: &RunError) {
+    fn abort(&mut self, endpoint: &mut Endpoint, error: &RunError) {
         let order = encode(&Order::Abort {
             why: error.to_string(),
         });
@@ -413,7 +409,7 @@ impl Driver {
         let _ = endpoint.flush(FAREWELL);
     }
 
-    fn outcome<L: Link>(self, endpoint: &Endpoint<L>, seconds: f64) -> Outcome {
+    fn outcome(self, endpoint: &Endpoint, seconds: f64) -> Outcome {
         let certified = self.judge.certified().expect("the run is done").clone();
         let totals = self.judge.totals();
         let dropped = self.judge.dropped().map(|(worker, rows, cause)| Dropped {
@@ -440,7 +436,7 @@ impl Driver {
     }
 }
 
-fn explain<L: Link>(endpoint: &Endpoint<L>, fault: Fault) -> RunError {
+fn explain(endpoint: &Endpoint, fault: Fault) -> RunError {
     let name = |worker: usize| endpoint.name_of(node(worker)).to_owned();
     match fault {
         Fault::NoWorkers { cause } => RunError::AllLost { cause },

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, NOW_OR_NEVER,
     NodeId, SendError,
 };
 
@@ -68,17 +68,17 @@ pub enum WorkerError {
 }
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
-pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
     serve(endpoint, false)
 }
 
 /// As [`worker_main`], but what it sends to its peers are numbers that cannot be: for tests of the others.
 #[doc(hidden)]
-pub fn corrupt_worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+pub fn corrupt_worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
     serve(endpoint, true)
 }
 
-fn serve<L: Link>(endpoint: &mut Endpoint<L>, is_corrupt: bool) -> Result<(), WorkerError> {
+fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
     let me = usize::from(endpoint.me().0)
         .checked_sub(1)
         .ok_or(WorkerError::NotAWorker)?;
@@ -137,7 +137,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn run<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    fn run(&mut self, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         let team = &endpoint.members()[1..];
         let is_contended = endpoint.is_oversubscribed(team);
         let is_crowded = endpoint.is_oversubscribed(&[team, team].concat());
@@ -261,7 +261,7 @@ impl Driver {
     }
 
     /// Returns how much happened; 0: nothing.
-    fn poll<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<usize, WorkerError> {
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<usize, WorkerError> {
         let mut events = 0;
         for _ in 0..POLLS_PER_STEP_MAX {
             match endpoint.poll(self)? {
@@ -317,7 +317,7 @@ impl Driver {
     }
 
     /// Sends waiting messages while there is room; returns whether all were sent.
-    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+    fn send(&mut self, endpoint: &mut Endpoint) -> Result<bool, WorkerError> {
         if self.beside.steps.is_lent() {
             let room = WAITING_MOST.saturating_sub(self.worker.out().len());
             self.worker.out().extend(self.beside.leaving().take(room));
@@ -370,7 +370,7 @@ impl Driver {
         Ok(true)
     }
 
-    fn reduce<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    fn reduce(&mut self, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         let Some(state) = self.worker.reducing() else {
             return Ok(());
         };

@@ -20,7 +20,7 @@ pub(crate) enum Over {
 }
 
 /// Endpoints of all nodes, each to be driven by a thread of its own; each loses this fraction of what it receives.
-pub(crate) fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink>> {
+pub(crate) fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint> {
     let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
         Over::Shm => {
             let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
@@ -58,7 +58,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, loss: f64) -> Vec<Endpoint<AnyLink
 }
 
 /// Drives a worker by a thread of its own.
-pub(crate) fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
+pub(crate) fn serve(mut endpoint: Endpoint) -> JoinHandle<Result<(), WorkerError>> {
     thread::spawn(move || worker_main(&mut endpoint))
 }
 

@@ -34,7 +34,7 @@ use super::{
     ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
     HostServer, joining, relay, worker,
 };
-use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::any_link::{Base, LinkSpec};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::shared_hosts;
@@ -408,7 +408,7 @@ impl Launcher {
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Endpoint<AnyLink>, OpenError> {
+    ) -> Result<Endpoint, OpenError> {
         let base = self.own.take().ok_or(OpenError::NotAMember)?;
         self.shared.lock().waiting = true;
         self.wake_keeper();

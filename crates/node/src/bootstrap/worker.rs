@@ -21,7 +21,7 @@ use super::{
     ENV_METRICS, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
 use super::{foreign, joining, relay};
-use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
+use crate::any_link::{Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
 use crate::error::{OpenError, presentable};
@@ -54,7 +54,7 @@ pub fn was_launched() -> bool {
 /// `TSUMUJI_CONGESTION`.
 /// Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs these, or `TSUMUJI_OPEN=1`. Errors are also reported
 /// to the launcher.
-pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
+pub fn endpoint_from_env(options: Options) -> Result<Endpoint, OpenError> {
     let endpoint = open(options);
     if let Err(error) = &endpoint {
         report_error(error);
@@ -74,7 +74,7 @@ pub fn report_error(error: &(impl Display + ?Sized)) {
     }
 }
 
-fn open(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
+fn open(options: Options) -> Result<Endpoint, OpenError> {
     let node = NodeId;
     if let Some(name) = text(ENV_RENDEZVOUS)? {
         let me = required(
@@ -119,7 +119,7 @@ pub fn endpoint_in_cluster(
     path: &Path,
     me: NodeId,
     mut options: Options,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+) -> Result<Endpoint, OpenError> {
     if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
         let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
         options.security = Security::Sealed { key_file, mode };
@@ -135,7 +135,7 @@ pub fn open_in_cluster(
     me: NodeId,
     options: Options,
     impair: Option<ImpairConfig>,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+) -> Result<Endpoint, OpenError> {
     let (membership, ends) = place_in(file, path, me)?;
     finish(ends, membership, options, impair, None)
 }
@@ -153,7 +153,7 @@ pub fn endpoint_on(
     base: Base,
     membership: Membership,
     options: Options,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+) -> Result<Endpoint, OpenError> {
     configured((base, None), membership, options)
 }
 
@@ -161,11 +161,7 @@ pub fn endpoint_on(
 pub(super) type Ends = (Base, Option<Neighbours>);
 
 /// Opens an endpoint as the environment configures it.
-fn configured(
-    ends: Ends,
-    membership: Membership,
-    options: Options,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+fn configured(ends: Ends, membership: Membership, options: Options) -> Result<Endpoint, OpenError> {
     let (options, impair, capture) = settings(options, &membership.me.0.to_string())?;
     finish(ends, membership, options, impair, capture.as_deref())
 }
@@ -203,7 +199,7 @@ pub(super) fn finish(
     options: Options,
     impair: Option<ImpairConfig>,
     capture: Option<&Path>,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+) -> Result<Endpoint, OpenError> {
     let link = options
         .security
         .apply(Unsealed::open(base, impair, capture)?)?;

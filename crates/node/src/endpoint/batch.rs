@@ -2,8 +2,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use tsumuji_link::Link;
-
 use super::Endpoint;
 use crate::error::EndpointError;
 
@@ -30,13 +28,13 @@ use crate::error::EndpointError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Batch<'a, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+pub struct Batch<'a> {
+    endpoint: &'a mut Endpoint,
 }
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Begins a batch; it ends when the guard is dropped.
-    pub fn batch(&mut self) -> Batch<'_, L> {
+    pub fn batch(&mut self) -> Batch<'_> {
         self.cork();
         Batch { endpoint: self }
     }
@@ -52,21 +50,21 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Deref for Batch<'_, L> {
-    type Target = Endpoint<L>;
+impl Deref for Batch<'_> {
+    type Target = Endpoint;
 
-    fn deref(&self) -> &Endpoint<L> {
+    fn deref(&self) -> &Endpoint {
         self.endpoint
     }
 }
 
-impl<L: Link> DerefMut for Batch<'_, L> {
-    fn deref_mut(&mut self) -> &mut Endpoint<L> {
+impl DerefMut for Batch<'_> {
+    fn deref_mut(&mut self) -> &mut Endpoint {
         self.endpoint
     }
 }
 
-impl<L: Link> Drop for Batch<'_, L> {
+impl Drop for Batch<'_> {
     fn drop(&mut self) {
         // Neither a child of `fork` nor the owner of a spoiled core may use it.
         if !self.endpoint.core.is_forked() && !self.endpoint.core.is_spoiled() {

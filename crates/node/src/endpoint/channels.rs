@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tsumuji_link::Link;
 use tsumuji_proto::{Channel, NodeId};
 
 use super::Endpoint;
@@ -11,7 +10,7 @@ use crate::error::ChannelError;
 use crate::executor::{Dispatch, ExecutorOptions, ExecutorState, Service};
 use crate::handler::Handler;
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Opens `channel_id`, in every class and priority, with its own mailbox: messages wait for `recv_on`, `recv_kept` and `poll_on`, datagrams for
     /// `recv_datagram` and `poll_on`. Messages of the channel that arrived before and were not taken come first.
     ///

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tsumuji_link::Link;
 use tsumuji_proto::{Channel, Datagram, Destination};
 
 use super::Endpoint;
@@ -12,7 +11,7 @@ use crate::error::{RecvError, SendError};
 /// Deadline of a datagram that is sent now or dropped: for values that are soon sent anew, or asked for again.
 pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Sends a datagram to one peer or to all: best effort, without waiting and without retransmission.
     ///
     /// The program sets `channel_id`, `key`, `epoch`, `lap` and `payload`, the rest is as in [`Datagram::EMPTY`]: the engine fills in the source. In

@@ -21,7 +21,7 @@ pub(super) fn over(link: &impl Link, mail: BorrowedFd<'_>) -> io::Result<Option<
     Ok(Some(either_of([link, mail])?))
 }
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// A descriptor for the program's own event loop: readable when there may be something to poll, once `arm_fd` was called.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)

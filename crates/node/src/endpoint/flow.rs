@@ -4,14 +4,13 @@
 
 use std::time::Duration;
 
-use tsumuji_link::Link;
 use tsumuji_proto::{Borrowed, Flow, FlowPolicy, NodeId, Pace, Window};
 
 use super::{Core, Endpoint};
 use crate::channel::{Answer, RemoteFlow, Way};
 use crate::error::SendError;
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// State of the traffic with `to`; `None` if it is not another member.
     pub fn flow(&self, to: NodeId) -> Option<Flow> {
         self.core.read().drive.flow(to)
@@ -156,7 +155,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
         RemoteFlow {
             peer,

@@ -11,6 +11,7 @@ use tsumuji_wire::{Admission, Join, join};
 use super::presence::{QUIET, TOLD_EVERY};
 use super::{Core, Counters, Endpoint};
 use crate::absence::{Absence, AbsenceCause, Absent};
+use crate::any_link::AnyLink;
 use crate::channel::Means;
 use crate::channel::members::{NAME_BYTES, cut};
 use crate::error::{OpenError, SendError, presentable};
@@ -34,7 +35,7 @@ pub struct JoinRequest {
     pub id: Option<NodeId>,
 }
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Becomes a member of a running cluster: asks its node 0, and waits until this node knows all members. The others learn of it from node 0, and
     /// hellos begin; see `wait_up`.
     ///
@@ -42,29 +43,23 @@ impl<L: Link> Endpoint<L> {
     /// with that id is not dead yet; and at once, if waiting is of no use. Ids are given in the order of joining; that of a member that joined and has
     /// been dead for `Options::dead_after` is given again.
     pub fn join(
-        link: L,
+        link: impl Into<AnyLink>,
         request: JoinRequest,
         options: Options,
         timeout: Duration,
-    ) -> Result<Self, OpenError>
-    where
-        L: Send + 'static,
-    {
-        Self::join_telling(link, request, options, timeout, &mut |_| ())
+    ) -> Result<Self, OpenError> {
+        Self::join_telling(link.into(), request, options, timeout, &mut |_| ())
     }
 
     /// As [`join`](Self::join). `tell` gets what is to be told to the user, after three seconds and then every ten: whom this process waits for, and
     /// what is known of the cause.
     pub fn join_telling(
-        link: L,
+        link: AnyLink,
         request: JoinRequest,
         options: Options,
         timeout: Duration,
         tell: &mut dyn FnMut(&str),
-    ) -> Result<Self, OpenError>
-    where
-        L: Send + 'static,
-    {
+    ) -> Result<Self, OpenError> {
         let deadline = Instant::now() + timeout;
         let mut link = Checked::new(link);
         let name = cut(&request.name).to_owned();
@@ -144,7 +139,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     fn add_member(&mut self, member: Member) -> Result<(), SendError> {
         let peer = member.id;
         let members = &mut self.channels.members;
@@ -168,7 +163,7 @@ fn waiting(to: LinkAddr, reason: &str) -> String {
 }
 
 /// What is known of a node 0 that answers nothing.
-fn silence<L: Link>(link: &Checked<L>, to: LinkAddr) -> String {
+fn silence(link: &Checked<AnyLink>, to: LinkAddr) -> String {
     let counters = Counters {
         link: link.counters(),
         seal: link.sealing(),
@@ -196,8 +191,8 @@ fn silence<L: Link>(link: &Checked<L>, to: LinkAddr) -> String {
 }
 
 /// Asks until it is admitted, or refused for good; returns the id of the node that admits, and the own one.
-fn ask<L: Link>(
-    link: &mut Checked<L>,
+fn ask(
+    link: &mut Checked<AnyLink>,
     request: &JoinRequest,
     name: &str,
     deadline: Instant,

@@ -1,11 +1,9 @@
 //! Facts of the link for libraries on top of the endpoint.
 
-use tsumuji_link::Link;
-
 use super::Endpoint;
 use crate::membership::Member;
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Whether this endpoint spins before it yields its core in a wait.
     pub fn spins(&self) -> bool {
         self.core.read().drive.spins()

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use tsumuji_link::Link;
 use tsumuji_proto::{NodeId, ReceiveBuffer};
 
 use super::{Core, Endpoint};
@@ -35,7 +34,7 @@ pub struct Unposted<B> {
     pub arrived: Arrived,
 }
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Posts `buffer` for the next message of an opened channel, from one peer or (`None`) from any: the oldest that waits there, or the next that
     /// arrives. Posts of a channel are filled in the order in which they were made, each by one message. A long message is received directly into the
     /// buffer, frame by frame and whatever the program does meanwhile; a short one is copied. A complete message in a posted buffer does not count
@@ -112,7 +111,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     /// Moves a message that is arriving in the buffer of that post to other memory.
     pub(super) fn recall(&mut self, number: u64) {
         let engine = &mut self.drive.engine;

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use tsumuji_link::Link;
 use tsumuji_proto::{CongestionKind, NodeId};
 
 use super::{Core, Endpoint};
@@ -17,7 +16,7 @@ pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often the caller of `meet` may end it.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Whether hello was exchanged with the peer's present incarnation.
     pub fn is_up(&self, peer: NodeId) -> bool {
         self.core.read().peers.is_up(peer)
@@ -171,7 +170,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     pub(super) fn me(&self) -> NodeId {
         self.channels.members.me()
     }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use tsumuji_link::Link;
 use tsumuji_proto::{Borrowed, Channel, NodeId};
 
 use super::{Core, Endpoint};
+use crate::any_link::AnyLink;
 use crate::channel::kept::Charged;
 use crate::channel::mailbox::Stored;
 use crate::channel::{Channels, Kept, Message};
@@ -24,7 +24,7 @@ const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
 /// Generation of no channel.
 const NO_GENERATION: u64 = u64::MAX;
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// One poll: receives a burst, delivers, handles timers, transmits, flushes. The handler gets what arrives on channels that nobody opened.
     /// Returns how much was done. Never waits.
     #[inline]
@@ -156,7 +156,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     /// Whether messages can be taken from that channel.
     pub(super) fn opened(&self, channel_id: Option<u16>) -> Result<(), ChannelError> {
         channel_id.map_or(Ok(()), |channel_id| self.channels.has_mailbox(channel_id))
@@ -208,7 +208,7 @@ impl<L: Link> Core<L> {
         &'a mut self,
         channel_id: Option<u16>,
         handler: &'a mut (dyn Handler + 'a),
-    ) -> (Intake<'a>, &'a mut crate::drive::Drive<L>) {
+    ) -> (Intake<'a>, &'a mut crate::drive::Drive<AnyLink>) {
         let taker = match channel_id {
             Some(channel_id) => Taker::Channel(channel_id, handler),
             None => Taker::Program(handler),

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tsumuji_link::{Link, LinkError};
+use tsumuji_link::LinkError;
 use tsumuji_proto::{Borrowed, Channel, Engine, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
@@ -45,7 +45,7 @@ const RING_PATIENCE: Duration = Duration::from_micros(200);
 /// A wait without limit, longer than any program runs.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-impl<L: Link> Endpoint<L> {
+impl Endpoint {
     /// Sends a copy of `message`. It leaves at once if window and link permit, else later in one of the program's calls or by the progress assistant.
     /// Waits while the queue to `to` is full.
     ///
@@ -250,7 +250,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-impl<L: Link> Core<L> {
+impl Core {
     pub(super) fn wait_writable(
         &mut self,
         (to, channel_id): (NodeId, u16),
@@ -673,13 +673,13 @@ impl<L: Link> Core<L> {
 
 /// A message that the engine borrows during a call. If the call panics (in a policy, a link or a log subscriber), the borrow still ends: otherwise
 /// later messages to the peer would wait behind it for ever.
-struct BorrowedSend<'a, 'b, L: Link> {
-    core: &'a mut Core<L>,
+struct BorrowedSend<'a, 'b> {
+    core: &'a mut Core,
     borrowed: Borrowed<'b>,
     is_over: bool,
 }
 
-impl<L: Link> Drop for BorrowedSend<'_, '_, L> {
+impl Drop for BorrowedSend<'_, '_> {
     fn drop(&mut self) {
         if self.is_over {
             return;

@@ -16,7 +16,7 @@ const CHANNEL: u16 = 7;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-fn endpoints(count: u16) -> Vec<Endpoint<Shm>> {
+fn endpoints(count: u16) -> Vec<Endpoint> {
     let job = ShmJob::create(count.into(), ShmConfig::for_nodes(count.into())).unwrap();
     let open = |id: u16| {
         let link = Shm::attach(&job, id).unwrap();
@@ -57,9 +57,9 @@ impl Drop for Ends<'_> {
 
 /// Drives a server on a thread until all clients are done; returns what `ask` found in the end.
 fn serve_while<R: Send>(
-    mut server: Endpoint<Shm>,
+    mut server: Endpoint,
     work: impl FnOnce(),
-    ask: impl FnOnce(&mut Endpoint<Shm>) -> R + Send,
+    ask: impl FnOnce(&mut Endpoint) -> R + Send,
 ) -> R {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn serve_while<R: Send>(
 }
 
 /// Sends `count` numbers with some outstanding, and expects them back in order.
-fn expect_in_order(client: &mut Endpoint<Shm>, count: u64, outstanding: u64) {
+fn expect_in_order(client: &mut Endpoint, count: u64, outstanding: u64) {
     let (mut sent, mut received) = (0, 0);
     while received < count {
         while sent < count && sent - received < outstanding {

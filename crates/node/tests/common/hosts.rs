@@ -75,7 +75,7 @@ pub(crate) fn endpoint(
     addrs: &[LinkAddr; 2],
     impair: Option<ImpairConfig>,
     options: &Options,
-) -> Endpoint<AnyLink> {
+) -> Endpoint {
     let members = [NodeId(0), NodeId(1)].map(|id| Member {
         id,
         name: id.to_string(),

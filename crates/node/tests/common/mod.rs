@@ -19,8 +19,8 @@ use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpBindError, UdpConfig};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, ClusterFile, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options,
-    SealMode, Security, open_in_cluster,
+    ClusterFile, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options, SealMode,
+    Security, open_in_cluster,
 };
 use tsumuji_seal::ClusterKey;
 
@@ -51,7 +51,7 @@ pub(crate) const PLAIN: [Over; 2] = [Over::Shm, Over::Udp];
 pub(crate) const ALL: [Over; 4] = [Over::Shm, Over::Udp, Over::LossyUdp(20), Over::LossyShm(20)];
 
 /// All endpoints of a small cluster in this process.
-pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint<AnyLink>> {
+pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint> {
     let impair = match over {
         Over::Shm | Over::Udp | Over::SealedUdp(_) | Over::Hosts(_) => None,
         Over::LossyUdp(percent) | Over::LossyShm(percent) | Over::LossyHosts(_, percent) => {
@@ -119,7 +119,7 @@ fn on_hosts(
     each: u16,
     options: &Options,
     impair: Option<ImpairConfig>,
-) -> Vec<Endpoint<AnyLink>> {
+) -> Vec<Endpoint> {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let (serial, pid) = (SERIAL.fetch_add(1, Ordering::Relaxed), std::process::id());
     // An address of loopback for each process, ports for each of its clusters.
@@ -180,7 +180,7 @@ impl Drop for TestKey {
     }
 }
 
-pub(crate) fn pair(over: Over, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+pub(crate) fn pair(over: Over, options: &Options) -> (Endpoint, Endpoint) {
     let mut both = cluster(over, 2, options).into_iter();
     (both.next().expect("two"), both.next().expect("two"))
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options, ProgressBy, SendError};
+use tsumuji_node::{Channel, Endpoint, NodeId, Options, ProgressBy, SendError};
 
 use super::{LONG, pattern};
 
@@ -13,7 +13,7 @@ const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const CHANNEL: Channel = Channel::ordered(0);
 
-type Node = Endpoint<AnyLink>;
+type Node = Endpoint;
 
 /// Two new endpoints, each other's peers, with the options of each.
 pub(crate) type Open<'a> = dyn FnMut(&Options, &Options) -> (Node, Node) + 'a;

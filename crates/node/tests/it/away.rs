@@ -18,7 +18,7 @@ const B: NodeId = NodeId(1);
 const CHANNEL: Channel = Channel::ordered(0);
 
 /// A pair whose sides have options of their own.
-fn both(over: Over, a: &Options, b: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+fn both(over: Over, a: &Options, b: &Options) -> (Endpoint, Endpoint) {
     if over != Over::Udp {
         return pair(over, a); // the same for both
     }

@@ -8,8 +8,8 @@ use std::thread;
 use crate::common::hosts::{Wire, endpoint, open, testbed};
 use crate::common::{LONG, pattern};
 use tsumuji_node::{
-    AnyLink, Channel, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination,
-    Endpoint, Handler, ImpairConfig, Link, NodeId, Options, Pace, Priority, ProgressBy,
+    Channel, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination, Endpoint,
+    Handler, ImpairConfig, Link, NodeId, Options, Pace, Priority, ProgressBy,
 };
 use tsumuji_testbed::{Impairment, Testbed};
 
@@ -19,7 +19,7 @@ const CHANNEL: Channel = Channel::ordered(0);
 const VIDEO: u16 = 0;
 
 /// One endpoint in each host over UDP.
-fn pair(testbed: &Testbed, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+fn pair(testbed: &Testbed, options: &Options) -> (Endpoint, Endpoint) {
     let [a, b] = [0, 1].map(|id| open(&testbed.hosts()[id], Wire::Udp).expect("bind"));
     let addrs = [a.local_addr(), b.local_addr()];
     (

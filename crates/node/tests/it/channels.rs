@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use fastrand::Rng;
 use tsumuji_node::{
-    AnyLink, Bytes, Channel, ChannelOptions, Context, Delivery, DeliveryClass, Endpoint,
-    EndpointError, Handler, IdlePolicy, Kept, NodeId, Options, Priority, ProgressBy, SendError,
+    Bytes, Channel, ChannelOptions, Context, Delivery, DeliveryClass, Endpoint, EndpointError,
+    Handler, IdlePolicy, Kept, NodeId, Options, Priority, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -233,7 +233,7 @@ impl Handler for Oracle {
 }
 
 /// One step of a program that receives, of every public kind.
-fn receive(node: &mut Endpoint<AnyLink>, oracle: &mut Oracle, kept: &mut Vec<Kept>, rng: &mut Rng) {
+fn receive(node: &mut Endpoint, oracle: &mut Oracle, kept: &mut Vec<Kept>, rng: &mut Rng) {
     let short = Duration::from_micros(rng.u64(0..50));
     let opened: Vec<u16> = (CHANNELS.into_iter())
         .filter(|channel_id| node.channel(*channel_id).is_some())

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{ALL, LONG, Over, inet, pair, pattern, udp};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Channel, Congestion, CongestionKind, Endpoint, MeetError, Membership, NodeId, Options,
+    Channel, Congestion, CongestionKind, Endpoint, MeetError, Membership, NodeId, Options,
     SealMode, Security, SendError,
 };
 
@@ -64,7 +64,7 @@ fn suci_carries_all_sizes_in_order() {
 fn different_controls_are_refused_by_name() {
     let links = [udp(), udp()];
     let addrs: Vec<_> = links.iter().map(inet).collect();
-    let mut endpoints: Vec<Endpoint<AnyLink>> = Vec::new();
+    let mut endpoints: Vec<Endpoint> = Vec::new();
     for ((link, id), congestion) in links.into_iter().zip(0..).zip(Congestion::ALL) {
         let link = Unsealed::open(Base::Udp(link), None, None).expect("link");
         let link = Security::Open.apply(link).expect("open");

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use crate::common::meddled::Meddled;
 use crate::common::{Cut, LONG, Over, inet, pair, udp, udp_again};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::Udp;
 use tsumuji_node::{
-    Channel, ChannelOptions, Congestion, Context, Datagram, Delivery, Destination, Endpoint,
-    Handler, Membership, NodeId, Options, ProgressBy, SendError,
+    AnyLink, Channel, ChannelOptions, Congestion, Context, Datagram, Delivery, Destination,
+    Endpoint, Handler, Membership, NodeId, Options, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -29,7 +28,7 @@ fn quick(congestion: Congestion) -> Options {
 }
 
 /// Polls until the peer's fate is known to `send`; a hang fails.
-fn until_dead<L: tsumuji_node::Link>(a: &mut Endpoint<L>) {
+fn until_dead(a: &mut Endpoint) {
     let start = Instant::now();
     while !matches!(
         a.try_send(B, CHANNEL, b"?"),
@@ -65,7 +64,8 @@ fn silent_peer_is_dead_and_fails_everything_under(congestion: Congestion) {
         };
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
-            let mut b = Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b");
+            let mut b =
+                Endpoint::new(AnyLink::own(link), Membership::inet(B, &addrs), options).expect("b");
             while !stop.load(Ordering::Relaxed) {
                 b.recv(Duration::from_millis(1)).expect("recv");
             }
@@ -188,11 +188,11 @@ fn restarted_peer_joins_as_new_session_under(congestion: Congestion) {
             incarnation: Some(incarnation),
             ..quick(congestion)
         };
-        Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b")
+        Endpoint::new(AnyLink::own(link), Membership::inet(B, &addrs), options).expect("b")
     };
     let first_cut = Arc::new(AtomicBool::new(false));
     let mut b = session(b_link, &first_cut, 1);
-    let meet = |a: &mut Endpoint<_>, b: &mut Endpoint<Meddled<Udp, Cut>>| {
+    let meet = |a: &mut Endpoint, b: &mut Endpoint| {
         let start = Instant::now();
         while !(a.is_up(B) && b.is_up(A)) {
             let a_got = a.try_recv().expect("a");

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::common::{LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::epoll;
 use tsumuji_node::{
-    AnyLink, Channel, Congestion, Datagram, Destination, Endpoint, FlowPolicy, NodeId, Options,
-    Pace, ProgressBy, Room, SendError, Sender,
+    Channel, Congestion, Datagram, Destination, Endpoint, FlowPolicy, NodeId, Options, Pace,
+    ProgressBy, Room, SendError, Sender,
 };
 
 const A: NodeId = NodeId(0);
@@ -277,7 +277,7 @@ fn overtaken_frames_of_shared_memory() {
         // Who leaves before the other's last acknowledgement has come may have it told of a loss: its frame was perhaps sent again, and
         // nobody answers the second.
         let all_sent = std::sync::Arc::new(std::sync::Barrier::new(2));
-        let exchange = move |mut endpoint: tsumuji_node::Endpoint<_>, peer| {
+        let exchange = move |mut endpoint: tsumuji_node::Endpoint, peer| {
             for (index, size) in (0..).zip(SIZES) {
                 endpoint
                     .send(peer, CHANNEL, &pattern(size, index))
@@ -311,7 +311,7 @@ fn overtaken_frames_of_shared_memory() {
 }
 
 /// Sends a picture.
-fn show(node: &mut Endpoint<AnyLink>, payload: &[u8], deadline: Option<Duration>) {
+fn show(node: &mut Endpoint, payload: &[u8], deadline: Option<Duration>) {
     let picture = Datagram {
         channel_id: VIDEO,
         payload,

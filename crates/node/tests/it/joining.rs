@@ -32,7 +32,7 @@ fn options(node: u16) -> Options {
 
 impl Cluster {
     /// A cluster of so many nodes over UDP, in which node 0 admits.
-    fn begin(nodes: u16, loss: f64, security: Security) -> (Self, Vec<Endpoint<AnyLink>>) {
+    fn begin(nodes: u16, loss: f64, security: Security) -> (Self, Vec<Endpoint>) {
         let links: Vec<_> = (0..nodes).map(|_| udp()).collect();
         let addrs: Vec<SocketAddr> = links.iter().map(inet).collect();
         let mut cluster = Self {
@@ -66,7 +66,7 @@ impl Cluster {
         name: &str,
         id: Option<u16>,
         timeout: Duration,
-    ) -> Result<Endpoint<AnyLink>, OpenError> {
+    ) -> Result<Endpoint, OpenError> {
         let request = JoinRequest {
             to: LinkAddr::Inet(self.addr_of_first),
             name: name.to_owned(),
@@ -76,13 +76,13 @@ impl Cluster {
         Endpoint::join(link, request, options(1), timeout)
     }
 
-    fn join(&mut self, name: &str, id: Option<u16>) -> Endpoint<AnyLink> {
+    fn join(&mut self, name: &str, id: Option<u16>) -> Endpoint {
         self.try_join(name, id, LONG).expect("admitted")
     }
 }
 
 /// All know all and are up.
-fn all_meet(endpoints: &mut [Endpoint<AnyLink>], nodes: usize) {
+fn all_meet(endpoints: &mut [Endpoint], nodes: usize) {
     let start = Instant::now();
     for endpoint in endpoints.iter_mut() {
         let me = endpoint.me();
@@ -106,7 +106,7 @@ fn all_meet(endpoints: &mut [Endpoint<AnyLink>], nodes: usize) {
 }
 
 /// Each sends to each; all that is sent arrives.
-fn all_talk(endpoints: &mut [Endpoint<AnyLink>]) {
+fn all_talk(endpoints: &mut [Endpoint]) {
     let ids: Vec<NodeId> = endpoints.iter().map(Endpoint::me).collect();
     for endpoint in endpoints.iter_mut() {
         let me = endpoint.me();
@@ -212,7 +212,7 @@ fn no_id_is_given_twice() {
         Endpoint::new(cluster.wrap(Base::Udp(link)), membership, patient).expect("endpoint")
     };
     // The slow one takes part only while it is called, here after a time.
-    let join_beside = |cluster: &mut Cluster, slow: &mut Endpoint<AnyLink>, pause: Duration| {
+    let join_beside = |cluster: &mut Cluster, slow: &mut Endpoint, pause: Duration| {
         std::thread::scope(|scope| {
             let joining = scope.spawn(|| cluster.join("late", None));
             std::thread::sleep(pause);

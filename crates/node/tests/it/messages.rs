@@ -342,7 +342,7 @@ fn datagrams_reach_whom_they_should() {
     for over in PLAIN {
         let mut nodes = cluster(over, 3, &Options::default());
         let mut seen: Vec<Collect> = (0..3).map(|_| Collect::default()).collect();
-        let all_up = |nodes: &[tsumuji_node::Endpoint<_>]| {
+        let all_up = |nodes: &[tsumuji_node::Endpoint]| {
             nodes.iter().all(|node| {
                 (0..3)
                     .map(NodeId)

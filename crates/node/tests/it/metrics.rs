@@ -9,9 +9,7 @@ use crate::common::other_user::OtherUser;
 use crate::common::{self, LONG, Over, cluster};
 use rustix::net::SocketType;
 use tsumuji_node::metrics::{Sample, local_nodes, parse};
-use tsumuji_node::{
-    AnyLink, Channel, Endpoint, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode,
-};
+use tsumuji_node::{Channel, Endpoint, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode};
 
 const CHANNEL: Channel = Channel::ordered(0);
 
@@ -27,7 +25,7 @@ fn on_loopback() -> Options {
 }
 
 /// A connected pair; node 1 has received `messages`.
-fn pair(over: Over, options: &Options, messages: usize) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+fn pair(over: Over, options: &Options, messages: usize) -> (Endpoint, Endpoint) {
     let mut both = cluster(over, 2, options).into_iter();
     let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
     let done = Arc::new(AtomicBool::new(false));
@@ -114,7 +112,7 @@ fn sealing_is_shown() {
         unknown_peer.send_to(frame, door).expect("send");
     }
     // A busy machine may make the two themselves repeat what the seal drops, for other reasons.
-    let unknown = |a: &Endpoint<AnyLink>| {
+    let unknown = |a: &Endpoint| {
         let seal = a.counters().seal.expect("sealed");
         (seal.unsealed, seal.unknown_session)
     };

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::common::{ALL, LONG, Over, cluster};
 use fastrand::Rng;
-use tsumuji_link::Link;
 use tsumuji_node::{Channel, Context, Delivery, Endpoint, Handler, NodeId, Options};
 
 const RECEIVER: NodeId = NodeId(0);
@@ -55,7 +54,7 @@ impl Handler for Oracle {
 }
 
 /// One step of a program that receives, of every public kind.
-fn receive<L: Link>(node: &mut Endpoint<L>, oracle: &mut Oracle, rng: &mut Rng) {
+fn receive(node: &mut Endpoint, oracle: &mut Oracle, rng: &mut Rng) {
     let short = Duration::from_micros(rng.u64(0..50));
     match rng.u32(0..9) {
         0 | 1 => drop(node.poll(oracle).expect("poll")),
@@ -85,7 +84,7 @@ fn receive<L: Link>(node: &mut Endpoint<L>, oracle: &mut Oracle, rng: &mut Rng) 
     }
 }
 
-fn send_all<L: Link>(node: &mut Endpoint<L>, seed: u64, done: &AtomicBool) {
+fn send_all(node: &mut Endpoint, seed: u64, done: &AtomicBool) {
     let mut rng = Rng::with_seed(seed);
     let mut message = vec![0; 6000];
     for number in 0..MESSAGES {

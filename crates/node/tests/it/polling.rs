@@ -3,9 +3,7 @@
 use std::time::Instant;
 
 use crate::common::{LONG, Over, cluster};
-use tsumuji_node::{
-    AnyLink, Channel, Datagram, Destination, Endpoint, NodeId, Options, ProgressBy,
-};
+use tsumuji_node::{Channel, Datagram, Destination, Endpoint, NodeId, Options, ProgressBy};
 
 const MESSAGES: usize = 50;
 
@@ -28,7 +26,7 @@ fn trying_alone_repairs_losses() {
 }
 
 /// Two that have met.
-fn two_over_udp() -> [Endpoint<AnyLink>; 2] {
+fn two_over_udp() -> [Endpoint; 2] {
     let options = Options {
         progress: ProgressBy::Program, // nothing leaves but by the program's calls
         ..Options::default()
@@ -45,7 +43,7 @@ fn two_over_udp() -> [Endpoint<AnyLink>; 2] {
 }
 
 /// Takes `messages` numbered ones, while their sender makes no call.
-fn all_arrive(b: &mut Endpoint<AnyLink>, messages: u8) {
+fn all_arrive(b: &mut Endpoint, messages: u8) {
     let start = Instant::now();
     for expected in 0..messages {
         let message = loop {
@@ -82,7 +80,7 @@ fn what_is_sent_leaves_at_once() {
 #[test]
 fn batches_share_frames() {
     let [mut a, mut b] = two_over_udp();
-    let sent_frames = |a: &Endpoint<AnyLink>| a.counters().engine.sent_frames;
+    let sent_frames = |a: &Endpoint| a.counters().engine.sent_frames;
     let before = sent_frames(&a);
     let mut batch = a.batch();
     for number in 0..10 {

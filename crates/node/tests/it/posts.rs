@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    AnyLink, Arrived, Channel, ChannelError, ChannelOptions, Congestion, Context, Delivery,
-    Endpoint, EndpointError, Handler, NodeId, Options, Post, ProgressBy, ReceiveBuffer,
+    Arrived, Channel, ChannelError, ChannelOptions, Congestion, Context, Delivery, Endpoint,
+    EndpointError, Handler, NodeId, Options, Post, ProgressBy, ReceiveBuffer,
 };
 
 const A: NodeId = NodeId(0);
@@ -41,7 +41,7 @@ fn message(from: NodeId, bytes: usize) -> Arrived {
     }
 }
 
-fn open(endpoint: &mut Endpoint<AnyLink>) {
+fn open(endpoint: &mut Endpoint) {
     endpoint.open(7, ChannelOptions::default()).expect("open");
 }
 
@@ -223,7 +223,7 @@ fn posts_end_with_their_channel() {
 const HUGE: usize = 24 << 20;
 
 /// Three nodes, of which `b` has opened the channel.
-fn three(over: Over) -> (Endpoint<AnyLink>, Endpoint<AnyLink>, Endpoint<AnyLink>) {
+fn three(over: Over) -> (Endpoint, Endpoint, Endpoint) {
     let options = Options {
         dead_after: Duration::from_millis(300),
         keep_alive: Duration::from_millis(50),
@@ -241,10 +241,7 @@ fn three(over: Over) -> (Endpoint<AnyLink>, Endpoint<AnyLink>, Endpoint<AnyLink>
 }
 
 /// `a` has begun to send a message to `b`, which arrives in what was posted.
-fn begin(
-    a: &mut Endpoint<AnyLink>,
-    b: &mut Endpoint<AnyLink>,
-) -> (Post<Counted>, Arc<AtomicUsize>) {
+fn begin(a: &mut Endpoint, b: &mut Endpoint) -> (Post<Counted>, Arc<AtomicUsize>) {
     let writes = Arc::<AtomicUsize>::default();
     let buffer = Counted(vec![0; HUGE], Arc::clone(&writes));
     let post = b.post(7, None, buffer).expect("post");

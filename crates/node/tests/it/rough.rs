@@ -19,7 +19,7 @@ const CHANNEL: Channel = Channel::ordered(0);
 /// So many messages may wait when the next is sent.
 const WAITING_MAX: usize = 20;
 
-type Node = Endpoint<AnyLink>;
+type Node = Endpoint;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {

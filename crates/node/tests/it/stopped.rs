@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{LONG, Over, PLAIN, pair, pattern};
-use tsumuji_node::{AnyLink, Channel, Congestion, Endpoint, NodeId, Options, ProgressBy};
+use tsumuji_node::{Channel, Congestion, Endpoint, NodeId, Options, ProgressBy};
 
 const B: NodeId = NodeId(1);
 const CHANNEL: Channel = Channel::ordered(0);
@@ -81,7 +81,7 @@ fn repairs_come_when_the_program_wants_them() {
         };
         let (mut a, mut b) = pair(Over::Udp, &options);
         // Nobody else drives the two.
-        let mut take = |a: &mut Endpoint<AnyLink>, index| {
+        let mut take = |a: &mut Endpoint, index| {
             let message = loop {
                 if let Some(message) = b.try_recv().expect("link") {
                     break message;

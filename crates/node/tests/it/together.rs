@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use crate::common::{LONG, Over, PLAIN, pair, pattern};
-use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options};
+use tsumuji_node::{Channel, Endpoint, NodeId, Options};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -49,7 +49,7 @@ fn bytes_of(round: u64) -> usize {
     [8, 1_000, 20_000, 200_000][round as usize % 4]
 }
 
-fn receive(endpoint: &mut Endpoint<AnyLink>, round: u64, over: Over) {
+fn receive(endpoint: &mut Endpoint, round: u64, over: Over) {
     let message = endpoint.recv(LONG).expect("link").expect("it was sent");
     let sent = pattern(bytes_of(round), round);
     assert!(message.body == sent, "{over:?}: message {round}");
@@ -87,7 +87,7 @@ fn two_threads_stream_under_load() {
     for over in PLAIN {
         let _load = Load::begin();
         let (a, b) = pair(over, &Options::default());
-        let stream = move |mut endpoint: Endpoint<AnyLink>, to| {
+        let stream = move |mut endpoint: Endpoint, to| {
             for round in 0..ROUNDS + AHEAD {
                 if round < ROUNDS {
                     let message = pattern(bytes_of(round), round);

@@ -9,7 +9,7 @@ use tsumuji_link::LinkAddr;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::{Channel, Endpoint, Membership, NodeId, Options};
+use tsumuji_node::{AnyLink, Channel, Endpoint, Membership, NodeId, Options};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 /// Only turns a hang into a failure.
@@ -46,8 +46,8 @@ fn lossy(link: Udp, seed: u64, keys: &Keys, mode: SealMode) -> Lossy {
     Sealed::new(Impair::new(link, config).expect("impair"), keys, mode).expect("seal")
 }
 
-fn endpoint<L: Link + Send + 'static>(link: L, membership: Membership) -> Endpoint<L> {
-    Endpoint::new(link, membership, Options::default()).expect("endpoint")
+fn endpoint(link: impl Link + Send + 'static, membership: Membership) -> Endpoint {
+    Endpoint::new(AnyLink::own(link), membership, Options::default()).expect("endpoint")
 }
 
 fn message(number: u32) -> Vec<u8> {
@@ -59,7 +59,7 @@ fn message(number: u32) -> Vec<u8> {
 
 /// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived: of who leaves before, the last
 /// acknowledgements may be lost, and with them what its peer knows.
-fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId, both: &Barrier) {
+fn exchange(mut node: Endpoint, peer: NodeId, both: &Barrier) {
     for number in 0..MESSAGES {
         node.send(peer, Channel::ordered(0), &message(number))
             .expect("send");
@@ -75,7 +75,7 @@ fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId, both: &Barrier) {
     let _ = node.close(Duration::from_secs(1));
 }
 
-fn expect<L: Link>(node: &mut Endpoint<L>, number: u32) {
+fn expect(node: &mut Endpoint, number: u32) {
     let got = node.recv(LONG).expect("recv").expect("a message in time");
     assert!(got.body == message(number), "message {number} differs");
     node.recycle(got);

@@ -21,7 +21,7 @@ use crate::system::{Generate, PartitionError, Scaling, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Channel, Context, Datagram, Delivery, DeliveryClass, Endpoint, Handler, Link, NodeId, Priority,
+    Channel, Context, Datagram, Delivery, DeliveryClass, Endpoint, Handler, NodeId, Priority,
     SendError,
 };
 
@@ -148,8 +148,8 @@ impl Solved {
 ///
 /// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true the run ends with the x that it has,
 /// verified; before workers iterate, as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
-pub fn run<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub fn run(
+    endpoint: &mut Endpoint,
     input: Input<'_>,
     config: &SolveConfig,
     start: Start,
@@ -292,9 +292,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn drive<L: Link>(
+    fn drive(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         clock: &mut StageClock,
         watch: Watch<'_>,
         config: &SolveConfig,
@@ -405,7 +405,7 @@ impl Bench<'_> {
     }
 
     /// Looks whether another method would take less time.
-    fn choose<L: Link>(&mut self, endpoint: &Endpoint<L>, now: Instant, config: &SolveConfig) {
+    fn choose(&mut self, endpoint: &Endpoint, now: Instant, config: &SolveConfig) {
         // Where shares follow the speeds of workers, those come first.
         if !self.judge.may_relax() || config.shares == Shares::Measured {
             return self.choice.rest();
@@ -428,7 +428,7 @@ impl Bench<'_> {
     }
 
     /// Gives rows to nodes that have joined.
-    fn welcome<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
+    fn welcome(&mut self, endpoint: &mut Endpoint) {
         if self.up.is_empty() {
             return;
         }
@@ -472,7 +472,7 @@ impl Bench<'_> {
     }
 
     /// Goes on without workers that were not heard of for `lease`. Before they first iterate that is for their links and launcher to say.
-    fn check_leases<L: Link>(&mut self, endpoint: &mut Endpoint<L>, lease: Duration) {
+    fn check_leases(&mut self, endpoint: &mut Endpoint, lease: Duration) {
         let of_stage = match self.judge.stage() {
             Stage::Iterating | Stage::Verifying | Stage::Collecting => lease,
             // Workers are silent while they prepare rows.
@@ -507,9 +507,9 @@ impl Bench<'_> {
     }
 
     /// Sends orders while there is room; returns whether any was sent.
-    fn send_orders<L: Link>(
+    fn send_orders(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         ended: Ended<'_>,
     ) -> Result<bool, SolveError> {
         let mut sent = false;
@@ -551,7 +551,7 @@ impl Bench<'_> {
     }
 
     /// Sends each worker the next chunk of its rows if it has room; returns whether any was sent.
-    fn feed<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, SolveError> {
+    fn feed(&mut self, endpoint: &mut Endpoint) -> Result<bool, SolveError> {
         let mut sent = false;
         if !self.judge.out().is_empty() {
             return Ok(false); // the setup goes first
@@ -582,9 +582,9 @@ impl Bench<'_> {
     }
 
     /// A fault as an error with names, and with its cause if the launcher knows it.
-    fn explain<L: Link>(
+    fn explain(
         &mut self,
-        endpoint: &mut Endpoint<L>,
+        endpoint: &mut Endpoint,
         fault: JudgeFault,
         ended: Ended<'_>,
     ) -> SolveError {
@@ -619,7 +619,7 @@ impl Bench<'_> {
     }
 
     /// Tells all workers that the run failed. A worker that cannot be told notices this node's silence.
-    fn abort<L: Link>(&mut self, endpoint: &mut Endpoint<L>, error: &SolveError) {
+    fn abort(&mut self, endpoint: &mut Endpoint, error: &SolveError) {
         let order = Order::Abort {
             why: error.to_string(),
         }

@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_collective::{CollectiveError, Collectives, GroupError, TableError};
 use tsumuji_node::{
-    ChannelError, Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId,
-    SendError,
+    ChannelError, Context, Datagram, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError,
 };
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
@@ -76,7 +75,7 @@ pub enum WorkerError {
 }
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
-pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
     let me = usize::from(endpoint.me().0)
         .checked_sub(1)
         .ok_or(WorkerError::NotAWorker)?;
@@ -109,11 +108,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
     result
 }
 
-fn serve<L: Link>(
-    endpoint: &mut Endpoint<L>,
-    driver: &mut Driver,
-    began: Instant,
-) -> Result<(), WorkerError> {
+fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result<(), WorkerError> {
     let team = &endpoint.members()[1..]; // the judge sleeps
     // With so many threads for each worker, threads outnumber cores.
     let too_many = (1..=SolveConfig::THREADS_MOST)
@@ -235,7 +230,7 @@ fn serve<L: Link>(
 }
 
 /// Tells the judge that this worker lives.
-fn tell_of_life<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), SendError> {
+fn tell_of_life(endpoint: &mut Endpoint) -> Result<(), SendError> {
     let payload = LapReport::HEARTBEAT.payload();
     Carrier::update(endpoint, &[JUDGE], LapReport::HEARTBEAT.datagram(&payload))?;
     Ok(())
@@ -257,7 +252,7 @@ struct Driver {
 
 impl Driver {
     /// Lets a Krylov method iterate; then takes the messages that have arrived meanwhile.
-    fn iterate<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    fn iterate(&mut self, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         let missing = WorkerFault::of_judge("an epoch without rows for this worker");
         let parts = self.worker.parts().ok_or(missing)?;
         let collectives = match &mut self.collectives {
@@ -345,7 +340,7 @@ impl Driver {
     }
 
     /// Sends waiting messages while there is room; returns whether all were sent.
-    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+    fn send(&mut self, endpoint: &mut Endpoint) -> Result<bool, WorkerError> {
         while let Some(out) = self.worker.out().front() {
             let to = match out.to {
                 To::Judge => JUDGE,
@@ -413,8 +408,8 @@ impl Handler for Driver {
 }
 
 /// Sends a worker's updates and reports.
-struct Outlets<'a, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+struct Outlets<'a> {
+    endpoint: &'a mut Endpoint,
     began: Instant,
     /// Whether updates are sent, and not withheld.
     is_open: bool,
@@ -422,7 +417,7 @@ struct Outlets<'a, L: Link> {
     sent: usize,
 }
 
-impl<L: Link> Carrier for Outlets<'_, L> {
+impl Carrier for Outlets<'_> {
     type Error = SendError;
 
     fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, SendError> {
@@ -438,7 +433,7 @@ impl<L: Link> Carrier for Outlets<'_, L> {
     }
 }
 
-impl<L: Link> Outlet for Outlets<'_, L> {
+impl Outlet for Outlets<'_> {
     fn report(&mut self, report: &LapReport) -> Result<(), SendError> {
         let payload = report.payload();
         self.update(&[JUDGE], report.datagram(&payload))?;

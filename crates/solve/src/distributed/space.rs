@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tsumuji_board::Reads;
 use tsumuji_collective::{CollectiveError, Collectives, Group, GroupError, Memory, Op, Request};
 use tsumuji_node::{
-    Context, Datagram, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendError,
+    Context, Datagram, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError,
 };
 
 use super::field::{JUDGE, node};
@@ -145,8 +145,8 @@ pub(super) fn places(reads: &Reads, rows: std::ops::Range<usize>) -> Vec<u32> {
 }
 
 /// One worker's side.
-pub(super) struct Between<'a, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+pub(super) struct Between<'a> {
+    endpoint: &'a mut Endpoint,
     collectives: &'a mut Collectives,
     group: Group,
     members: Vec<NodeId>,
@@ -166,10 +166,10 @@ pub(super) struct Between<'a, L: Link> {
     iterations: u64,
 }
 
-impl<'a, L: Link> Between<'a, L> {
+impl<'a> Between<'a> {
     /// Forms a group of the team. No other group has its epoch.
     pub(super) fn form(
-        endpoint: &'a mut Endpoint<L>,
+        endpoint: &'a mut Endpoint,
         collectives: &'a mut Collectives,
         inbox: &'a mut Inbox,
         parts: Parts,
@@ -255,7 +255,7 @@ impl<'a, L: Link> Between<'a, L> {
     }
 }
 
-impl<L: Link> Space for Between<'_, L> {
+impl Space for Between<'_> {
     type Error = Broken;
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), Broken> {

@@ -14,7 +14,7 @@ use crate::system::{Matrix, Solution};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use tsumuji_node::{Context, Delivery, Endpoint, Handler, Link, NodeId};
+use tsumuji_node::{Context, Delivery, Endpoint, Handler, NodeId};
 
 /// Between two polls.
 const WAIT: Duration = Duration::from_millis(5);
@@ -116,8 +116,8 @@ impl Handler for Survey {
 }
 
 /// Asks all workers what they hold, also those that come up meanwhile. Ends when all have told, or after `within`. Those that have other rows than those of `system` end the run.
-pub(super) fn survey<L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(super) fn survey(
+    endpoint: &mut Endpoint,
     (n, system): (usize, u64),
     within: Duration,
 ) -> Result<Vec<Option<Standing>>, SolveError> {

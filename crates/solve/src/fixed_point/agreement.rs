@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use tsumuji_board::{Board, Elements, Private, Reads};
 use tsumuji_collective::{Collectives, Group};
-use tsumuji_node::{Endpoint, Link, NodeId};
+use tsumuji_node::{Endpoint, NodeId};
 
 use super::config::{Config, Error};
 use super::member::BOARD_CHANNEL;
@@ -30,8 +30,8 @@ pub(super) struct Agreement {
 }
 
 /// Compares the problems, and divides the elements by the members' weights.
-pub(super) fn agree<P: FixedPoint + ?Sized, L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(super) fn agree<P: FixedPoint + ?Sized>(
+    endpoint: &mut Endpoint,
     (collectives, world): (&mut Collectives, Group),
     problem: &P,
     config: &Config<'_>,
@@ -72,8 +72,8 @@ pub(super) fn agree<P: FixedPoint + ?Sized, L: Link>(
 }
 
 /// Makes this member's board: every member learns what the others read of its range.
-pub(super) fn board<P: FixedPoint + ?Sized, L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub(super) fn board<P: FixedPoint + ?Sized>(
+    endpoint: &mut Endpoint,
     (collectives, world): (&mut Collectives, Group),
     problem: &P,
     ranges: &[Range<usize>],

@@ -10,7 +10,7 @@ use tsumuji_board::{Board, Lap, Private};
 use tsumuji_collective::{Collectives, Group, Request};
 use tsumuji_node::bootstrap::was_launched;
 use tsumuji_node::{
-    Channel, ChannelOptions, Context, Datagram, Delivery, Destination, Endpoint, Handler, Link,
+    Channel, ChannelOptions, Context, Datagram, Delivery, Destination, Endpoint, Handler,
     NOW_OR_NEVER, NodeId, Options, endpoint_from_env, report_error,
 };
 
@@ -62,8 +62,8 @@ pub fn run<P: FixedPoint + ?Sized>(problem: &mut P, config: &Config<'_>) -> Resu
 
 /// Solves `problem` with all members of the cluster of `endpoint`: each calls this, with an instance of its own. Not for an endpoint that has
 /// [`Collectives`] already, and so only once for each endpoint; there is [`solve_with`].
-pub fn solve<P: FixedPoint + ?Sized, L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub fn solve<P: FixedPoint + ?Sized>(
+    endpoint: &mut Endpoint,
     problem: &mut P,
     config: &Config<'_>,
 ) -> Result<Outcome, Error> {
@@ -78,8 +78,8 @@ pub fn solve<P: FixedPoint + ?Sized, L: Link>(
 }
 
 /// As [`solve`], for a program that has collectives, or solves several problems one after the other.
-pub fn solve_with<P: FixedPoint + ?Sized, L: Link>(
-    endpoint: &mut Endpoint<L>,
+pub fn solve_with<P: FixedPoint + ?Sized>(
+    endpoint: &mut Endpoint,
     collectives: &mut Collectives,
     problem: &mut P,
     config: &Config<'_>,
@@ -108,7 +108,7 @@ pub fn solve_with<P: FixedPoint + ?Sized, L: Link>(
 }
 
 /// Names the member that died first: another one that noticed it, and left therefore, has told so before. Tells the others.
-fn mourn<L: Link>(endpoint: &mut Endpoint<L>, noticed: NodeId) -> Result<Error, Error> {
+fn mourn(endpoint: &mut Endpoint, noticed: NodeId) -> Result<Error, Error> {
     let mut deaths = Deaths(None);
     endpoint.poll_on(DEATH_CHANNEL, &mut deaths)?;
     let member = deaths.0.unwrap_or(noticed);
@@ -136,8 +136,8 @@ impl Handler for Deaths {
     }
 }
 
-struct Member<'a, P: ?Sized, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+struct Member<'a, P: ?Sized> {
+    endpoint: &'a mut Endpoint,
     collectives: &'a mut Collectives,
     world: Group,
     problem: &'a mut P,
@@ -169,16 +169,16 @@ struct Member<'a, P: ?Sized, L: Link> {
     pauses: u64,
 }
 
-impl<'a, P: FixedPoint + ?Sized, L: Link> Member<'a, P, L> {
+impl<'a, P: FixedPoint + ?Sized> Member<'a, P> {
     fn join(
-        endpoint: &'a mut Endpoint<L>,
+        endpoint: &'a mut Endpoint,
         collectives: &'a mut Collectives,
         problem: &'a mut P,
         config: &'a Config<'a>,
     ) -> Result<Self, Error> {
         let world = collectives.world();
         let members = endpoint.members().len();
-        let sessions = |endpoint: &Endpoint<L>| -> Vec<u64> {
+        let sessions = |endpoint: &Endpoint| -> Vec<u64> {
             let ended = (0..members).map(|member| endpoint.ended_sessions(node(member)));
             ended.collect()
         };

@@ -6,7 +6,7 @@ use anyhow::bail;
 use tsumuji_circuit::compute::{Computation, ComputeError, Outcome};
 use tsumuji_circuit::remote::{self, Remote, Watch};
 use tsumuji_circuit::substructure::SolveError;
-use tsumuji_node::{AnyLink, Endpoint, Launcher, Link, Security, WorkerFailure};
+use tsumuji_node::{Endpoint, Launcher, Security, WorkerFailure};
 
 use super::super::{Args, ModeName};
 use crate::NOT_REACHED;
@@ -97,8 +97,8 @@ impl<'a> Place<'a> {
 }
 
 /// Runs the computation as node 0.
-fn judge<L: Link>(
-    endpoint: &mut Endpoint<L>,
+fn judge(
+    endpoint: &mut Endpoint,
     prepared: Computation<'_>,
     launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
@@ -128,6 +128,6 @@ pub(crate) fn work() -> crate::Outcome {
 }
 
 /// Runs a worker that was started by hand, as a node of the hosts file.
-pub(crate) fn serve_host(endpoint: Endpoint<AnyLink>) -> crate::Outcome {
+pub(crate) fn serve_host(endpoint: Endpoint) -> crate::Outcome {
     team::work_by_hand(endpoint, remote::worker_main, |_| NOT_REACHED)
 }

@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tsumuji_node::bootstrap::ENV_CONGESTION;
-use tsumuji_node::{
-    AnyLink, Channel, Congestion, Counters, Endpoint, Message, NodeId, Options, SendError,
-};
+use tsumuji_node::{Channel, Congestion, Counters, Endpoint, Message, NodeId, Options, SendError};
 
 use crate::common;
 use place::is_joining;
@@ -72,7 +70,7 @@ struct Report {
 
 /// One node's side of the talk.
 pub(crate) struct Talker {
-    pub(crate) endpoint: Endpoint<AnyLink>,
+    pub(crate) endpoint: Endpoint,
     session: u32,
     dice: Rng,
     /// By node: number of the next message to it.
@@ -89,7 +87,7 @@ pub(crate) struct Talker {
 }
 
 impl Talker {
-    pub(crate) fn new(endpoint: Endpoint<AnyLink>, session: u32) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, session: u32) -> Self {
         let seed = u64::from(endpoint.me().0) << 32 | u64::from(session);
         Self {
             endpoint,
@@ -106,7 +104,7 @@ impl Talker {
     }
 
     /// As node 0 of a cluster that others join.
-    pub(crate) fn admitting(endpoint: Endpoint<AnyLink>) -> Self {
+    pub(crate) fn admitting(endpoint: Endpoint) -> Self {
         Self {
             leave_for_good: true,
             ..Self::new(endpoint, 1)

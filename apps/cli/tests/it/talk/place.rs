@@ -13,8 +13,8 @@ use tsumuji_node::bootstrap::{
     ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_NODE as NODE_ENV, ENV_OPEN,
 };
 use tsumuji_node::{
-    AnyLink, ClusterFile, Congestion, Endpoint, Link, LinkAddr, LinkSpec, Membership, NodeId,
-    Options, SealMode, Security, endpoint_from_env, open_in_cluster,
+    ClusterFile, Congestion, Endpoint, Link, LinkAddr, LinkSpec, Membership, NodeId, Options,
+    SealMode, Security, endpoint_from_env, open_in_cluster,
 };
 
 use super::{NODES, Talker, options};
@@ -56,7 +56,7 @@ impl Place {
     }
 
     /// Node 0's endpoint.
-    pub(crate) fn open(&self) -> Endpoint<AnyLink> {
+    pub(crate) fn open(&self) -> Endpoint {
         let options = Options {
             congestion: self.congestion,
             security: security(self.key.as_deref()),
@@ -175,14 +175,14 @@ fn security(key: Option<&Path>) -> Security {
     }
 }
 
-fn endpoint(base: Base, membership: Membership, options: Options) -> Endpoint<AnyLink> {
+fn endpoint(base: Base, membership: Membership, options: Options) -> Endpoint {
     let link = Unsealed::open(base, None, None).expect("a link");
     let link = options.security.apply(link).expect("a key");
     Endpoint::new(link, membership, options).expect("an endpoint")
 }
 
 /// Life and endpoint of a process that was started; `None` in the test's own.
-pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
+pub(crate) fn started(options: Options) -> Option<(u32, Endpoint)> {
     let session = std::env::var_os(SESSION_ENV)?;
     // This process has one test, whose thread may go; its parent's thread stays until all are stopped.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");

@@ -35,7 +35,7 @@ fn options() -> Options {
     }
 }
 
-fn open(case: &Case, me: u16) -> Result<Endpoint<AnyLink>, String> {
+fn open(case: &Case, me: u16) -> Result<Endpoint, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let (base, membership) = match &case.place {
         Where::None => return Err("no place to meet".to_owned()),
@@ -96,7 +96,7 @@ fn meet_fate(fate: Fate, delay: Duration) {
 
 /// A process and what it works with.
 struct Session {
-    endpoint: Endpoint<AnyLink>,
+    endpoint: Endpoint,
     collectives: Collectives,
     case: Case,
     me: u16,

@@ -2,14 +2,14 @@
 
 use tsumuji_collective::table::{Operation, Rule};
 use tsumuji_collective::{Algorithm, CollectiveError, Collectives, Group, Op, Table};
-use tsumuji_node::{AnyLink, Endpoint};
+use tsumuji_node::Endpoint;
 
 /// Elements of 8 bytes: on credit, at its limit, in pieces or read directly, and long ones.
 pub(crate) const SIZES: [usize; 7] = [1, 100, 1024, 1025, 20_000, 150_000, 600_000];
 
 /// Who, where, and in which round.
 pub(crate) struct Turn<'a> {
-    pub(crate) endpoint: &'a mut Endpoint<AnyLink>,
+    pub(crate) endpoint: &'a mut Endpoint,
     pub(crate) collectives: &'a mut Collectives,
     pub(crate) group: Group,
     pub(crate) rank: usize,

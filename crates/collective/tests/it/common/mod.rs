@@ -6,11 +6,11 @@ mod node;
 pub(crate) use node::{LONG, Over, cluster};
 use tsumuji_collective::table::{Operation, Rule};
 use tsumuji_collective::{Algorithm, Collectives, Table};
-use tsumuji_node::{AnyLink, Endpoint, Options};
+use tsumuji_node::{Endpoint, Options};
 
 /// One member as a test's body gets it.
 pub(crate) struct Member {
-    pub(crate) endpoint: Endpoint<AnyLink>,
+    pub(crate) endpoint: Endpoint,
     pub(crate) collectives: Collectives,
     pub(crate) rank: usize,
     pub(crate) size: usize,

@@ -21,7 +21,7 @@ use super::ENV_LINK;
 use super::neighbours::Neighbours;
 use super::rendezvous::MAX_NODES;
 use super::worker::{Ends, bad, text};
-use crate::any_link::{AnyLink, Base, InterfaceName, LinkSpec, Station};
+use crate::any_link::{Base, InterfaceName, LinkSpec, Station};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::{Member, Membership, shared_hosts};
@@ -67,8 +67,8 @@ fn connect() -> io::Result<Box<dyn KeyValues>> {
 /// Meets the other ranks and opens the endpoint; `open` finishes it with a link and the nodes of this host.
 pub(super) fn join(
     options: Options,
-    open: impl FnOnce(Ends, Membership, Options) -> Result<Endpoint<AnyLink>, OpenError>,
-) -> Result<Endpoint<AnyLink>, OpenError> {
+    open: impl FnOnce(Ends, Membership, Options) -> Result<Endpoint, OpenError>,
+) -> Result<Endpoint, OpenError> {
     let failed = |what| move |source| OpenError::Foreign { what, source };
     let mut space = connect().map_err(failed("connect to it"))?;
     let (rank, size) = (space.rank(), space.size());

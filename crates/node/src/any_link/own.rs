@@ -1,0 +1,83 @@
+//! A link that the program brings along. Its calls go through a table of functions.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use tsumuji_link::{
+    Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver,
+    SealCounters,
+};
+
+/// A link of a type that is not known here. It has no rings.
+pub struct OwnLink(Box<dyn Own>);
+
+impl OwnLink {
+    pub(super) fn new(link: impl Link + Send + 'static) -> Self {
+        Self(Box::new(link))
+    }
+}
+
+impl fmt::Debug for OwnLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnLink({})", self.0.caps().name)
+    }
+}
+
+/// Declares the table, and passes calls of `Link` through it.
+macro_rules! table {
+    (
+        shared { $(fn $get:ident($($get_arg:ident: $get_type:ty)?) -> $got:ty;)* }
+        exclusive { $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
+    ) => {
+        trait Own: Send {
+            $(fn $get(&self $(, $get_arg: $get_type)?) -> $got;)*
+            $(fn $name(&mut self $(, $arg: $type)*) $(-> $result)?;)*
+            fn receive(&mut self, max: usize, receiver: &mut dyn Receiver) -> Result<usize, LinkError>;
+        }
+
+        impl<L: Link + Send> Own for L {
+            $(fn $get(&self $(, $get_arg: $get_type)?) -> $got {
+                Link::$get(self $(, $get_arg)?)
+            })*
+            $(fn $name(&mut self $(, $arg: $type)*) $(-> $result)? {
+                Link::$name(self $(, $arg)*)
+            })*
+            fn receive(&mut self, max: usize, receiver: &mut dyn Receiver) -> Result<usize, LinkError> {
+                Link::receive(self, max, &mut Erased(receiver))
+            }
+        }
+
+        impl Link for OwnLink {
+            $(fn $get(&self $(, $get_arg: $get_type)?) -> $got {
+                self.0.$get($($get_arg)?)
+            })*
+            $(fn $name(&mut self $(, $arg: $type)*) $(-> $result)? {
+                self.0.$name($($arg),*)
+            })*
+            fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+                self.0.receive(max, receiver)
+            }
+        }
+    };
+}
+
+table! {
+    shared {
+        fn caps() -> LinkCaps;
+        fn caps_to(to: LinkAddr) -> LinkCaps;
+        fn local_addr() -> LinkAddr;
+        fn fd() -> Option<BorrowedFd<'_>>;
+        fn counters() -> LinkCounters;
+        fn sealing() -> Option<SealCounters>;
+    }
+    exclusive {
+        fn capacity(to: LinkAddr) -> Result<Capacity, LinkError>;
+        fn send(to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError>;
+        fn flush() -> Result<(), LinkError>;
+        fn wait(timeout: Duration) -> Result<(), LinkError>;
+        fn arm_fd() -> Result<bool, LinkError>;
+        fn set_reach(to: LinkAddr, frame_bytes: usize);
+        fn note_time(now_ns: u64);
+    }
+}
