@@ -126,13 +126,21 @@ pub(super) mod tests {
         Features::Dense { columns: 1, values }
     }
 
-    /// A worker that has its rows and has begun, with another one; a step takes one row.
+    /// A worker that has its rows and has begun, with another one; a step of SGD takes one row.
     pub(in crate::gossip) fn begun(epochs: u64, period: u64) -> Worker {
+        begun_by((Method::Sgd, Average::Table), epochs, period)
+    }
+
+    pub(in crate::gossip) fn begun_by(
+        (method, average): (Method, Average),
+        epochs: u64,
+        period: u64,
+    ) -> Worker {
         let setup = Setup {
             config: LearnConfig {
                 kind: Kind::Linear,
-                method: Method::Sgd,
-                average: Average::Table,
+                method,
+                average,
                 sgd: SgdConfig {
                     epochs,
                     period,
@@ -154,24 +162,28 @@ pub(super) mod tests {
             token: 0,
         };
         let x: Vec<f64> = (0..ROWS).map(|row| row as f64 / ROWS as f64).collect();
-        let begin = Begin {
-            epoch: 1,
-            alive: vec![true; 2],
-            rows: vec![ROWS; 2],
-            theta: vec![0.0; 2],
-            epochs: 0,
-            ports: Vec::new(),
-        };
         let mut worker = Worker::new(0, false);
         for order in [
             Order::Setup(Box::new(setup)),
             Order::Rows(features(x.clone()), x),
-            Order::Begin(begin),
+            begin(1),
         ] {
             worker.order(&encode(&order)).expect("it fits");
         }
         worker.out().clear();
         worker
+    }
+
+    /// The order to begin with that epoch.
+    pub(in crate::gossip) fn begin(epoch: u32) -> Order {
+        Order::Begin(Begin {
+            epoch,
+            alive: vec![true; 2],
+            rows: vec![ROWS; 2],
+            theta: vec![0.0; 2],
+            epochs: 0,
+            ports: Vec::new(),
+        })
     }
 
     /// Epochs that answers tell of, and numbers of pulls.

@@ -191,6 +191,9 @@ impl Worker {
         let State::Newton { epoch, version, .. } = self.state else {
             return;
         };
+        if version == 0 {
+            return; // all have begun again while this worker waited, and it has nothing of its own yet
+        }
         // Over TCP nothing is lost.
         let repeats = self.mode() != Some(Mode::Tcp);
         match &self.averages {
@@ -300,6 +303,34 @@ impl Worker {
         if matches!(self.state, State::Newton { epoch: own, published, .. } if epoch == own && version <= published)
         {
             self.publish(from, version, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Method;
+    use crate::gossip::beside::tests::{begin, begun_by};
+    use crate::gossip::message::encode;
+    use crate::gossip::worker::To;
+
+    /// A worker whose epoch begins anew while it waits asks nobody before it has a statistic of its own: an order to itself could never be sent.
+    #[test]
+    fn one_that_begins_again_does_not_ask_itself() {
+        for average in [Average::Table, Average::PushSum] {
+            let mut worker = begun_by((Method::Newton, average), 1, 1);
+            for epoch in 2..4 {
+                while worker.step() != Step::WaitForPeers {}
+                worker.out().clear();
+                worker.ask();
+                let asked: Vec<To> = worker.out().iter().map(|out| out.to).collect();
+                assert_eq!(asked, [To::Worker(1)], "{average:?}");
+                worker.out().clear();
+                worker.order(&encode(&begin(epoch))).expect("it fits");
+                worker.ask();
+                assert!(worker.out().is_empty(), "{average:?}: {:?}", worker.out());
+            }
         }
     }
 }
