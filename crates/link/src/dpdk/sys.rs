@@ -614,7 +614,7 @@ impl Slots {
         sent as usize
     }
 
-    /// As `transmit`, where each mbuf's frame ends with the body of one of `frames`. Mbufs that the device did not take have only the heads; see `append`.
+    /// As `transmit`; the mbufs hold the heads of `frames`, and the bodies follow. Mbufs that the device did not take have only the heads; see `append`.
     pub(super) fn transmit_parted(&mut self, port: &Port, frames: &[Frame<'_>]) -> usize {
         self.check(port);
         assert!(port.copies, "the bodies are only borrowed");

@@ -186,7 +186,7 @@ impl<O: Outlet> Gather<O> {
         self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > GATHER_BYTES
     }
 
-    /// Sends or gathers frames in order and returns their number: fewer only if the kernel takes nothing now.
+    /// Sends or gathers frames in order and returns their number: fewer only if the kernel takes nothing now, or they exceed a burst.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -221,30 +221,25 @@ impl<O: Outlet> Gather<O> {
         to: O::To,
         frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
-        let (mut count, mut pushed) = (0, Pushed::Done);
+        let mut pushed = self.push_out(fd, counters)?;
         if self.has_frames() {
-            pushed = self.push_out(fd, counters)?;
+            return Ok((0, pushed));
         }
-        while self.queue.is_empty() {
-            let Some(next) = frames[count..].chunks(BURST_FRAMES).next() else {
-                break;
-            };
-            for frame in next {
-                self.begin(to, frame, false);
-            }
-            let (done, how) = self.push(fd, counters, next)?;
-            if how == Pushed::Lost {
-                pushed = how;
-            }
-            count += next.len();
-            // Datagrams that the kernel did not take are copied, and the next push decides why.
-            self.queue.clear();
-            self.used_bytes = 0;
-            for frame in &next[done..] {
-                self.gather(to, frame);
-            }
+        let frames = &frames[..frames.len().min(BURST_FRAMES)];
+        for frame in frames {
+            self.begin(to, frame, false);
         }
-        Ok((count, pushed))
+        let (done, how) = self.push(fd, counters, frames)?;
+        if how == Pushed::Lost {
+            pushed = how;
+        }
+        // Datagrams that the kernel did not take are copied, and the next push decides why.
+        self.queue.clear();
+        self.used_bytes = 0;
+        for frame in &frames[done..] {
+            self.gather(to, frame);
+        }
+        Ok((frames.len(), pushed))
     }
 
     /// Queues a copy of one frame. There must be room.

@@ -345,7 +345,6 @@ impl Link for Packet {
         LinkAddr::Ether(self.interface.mac)
     }
 
-    #[inline]
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         ether::destination(NAME, self.interface.mac, to)?;
         let fd = self.socket.as_fd();
@@ -356,7 +355,6 @@ impl Link for Packet {
         Ok(capacity)
     }
 
-    #[inline]
     fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.interface.mac, to)?;
         let fd = self.socket.as_fd();
@@ -386,7 +384,6 @@ impl Link for Packet {
         ))
     }
 
-    #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let fd = self.socket.as_fd();
         match self.tx.push_out(fd, &mut self.counters)? {

@@ -355,7 +355,6 @@ impl Link for Udp {
         LinkAddr::Inet(self.local)
     }
 
-    #[inline]
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         self.inet(to)?;
         let fd = self.socket.as_fd();
@@ -363,7 +362,6 @@ impl Link for Udp {
         Ok(capacity)
     }
 
-    #[inline]
     fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let addr = self.inet(to)?;
         let fd = self.socket.as_fd();
@@ -383,7 +381,6 @@ impl Link for Udp {
         Ok(frames)
     }
 
-    #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let fd = self.socket.as_fd();
         self.tx.push_out(fd, &mut self.counters).map(drop)

@@ -6,25 +6,29 @@ use std::time::Duration;
 
 use tsumuji_link::{
     Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver,
-    SealCounters,
+    SealCounters, pass_on,
 };
 
 /// A link of a type that is not known here. It has no rings.
-pub struct OwnLink(Box<dyn Own>);
+pub struct OwnLink {
+    link: Box<dyn Own>,
+}
 
 impl OwnLink {
     pub(super) fn new(link: impl Link + Send + 'static) -> Self {
-        Self(Box::new(link))
+        Self {
+            link: Box::new(link),
+        }
     }
 }
 
 impl fmt::Debug for OwnLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnLink({})", self.0.caps().name)
+        write!(f, "OwnLink({})", self.link.caps().name)
     }
 }
 
-/// Declares the table, and passes calls of `Link` through it.
+/// Declares the table, and fills it for each type of link.
 macro_rules! table {
     (
         shared { $(fn $get:ident($($get_arg:ident: $get_type:ty)?) -> $got:ty;)* }
@@ -45,18 +49,6 @@ macro_rules! table {
             })*
             fn receive(&mut self, max: usize, receiver: &mut dyn Receiver) -> Result<usize, LinkError> {
                 Link::receive(self, max, &mut Erased(receiver))
-            }
-        }
-
-        impl Link for OwnLink {
-            $(fn $get(&self $(, $get_arg: $get_type)?) -> $got {
-                self.0.$get($($get_arg)?)
-            })*
-            $(fn $name(&mut self $(, $arg: $type)*) $(-> $result)? {
-                self.0.$name($($arg),*)
-            })*
-            fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-                self.0.receive(max, receiver)
             }
         }
     };
@@ -80,4 +72,8 @@ table! {
         fn set_reach(to: LinkAddr, frame_bytes: usize);
         fn note_time(now_ns: u64);
     }
+}
+
+impl Link for OwnLink {
+    pass_on!((link): caps caps_to local_addr capacity send receive flush wait fd arm_fd set_reach note_time counters sealing);
 }

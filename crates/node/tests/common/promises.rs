@@ -13,13 +13,11 @@ const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const CHANNEL: Channel = Channel::ordered(0);
 
-type Node = Endpoint;
-
 /// Two new endpoints, each other's peers, with the options of each.
-pub(crate) type Open<'a> = dyn FnMut(&Options, &Options) -> (Node, Node) + 'a;
+pub(crate) type Open<'a> = dyn FnMut(&Options, &Options) -> (Endpoint, Endpoint) + 'a;
 
 /// Takes `count` messages that are as `send_all` made them.
-fn take_all(node: &mut Node, count: usize, bytes: usize) {
+fn take_all(node: &mut Endpoint, count: usize, bytes: usize) {
     for number in 0..count {
         let message = node.recv(LONG).expect("link");
         let message = message.unwrap_or_else(|| panic!("{number} of {count} came"));
@@ -28,7 +26,7 @@ fn take_all(node: &mut Node, count: usize, bytes: usize) {
     }
 }
 
-pub(crate) fn send_all(node: &mut Node, to: NodeId, count: usize, bytes: usize) {
+pub(crate) fn send_all(node: &mut Endpoint, to: NodeId, count: usize, bytes: usize) {
     for number in 0..count {
         let message = pattern(bytes, number as u64);
         node.send(to, CHANNEL, &message).expect("send");

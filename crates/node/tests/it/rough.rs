@@ -19,8 +19,6 @@ const CHANNEL: Channel = Channel::ordered(0);
 /// So many messages may wait when the next is sent.
 const WAITING_MAX: usize = 20;
 
-type Node = Endpoint;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     Rings,
@@ -56,7 +54,7 @@ impl Run {
         }
     }
 
-    fn open(&self, id: NodeId) -> Node {
+    fn open(&self, id: NodeId) -> Endpoint {
         // A child that another test forks keeps the lock on a place until it executes another program.
         let link = loop {
             match Shm::attach(&self.job, id.0) {
@@ -91,7 +89,7 @@ impl Run {
     }
 
     /// Takes what `b` has got: the messages of `life` from `next` on, in order, and datagrams that were sent.
-    fn take(&self, b: &mut Node, life: u64, next: &mut u64) {
+    fn take(&self, b: &mut Endpoint, life: u64, next: &mut u64) {
         self.is_in_time();
         while let Some(message) = b.try_recv().expect("b") {
             let expected = self.message(life, *next);
@@ -119,7 +117,7 @@ impl Run {
 }
 
 /// Both are polled until both are up, and `a` knows that the earlier lives of `b` have ended.
-fn meet(run: &Run, a: &mut Node, b: &mut Node, life: u64) {
+fn meet(run: &Run, a: &mut Endpoint, b: &mut Endpoint, life: u64) {
     while !(a.is_up(B) && b.is_up(A) && a.ended_sessions(B) == life) {
         run.is_in_time();
         a.progress().expect("a");
@@ -128,7 +126,7 @@ fn meet(run: &Run, a: &mut Node, b: &mut Node, life: u64) {
 }
 
 /// Sends messages `0..count` of a life in all ways, while `b` takes them; returns how many were taken.
-fn exchange(run: &Run, a: &mut Node, b: &mut Node, life: u64, count: u64) -> u64 {
+fn exchange(run: &Run, a: &mut Endpoint, b: &mut Endpoint, life: u64, count: u64) -> u64 {
     let mut rng = Rng::with_seed(run.seed + life);
     let (mut next, mut number) = (0, 0);
     while number < count {

@@ -140,7 +140,7 @@ impl Engine {
     pub fn batch<'a>(
         &'a self,
         borrowed: &'a Borrowed<'a>,
-    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let batch = &self.batch;
         let peer = batch.to.and_then(|to| self.peer(to));
         batch.frames.iter().map(move |frame| {
