@@ -29,7 +29,7 @@ pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_he
 pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list};
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
-pub(crate) use stations::{Stations, hold_addresses};
+pub(crate) use stations::Stations;
 #[cfg(feature = "xdp")]
 pub(crate) use sys::request_for;
 pub(crate) use sys::{add_address, mtu_bytes_of};

@@ -1,11 +1,6 @@
 //! The stations of one interface: the processes that share it, each in a slot with an address of its own (docs/decisions/0053).
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-
-use super::{Interface, MacAddr, sys};
+use super::MacAddr;
 
 /// The first so many slots of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,28 +19,10 @@ impl Stations {
     }
 
     /// All addresses.
+    #[cfg(any(feature = "xdp", test))]
     pub(crate) fn addresses(self) -> impl Iterator<Item = MacAddr> {
         (0..self.slots).filter_map(move |slot| self.base.of_slot(slot))
     }
-}
-
-/// Makes the interface receive frames for all its stations, as long as the socket is open; `None`: it has one, and needs none.
-pub(crate) fn hold_addresses(interface: &Interface, slots: u8) -> io::Result<Option<OwnedFd>> {
-    if slots <= 1 {
-        return Ok(None);
-    }
-    let base = interface.mac;
-    // No protocol: nothing is delivered to it.
-    let socket = rustix::net::socket_with(
-        AddressFamily::PACKET,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    for mac in (Stations { base, slots }).addresses().skip(1) {
-        sys::add_address(socket.as_fd(), interface.index, mac)?;
-    }
-    Ok(Some(socket))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
     sys::map_socket(map.as_fd(), config.queue, socket.as_fd())
         .map_err(|source| plan.failed("entering the socket into the map", source))?;
     plan.enable_busy_poll(socket.as_fd())?;
-    let addresses = ether::hold_addresses(&interface, config.slots)
+    let addresses = hold_addresses(&interface, config.slots)
         .map_err(|source| plan.failed("giving the interface further addresses", source))?;
     let tx = Tx::new(
         ring,
@@ -135,6 +135,28 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
         "AF_XDP link open"
     );
     Ok(link)
+}
+
+/// Makes the interface receive frames for all its stations, as long as the socket is open; `None`: it has one, and needs none.
+fn hold_addresses(interface: &Interface, slots: u8) -> io::Result<Option<OwnedFd>> {
+    if slots <= 1 {
+        return Ok(None);
+    }
+    let stations = Stations {
+        base: interface.mac,
+        slots,
+    };
+    // No protocol: nothing is delivered to it.
+    let socket = rustix::net::socket_with(
+        AddressFamily::PACKET,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    for mac in stations.addresses().skip(1) {
+        ether::add_address(socket.as_fd(), interface.index, mac)?;
+    }
+    Ok(Some(socket))
 }
 
 impl<'a> Plan<'a> {
