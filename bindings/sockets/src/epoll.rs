@@ -25,12 +25,12 @@ use libc::{c_int, c_void, epoll_event};
 use crate::explain::{self, Count};
 use crate::idle::Spin;
 use crate::lock::Locked;
-use crate::ring::BELL;
+use crate::ring::{BELL, DOORBELL};
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
-use crate::{arena, ready, stream};
-use watched::{asleep, free_waiter};
+use crate::{arena, doorbell, ready, stream};
+use watched::{free_waiter, say};
 
 pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
 
@@ -182,6 +182,10 @@ pub(crate) struct Epoll {
     calls: AtomicU32,
     /// An eventfd in it, by which threads of this process wake others; -1: not made yet.
     waker: AtomicI32,
+    /// What other processes wake it by, and its number; -1: not made yet, or it cannot be.
+    doorbell: AtomicI32,
+    doorbell_number: AtomicU64,
+    has_no_doorbell: AtomicU32,
     spin: Spin,
 }
 
@@ -193,6 +197,7 @@ pub(crate) fn add(fd: c_int) {
     let epoll = FREE.with(Vec::pop).unwrap_or_else(|| {
         Box::leak(Box::new(Epoll {
             waker: AtomicI32::new(-1),
+            doorbell: AtomicI32::new(-1),
             ..Epoll::default()
         }))
     });
@@ -270,9 +275,12 @@ impl Epoll {
                 free_waiter(&watched);
             }
         });
-        let waker = self.waker.swap(-1, Ordering::AcqRel);
-        if waker >= 0 {
-            table::close_own(waker);
+        self.has_no_doorbell.store(0, Ordering::Relaxed);
+        for own in [&self.waker, &self.doorbell] {
+            let own = own.swap(-1, Ordering::AcqRel);
+            if own >= 0 {
+                table::close_own(own);
+            }
         }
         FREE.with(|free| free.push(self));
     }
@@ -318,14 +326,55 @@ impl Epoll {
         });
     }
 
+    /// Caller: has the lock of `state`.
     fn say_asleep(&self, state: &State, is_asleep: bool) {
-        for watched in &state.watched {
-            asleep(watched).store(u32::from(is_asleep), Ordering::SeqCst);
+        if !state.watched.is_empty() {
+            let way = if is_asleep { self.way() } else { 0 };
+            let number = self.doorbell_number.load(Ordering::Relaxed);
+            for watched in &state.watched {
+                say(watched, way, number);
+            }
         }
         for using in state.scanned.iter().filter_map(|one| one.using()) {
             if is_asleep {
                 using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// How other processes shall wake a sleeper. Caller: has the lock.
+    fn way(&self) -> u32 {
+        if self.doorbell.load(Ordering::Acquire) >= 0 {
+            return DOORBELL;
+        }
+        if self.has_no_doorbell.load(Ordering::Relaxed) != 0 {
+            return BELL;
+        }
+        let Ok((fd, number)) = doorbell::open() else {
+            self.has_no_doorbell.store(1, Ordering::Relaxed);
+            return BELL;
+        };
+        if self.register_own(fd).is_err() {
+            table::close_own(fd);
+            self.has_no_doorbell.store(1, Ordering::Relaxed);
+            return BELL;
+        }
+        self.doorbell_number.store(number, Ordering::Relaxed);
+        self.doorbell.store(fd, Ordering::Release);
+        DOORBELL
+    }
+
+    /// Registers a descriptor of ours whose events say nothing themselves.
+    fn register_own(&self, own: c_int) -> Result<usize> {
+        let fd = self.fd.load(Ordering::Relaxed);
+        let data = std::ptr::from_ref(arena::marker()) as u64;
+        sys::epoll_ctl(fd, libc::EPOLL_CTL_ADD, own, ready::IN | ET, data)
+    }
+
+    fn take_rings(&self) {
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        if doorbell >= 0 {
+            doorbell::take(doorbell);
         }
     }
 
@@ -338,9 +387,7 @@ impl Epoll {
         if waker < 0 {
             let Ok(made) = sys::eventfd() else { return };
             waker = table::keep_own(made);
-            let fd = self.fd.load(Ordering::Relaxed);
-            let data = std::ptr::from_ref(arena::marker()) as u64;
-            let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_ADD, waker, ready::IN | ET, data);
+            let _ = self.register_own(waker);
             let set = self
                 .waker
                 .compare_exchange(-1, waker, Ordering::AcqRel, Ordering::Acquire);
@@ -459,8 +506,8 @@ pub(crate) fn thaw() {
 
 pub(crate) fn own_moved(from: c_int, to: c_int) {
     for epoll in LIVE.with(|live| live.clone()) {
-        let _ = epoll
-            .waker
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        for own in [&epoll.waker, &epoll.doorbell] {
+            let _ = own.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }

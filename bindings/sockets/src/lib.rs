@@ -26,6 +26,7 @@ mod arena;
 mod brief;
 mod close;
 mod demotion;
+mod doorbell;
 mod epoll;
 mod exec;
 mod explain;

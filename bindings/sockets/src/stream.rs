@@ -23,10 +23,10 @@ use tsumuji_streams::news;
 use crate::explain;
 use crate::handshake;
 use crate::lock::hold;
-use crate::ring::{Broken, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
+use crate::ring::{Broken, DOORBELL, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
-use crate::{demotion, epoll};
+use crate::{demotion, doorbell, epoll};
 
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
@@ -104,11 +104,18 @@ const NO_BUFFERS: [iovec; VECTORS] = [iovec {
 
 /// Tells the other end that there is something new for it. Caller: holder of `sending` if `is_sender`.
 pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
-    let ways = news::mark(using.memory(), using.number(), 1 - using.side());
-    if ways & FUTEX != 0 {
+    let found = news::mark(using.memory(), using.number(), 1 - using.side());
+    if found.ways & FUTEX != 0 {
         wake_word(using);
     }
-    if ways & !FUTEX != 0 {
+    let mut needs_bell = found.ways & !(FUTEX | DOORBELL) != 0;
+    if found.ways & DOORBELL != 0 {
+        match doorbell::ring(found.doorbell) {
+            true => drop(using.wakes.fetch_add(1, Ordering::Relaxed)),
+            false => needs_bell = true,
+        }
+    }
+    if needs_bell {
         let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
         ring_bell(using, fd);
     }

@@ -281,6 +281,20 @@ pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     unsafe { call(libc::SYS_sendto, words) }
 }
 
+/// Sends a datagram, without waiting.
+pub(crate) fn send_to(fd: c_int, bytes: &[u8], address: &[u8]) -> Result<usize> {
+    let words = [
+        fd_word(fd),
+        bytes.as_ptr() as usize,
+        bytes.len(),
+        (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize,
+        address.as_ptr() as usize,
+        address.len(),
+    ];
+    // SAFETY: the kernel reads so many bytes of both, which live.
+    unsafe { call(libc::SYS_sendto, words) }
+}
+
 /// `readv`-like receiving into buffers of the program.
 pub(crate) fn recv_vector(fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
     vector(libc::SYS_recvmsg, fd, buffers, flags)

@@ -383,6 +383,7 @@ pub(crate) fn move_own(fd: i32) {
     crate::listener::own_moved(fd, moved as i32);
     crate::segment::own_moved(fd, moved as i32);
     crate::epoll::own_moved(fd, moved as i32);
+    crate::doorbell::own_moved(fd, moved as i32);
     crate::explain::own_moved(fd, moved as i32);
     for_each_stream(|socket| {
         let _ =

@@ -120,13 +120,20 @@ const TRIES: usize = 10;
 /// Calls that wait for some milliseconds are woken without bytes over TCP, but for those at the beginning.
 #[test]
 fn short_waits_ring_no_bells() {
-    let Some(program) = build("short_waits_ring_no_bells", "semantics-waits", &SOURCES) else {
+    let test = "short_waits_ring_no_bells";
+    let Some(program) = build(test, "semantics-waits", &SOURCES) else {
         return;
     };
+    for case in ["wait_some_milliseconds", "epoll_some_milliseconds"] {
+        is_woken_without_bells(&program, case);
+    }
+}
+
+fn is_woken_without_bells(program: &Path, case: &str) {
     let mut seen = String::new();
     for _ in 0..TRIES {
-        let mut command = Command::new(&program);
-        command.arg("wait_some_milliseconds");
+        let mut command = Command::new(program);
+        command.arg(case);
         with(&mut command, Carried);
         let output = run(&mut command, b"");
         let said = String::from_utf8_lossy(&output.stderr);
@@ -142,5 +149,5 @@ fn short_waits_ring_no_bells() {
         }
         seen += &said;
     }
-    panic!("{seen}");
+    panic!("{case}: {seen}");
 }

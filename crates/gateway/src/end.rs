@@ -67,7 +67,7 @@ impl End {
 
     /// Marks news for the program. True: it sleeps.
     pub(crate) fn mark(&self) -> bool {
-        news::mark(self.segment.memory(), self.slot, 1 - self.side) != 0
+        news::mark(self.segment.memory(), self.slot, 1 - self.side).is_any()
     }
 
     /// Tells the program of news, and wakes it if it sleeps.

@@ -191,6 +191,11 @@ pub fn gateway(user: u32) -> UnixName {
     UnixName::new(b"tsumuji-gateway/1/", user.to_be_bytes().into_iter())
 }
 
+/// What a waiter of that number can be woken by: a datagram socket.
+pub fn doorbell(number: u64) -> UnixName {
+    UnixName::new(b"tsumuji-doorbell/1/", number.to_be_bytes().into_iter())
+}
+
 /// A mailbox that no program looks for: that of a gateway which stands for another host in a test.
 pub fn second_gateway(user: u32) -> UnixName {
     UnixName::new(b"tsumuji-gateway/1/far/", user.to_be_bytes().into_iter())

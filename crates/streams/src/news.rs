@@ -5,15 +5,31 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::ring::{BELL, Memory, WAITERS};
+use crate::ring::{BELL, DOORBELL, Memory, WAITERS};
 
-/// Marks news for the end `side` of a slot. Not 0: it sleeps, has been marked as woken, and must be woken by the caller, by [`BELL`],
-/// [`FUTEX`](crate::ring::FUTEX), or both.
+/// Who sleeps at an end, and has been marked as woken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use = "who sleeps must be woken"]
+pub struct Sleepers {
+    /// How the caller must wake them: [`BELL`], [`FUTEX`](crate::ring::FUTEX), [`DOORBELL`], or several of these; 0: nobody sleeps.
+    pub ways: u32,
+    /// Whose doorbell, as the other process says.
+    pub doorbell: u64,
+}
+
+impl Sleepers {
+    /// Whether somebody must be woken.
+    pub fn is_any(self) -> bool {
+        self.ways != 0
+    }
+}
+
+/// Marks news for the end `side` of a slot.
 #[inline]
-pub fn mark(memory: Memory, slot: usize, side: usize) -> u32 {
+pub fn mark(memory: Memory, slot: usize, side: usize) -> Sleepers {
     let header = memory.header();
     let inn = &memory.slot(slot).ends[side % 2].inn;
-    let mut ways = 0;
+    let mut found = Sleepers::default();
     fence(Ordering::SeqCst);
     let waiter = inn.waiter.load(Ordering::Relaxed) as usize;
     if (1..=WAITERS).contains(&waiter) {
@@ -23,12 +39,22 @@ pub fn mark(memory: Memory, slot: usize, side: usize) -> u32 {
             ready.fetch_or(bit, Ordering::SeqCst);
         }
         let word = &header.asleep[side % 2][waiter - 1].0;
-        if word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0 {
-            ways = BELL;
+        if word.load(Ordering::SeqCst) != 0 {
+            found = match word.swap(0, Ordering::SeqCst) {
+                0 => Sleepers::default(),
+                DOORBELL => Sleepers {
+                    ways: DOORBELL,
+                    doorbell: header.doorbells[side % 2][waiter - 1].load(Ordering::Relaxed),
+                },
+                _ => Sleepers {
+                    ways: BELL,
+                    doorbell: 0,
+                },
+            };
         }
     }
     if inn.is_asleep.load(Ordering::Relaxed) != 0 {
-        ways |= inn.is_asleep.swap(0, Ordering::SeqCst);
+        found.ways |= inn.is_asleep.swap(0, Ordering::SeqCst);
     }
-    ways
+    found
 }

@@ -43,7 +43,7 @@ pub const SEGMENT_BYTES: usize =
     HEADER_BYTES + SLOTS * SLOT_BYTES + SLOTS * 2 * RING_BYTES as usize;
 
 /// Of the form above; changes with it.
-pub const MAGIC: u64 = 0x7473_756d_736f_0002;
+pub const MAGIC: u64 = 0x7473_756d_736f_0003;
 
 /// The state of a slot is its generation, shifted, and these bits.
 pub const OFFERED: u64 = 1;
@@ -75,10 +75,12 @@ pub struct Header {
     pub is_shared: AtomicU32,
     /// For each end, a bit for each slot that has news for its waiter.
     pub ready: [Line; 2],
-    /// For each end, whether its waiters sleep, and the processes that they are of (0: free).
+    /// For each end, how its waiters shall be woken, by [`BELL`] or [`DOORBELL`]; 0: they do not sleep.
     pub asleep: [[Line; WAITERS]; 2],
-    /// Processes of the waiters.
+    /// Processes of the waiters; 0: free.
     pub owners: [[AtomicU32; WAITERS]; 2],
+    /// Names of the waiters' doorbells ([`crate::address::doorbell`]), of use where they sleep by [`DOORBELL`].
+    pub doorbells: [[AtomicU64; WAITERS]; 2],
 }
 
 /// Written by an end's sending half (but `bells`), read by the other end.
@@ -109,6 +111,8 @@ pub struct Out {
 pub const BELL: u32 = 1;
 /// Somebody sleeps on the word [`In::is_asleep`] itself.
 pub const FUTEX: u32 = 2;
+/// A waiter sleeps in the kernel for its doorbell, a socket that any number of connections share.
+pub const DOORBELL: u32 = 4;
 
 /// Written by an end's receiving half, read by the other end.
 #[derive(Debug)]

@@ -284,6 +284,11 @@ pub(crate) fn after_fork() {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.waiters.store(0, Ordering::Relaxed);
         epoll.state.with(|state| state.watched.clear());
+        // It is the parent's.
+        let doorbell = epoll.doorbell.swap(-1, Ordering::AcqRel);
+        if doorbell >= 0 {
+            table::close_own(doorbell);
+        }
     }
     table::for_each_stream(|socket| {
         socket.pollers.store(0, Ordering::Relaxed);

@@ -191,6 +191,7 @@ impl Epoll {
     /// An instance in it is reported, from memory or by the kernel: the other one shall not do so again. No lock may be held.
     fn has_told(&self, nested: &Nested, key: &'static Interest) {
         let inner = nested.epoll;
+        inner.take_rings();
         let due: Vec<&'static Interest> = inner.state.with(|state| {
             inner.collect(state);
             state.ready.iter().copied().collect()
@@ -220,6 +221,13 @@ impl Epoll {
     /// Takes our own out of what the kernel has reported; how many are left. Streams that their gateways have woken may go over to their rings.
     pub(super) fn taken(&self, events: &mut [epoll_event]) -> usize {
         let (mut woken, mut told) = (Vec::new(), Vec::new());
+        let marker = std::ptr::from_ref(arena::marker()) as u64;
+        if events.iter().any(|event| {
+            let data = event.u64;
+            data == marker
+        }) {
+            self.take_rings();
+        }
         let kept = self
             .state
             .with(|state| self.translate(state, events, &mut woken, &mut told));

@@ -1,9 +1,9 @@
 //! The slots that an instance watches in segments, and its number there.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::{Epoll, Interest, State, Watched};
-use crate::ring::WAITERS;
+use crate::ring::{DOORBELL, WAITERS};
 use crate::segment::SegmentRef;
 use crate::table::Use;
 use crate::{arena, stream, sys};
@@ -56,7 +56,8 @@ impl Epoll {
         }
         watched.mask |= bit;
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            asleep(watched).store(1, Ordering::SeqCst);
+            let way = self.way();
+            say(watched, way, self.doorbell_number.load(Ordering::Relaxed));
         }
         true
     }
@@ -101,9 +102,16 @@ impl Epoll {
     }
 }
 
-pub(super) fn asleep(watched: &Watched) -> &'static AtomicU32 {
+/// Says how the waiter shall be woken (0: it does not sleep), by which doorbell.
+pub(super) fn say(watched: &Watched, way: u32, doorbell: u64) {
     let header = watched.segment.get().memory().header();
-    &header.asleep[watched.side][watched.waiter].0
+    if way == DOORBELL {
+        let number = &header.doorbells[watched.side][watched.waiter];
+        number.store(doorbell, Ordering::Relaxed);
+    }
+    header.asleep[watched.side][watched.waiter]
+        .0
+        .store(way, Ordering::SeqCst);
 }
 
 /// A number for this process in the segment. Those of processes that are gone are taken over.
@@ -120,7 +128,7 @@ fn take_waiter(segment: &SegmentRef, side: usize) -> Option<usize> {
 }
 
 pub(super) fn free_waiter(watched: &Watched) {
-    asleep(watched).store(0, Ordering::Relaxed);
+    say(watched, 0, 0);
     let header = watched.segment.get().memory().header();
     let _ = header.owners[watched.side][watched.waiter].compare_exchange(
         sys::getpid(),

@@ -360,6 +360,20 @@ CASE(wait_some_milliseconds)
     pthread_join(thread, NULL);
 }
 
+CASE(epoll_some_milliseconds)
+{
+    struct ends ends = pair();
+    int epoll = instance(ends.server, EPOLLIN);
+    pthread_t thread;
+    pthread_create(&thread, NULL, slow_thread, &ends.client);
+    for (int round = 0; round < 40; round++) {
+        struct epoll_event event;
+        tell("found", epoll_wait(epoll, &event, 1, 5000));
+        get(ends.server, 10, 0);
+    }
+    pthread_join(thread, NULL);
+}
+
 // A listener without room answers nobody: a call that connects gives up, and is connected when there is room.
 CASE(connect_times_out)
 {
