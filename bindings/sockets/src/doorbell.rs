@@ -11,8 +11,8 @@ use tsumuji_streams::address;
 use crate::sys::{self, Result};
 use crate::table;
 
-/// Rings that are taken at once; what is left reports itself again.
-const RINGS: usize = 16;
+/// Rings that are taken at once, where all are: the kernel lets no more than some ten wait (`net.unix.max_dgram_qlen`).
+pub(crate) const ALL_RINGS: usize = 16;
 
 /// The socket that this process rings by; -1: not made yet.
 static RINGER: AtomicI32 = AtomicI32::new(-1);
@@ -48,9 +48,9 @@ pub(crate) fn ring(number: u64) -> bool {
     sys::send_to(ringer, &[0], address::doorbell(number).bytes()).is_ok()
 }
 
-/// Takes rings out of a doorbell.
-pub(crate) fn take(fd: i32) {
-    for _ in 0..RINGS {
+/// Takes so many rings out of a doorbell, or all that there are.
+pub(crate) fn take(fd: i32, most: usize) {
+    for _ in 0..most {
         if sys::recv(fd, &mut [0], libc::MSG_DONTWAIT).is_err() {
             break;
         }
@@ -77,12 +77,12 @@ mod tests {
         assert!(number != other_number && !is_rung(fd));
         assert!(ring(number));
         assert!(is_rung(fd) && !is_rung(other));
-        take(fd);
+        take(fd, ALL_RINGS);
         assert!(!is_rung(fd));
         let rings = (0..100_000).take_while(|_| ring(number)).count();
         assert!((1..100_000).contains(&rings), "{rings}");
-        for _ in 0..=rings / RINGS {
-            take(fd);
+        for _ in 0..=rings / ALL_RINGS {
+            take(fd, ALL_RINGS);
         }
         assert!(!is_rung(fd) && ring(number));
         table::close_own(fd);

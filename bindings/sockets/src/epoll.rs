@@ -36,6 +36,8 @@ pub(crate) use control::{after_fork, control, control_nested, forget, release, t
 
 /// Every how many-th call asks the kernel although there is news in memory.
 const ASK_EVERY: u32 = 16;
+/// At every how many-th ring of the doorbell all are taken out of it.
+const TAKE_EVERY: u32 = 4;
 /// Bells of a stream are taken out of the kernel when it reports them. Left there, they would not be acknowledged at once, and the other end's kernel
 /// holds back further ones when some ten are unacknowledged: up to 40 ms.
 const OLD_BELLS: u64 = 1;
@@ -186,6 +188,7 @@ pub(crate) struct Epoll {
     doorbell: AtomicI32,
     doorbell_number: AtomicU64,
     has_no_doorbell: AtomicU32,
+    rings: AtomicU32,
     spin: Spin,
 }
 
@@ -371,10 +374,18 @@ impl Epoll {
         sys::epoll_ctl(fd, libc::EPOLL_CTL_ADD, own, ready::IN | ET, data)
     }
 
+    /// Takes a ring out of the doorbell. Those that are left say nothing more, but in an instance within another one; they are taken now and then.
     fn take_rings(&self) {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
-            doorbell::take(doorbell);
+            let is_nested = self.is_nested.load(Ordering::Relaxed) != 0;
+            let is_due = (self.rings.fetch_add(1, Ordering::Relaxed)).is_multiple_of(TAKE_EVERY);
+            let most = if is_nested || is_due {
+                doorbell::ALL_RINGS
+            } else {
+                1
+            };
+            doorbell::take(doorbell, most);
         }
     }
 
