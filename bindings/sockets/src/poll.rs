@@ -58,6 +58,7 @@ pub(crate) fn poll(
     let has_others = ours.len() < fds.len();
     let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
     let mut is_first = true;
+    let mut silent = 0;
     loop {
         let found = look(fds, &ours);
         if found > 0 {
@@ -77,6 +78,16 @@ pub(crate) fn poll(
         let may_spin = std::mem::replace(&mut is_first, false);
         if may_spin && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
             continue;
+        }
+        if let ([_], [(_, Ours::Stream(using))]) = (&*fds, &*ours)
+            && mask.is_null()
+        {
+            let left = until.map(|until| until.saturating_sub(sys::now_ns()));
+            let (fd, is_due) = (fds[0].fd, || look(fds, &ours) > 0);
+            if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left, is_due) {
+                slept?;
+                continue;
+            }
         }
         let asleep = Asleep::new(fds, &ours);
         if has_news(fds, &ours) && look(fds, &ours) > 0 {

@@ -124,7 +124,11 @@ fn short_waits_ring_no_bells() {
     let Some(program) = build(test, "semantics-waits", &SOURCES) else {
         return;
     };
-    for case in ["wait_some_milliseconds", "epoll_some_milliseconds"] {
+    for case in [
+        "wait_some_milliseconds",
+        "poll_some_milliseconds",
+        "epoll_some_milliseconds",
+    ] {
         is_woken_without_bells(&program, case);
     }
 }

@@ -152,23 +152,68 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
     is_still(using, fd)
 }
 
+/// Sleeps on the word as a blocking call does, for one that waits for this stream alone, `rest_ns` at most, after `silent` such sleeps that nobody has ended.
+/// `is_due` looks once more before. `None`: it must sleep in the kernel.
+pub(crate) fn sleep_on_word(
+    using: &Use,
+    fd: c_int,
+    silent: &mut usize,
+    rest_ns: Option<u64>,
+    is_due: impl FnOnce() -> bool,
+) -> Option<Result<()>> {
+    let may_sleep = *silent < WORD_NS.len()
+        && rest_ns != Some(0)
+        && using.gateway().is_none()
+        && using.is_carried.load(Ordering::Acquire) != 0
+        && using.mine().out.back_at.load(Ordering::Relaxed) == 0
+        && using.theirs().out.is_closed.load(Ordering::Relaxed) == 0
+        && !is_unheard(using)
+        && !demotion::is_behind(using);
+    if !may_sleep {
+        return None;
+    }
+    let sleep = || {
+        if *silent > 0 {
+            ask(using, fd);
+        }
+        let word = &using.mine().inn.is_asleep;
+        word.fetch_or(FUTEX, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if is_due() {
+            return Ok(());
+        }
+        using.sleeps.fetch_add(1, Ordering::Relaxed);
+        sleep_until(word, silent, rest_ns)
+    };
+    lead(&using.mine().own, sleep).ok()
+}
+
 /// Sleeps for a while until the other end writes: what the kernel has to say is asked afterwards.
 fn wait_on_word(is_asleep: &AtomicU32, left: Left, until: &mut Until) -> Result<()> {
+    let outcome = sleep_until(is_asleep, &mut until.silent, left.rest_ns());
+    match outcome {
+        Err(Errno(libc::EINTR)) => or_restart(left.ns(), outcome),
+        _ => outcome,
+    }
+}
+
+/// Sleeps until the other end takes the word's bit away, but no longer than that sleep may take. An error: a signal.
+fn sleep_until(is_asleep: &AtomicU32, silent: &mut usize, rest_ns: Option<u64>) -> Result<()> {
     let value = is_asleep.load(Ordering::SeqCst);
     if value & FUTEX == 0 {
         return Ok(());
     }
-    let most_ns = WORD_NS[until.silent.min(WORD_NS.len() - 1)];
-    let most_ns = left.rest_ns().map_or(most_ns, |ns| ns.min(most_ns));
+    let most_ns = WORD_NS[(*silent).min(WORD_NS.len() - 1)];
+    let most_ns = rest_ns.map_or(most_ns, |ns| ns.min(most_ns));
     let Err(error) = sys::futex_wait(is_asleep, value, Some(most_ns)) else {
         return Ok(());
     };
     // Nobody sleeps here any more.
     is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
     match error {
-        Errno(libc::EINTR) => or_restart(left.ns(), Err(error)),
+        Errno(libc::EINTR) => Err(error),
         Errno(libc::ETIMEDOUT) => {
-            until.silent += 1;
+            *silent += 1;
             Ok(())
         }
         // Changed before.

@@ -350,6 +350,13 @@ static void *slow_thread(void *argument)
     return NULL;
 }
 
+static void *slow_end(void *argument)
+{
+    sleep_ms(2);
+    close(*(int *)argument);
+    return NULL;
+}
+
 CASE(wait_some_milliseconds)
 {
     struct ends ends = pair();
@@ -371,6 +378,28 @@ CASE(epoll_some_milliseconds)
         tell("found", epoll_wait(epoll, &event, 1, 5000));
         get(ends.server, 10, 0);
     }
+    pthread_join(thread, NULL);
+}
+
+CASE(poll_some_milliseconds)
+{
+    struct ends ends = pair();
+    pthread_t thread;
+    pthread_create(&thread, NULL, slow_thread, &ends.client);
+    for (int round = 0; round < 40; round++) {
+        say("%s", events_text(poll_one(ends.server, POLLIN, 5000)));
+        get(ends.server, 10, 0);
+    }
+    pthread_join(thread, NULL);
+    // Its time, and its end, are kept.
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    say("%s", events_text(poll_one(ends.server, POLLIN, 30)));
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+    tell("early", us < 29000);
+    pthread_create(&thread, NULL, slow_end, &ends.client);
+    say("%s", events_text(poll_one(ends.server, POLLIN | POLLRDHUP, 5000)));
     pthread_join(thread, NULL);
 }
 
