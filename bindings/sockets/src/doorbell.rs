@@ -1,8 +1,9 @@
 //! Doorbells: what wakes an epoll instance without a byte over TCP.
 //!
-//! `epoll` opens one for an instance that sleeps, registers it there, and writes its number down in the segments that it watches. `stream` rings it. A
-//! doorbell is a datagram socket with an abstract name. What comes there says nothing and is not read: who is woken looks into memory. So a stranger who
-//! finds the name can wake a sleeper for nothing, or fill the socket; then ringing fails, and the connection's own bell is rung instead.
+//! `epoll` opens one for an instance that sleeps, registers it there, and writes its number and its word down in the segments that it watches. `stream` rings
+//! it. A doorbell is a datagram socket with an abstract name, which anybody can read in `/proc/net/unix`. So a filter throws all away that does not
+//! begin with the word, while its sender still holds it: no stranger wakes a sleeper, fills the socket, or leaves descriptors in it that are costly to close.
+//! A ring says nothing itself: who is woken looks into memory. Where ringing fails, the connection's own bell is rung instead.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -11,8 +12,15 @@ use tsumuji_streams::address;
 use crate::sys::{self, Result};
 use crate::table;
 
-/// Rings that are taken at once, where all are: the kernel lets no more than some ten wait (`net.unix.max_dgram_qlen`).
-pub(crate) const ALL_RINGS: usize = 16;
+/// More rings than the kernel lets wait (`net.unix.max_dgram_qlen`: 10, or 512 by systemd).
+pub(crate) const ALL_RINGS: usize = 1024;
+
+/// A doorbell of this process, as others find it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Plate {
+    pub(crate) number: u64,
+    pub(crate) word: u64,
+}
 
 /// The socket that this process rings by; -1: not made yet.
 static RINGER: AtomicI32 = AtomicI32::new(-1);
@@ -22,19 +30,25 @@ fn datagrams() -> Result<i32> {
     sys::socket(libc::AF_UNIX, kind, 0)
 }
 
-/// A new doorbell and its number.
-pub(crate) fn open() -> Result<(i32, u64)> {
+/// A new doorbell.
+pub(crate) fn open() -> Result<(i32, Plate)> {
     let fd = datagrams()?;
-    let number = sys::random();
-    if let Err(error) = sys::with_address(libc::SYS_bind, fd, address::doorbell(number).bytes()) {
+    let plate = Plate {
+        number: sys::random(),
+        word: sys::random(),
+    };
+    let name = address::doorbell(plate.number);
+    let outcome = sys::take_only(fd, plate.word)
+        .and_then(|_| sys::with_address(libc::SYS_bind, fd, name.bytes()));
+    if let Err(error) = outcome {
         let _ = sys::close(fd);
         return Err(error);
     }
-    Ok((table::keep_own(fd), number))
+    Ok((table::keep_own(fd), plate))
 }
 
-/// Rings the doorbell of that number. False: it cannot be, or is full.
-pub(crate) fn ring(number: u64) -> bool {
+/// Rings a doorbell of another process. False: it cannot be, or is full.
+pub(crate) fn ring(plate: Plate) -> bool {
     let mut ringer = RINGER.load(Ordering::Acquire);
     if ringer < 0 {
         let Ok(made) = datagrams() else { return false };
@@ -45,7 +59,8 @@ pub(crate) fn ring(number: u64) -> bool {
             ringer = known;
         }
     }
-    sys::send_to(ringer, &[0], address::doorbell(number).bytes()).is_ok()
+    let name = address::doorbell(plate.number);
+    sys::send_to(ringer, &plate.word.to_be_bytes(), name.bytes()).is_ok()
 }
 
 /// Takes so many rings out of a doorbell, or all that there are.
@@ -72,21 +87,39 @@ mod tests {
     /// A ring is there until it is taken; a doorbell that nobody takes rings from is full at last, and one that is closed is rung no more.
     #[test]
     fn rings_are_taken() {
-        let (fd, number) = open().expect("a socket");
-        let (other, other_number) = open().expect("a socket");
-        assert!(number != other_number && !is_rung(fd));
-        assert!(ring(number));
+        let (fd, plate) = open().expect("a socket");
+        let (other, other_plate) = open().expect("a socket");
+        assert!(plate.number != other_plate.number && !is_rung(fd));
+        assert!(ring(plate));
         assert!(is_rung(fd) && !is_rung(other));
-        take(fd, ALL_RINGS);
+        take(fd, 1);
         assert!(!is_rung(fd));
-        let rings = (0..100_000).take_while(|_| ring(number)).count();
+        let rings = (0..100_000).take_while(|_| ring(plate)).count();
         assert!((1..100_000).contains(&rings), "{rings}");
-        for _ in 0..=rings / ALL_RINGS {
-            take(fd, ALL_RINGS);
-        }
-        assert!(!is_rung(fd) && ring(number));
+        take(fd, ALL_RINGS);
+        assert!(!is_rung(fd) && ring(plate));
         table::close_own(fd);
-        assert!(!ring(number) && ring(other_number));
+        assert!(!ring(plate) && ring(other_plate));
         table::close_own(other);
+    }
+
+    /// What does not begin with the word never comes, and takes no place.
+    #[test]
+    fn strangers_do_not_ring() {
+        let (fd, plate) = open().expect("a socket");
+        let (from, name) = (
+            datagrams().expect("a socket"),
+            address::doorbell(plate.number),
+        );
+        let (first, second) = (plate.word ^ 1 << 63, plate.word ^ 1);
+        for _ in 0..2000 {
+            for bytes in [&first.to_be_bytes()[..], &second.to_be_bytes(), &[0], &[]] {
+                let _ = sys::send_to(from, bytes, name.bytes());
+            }
+        }
+        assert!(!is_rung(fd));
+        assert!(ring(plate) && is_rung(fd));
+        let _ = sys::close(from);
+        table::close_own(fd);
     }
 }

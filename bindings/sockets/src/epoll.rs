@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fe
 
 use libc::{c_int, c_void, epoll_event};
 
+use crate::doorbell::{self, Plate};
 use crate::explain::{self, Count};
 use crate::idle::Spin;
 use crate::lock::Locked;
@@ -29,7 +30,7 @@ use crate::ring::{BELL, DOORBELL};
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
-use crate::{arena, doorbell, ready, stream};
+use crate::{arena, ready, stream};
 use watched::{free_waiter, say};
 
 pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
@@ -184,9 +185,10 @@ pub(crate) struct Epoll {
     calls: AtomicU32,
     /// An eventfd in it, by which threads of this process wake others; -1: not made yet.
     waker: AtomicI32,
-    /// What other processes wake it by, and its number; -1: not made yet, or it cannot be.
+    /// What other processes wake it by; -1: not made yet, or it cannot be. And how they find it.
     doorbell: AtomicI32,
     doorbell_number: AtomicU64,
+    doorbell_word: AtomicU64,
     has_no_doorbell: AtomicU32,
     rings: AtomicU32,
     spin: Spin,
@@ -333,9 +335,8 @@ impl Epoll {
     fn say_asleep(&self, state: &State, is_asleep: bool) {
         if !state.watched.is_empty() {
             let way = if is_asleep { self.way() } else { 0 };
-            let number = self.doorbell_number.load(Ordering::Relaxed);
             for watched in &state.watched {
-                say(watched, way, number);
+                say(watched, way, self.plate());
             }
         }
         for using in state.scanned.iter().filter_map(|one| one.using()) {
@@ -353,7 +354,7 @@ impl Epoll {
         if self.has_no_doorbell.load(Ordering::Relaxed) != 0 {
             return BELL;
         }
-        let Ok((fd, number)) = doorbell::open() else {
+        let Ok((fd, plate)) = doorbell::open() else {
             self.has_no_doorbell.store(1, Ordering::Relaxed);
             return BELL;
         };
@@ -362,9 +363,17 @@ impl Epoll {
             self.has_no_doorbell.store(1, Ordering::Relaxed);
             return BELL;
         }
-        self.doorbell_number.store(number, Ordering::Relaxed);
+        self.doorbell_number.store(plate.number, Ordering::Relaxed);
+        self.doorbell_word.store(plate.word, Ordering::Relaxed);
         self.doorbell.store(fd, Ordering::Release);
         DOORBELL
+    }
+
+    fn plate(&self) -> Plate {
+        Plate {
+            number: self.doorbell_number.load(Ordering::Relaxed),
+            word: self.doorbell_word.load(Ordering::Relaxed),
+        }
     }
 
     /// Registers a descriptor of ours whose events say nothing themselves.
@@ -412,7 +421,9 @@ impl Epoll {
 
     /// What is left for the program of what the kernel has reported.
     pub(crate) fn sort_out(&self, events: &mut [epoll_event]) -> usize {
-        self.taken(events)
+        let kept = self.taken(events);
+        self.leave_to_others(true, kept > 0);
+        kept
     }
 
     /// Reports what there is, of which the kernel has reported `asked` events; how many events there are then.
@@ -423,11 +434,26 @@ impl Epoll {
             self.emit(state, events, kept)
         });
         let count = self.emit_nested(events, own);
-        // The bell has woken one thread; what is left is for the others.
-        if count > 0 && self.sleepers.load(Ordering::SeqCst) > 0 && self.has_pending() {
+        self.leave_to_others(asked > 0, count > 0);
+        count
+    }
+
+    /// What woke one thread may have been meant for others, and the next news shall ring for those that sleep on.
+    fn leave_to_others(&self, has_asked: bool, has_found: bool) {
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if has_asked {
+            self.state.with(|state| {
+                if self.sleepers.load(Ordering::SeqCst) > 0 {
+                    self.say_asleep(state, true);
+                }
+            });
+            fence(Ordering::SeqCst);
+        }
+        if (has_asked || has_found) && self.has_pending() {
             self.kick();
         }
-        count
     }
 
     /// As `epoll_pwait2`.
@@ -480,7 +506,10 @@ impl Epoll {
             match error {
                 _ if total > 0 => return Ok(total),
                 Some(error) => return Err(error),
-                None if !may_wait || until.is_some_and(|until| sys::now_ns() >= until) => {
+                // What was ours may have taken the place of what is the program's.
+                None if count == 0
+                    && (!may_wait || until.is_some_and(|until| sys::now_ns() >= until)) =>
+                {
                     return Ok(0);
                 }
                 None => {}
@@ -490,6 +519,24 @@ impl Epoll {
 
     fn has_watched(&self) -> bool {
         self.state.with(|state| !state.watched.is_empty())
+    }
+}
+
+/// The process may soon not be allowed to take rings: nobody wakes it by anything but the kernel's own connections.
+pub(crate) fn let_go_of_all() {
+    for epoll in LIVE.with(|live| live.clone()) {
+        epoll.state.with(|state| {
+            epoll.has_no_doorbell.store(1, Ordering::Relaxed);
+            for own in [&epoll.waker, &epoll.doorbell] {
+                let own = own.swap(-1, Ordering::AcqRel);
+                if own >= 0 {
+                    table::close_own(own);
+                }
+            }
+            if state.watched.is_empty() && state.scanned.is_empty() && state.nested.is_empty() {
+                epoll.is_ever_ours.store(0, Ordering::Release);
+            }
+        });
     }
 }
 

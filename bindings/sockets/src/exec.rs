@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::hello::Fd;
 use crate::ring::{BELL, SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, explain, handshake, lock, segment, start, sys};
+use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE.GATEWAY;` for each stream; the last is one more than the descriptor, 0 if there is none.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -272,6 +272,7 @@ pub(crate) fn let_go_of_all(why: &str) {
             close::let_go(using);
         }
     }
+    epoll::let_go_of_all();
     explain::fall_silent();
 }
 

@@ -24,6 +24,8 @@ const SLICE_NS: u64 = 10_000_000;
 /// How often, and how long, a thread waits for others to hear a bell.
 const NAPS: u32 = 50;
 const NAP_US: u64 = 100;
+/// After so many sleeps that the kernel has ended for nothing a call naps before the next.
+const FRUITLESS_MAX: u32 = 16;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -58,8 +60,14 @@ pub(crate) fn poll(
     let has_others = ours.len() < fds.len();
     let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
     let mut is_first = true;
-    let mut silent = 0;
+    let (mut silent, mut fruitless) = (0, 0);
     loop {
+        let has_gone = |(at, one): &(usize, Ours)| matches!(one, Ours::Stream(using) if !stream::is_still(using, fds[*at].fd));
+        if !is_first && ours.iter().any(has_gone) {
+            // Another thread has closed it; the number may be another file's by now.
+            let left = until.map(|until| until.saturating_sub(sys::now_ns()));
+            return poll(fds, left, mask);
+        }
         let found = look(fds, &ours);
         if found > 0 {
             let calls = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -101,11 +109,16 @@ pub(crate) fn poll(
         if total > 0 {
             return Ok(total);
         }
-        if in_kernel.1 {
+        if in_kernel.1 || until.is_some_and(|until| sys::now_ns() >= until) {
             for one in fds.iter_mut() {
                 one.revents = 0;
             }
             return Ok(0);
+        }
+        // The kernel may say again and again what the program does not want to know.
+        fruitless += 1;
+        if fruitless > FRUITLESS_MAX {
+            sys::sleep_us(NAP_US);
         }
     }
 }

@@ -20,19 +20,20 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{c_int, iovec};
 use tsumuji_streams::news;
 
+use crate::doorbell::{self, Plate};
 use crate::explain;
 use crate::handshake;
 use crate::lock::hold;
 use crate::ring::{Broken, DOORBELL, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
-use crate::{demotion, doorbell, epoll};
+use crate::{demotion, epoll};
 
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
 use kernel::{end_by_kernel, end_or, note_error, take_bells};
 pub(crate) use places::{Source, receive_into, send_from};
-pub(crate) use waits::{Until, sleep_on_word, wait_for_data, wait_for_room};
+pub(crate) use waits::{Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
 
 /// Bytes that are written before the receiver is told: it copies out while we copy in.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -110,7 +111,8 @@ pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
     }
     let mut needs_bell = found.ways & !(FUTEX | DOORBELL) != 0;
     if found.ways & DOORBELL != 0 {
-        match doorbell::ring(found.doorbell) {
+        let (number, word) = found.doorbell;
+        match doorbell::ring(Plate { number, word }) {
             true => drop(using.wakes.fetch_add(1, Ordering::Relaxed)),
             false => needs_bell = true,
         }

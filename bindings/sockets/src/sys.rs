@@ -281,6 +281,33 @@ pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize> {
     unsafe { call(libc::SYS_sendto, words) }
 }
 
+/// Lets a socket take only what begins with that word, in the order of networks; the rest is thrown away as it is sent.
+pub(crate) fn take_only(fd: c_int, word: u64) -> Result<usize> {
+    let load = |k| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, k);
+    let is = |k, otherwise| (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, otherwise, k);
+    let end = |k| (libc::BPF_RET | libc::BPF_K, 0, 0, k);
+    // A load beyond the end ends it as `end(0)` does.
+    let mut filter = [
+        load(0),
+        is((word >> 32) as u32, 3),
+        load(4),
+        is(word as u32, 1),
+        end(u32::MAX),
+        end(0),
+    ]
+    .map(|(code, jt, jf, k)| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    });
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
 /// Sends a datagram, without waiting.
 pub(crate) fn send_to(fd: c_int, bytes: &[u8], address: &[u8]) -> Result<usize> {
     let words = [

@@ -13,8 +13,8 @@ use crate::ring::{BELL, DOORBELL, Memory, WAITERS};
 pub struct Sleepers {
     /// How the caller must wake them: [`BELL`], [`FUTEX`](crate::ring::FUTEX), [`DOORBELL`], or several of these; 0: nobody sleeps.
     pub ways: u32,
-    /// Whose doorbell, as the other process says.
-    pub doorbell: u64,
+    /// Number and word of a doorbell, as the other process says.
+    pub doorbell: (u64, u64),
 }
 
 impl Sleepers {
@@ -42,13 +42,17 @@ pub fn mark(memory: Memory, slot: usize, side: usize) -> Sleepers {
         if word.load(Ordering::SeqCst) != 0 {
             found = match word.swap(0, Ordering::SeqCst) {
                 0 => Sleepers::default(),
-                DOORBELL => Sleepers {
-                    ways: DOORBELL,
-                    doorbell: header.doorbells[side % 2][waiter - 1].load(Ordering::Relaxed),
-                },
+                DOORBELL => {
+                    let doorbell = &header.doorbells[side % 2][waiter - 1];
+                    let [number, word] = [&doorbell.number, &doorbell.word];
+                    Sleepers {
+                        ways: DOORBELL,
+                        doorbell: (number.load(Ordering::Relaxed), word.load(Ordering::Relaxed)),
+                    }
+                }
                 _ => Sleepers {
                     ways: BELL,
-                    doorbell: 0,
+                    ..Sleepers::default()
                 },
             };
         }

@@ -61,6 +61,16 @@ pub const GENERATION_SHIFT: u32 = 8;
 #[repr(C, align(64))]
 pub struct Line(pub AtomicU32);
 
+/// A datagram socket by which a waiter is woken.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Doorbell {
+    /// Its name is of this number ([`crate::address::doorbell`]).
+    pub number: AtomicU64,
+    /// What a ring must contain: the name is no secret.
+    pub word: AtomicU64,
+}
+
 /// The beginning of a segment.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -79,8 +89,8 @@ pub struct Header {
     pub asleep: [[Line; WAITERS]; 2],
     /// Processes of the waiters; 0: free.
     pub owners: [[AtomicU32; WAITERS]; 2],
-    /// Names of the waiters' doorbells ([`crate::address::doorbell`]), of use where they sleep by [`DOORBELL`].
-    pub doorbells: [[AtomicU64; WAITERS]; 2],
+    /// The waiters' doorbells, of use where they sleep by [`DOORBELL`].
+    pub doorbells: [[Doorbell; WAITERS]; 2],
 }
 
 /// Written by an end's sending half (but `bells`), read by the other end.

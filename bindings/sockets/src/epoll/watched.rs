@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Epoll, Interest, State, Watched};
+use crate::doorbell::Plate;
 use crate::ring::{DOORBELL, WAITERS};
 use crate::segment::SegmentRef;
 use crate::table::Use;
@@ -57,7 +58,7 @@ impl Epoll {
         watched.mask |= bit;
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let way = self.way();
-            say(watched, way, self.doorbell_number.load(Ordering::Relaxed));
+            say(watched, way, self.plate());
         }
         true
     }
@@ -103,11 +104,12 @@ impl Epoll {
 }
 
 /// Says how the waiter shall be woken (0: it does not sleep), by which doorbell.
-pub(super) fn say(watched: &Watched, way: u32, doorbell: u64) {
+pub(super) fn say(watched: &Watched, way: u32, plate: Plate) {
     let header = watched.segment.get().memory().header();
     if way == DOORBELL {
-        let number = &header.doorbells[watched.side][watched.waiter];
-        number.store(doorbell, Ordering::Relaxed);
+        let doorbell = &header.doorbells[watched.side][watched.waiter];
+        doorbell.number.store(plate.number, Ordering::Relaxed);
+        doorbell.word.store(plate.word, Ordering::Relaxed);
     }
     header.asleep[watched.side][watched.waiter]
         .0
@@ -128,7 +130,7 @@ fn take_waiter(segment: &SegmentRef, side: usize) -> Option<usize> {
 }
 
 pub(super) fn free_waiter(watched: &Watched) {
-    say(watched, 0, 0);
+    say(watched, 0, Plate::default());
     let header = watched.segment.get().memory().header();
     let _ = header.owners[watched.side][watched.waiter].compare_exchange(
         sys::getpid(),

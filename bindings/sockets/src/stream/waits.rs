@@ -93,11 +93,16 @@ impl Until {
 }
 
 /// The descriptor is still the stream's: another thread may have closed it while this one waited, and its number may be another connection's now.
-fn is_still(using: &Use, fd: c_int) -> Result<()> {
-    match table::stream(fd) {
-        Some(now) if std::ptr::eq(now.socket(), using.socket()) => Ok(()),
-        _ => Err(Errno(libc::EBADF)),
+fn still(using: &Use, fd: c_int) -> Result<()> {
+    match is_still(using, fd) {
+        true => Ok(()),
+        false => Err(Errno(libc::EBADF)),
     }
+}
+
+/// The same, for calls that go on with what there is now.
+pub(crate) fn is_still(using: &Use, fd: c_int) -> bool {
+    table::stream(fd).is_some_and(|now| std::ptr::eq(now.socket(), using.socket()))
 }
 
 pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result<()> {
@@ -149,7 +154,7 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
             _ => wait_for_bytes(fd, left).or_else(|error| end_or(using, error).map(|_| ())),
         })?;
     }
-    is_still(using, fd)
+    still(using, fd)
 }
 
 /// Sleeps on the word as a blocking call does, for one that waits for this stream alone, `rest_ns` at most, after `silent` such sleeps that nobody has ended.
@@ -185,7 +190,23 @@ pub(crate) fn sleep_on_word(
         using.sleeps.fetch_add(1, Ordering::Relaxed);
         sleep_until(word, silent, rest_ns)
     };
-    lead(&using.mine().own, sleep).ok()
+    let own = &using.mine().own;
+    match lead(own, sleep) {
+        Ok(outcome) => Some(outcome),
+        Err(leader) => {
+            depose(own, leader);
+            None
+        }
+    }
+}
+
+/// A leader that is gone, or that left its call by a jump, leads no more.
+fn depose(own: &Own, leader: u32) {
+    if leader == thread() || !may_hold(leader) {
+        let _ = own
+            .leader
+            .compare_exchange(leader, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 /// Sleeps for a while until the other end writes: what the kernel has to say is asked afterwards.
@@ -249,7 +270,7 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
         && end.out.back_at.load(Ordering::Relaxed) == 0;
     if !is_ring {
         poll_for(fd, libc::POLLOUT, until.left(fd)?.ns())?;
-        return is_still(using, fd);
+        return still(using, fd);
     }
     let has_room = || using.writer().room().is_ok_and(|room| room > 0);
     let is_gone = || end.own.has_ended.load(Ordering::Relaxed) != 0;
@@ -276,7 +297,7 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
     } else {
         sleep_for_room(using, fd, left)?;
     }
-    is_still(using, fd)
+    still(using, fd)
 }
 
 /// Whether a bell would be taken for data, or for nothing.
@@ -356,11 +377,7 @@ fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result
     if outcome == Err(Errno(libc::EINTR)) {
         or_restart(left.ns(), Err(Errno(libc::EINTR)))?;
     }
-    if !may_hold(leader) {
-        let _ = own
-            .leader
-            .compare_exchange(leader, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
+    depose(own, leader);
     Ok(())
 }
 

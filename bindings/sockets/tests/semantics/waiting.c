@@ -522,6 +522,86 @@ __attribute__((constructor)) static void add_nested_threads(void)
     add_case("epoll_nested_once_and_threads", nested_threads_case, 1);
 }
 
+struct served {
+    int epoll, late;
+    volatile int is_ended;
+};
+
+static void *answer(void *argument)
+{
+    struct served *all = argument;
+    struct epoll_event event;
+    char byte;
+    while (!all->is_ended) {
+        int found = epoll_wait(all->epoll, &event, 1, 2000);
+        if (found == 0 && !all->is_ended)
+            __atomic_add_fetch(&all->late, 1, __ATOMIC_SEQ_CST);
+        while (found == 1 && event.data.fd >= 0 && recv(event.data.fd, &byte, 1, MSG_DONTWAIT) == 1)
+            send(event.data.fd, &byte, 1, 0);
+    }
+    return NULL;
+}
+
+// Threads sleep in one instance for the connections of several processes: none is forgotten.
+CASE(epoll_threads_and_processes)
+{
+    enum { PROCESSES = 3, EACH = 4, THREADS = 4, ROUNDS = 400 };
+    struct served all = {.epoll = epoll_create1(0)};
+    int listener = listening(AF_INET, 64), ends[2];
+    pid_t clients[PROCESSES];
+    for (int at = 0; at < PROCESSES; at++) {
+        clients[at] = fork();
+        if (clients[at] == 0) {
+            int fds[EACH], bad = 0;
+            char byte;
+            for (int one = 0; one < EACH; one++)
+                fds[one] = connecting(listener);
+            for (int round = 0; round < ROUNDS; round++) {
+                for (int one = 0; one <= round % EACH; one++)
+                    bad += write(fds[one], "x", 1) != 1;
+                for (int one = 0; one <= round % EACH; one++)
+                    bad += read(fds[one], &byte, 1) != 1;
+            }
+            _exit(bad != 0);
+        }
+    }
+    for (int at = 0; at < PROCESSES * EACH; at++) {
+        struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = accept(listener, NULL, NULL)};
+        epoll_ctl(all.epoll, EPOLL_CTL_ADD, event.data.fd, &event);
+    }
+    tell("pipe", pipe(ends));
+    struct epoll_event end = {.events = EPOLLIN, .data.fd = -1};
+    epoll_ctl(all.epoll, EPOLL_CTL_ADD, ends[0], &end);
+    pthread_t threads[THREADS];
+    for (int at = 0; at < THREADS; at++)
+        pthread_create(threads + at, NULL, answer, &all);
+    for (int at = 0; at < PROCESSES; at++) {
+        int status = -1;
+        waitpid(clients[at], &status, 0);
+        tell("status", status);
+    }
+    all.is_ended = 1;
+    tell("end", write(ends[1], "x", 1));
+    for (int at = 0; at < THREADS; at++)
+        pthread_join(threads[at], NULL);
+    tell("late", all.late);
+}
+
+// What `poll` reports of a descriptor that another thread closes is nobody's promise, but it ends.
+CASE(poll_while_another_closes)
+{
+    struct ends ends = pair();
+    int fd = ends.server;
+    struct timespec before, after;
+    pthread_t thread;
+    pthread_create(&thread, NULL, slow_end, &ends.server);
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    poll_one(fd, POLLIN, 100);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    tell("long", after.tv_sec - before.tv_sec > 1);
+    pthread_join(thread, NULL);
+}
+
 // A connection is answered just when `poll` goes to sleep for it and many others: it is told.
 CASE(poll_while_a_connection_is_answered)
 {
