@@ -587,11 +587,11 @@ CASE(epoll_threads_and_processes)
     tell("late", all.late);
 }
 
-// What `poll` reports of a descriptor that another thread closes is nobody's promise, but it ends.
+// What `poll` reports of a descriptor that another thread closes is nobody's promise. But it ends, and the connection stands by another descriptor.
 CASE(poll_while_another_closes)
 {
     struct ends ends = pair();
-    int fd = ends.server;
+    int fd = ends.server, other = dup(fd);
     struct timespec before, after;
     pthread_t thread;
     pthread_create(&thread, NULL, slow_end, &ends.server);
@@ -600,6 +600,9 @@ CASE(poll_while_another_closes)
     clock_gettime(CLOCK_MONOTONIC, &after);
     tell("long", after.tv_sec - before.tv_sec > 1);
     pthread_join(thread, NULL);
+    put(ends.client, 10, 0);
+    get(other, 10, 0);
+    tell("written", write(other, "x", 1));
 }
 
 // A connection is answered just when `poll` goes to sleep for it and many others: it is told.
