@@ -587,6 +587,21 @@ CASE(epoll_threads_and_processes)
     tell("late", all.late);
 }
 
+// What the kernel reports again and again, but nobody asked for, keeps no call beyond its time.
+CASE(poll_for_room_after_shutdown)
+{
+    struct ends ends = pair();
+    struct timespec before, after;
+    nonblocking(ends.server);
+    while (write(ends.server, room, 4096) > 0)
+        ;
+    tell("shutdown", shutdown(ends.server, SHUT_RD));
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    say("%s", events_text(poll_one(ends.server, POLLOUT, 50)));
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    tell("long", after.tv_sec - before.tv_sec > 1);
+}
+
 // What `poll` reports of a descriptor that another thread closes is nobody's promise. But it ends, and the connection stands by another descriptor.
 CASE(poll_while_another_closes)
 {
