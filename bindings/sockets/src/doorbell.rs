@@ -9,18 +9,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use tsumuji_streams::address;
 
+use crate::ring::Plate;
 use crate::sys::{self, Result};
 use crate::table;
 
 /// More rings than the kernel lets wait (`net.unix.max_dgram_qlen`: 10, or 512 by systemd).
 pub(crate) const ALL_RINGS: usize = 1024;
-
-/// A doorbell of this process, as others find it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Plate {
-    pub(crate) number: u64,
-    pub(crate) word: u64,
-}
 
 /// The socket that this process rings by; -1: not made yet.
 static RINGER: AtomicI32 = AtomicI32::new(-1);

@@ -22,15 +22,14 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fe
 
 use libc::{c_int, c_void, epoll_event};
 
-use crate::doorbell::{self, Plate};
 use crate::explain::{self, Count};
 use crate::idle::Spin;
 use crate::lock::Locked;
-use crate::ring::{BELL, DOORBELL};
+use crate::ring::{BELL, DOORBELL, Doorbell};
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
-use crate::{arena, ready, stream};
+use crate::{arena, doorbell, ready, stream};
 use watched::{free_waiter, say};
 
 pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
@@ -39,6 +38,8 @@ pub(crate) use control::{after_fork, control, control_nested, forget, release, t
 const ASK_EVERY: u32 = 16;
 /// At every how many-th ring of the doorbell all are taken out of it.
 const TAKE_EVERY: u32 = 4;
+/// Instead of a doorbell.
+const CANNOT: i32 = -2;
 /// Bells of a stream are taken out of the kernel when it reports them. Left there, they would not be acknowledged at once, and the other end's kernel
 /// holds back further ones when some ten are unacknowledged: up to 40 ms.
 const OLD_BELLS: u64 = 1;
@@ -185,11 +186,9 @@ pub(crate) struct Epoll {
     calls: AtomicU32,
     /// An eventfd in it, by which threads of this process wake others; -1: not made yet.
     waker: AtomicI32,
-    /// What other processes wake it by; -1: not made yet, or it cannot be. And how they find it.
+    /// What other processes wake it by; -1: not made yet, `CANNOT`: it cannot be. And how they find it.
     doorbell: AtomicI32,
-    doorbell_number: AtomicU64,
-    doorbell_word: AtomicU64,
-    has_no_doorbell: AtomicU32,
+    plate: Doorbell,
     rings: AtomicU32,
     spin: Spin,
 }
@@ -280,13 +279,7 @@ impl Epoll {
                 free_waiter(&watched);
             }
         });
-        self.has_no_doorbell.store(0, Ordering::Relaxed);
-        for own in [&self.waker, &self.doorbell] {
-            let own = own.swap(-1, Ordering::AcqRel);
-            if own >= 0 {
-                table::close_own(own);
-            }
-        }
+        self.close_own(-1);
         FREE.with(|free| free.push(self));
     }
 
@@ -336,7 +329,7 @@ impl Epoll {
         if !state.watched.is_empty() {
             let way = if is_asleep { self.way() } else { 0 };
             for watched in &state.watched {
-                say(watched, way, self.plate());
+                say(watched, way, self.plate.plate());
             }
         }
         for using in state.scanned.iter().filter_map(|one| one.using()) {
@@ -348,31 +341,32 @@ impl Epoll {
 
     /// How other processes shall wake a sleeper. Caller: has the lock.
     fn way(&self) -> u32 {
-        if self.doorbell.load(Ordering::Acquire) >= 0 {
-            return DOORBELL;
+        match self.doorbell.load(Ordering::Acquire) {
+            CANNOT => return BELL,
+            0.. => return DOORBELL,
+            _ => {}
         }
-        if self.has_no_doorbell.load(Ordering::Relaxed) != 0 {
-            return BELL;
-        }
-        let Ok((fd, plate)) = doorbell::open() else {
-            self.has_no_doorbell.store(1, Ordering::Relaxed);
+        let made = doorbell::open().and_then(|(fd, plate)| {
+            let registered = self.register_own(fd);
+            registered.inspect_err(|_| table::close_own(fd))?;
+            Ok((fd, plate))
+        });
+        let Ok((fd, plate)) = made else {
+            self.doorbell.store(CANNOT, Ordering::Relaxed);
             return BELL;
         };
-        if self.register_own(fd).is_err() {
-            table::close_own(fd);
-            self.has_no_doorbell.store(1, Ordering::Relaxed);
-            return BELL;
-        }
-        self.doorbell_number.store(plate.number, Ordering::Relaxed);
-        self.doorbell_word.store(plate.word, Ordering::Relaxed);
+        self.plate.set(plate);
         self.doorbell.store(fd, Ordering::Release);
         DOORBELL
     }
 
-    fn plate(&self) -> Plate {
-        Plate {
-            number: self.doorbell_number.load(Ordering::Relaxed),
-            word: self.doorbell_word.load(Ordering::Relaxed),
+    /// Closes what wakes it; what stands for its doorbell from then on.
+    fn close_own(&self, doorbell: i32) {
+        let waker = self.waker.swap(-1, Ordering::AcqRel);
+        for own in [waker, self.doorbell.swap(doorbell, Ordering::AcqRel)] {
+            if own >= 0 {
+                table::close_own(own);
+            }
         }
     }
 
@@ -526,13 +520,7 @@ impl Epoll {
 pub(crate) fn let_go_of_all() {
     for epoll in LIVE.with(|live| live.clone()) {
         epoll.state.with(|state| {
-            epoll.has_no_doorbell.store(1, Ordering::Relaxed);
-            for own in [&epoll.waker, &epoll.doorbell] {
-                let own = own.swap(-1, Ordering::AcqRel);
-                if own >= 0 {
-                    table::close_own(own);
-                }
-            }
+            epoll.close_own(CANNOT);
             if state.watched.is_empty() && state.scanned.is_empty() && state.nested.is_empty() {
                 epoll.is_ever_ours.store(0, Ordering::Release);
             }

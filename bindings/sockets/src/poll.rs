@@ -59,14 +59,14 @@ pub(crate) fn poll(
     }
     let has_others = ours.len() < fds.len();
     let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
+    let left = || until.map(|until| until.saturating_sub(sys::now_ns()));
     let mut is_first = true;
     let (mut silent, mut fruitless) = (0, 0);
     loop {
         let has_gone = |(at, one): &(usize, Ours)| matches!(one, Ours::Stream(using) if !stream::is_still(using, fds[*at].fd));
         if !is_first && ours.iter().any(has_gone) {
             // Another thread has closed it; the number may be another file's by now.
-            let left = until.map(|until| until.saturating_sub(sys::now_ns()));
-            return poll(fds, left, mask);
+            return poll(fds, left(), mask);
         }
         let found = look(fds, &ours);
         if found > 0 {
@@ -90,9 +90,8 @@ pub(crate) fn poll(
         if let ([_], [(_, Ours::Stream(using))]) = (&*fds, &*ours)
             && mask.is_null()
         {
-            let left = until.map(|until| until.saturating_sub(sys::now_ns()));
             let (fd, is_due) = (fds[0].fd, || look(fds, &ours) > 0);
-            if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left, is_due) {
+            if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left(), is_due) {
                 slept?;
                 continue;
             }
@@ -101,15 +100,14 @@ pub(crate) fn poll(
         if has_news(fds, &ours) && look(fds, &ours) > 0 {
             continue;
         }
-        let left = until.map(|until| until.saturating_sub(sys::now_ns()));
-        let outcome = sleep(fds, &ours, left, mask);
+        let outcome = sleep(fds, &ours, left(), mask);
         drop(asleep);
         let in_kernel = outcome?;
         let total = look(fds, &ours) + in_kernel.0;
         if total > 0 {
             return Ok(total);
         }
-        if in_kernel.1 || until.is_some_and(|until| sys::now_ns() >= until) {
+        if in_kernel.1 || left() == Some(0) {
             for one in fds.iter_mut() {
                 one.revents = 0;
             }

@@ -20,14 +20,13 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{c_int, iovec};
 use tsumuji_streams::news;
 
-use crate::doorbell::{self, Plate};
 use crate::explain;
 use crate::handshake;
 use crate::lock::hold;
 use crate::ring::{Broken, DOORBELL, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
-use crate::{demotion, epoll};
+use crate::{demotion, doorbell, epoll};
 
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
@@ -111,8 +110,7 @@ pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
     }
     let mut needs_bell = found.ways & !(FUTEX | DOORBELL) != 0;
     if found.ways & DOORBELL != 0 {
-        let (number, word) = found.doorbell;
-        match doorbell::ring(Plate { number, word }) {
+        match doorbell::ring(found.doorbell) {
             true => drop(using.wakes.fetch_add(1, Ordering::Relaxed)),
             false => needs_bell = true,
         }

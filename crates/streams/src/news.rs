@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use crate::ring::{BELL, DOORBELL, Memory, WAITERS};
+use crate::ring::{BELL, DOORBELL, Memory, Plate, WAITERS};
 
 /// Who sleeps at an end, and has been marked as woken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -13,8 +13,8 @@ use crate::ring::{BELL, DOORBELL, Memory, WAITERS};
 pub struct Sleepers {
     /// How the caller must wake them: [`BELL`], [`FUTEX`](crate::ring::FUTEX), [`DOORBELL`], or several of these; 0: nobody sleeps.
     pub ways: u32,
-    /// Number and word of a doorbell, as the other process says.
-    pub doorbell: (u64, u64),
+    /// Of the doorbell, as the other process says.
+    pub doorbell: Plate,
 }
 
 impl Sleepers {
@@ -42,14 +42,10 @@ pub fn mark(memory: Memory, slot: usize, side: usize) -> Sleepers {
         if word.load(Ordering::SeqCst) != 0 {
             found = match word.swap(0, Ordering::SeqCst) {
                 0 => Sleepers::default(),
-                DOORBELL => {
-                    let doorbell = &header.doorbells[side % 2][waiter - 1];
-                    let [number, word] = [&doorbell.number, &doorbell.word];
-                    Sleepers {
-                        ways: DOORBELL,
-                        doorbell: (number.load(Ordering::Relaxed), word.load(Ordering::Relaxed)),
-                    }
-                }
+                DOORBELL => Sleepers {
+                    ways: DOORBELL,
+                    doorbell: header.doorbells[side % 2][waiter - 1].plate(),
+                },
                 _ => Sleepers {
                     ways: BELL,
                     ..Sleepers::default()

@@ -61,14 +61,37 @@ pub const GENERATION_SHIFT: u32 = 8;
 #[repr(C, align(64))]
 pub struct Line(pub AtomicU32);
 
-/// A datagram socket by which a waiter is woken.
-#[derive(Debug)]
+/// How a doorbell is found, the datagram socket by which a waiter is woken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Plate {
+    /// Its name is of this number ([`crate::address::doorbell`]).
+    pub number: u64,
+    /// What a ring must begin with: the name is no secret.
+    pub word: u64,
+}
+
+/// A place for a plate.
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct Doorbell {
-    /// Its name is of this number ([`crate::address::doorbell`]).
-    pub number: AtomicU64,
-    /// What a ring must contain: the name is no secret.
-    pub word: AtomicU64,
+    number: AtomicU64,
+    word: AtomicU64,
+}
+
+impl Doorbell {
+    /// Whoever writes and reads says so by another word.
+    pub fn set(&self, plate: Plate) {
+        self.number.store(plate.number, Ordering::Relaxed);
+        self.word.store(plate.word, Ordering::Relaxed);
+    }
+
+    /// What was written last, or parts of two.
+    pub fn plate(&self) -> Plate {
+        Plate {
+            number: self.number.load(Ordering::Relaxed),
+            word: self.word.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// The beginning of a segment.

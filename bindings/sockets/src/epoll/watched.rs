@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Epoll, Interest, State, Watched};
-use crate::doorbell::Plate;
-use crate::ring::{DOORBELL, WAITERS};
+use crate::ring::{DOORBELL, Plate, WAITERS};
 use crate::segment::SegmentRef;
 use crate::table::Use;
 use crate::{arena, stream, sys};
@@ -58,7 +57,7 @@ impl Epoll {
         watched.mask |= bit;
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let way = self.way();
-            say(watched, way, self.plate());
+            say(watched, way, self.plate.plate());
         }
         true
     }
@@ -107,9 +106,7 @@ impl Epoll {
 pub(super) fn say(watched: &Watched, way: u32, plate: Plate) {
     let header = watched.segment.get().memory().header();
     if way == DOORBELL {
-        let doorbell = &header.doorbells[watched.side][watched.waiter];
-        doorbell.number.store(plate.number, Ordering::Relaxed);
-        doorbell.word.store(plate.word, Ordering::Relaxed);
+        header.doorbells[watched.side][watched.waiter].set(plate);
     }
     header.asleep[watched.side][watched.waiter]
         .0
