@@ -282,13 +282,15 @@ fn sleep(
         one.revents = 0;
     }
     let mut must_slice = false;
+    let mut of_gateways = Vec::new();
     for (at, one) in ours {
         let Ours::Stream(using) = one else {
             copy[*at].events |= libc::POLLIN;
             continue;
         };
-        if let Some(gateway) = using.gateway() {
+        if let Some(gateway) = using.living_gateway() {
             copy.push(sys::poll_of(gateway, libc::POLLIN));
+            of_gateways.push(using);
         }
         if using.is_carried.load(Ordering::Acquire) == 0 {
             continue;
@@ -320,14 +322,14 @@ fn sleep(
     let is_sliced = must_slice && left.is_none_or(|left| left > SLICE_NS);
     let most = if is_sliced { Some(SLICE_NS) } else { left };
     let count = sys::poll(&mut copy, most, mask)?;
-    let mut gateways = copy[fds.len()..].iter();
-    for (_, one) in ours {
-        if let Ours::Stream(using) = one
-            && using.gateway().is_some()
-            && gateways.next().is_some_and(|woken| woken.revents != 0)
-        {
+    for (using, gateway) in of_gateways.iter().zip(&copy[fds.len()..]) {
+        if gateway.revents != 0 {
             using.has_kernel_news.store(1, Ordering::Relaxed);
             stream::take_old_bells(using, -1, 1);
+            if gateway.revents & libc::POLLHUP != 0 {
+                // It has ended, and is not waited for again.
+                stream::is_new_end(using);
+            }
         }
     }
     let mut others = 0;

@@ -525,6 +525,8 @@ fn receive_before_ring(
             Ok((data > 0).then_some(data as usize))
         }
         Err(AGAIN) if left == 0 => Ok(None),
+        // How much came by TCP only the gateway would have told.
+        Err(AGAIN) if far::is_lost(using) => stored_error(using).map(|()| Some(0)),
         Err(error) if left > 0 => Err(error),
         Err(error) => {
             note_error(using, error);

@@ -64,6 +64,8 @@ pub(crate) struct Socket {
     pub(crate) pair: Locked<Option<Pair>>,
     /// Through a gateway: our end of the socket pair by which it and we wake each other; -1: the other end is of this host.
     gateway: AtomicI32,
+    /// The gateway has ended: nobody is woken by it any more, and its descriptor would be ready for ever.
+    pub(crate) has_lost_gateway: AtomicU32,
     /// When that was known, by `sys::now_ns`.
     pub(crate) began_ns: AtomicU64,
     segment: AtomicPtr<Segment>,
@@ -134,8 +136,15 @@ impl Socket {
         (fd >= 0).then_some(fd)
     }
 
+    /// The same, where it has to be waited for: unless it has ended.
+    pub(crate) fn living_gateway(&self) -> Option<i32> {
+        self.gateway()
+            .filter(|_| self.has_lost_gateway.load(Ordering::Relaxed) == 0)
+    }
+
     /// The other end is of another host: `fd`, which is the socket's from now on, leads to the gateway.
     pub(crate) fn set_gateway(&self, fd: i32) {
+        self.has_lost_gateway.store(0, Ordering::Relaxed);
         self.began_ns.store(crate::sys::now_ns(), Ordering::Relaxed);
         let old = self.gateway.swap(keep_own(fd), Ordering::AcqRel);
         if old >= 0 {

@@ -10,7 +10,7 @@ use crate::groups::{self, GROUPS};
 use crate::runs::library;
 
 /// Cases that see something else, and why (docs/sockets.md, "Limits"). They must end all the same.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 15] = [
     ("exec_", BACK),
     ("spawn", BACK),
     ("pass_descriptor_with_data", BACK),
@@ -18,6 +18,7 @@ const OTHERS: [(&str, &str); 14] = [
     ("ready_full", ROOM),
     ("full_then_drained", ROOM),
     ("poll_room", ROOM),
+    ("poll_for_room_after_shutdown", ROOM),
     ("poll_other_names", ROOM),
     ("epoll_room", ROOM),
     ("epoll_edge_after_fork", EDGE),

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tsumuji_testbed::{Impairment, Name, Spec, Testbed};
@@ -21,7 +21,7 @@ struct Bed {
 /// A server that sends back what comes, to one client after the other, and a client that sends and gets, one way at a time and both at once; each says
 /// what it saw.
 const PROGRAM: &str = r#"
-import hashlib, os, socket, sys, threading
+import hashlib, os, socket, sys, threading, time
 role, size = sys.argv[1], int(sys.argv[3])
 def get(s, n):
     got = bytearray()
@@ -32,17 +32,22 @@ def get(s, n):
         got += part
     return bytes(got)
 try:
-    if role == 'server':
+    if role in ('server', 'sleeper'):
         listener = socket.create_server((sys.argv[2], 7171))
         print('ready', flush=True)
         s, _ = listener.accept()
         print('accepted', flush=True)
+        if role == 'sleeper':
+            time.sleep(100)
         while part := s.recv(65536):
             s.sendall(part)
         print('end', flush=True)
         s.close()
     else:
         s = socket.create_connection((sys.argv[2], 7171))
+        if role == 'listener':
+            print('connected', flush=True)
+            s.recv(1)
         for n in (1, 1, 1000, 1):
             data = os.urandom(n)
             s.sendall(data)
@@ -148,11 +153,26 @@ fn lines_of(child: &mut Child) -> BufReader<ChildStdout> {
     BufReader::new(child.stdout.take().unwrap())
 }
 
-/// Whether the program's explanation says that a connection was carried by the gateway.
+/// Whether a line of a program's explanation says that the gateway carries a connection.
+fn says_carried(line: &str) -> bool {
+    line.contains(r#""event":"carries""#) && line.contains(r#""path":"gateway""#)
+}
+
+/// Whether the program's explanation says so.
 fn is_carried(output: &Output) -> bool {
-    text(&output.stderr)
-        .lines()
-        .any(|line| line.contains(r#""event":"carries""#) && line.contains(r#""path":"gateway""#))
+    text(&output.stderr).lines().any(says_carried)
+}
+
+/// Waits until it says so: both ends agree some time after they have connected. What it says later stays in the pipe.
+fn until_carried(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !says_carried(&line) {
+        line.clear();
+        let bytes = said.read_line(&mut line).unwrap();
+        assert!(bytes > 0, "it has ended, or is not carried");
+    }
+    said
 }
 
 /// What one program writes the other one reads, both ways at once, over every link; also where frames are lost, repeated and damaged.
@@ -198,6 +218,7 @@ fn deaths_are_noticed() {
         let mut said = lines_of(&mut client);
         assert_eq!(line(&mut said), "talked");
         assert_eq!(line(&mut served), "accepted");
+        let _pipes = [&mut client, &mut server].map(until_carried);
         let begun = Instant::now();
         match victim {
             "client" => {
@@ -220,8 +241,8 @@ fn deaths_are_noticed() {
             }
         }
         assert!(begun.elapsed() < Duration::from_secs(30), "{victim}");
-        let outputs = [finish(client), finish(server)];
-        assert!(is_carried(&outputs[0]) || victim == "client");
+        finish(client);
+        finish(server);
         if victim == "gateway" {
             let mut server = bed.python(1, "server", 0);
             let mut served = lines_of(&mut server);
@@ -234,6 +255,27 @@ fn deaths_are_noticed() {
             assert!(!is_carried(&finish(server)));
         }
     }
+}
+
+/// A gateway that ends when one end has gone over and the other has not yet said so resets the connection; nobody waits for what cannot come.
+#[test]
+fn gateway_that_ends_early_resets() {
+    let Some(mut bed) = Bed::new("gateway_that_ends_early_resets", "udp") else {
+        return;
+    };
+    let mut server = bed.python(1, "sleeper", 0);
+    let mut served = lines_of(&mut server);
+    assert_eq!(line(&mut served), "ready");
+    let mut client = bed.python(0, "listener", 0);
+    let mut said = lines_of(&mut client);
+    assert_eq!(line(&mut said), "connected");
+    assert_eq!(line(&mut served), "accepted");
+    let _pipe = until_carried(&mut client);
+    bed.gateways[0].kill().unwrap();
+    assert_eq!(line(&mut said), "error ConnectionResetError");
+    finish(client);
+    signal("-KILL", server.id());
+    finish(server);
 }
 
 /// `run` starts the gateway that it needs; wrong options are told in one line.

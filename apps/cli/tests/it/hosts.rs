@@ -79,8 +79,8 @@ fn solve_on_slots() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("x.npy");
     let matrix = file(folder.path(), "A.mtx", common::tridiagonal(60));
-    // Ports of one address, one after the other, that no other test has.
-    let port = 30_000 + std::process::id() % 1_000 * 8;
+    // Each process of a host takes a port, from its entry's on.
+    let port = u32::from(free_ports(8).start);
     let entry = |id: u32| {
         let port = port + 4 * id;
         format!(

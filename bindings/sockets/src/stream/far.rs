@@ -80,6 +80,12 @@ fn is_gone(using: &Use, gateway: c_int) -> bool {
     true
 }
 
+/// Whether the gateway has ended, and with it the connection, as far as anybody has noticed.
+pub(super) fn is_lost(using: &Use) -> bool {
+    using.has_lost_gateway.load(Ordering::Relaxed) != 0
+        && using.mine().own.has_ended.load(Ordering::Acquire) & RESET != 0
+}
+
 /// Whether the gateway has ended, and with it the connection, and nobody knew.
 pub(crate) fn is_new_end(using: &Use) -> bool {
     let has_ended = &using.mine().own.has_ended;
@@ -91,6 +97,7 @@ pub(crate) fn is_new_end(using: &Use) -> bool {
 }
 
 fn note_gone(using: &Use) {
+    using.has_lost_gateway.store(1, Ordering::Relaxed);
     let own = &using.mine().own;
     let is_agreed =
         using.slot().state.load(Ordering::Acquire) & (CONFIRMED | CLAIMED) == CONFIRMED | CLAIMED;
@@ -144,13 +151,10 @@ pub(crate) fn end_events(using: &Use) -> i16 {
 }
 
 /// Sleeps until the gateway wakes us, or the kernel has `events` or an end to report. Caller: the stream's leader.
-pub(super) fn wait(
-    using: &Use,
-    fd: c_int,
-    gateway: c_int,
-    events: i16,
-    timeout_ns: Option<u64>,
-) -> Result<()> {
+pub(super) fn wait(using: &Use, fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
+    let Some(gateway) = using.living_gateway() else {
+        return super::waits::poll_for(fd, events | end_events(using), timeout_ns);
+    };
     let mut fds = [
         sys::poll_of(fd, events | end_events(using)),
         sys::poll_of(gateway, libc::POLLIN),

@@ -149,8 +149,8 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
             wait_for_bell(using, fd, left)
         })?;
     } else {
-        in_turn(using, left, || match using.gateway() {
-            Some(gateway) if !is_behind => far::wait(using, fd, gateway, libc::POLLIN, left.ns()),
+        in_turn(using, left, || match using.living_gateway() {
+            Some(_) if !is_behind => far::wait(using, fd, libc::POLLIN, left.ns()),
             _ => wait_for_bytes(fd, left).or_else(|error| end_or(using, error).map(|_| ())),
         })?;
     }
@@ -253,8 +253,8 @@ fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
 
 /// Sleeps until the other end or the kernel has news. Caller: the stream's leader.
 fn wait_for_bell(using: &Use, fd: c_int, left: Left) -> Result<()> {
-    if let Some(gateway) = using.gateway() {
-        return far::wait(using, fd, gateway, 0, left.ns());
+    if using.gateway().is_some() {
+        return far::wait(using, fd, 0, left.ns());
     }
     let mut flags = 0;
     if let Some(rest_ns) = left.rest_ns() {
@@ -309,8 +309,8 @@ fn is_unheard(using: &Use) -> bool {
 
 fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     let own = &using.mine().own;
-    if let Some(gateway) = using.gateway() {
-        return in_turn(using, left, || far::wait(using, fd, gateway, 0, left.ns()));
+    if using.gateway().is_some() {
+        return in_turn(using, left, || far::wait(using, fd, 0, left.ns()));
     }
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
     if is_unheard(using) {
@@ -335,7 +335,7 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     outcome
 }
 
-fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
+pub(super) fn poll_for(fd: c_int, events: i16, timeout_ns: Option<u64>) -> Result<()> {
     let asked = sys::poll_one(fd, events, timeout_ns);
     let outcome = asked.and_then(|found| if found == 0 { Err(AGAIN) } else { Ok(()) });
     or_restart(timeout_ns, outcome)

@@ -23,7 +23,8 @@ pub(crate) fn free_ports(count: u16) -> Range<u16> {
     let places = PORTS.end - PORTS.start - u32::from(count);
     let mut rows = (0..places).map(|_| {
         let given = GIVEN.fetch_add(count.into(), Ordering::Relaxed);
-        let first = PORTS.start + (std::process::id() + given) % places;
+        // Test programs that run side by side have ids one after the other.
+        let first = PORTS.start + (std::process::id() * 97 + given) % places;
         let first = u16::try_from(first).expect("a port");
         first..first + count
     });
