@@ -85,9 +85,9 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     let interrupt = (points > 1 || place.is_some()).then(Interrupt::listen);
     let interrupt = interrupt.transpose()?;
     let is_interrupted = || interrupt.as_ref().is_some_and(Interrupt::is_set);
-    let outcome = match (&place, &interrupt) {
+    let (outcome, lost_workers) = match (&place, &interrupt) {
         (Some(place), Some(interrupt)) => place.solve(prepared, interrupt)?,
-        _ => prepared.run(is_interrupted),
+        _ => (prepared.run(is_interrupted), 0),
     };
     let outcome = match outcome {
         Err(ComputeError::Interrupted) => return Err(Interrupted.into()),
@@ -117,6 +117,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
         netlist: &netlist,
         outcome: &outcome,
         link: place.as_ref().map(Place::link_name),
+        lost_workers,
         load,
         is_reached,
     };
@@ -234,6 +235,8 @@ struct Report<'a> {
     outcome: &'a Outcome,
     /// Of processes that computed the parts.
     link: Option<String>,
+    /// For which others stood in.
+    lost_workers: usize,
     load: Duration,
     is_reached: bool,
 }
@@ -270,6 +273,7 @@ impl Report<'_> {
             "points": self.outcome.voltages.len(),
             "parts": sizes.parts,
             "link": self.link,
+            "lost_workers": self.lost_workers,
             "interface": sizes.interface,
             "factor_entries": sizes.entries,
             "newton_iterations": self.outcome.steps,

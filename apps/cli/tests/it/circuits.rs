@@ -1,5 +1,6 @@
 //! `tsumuji solve` of netlists, by threads, processes and hosts: voltages, reports and refusals.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use crate::common::{
@@ -35,12 +36,13 @@ fn grid(folder: &Path) -> String {
     file(folder, "grid.spice", &text)
 }
 
-/// A sweep of 100,000 points, with a diode at each of so many nodes.
-fn long_sweep(folder: &Path, nodes: usize) -> String {
+/// A sweep of so many points, with a diode at each of so many nodes.
+fn long_sweep(folder: &Path, nodes: usize, points: u32) -> String {
     let ladder = (1..nodes).map(|n| format!("R{n} n{n} n{} 1k\nD{n} n{n} 0 d\n", n + 1));
     let ladder: String = ladder.collect();
+    let step = f64::from(points).recip();
     let netlist = format!(
-        "sweep\nV1 n1 0 1\n{ladder}R{nodes} n{nodes} 0 1k\n.model d D(IS=1e-14)\n.dc V1 0.00001 1 0.00001\n.end\n"
+        "sweep\nV1 n1 0 1\n{ladder}R{nodes} n{nodes} 0 1k\n.model d D(IS=1e-14)\n.dc V1 {step} 1 {step}\n.end\n"
     );
     file(folder, "sweep.sp", netlist)
 }
@@ -128,7 +130,7 @@ fn power_grids_are_solved_in_parts() {
 #[test]
 fn interrupted_sweeps_keep_their_points() {
     let folder = tempfile::tempdir().unwrap();
-    let netlist = long_sweep(folder.path(), 100);
+    let netlist = long_sweep(folder.path(), 100, 100_000);
     let output = file(folder.path(), "v.csv", "old");
     let child = start(&["solve", &netlist, "--json", "--output", &output]);
     wait_until_at_work(&[child.id()]);
@@ -200,11 +202,49 @@ fn processes_solve_circuits() {
     }
 }
 
-/// A killed worker ends a sweep with one line that names it; that sweep and an interrupted one keep their points. No process stays.
+/// Workers that are killed leave their parts to the others, and the voltages are those of a run without losses.
+#[test]
+fn lost_workers_leave_their_parts_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = long_sweep(folder.path(), 200, 4_000);
+    let output = folder.path().join("v.csv");
+    let to = ["--json", "--output", output.to_str().unwrap()];
+    let (code, _) = json(&[&["solve", &netlist, "--workers", "1"], &to[1..]].concat());
+    assert_eq!(code, 0);
+    let wanted = numbers(&std::fs::read_to_string(&output).unwrap());
+    for link in ["shm", "udp"] {
+        let run = ["solve", &netlist, "--workers", "3", "--link", link];
+        let mut child = start(&[&run[..], &to].concat());
+        let workers = wait_for_children(child.id(), 3);
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        wait_until_at_work(&workers);
+        for (lost, pid) in [(1, workers[0]), (2, workers[2])] {
+            signal("-KILL", pid);
+            let notes = said.by_ref().map_while(Result::ok);
+            let mut notes = notes.filter(|line| line.starts_with("note: "));
+            let note = notes.next().unwrap_or_else(|| panic!("{link}: no note {lost}"));
+            let is_named = note.contains(&format!("(pid {pid})")) && note.contains("SIGKILL");
+            assert!(is_named && note.contains("; worker"), "{link}: {note}");
+        }
+        let rest = std::thread::spawn(move || said.map_while(Result::ok).collect::<Vec<_>>());
+        let run = finish(child);
+        let rest = rest.join().unwrap();
+        assert_eq!(run.status.code(), Some(0), "{link}: {rest:?}");
+        let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!((&report["lost_workers"], &report["converged"]), (&2.into(), &true.into()));
+        let found = numbers(&std::fs::read_to_string(&output).unwrap());
+        assert_eq!(found.len(), wanted.len(), "{link}");
+        let mut pairs = found.iter().zip(&wanted);
+        assert!(pairs.all(|(a, b)| (a - b).abs() < 1e-9), "{link}");
+        assert_nothing_left(&workers);
+    }
+}
+
+/// Without a worker that is left a sweep ends with one line that names the last; that sweep and an interrupted one keep their points. No process stays.
 #[test]
 fn processes_are_lost_and_interrupted() {
     let folder = tempfile::tempdir().unwrap();
-    let netlist = long_sweep(folder.path(), 200);
+    let netlist = long_sweep(folder.path(), 200, 100_000);
     let output = folder.path().join("v.csv");
     let kept = folder.path().join("v.unfinished.csv");
     for (link, is_killed) in [("shm", true), ("udp", true), ("udp", false)] {
@@ -221,19 +261,21 @@ fn processes_are_lost_and_interrupted() {
         ]);
         let workers = wait_for_children(child.id(), 2);
         wait_until_at_work(&workers);
-        let (signal_name, pid, code) = match is_killed {
-            true => ("-KILL", workers[0], 1),
-            false => ("-INT", child.id(), 130),
+        let code = if is_killed {
+            workers.iter().for_each(|pid| signal("-KILL", *pid));
+            1
+        } else {
+            signal("-INT", child.id());
+            130
         };
-        signal(signal_name, pid);
         let run = finish(child);
         let said = text(&run.stderr);
         assert_eq!(run.status.code(), Some(code), "{link}: {said}");
         let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         if is_killed {
             let why = report["error"].as_str().unwrap();
-            let is_named = why.contains(&format!("(pid {pid})")) && why.contains("SIGKILL");
-            assert!(is_named, "{link}: {report}");
+            let is_named = workers.iter().any(|pid| why.contains(&format!("(pid {pid})")));
+            assert!(is_named && why.contains("SIGKILL"), "{link}: {report}");
             let complaints = said.lines().filter(|line| line.starts_with("tsumuji: "));
             assert_eq!(complaints.count(), 1, "{link}: {said}");
         }

@@ -23,10 +23,10 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Most entries of a part's factors that are believed.
 const MOST_ENTRIES: u64 = 1 << 48;
 
-/// Head of a parcel from the judge.
+/// Head of a parcel from the judge, after the number of the part that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Where the block of the worker's part has entries: the length of each row, then the columns, in 32 bits each. Values follow.
+    /// The part is the worker's, and this is where its block has entries: the length of each row, then the columns, in 32 bits each. Values follow.
     Pattern {
         /// Unknowns of the interior, which come first.
         interior: u32,
@@ -43,7 +43,7 @@ pub(super) enum Order {
     Border,
 }
 
-/// Head of a parcel from a worker.
+/// Head of a parcel from a worker, after the number of the part that it concerns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// Interior unknowns that join the interface, in 32 bits each, then the Schur complement.
@@ -144,7 +144,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// The pattern of a part, as messages.
-    pub(super) fn of(input: &PartInput, sharing: u16) -> VecDeque<Bytes> {
+    pub(super) fn of(part: u16, input: &PartInput, sharing: u16) -> VecDeque<Bytes> {
         let block = &input.block;
         let head = Order::Pattern {
             interior: input.interior.len() as u32,
@@ -156,7 +156,7 @@ impl Pattern {
         let mut body = Vec::new();
         codec::put_u32s(&mut body, &lengths);
         codec::put_u32s(&mut body, block.indices());
-        parcel(&head, body)
+        parcel(&(part, head), body)
     }
 
     pub(super) fn parse(interior: u32, rows: u32, body: &[u8]) -> Option<Self> {
@@ -185,7 +185,7 @@ impl Pattern {
 }
 
 /// The Schur complement of a part, as messages.
-pub(super) fn schur(output: &PartOutput) -> VecDeque<Bytes> {
+pub(super) fn schur(part: u16, output: &PartOutput) -> VecDeque<Bytes> {
     let Schur { delayed, values } = &output.schur;
     let head = Answer::Schur {
         delayed: delayed.len() as u32,
@@ -194,7 +194,7 @@ pub(super) fn schur(output: &PartOutput) -> VecDeque<Bytes> {
     let mut body = Vec::new();
     codec::put_u32s(&mut body, delayed);
     codec::put_f64s(&mut body, values);
-    parcel(&head, body)
+    parcel(&(part, head), body)
 }
 
 /// The Schur complement of a part whose interior and border have so many unknowns.
@@ -257,7 +257,8 @@ mod tests {
     #[test]
     fn blocks_and_complements_arrive() {
         let input = input();
-        let (order, body) = assembled::<Order>(&Pattern::of(&input, 3));
+        let ((part, order), body) = assembled::<(u16, Order)>(&Pattern::of(9, &input, 3));
+        assert_eq!(part, 9);
         let wanted = Order::Pattern {
             interior: 2,
             rows: 3,
@@ -278,7 +279,8 @@ mod tests {
             },
             entries: 9,
         };
-        let (answer, body) = assembled::<Answer>(&schur(&output));
+        let ((part, answer), body) = assembled::<(u16, Answer)>(&schur(4, &output));
+        assert_eq!(part, 4);
         let Answer::Schur { delayed, entries } = answer else {
             panic!("{answer:?}");
         };
@@ -300,7 +302,8 @@ mod tests {
             interior in 0u32..5,
             rows in 0u32..5,
         ) {
-            let (mut orders, mut answers) = (Assembly::<Order>::default(), Assembly::<Answer>::default());
+            let mut orders = Assembly::<(u16, Order)>::default();
+            let mut answers = Assembly::<(u16, Answer)>::default();
             for message in &messages {
                 let _ = (orders.take(message), answers.take(message));
                 let _ = parse_schur((2, 1), (interior, 1), message);

@@ -5,11 +5,14 @@
 //! its interior and the interface's solution at its border. It answers by its Schur complement, by its part of the interface's right-hand side, and
 //! by the interior of the solution. `message` has the messages, `worker` a worker.
 //!
-//! Left out on purpose: going on without a worker. The loss of a worker ends the run by its name; the finished points of a sweep are kept.
+//! The part of a worker that is lost goes to the one that has the fewest, which factorises it anew: the judge keeps what it has told of each part since
+//! the last factorisation, and tells it again. Without a worker that is left the run ends; the finished points of a sweep are kept.
 
 mod message;
 mod worker;
 
+#[doc(hidden)]
+pub use worker::desert_after;
 pub use worker::{WorkerError, worker_main};
 
 use crate::substructure::{PartInput, PartOutput, SolveError, Team};
@@ -36,30 +39,77 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the caller knows of the workers' processes and of the user.
 pub struct Watch<'a> {
-    /// Which workers' processes have ended since the last call, counted from 0, and how.
-    pub ended: &'a mut dyn FnMut() -> Vec<(usize, String)>,
+    /// Which workers' processes have ended since the last call, counted from 0, and how. `None`: others have started them.
+    pub ended: Option<&'a mut dyn FnMut() -> Vec<(usize, String)>>,
     /// Whether the user wants to stop.
     pub stop: &'a dyn Fn() -> bool,
+    /// Is told of each worker that was lost while others go on: how, and who computes its part.
+    pub lost: &'a mut dyn FnMut(&str),
 }
 
-/// The other members of a cluster, of which each computes a part.
+/// The other members of a cluster, which compute the parts.
 pub struct Remote<'a> {
     endpoint: &'a mut Endpoint,
     watch: Watch<'a>,
     inbox: Inbox,
-    /// Of each part: unknowns of the interior, and rows of the Schur complement. Empty: workers do not know their patterns.
-    sizes: Vec<(usize, usize)>,
+    /// Empty before the first factorisation.
+    parts: Vec<Part>,
+    workers: Vec<Worker>,
     checked: Instant,
 }
 
-/// What has arrived from each worker.
+/// A worker as the judge knows it.
+#[derive(Default)]
+struct Worker {
+    /// Messages that have yet to be sent.
+    waiting: VecDeque<Bytes>,
+    /// How its process ended, if its launcher has said so.
+    end: Option<String>,
+    /// It was lost, and has no part any more.
+    is_gone: bool,
+}
+
+/// A part, and what its worker was told of it.
+struct Part {
+    worker: usize,
+    /// Unknowns of its interior and of its border.
+    size: (usize, usize),
+    /// Interior unknowns that join the interface.
+    delayed: Vec<u32>,
+    /// The messages of each [`Step`], as far as the present substitution has come.
+    told: Vec<VecDeque<Bytes>>,
+    /// Answers to come that repeat earlier ones, because another worker took the part over.
+    repeats: usize,
+}
+
+impl Part {
+    /// Rows of its Schur complement.
+    fn rows(&self) -> usize {
+        self.size.1 + self.delayed.len()
+    }
+}
+
+/// What a worker is told of a part, in this order. It answers all but the first.
+#[derive(Clone, Copy)]
+enum Step {
+    Pattern,
+    Values,
+    Interior,
+    Border,
+}
+
+/// What has arrived from the workers.
 struct Inbox {
-    assemblies: Vec<Assembly<Answer>>,
-    answers: Vec<Option<(Answer, Vec<u8>)>>,
+    assemblies: Vec<Assembly<(u16, Answer)>>,
+    /// From which worker, and for which part.
+    answers: VecDeque<(usize, u16, Answer, Vec<u8>)>,
     lost: Vec<bool>,
     /// A worker whose message does not parse.
     misfit: Option<usize>,
 }
+
+/// The present answer of each part.
+type Found = Vec<Option<(Answer, Vec<u8>)>>;
 
 /// The node of a worker.
 fn node(worker: usize) -> NodeId {
@@ -111,11 +161,12 @@ impl<'a> Remote<'a> {
             watch,
             inbox: Inbox {
                 assemblies: (0..workers).map(|_| Assembly::default()).collect(),
-                answers: vec![None; workers],
+                answers: VecDeque::new(),
                 lost: vec![false; workers],
                 misfit: None,
             },
-            sizes: Vec::new(),
+            parts: Vec::new(),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
             checked: Instant::now(),
         }
     }
@@ -130,39 +181,83 @@ impl<'a> Remote<'a> {
         here.count() as u16
     }
 
-    /// Sends messages to the first workers, and waits for an answer of each of these.
-    fn exchange(
-        &mut self,
-        mut waiting: Vec<VecDeque<Bytes>>,
-    ) -> Result<Vec<(Answer, Vec<u8>)>, SolveError> {
-        let parts = waiting.len();
-        assert!(parts <= self.inbox.answers.len(), "a worker for each part");
+    /// Tells the part's worker.
+    fn tell(&mut self, part: usize, step: Step, messages: VecDeque<Bytes>) {
+        let part = &mut self.parts[part];
+        let waiting = &mut self.workers[part.worker].waiting;
+        waiting.extend(messages.iter().cloned());
+        part.told.truncate(step as usize);
+        part.told.push(messages);
+    }
+
+    /// Sends what waits, and receives an answer for each part.
+    fn exchange(&mut self) -> Result<Vec<(Answer, Vec<u8>)>, SolveError> {
+        let mut found: Found = vec![None; self.parts.len()];
         loop {
-            for (worker, waiting) in waiting.iter_mut().enumerate() {
-                match send_waiting(self.endpoint, node(worker), waiting) {
+            for (index, worker) in self.workers.iter_mut().enumerate() {
+                match send_waiting(self.endpoint, node(index), &mut worker.waiting) {
                     Ok(()) => {}
                     Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
-                        return Err(self.lost(worker));
+                        self.inbox.lost[index] = true;
                     }
                     Err(error) => return Err(failed(&error)),
                 }
             }
             let polled = self.endpoint.poll_wait(&mut self.inbox, WAIT);
             polled.map_err(|error| failed(&error))?;
-            self.look(parts)?;
-            let answers = &mut self.inbox.answers[..parts];
-            let is_sent = waiting.iter().all(VecDeque::is_empty);
-            if is_sent && answers.iter().all(Option::is_some) {
-                return Ok(answers.iter_mut().filter_map(Option::take).collect());
+            self.look(&mut found)?;
+            while let Some((worker, part, answer, body)) = self.inbox.answers.pop_front() {
+                if !self.workers[worker].is_gone {
+                    self.place(worker, part.into(), (answer, body), &mut found)?;
+                }
+            }
+            if found.iter().all(Option::is_some) {
+                return Ok(found.into_iter().flatten().collect());
             }
         }
     }
 
-    /// Ends the wait if a worker is lost, or the user wants to stop.
-    fn look(&mut self, parts: usize) -> Result<(), SolveError> {
-        if let Some(worker) = self.inbox.lost[..parts].iter().position(|lost| *lost) {
-            return Err(self.lost(worker));
+    /// Keeps an answer, unless it repeats an earlier one.
+    fn place(
+        &mut self,
+        worker: usize,
+        part: usize,
+        (answer, body): (Answer, Vec<u8>),
+        found: &mut Found,
+    ) -> Result<(), SolveError> {
+        let known = self.parts.get_mut(part);
+        let Some(known) = known.filter(|known| known.worker == worker && found[part].is_none())
+        else {
+            return Err(self.misfit(worker));
+        };
+        if known.repeats == 0 {
+            found[part] = Some((answer, body));
+            return Ok(());
         }
+        known.repeats -= 1;
+        match answer {
+            Answer::Refused(source) => Err(SolveError::Part { part, source }),
+            Answer::Border | Answer::Interior => Ok(()),
+            Answer::Schur { delayed, entries } => {
+                let repeated = message::parse_schur(known.size, (delayed, entries), &body);
+                let is_same = repeated.map(|output| output.schur.delayed == known.delayed);
+                match is_same {
+                    Some(true) => Ok(()),
+                    // By the processor's rounding; the interface's equations do not fit any more.
+                    Some(false) => Err(SolveError::Worker {
+                        what: format!(
+                            "{} factorises the part of a lost worker with other pivots; start again",
+                            self.endpoint.name_of(node(worker))
+                        ),
+                    }),
+                    None => Err(self.misfit(worker)),
+                }
+            }
+        }
+    }
+
+    /// Gives away the parts of lost workers; ends the wait if none is left, or the user wants to stop.
+    fn look(&mut self, found: &mut Found) -> Result<(), SolveError> {
         if let Some(worker) = self.inbox.misfit {
             return Err(self.misfit(worker));
         }
@@ -171,21 +266,75 @@ impl<'a> Remote<'a> {
             if (self.watch.stop)() {
                 return Err(SolveError::Interrupted);
             }
-            let mut ended = (self.watch.ended)().into_iter();
-            if let Some((_, what)) = ended.find(|(worker, _)| *worker < parts) {
-                return Err(SolveError::Worker { what });
+            self.note_ends();
+        }
+        for worker in 0..self.workers.len() {
+            if self.inbox.lost[worker] && !self.workers[worker].is_gone {
+                self.give_away(worker, found)?;
             }
         }
         Ok(())
     }
 
-    /// The error of a lost worker, by the launcher's words if it has any.
-    fn lost(&mut self, worker: usize) -> SolveError {
-        let began = Instant::now();
-        while began.elapsed() < CAUSE {
-            if let Some((_, what)) = (self.watch.ended)().pop() {
-                return SolveError::Worker { what };
+    /// Workers whose processes have ended are lost.
+    fn note_ends(&mut self) {
+        let ended = self.watch.ended.as_mut().map(|ended| ended());
+        for (worker, how) in ended.into_iter().flatten() {
+            if let Some(lost) = self.inbox.lost.get_mut(worker) {
+                *lost = true;
+                self.workers[worker].end = Some(how);
             }
+        }
+    }
+
+    /// The parts of a lost worker are others'.
+    fn give_away(&mut self, worker: usize, found: &mut Found) -> Result<(), SolveError> {
+        let how = self.how_lost(worker);
+        self.workers[worker] = Worker {
+            is_gone: true,
+            ..Worker::default()
+        };
+        let mut heirs = Vec::new();
+        for (part, found) in found.iter_mut().enumerate() {
+            if self.parts[part].worker != worker {
+                continue;
+            }
+            let Some(heir) = self.idlest() else {
+                return Err(SolveError::Worker { what: how });
+            };
+            let part = &mut self.parts[part];
+            part.worker = heir;
+            // All steps but the pattern are answered, and the last answer counts.
+            part.repeats = part.told.len().saturating_sub(2);
+            let again = part.told.iter().flatten().cloned();
+            self.workers[heir].waiting.extend(again);
+            *found = None;
+            heirs.push(self.endpoint.name_of(node(heir)).to_string());
+        }
+        let told = match heirs.as_slice() {
+            [] => format!("{how}; it had no part"),
+            [heir] => format!("{how}; {heir} computes its part"),
+            heirs => format!("{how}; {} compute its parts", heirs.join(", ")),
+        };
+        (self.watch.lost)(&told);
+        Ok(())
+    }
+
+    /// The worker with the fewest parts, if any is left.
+    fn idlest(&self) -> Option<usize> {
+        let left = (0..self.workers.len()).filter(|&worker| !self.inbox.lost[worker]);
+        let parts = |worker: usize| self.parts.iter().filter(move |part| part.worker == worker);
+        left.min_by_key(|&worker| parts(worker).count())
+    }
+
+    /// How a worker was lost, by the launcher's words if it has any.
+    fn how_lost(&mut self, worker: usize) -> String {
+        let began = Instant::now();
+        while self.watch.ended.is_some()
+            && self.workers[worker].end.is_none()
+            && began.elapsed() < CAUSE
+        {
+            self.note_ends();
             // Goes on polling, so that the other workers do not take this node for dead, too.
             if self.endpoint.poll(&mut self.inbox).is_err() {
                 break;
@@ -193,9 +342,8 @@ impl<'a> Remote<'a> {
             std::thread::sleep(CHECK);
         }
         let name = self.endpoint.name_of(node(worker));
-        SolveError::Worker {
-            what: format!("{name} was lost: nothing is heard from it any more"),
-        }
+        let unknown = || format!("{name} was lost: nothing is heard from it any more");
+        self.workers[worker].end.take().unwrap_or_else(unknown)
     }
 
     /// The error of a worker that is another program.
@@ -208,22 +356,22 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Sends each worker numbers, and receives an answer of so many numbers from each.
+    /// Sends numbers for each part, and receives an answer of so many numbers for each.
     fn pass(
         &mut self,
-        order: Order,
+        (step, order): (Step, Order),
         vectors: &[Vec<f64>],
-        (wanted, lengths): (&Answer, &[usize]),
+        (wanted, length): (&Answer, impl Fn(&Part) -> usize),
     ) -> Result<Vec<Vec<f64>>, SolveError> {
-        let waiting = vectors
-            .iter()
-            .map(|values| message::numbers(&order, values));
-        let answers = self.exchange(waiting.collect())?;
-        let answers = answers.into_iter().zip(lengths).enumerate();
-        let parsed = answers.map(|(part, ((answer, body), length))| {
-            let values = codec::f64s(&body).filter(|values| values.len() == *length);
+        for (part, values) in vectors.iter().enumerate() {
+            let messages = message::numbers(&(part as u16, order), values);
+            self.tell(part, step, messages);
+        }
+        let answers = self.exchange()?.into_iter().zip(&self.parts);
+        let parsed = answers.map(|((answer, body), part)| {
+            let values = codec::f64s(&body).filter(|values| values.len() == length(part));
             let values = values.filter(|_| answer == *wanted);
-            values.ok_or_else(|| self.misfit(part))
+            values.ok_or_else(|| self.misfit(part.worker))
         });
         parsed.collect()
     }
@@ -238,46 +386,49 @@ fn failed(error: &dyn std::error::Error) -> SolveError {
 
 impl Team for Remote<'_> {
     fn factor(&mut self, inputs: &[PartInput]) -> Result<Vec<PartOutput>, SolveError> {
-        let is_first = self.sizes.is_empty();
-        let waiting = inputs.iter().enumerate().map(|(part, input)| {
-            let mut messages = match is_first {
-                true => Pattern::of(input, self.sharing(part)),
-                false => VecDeque::new(),
-            };
-            messages.extend(message::numbers(&Order::Values, input.block.values()));
-            messages
-        });
-        let waiting = waiting.collect();
-        let answers = self.exchange(waiting)?.into_iter();
-        let outputs = answers.zip(inputs).enumerate();
-        let outputs = outputs.map(|(part, ((answer, body), input))| match answer {
+        assert!(inputs.len() <= self.workers.len(), "a worker for each part");
+        let is_first = self.parts.is_empty();
+        for (part, input) in inputs.iter().enumerate() {
+            let number = part as u16;
+            if is_first {
+                self.parts.push(Part {
+                    worker: part,
+                    size: (input.interior.len(), input.border.len()),
+                    delayed: Vec::new(),
+                    told: Vec::new(),
+                    repeats: 0,
+                });
+                let pattern = Pattern::of(number, input, self.sharing(part));
+                self.tell(part, Step::Pattern, pattern);
+            }
+            let values = message::numbers(&(number, Order::Values), input.block.values());
+            self.tell(part, Step::Values, values);
+        }
+        let answers = self.exchange()?.into_iter().zip(&self.parts).enumerate();
+        let outputs = answers.map(|(part, ((answer, body), known))| match answer {
             Answer::Refused(source) => Err(SolveError::Part { part, source }),
             Answer::Schur { delayed, entries } => {
-                let size = (input.interior.len(), input.border.len());
-                message::parse_schur(size, (delayed, entries), &body)
-                    .ok_or_else(|| self.misfit(part))
+                message::parse_schur(known.size, (delayed, entries), &body)
+                    .ok_or_else(|| self.misfit(known.worker))
             }
-            Answer::Border | Answer::Interior => Err(self.misfit(part)),
+            Answer::Border | Answer::Interior => Err(self.misfit(known.worker)),
         });
         let outputs: Vec<PartOutput> = outputs.collect::<Result<_, _>>()?;
-        let sizes = inputs.iter().zip(&outputs).map(|(input, output)| {
-            let rows = input.border.len() + output.schur.delayed.len();
-            (input.interior.len(), rows)
-        });
-        self.sizes = sizes.collect();
+        for (part, output) in self.parts.iter_mut().zip(&outputs) {
+            part.delayed.clone_from(&output.schur.delayed);
+        }
         Ok(outputs)
     }
 
     fn forward(&mut self, interiors: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
-        let lengths: Vec<usize> = self.sizes.iter().map(|(_, rows)| *rows).collect();
-        let wanted = (&Answer::Border, lengths.as_slice());
-        self.pass(Order::Interior, &interiors, wanted)
+        let order = (Step::Interior, Order::Interior);
+        self.pass(order, &interiors, (&Answer::Border, Part::rows))
     }
 
     fn backward(&mut self, borders: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
-        let lengths: Vec<usize> = self.sizes.iter().map(|(interior, _)| *interior).collect();
-        let wanted = (&Answer::Interior, lengths.as_slice());
-        self.pass(Order::Border, &borders, wanted)
+        let order = (Step::Border, Order::Border);
+        let length = |part: &Part| part.size.0;
+        self.pass(order, &borders, (&Answer::Interior, length))
     }
 }
 
@@ -287,10 +438,16 @@ impl Handler for Inbox {
         let Some(assembly) = self.assemblies.get_mut(worker) else {
             return;
         };
+        // It may be back, and knows nothing of its part.
+        if self.lost[worker] {
+            return;
+        }
         match assembly.take(delivery.body.bytes()) {
             Ok(None) => {}
-            Ok(answer) if self.answers[worker].is_none() => self.answers[worker] = answer,
-            _ => self.misfit = Some(worker),
+            Ok(Some(((part, answer), body))) => {
+                self.answers.push_back((worker, part, answer, body));
+            }
+            Err(message::Misfit) => self.misfit = Some(worker),
         }
     }
 
@@ -306,15 +463,17 @@ impl Handler for Inbox {
 #[doc(hidden)]
 pub fn parse_any(mut bytes: &[u8]) {
     let mut seat = worker::Seat::default();
-    let mut answers = Assembly::<Answer>::default();
+    let mut answers = Assembly::<(u16, Answer)>::default();
     while let Some((&length, rest)) = bytes.split_first() {
         let (next, rest) = rest.split_at(rest.len().min(usize::from(length)));
         bytes = rest;
-        if let Ok(Some(worker::Task::Factor(block, interior, _))) = seat.take(next) {
+        if let Ok(Some(task)) = seat.take(next)
+            && let worker::Work::Factor(block, interior, _) = task.work
+        {
             assert!(interior <= block.rows() && block.rows() == block.columns());
         }
         let taken = answers.take(next);
-        if let Ok(Some((Answer::Schur { delayed, entries }, body))) = taken
+        if let Ok(Some(((_, Answer::Schur { delayed, entries }), body))) = taken
             && let Some(output) = message::parse_schur((3, 2), (delayed, entries), &body)
         {
             let rows = output.schur.delayed.len() + 2;

@@ -1,4 +1,4 @@
-//! A worker: keeps the factors of one part, and answers the judge.
+//! A worker: keeps the factors of its part, and of those that it took over from lost workers, and answers the judge.
 //!
 //! [`Seat`] takes messages and works without I/O; [`worker_main`] gives it an endpoint. A block that is not small is factorised on a thread of its own,
 //! so that the order to leave and the loss of the judge end the worker meanwhile; nobody waits for that thread then.
@@ -6,7 +6,7 @@
 use super::message::{self, Answer, Assembly, LEAVE, Misfit, Order, PARCELS, Pattern};
 use super::{JUDGE, send_waiting};
 use crate::substructure::{PartFactors, PartOutput, fill_limit};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
@@ -54,6 +54,16 @@ impl From<Misfit> for WorkerError {
 
 /// Serves one run as a worker: all its input comes by messages. Returns when the judge orders it to leave.
 pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
+    serve(endpoint, u64::MAX)
+}
+
+/// As [`worker_main`], but leaves without a word when it has done so many tasks. For tests.
+#[doc(hidden)]
+pub fn desert_after(tasks: u64, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
+    serve(endpoint, tasks)
+}
+
+fn serve(endpoint: &mut Endpoint, mut most_tasks: u64) -> Result<(), WorkerError> {
     if endpoint.me() == JUDGE {
         return Err(WorkerError::NotAWorker);
     }
@@ -69,20 +79,24 @@ pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         if let Some(error) = driver.fault.take() {
             return Err(error);
         }
-        if let Some(made) = take_made(&mut factorising)? {
-            waiting.extend(driver.seat.keep(made));
+        if let Some((part, made)) = take_made(&mut factorising)? {
+            waiting.extend(driver.seat.keep(part, made));
         }
         while factorising.is_none()
             && let Some(task) = driver.tasks.pop_front()
         {
-            match task {
-                Task::Factor(block, interior, limit) if block.values().len() > SMALL_ENTRIES => {
-                    driver.seat.factors = None;
+            if most_tasks == 0 {
+                return Ok(());
+            }
+            most_tasks -= 1;
+            match task.work {
+                Work::Factor(block, interior, limit) if block.values().len() > SMALL_ENTRIES => {
+                    driver.seat.forget(task.part);
                     let waker = endpoint.waker();
-                    let work = move || PartFactors::new(&block, interior, limit);
+                    let work = move || (task.part, PartFactors::new(&block, interior, limit));
                     factorising = Some(on_thread(work, move || waker.wake())?);
                 }
-                task => waiting.extend(driver.seat.work(task)?),
+                work => waiting.extend(driver.seat.work(task.part, work)?),
             }
         }
         match send_waiting(endpoint, JUDGE, &mut waiting) {
@@ -97,11 +111,11 @@ pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
 /// Factors of a part, or why there are none.
 type Made = Result<(PartFactors, PartOutput), LuError>;
 
-/// Factorises on a thread, which then calls `wake`.
+/// Factorises a part on a thread, which then calls `wake`.
 fn on_thread(
-    work: impl FnOnce() -> Made + Send + 'static,
+    work: impl FnOnce() -> (u16, Made) + Send + 'static,
     wake: impl FnOnce() + Send + 'static,
-) -> Result<Receiver<Made>, WorkerError> {
+) -> Result<Receiver<(u16, Made)>, WorkerError> {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().name("tsumuji-factor".to_owned());
     let run = move || {
@@ -114,7 +128,9 @@ fn on_thread(
 }
 
 /// What the thread has made, once it is done.
-fn take_made(factorising: &mut Option<Receiver<Made>>) -> Result<Option<Made>, WorkerError> {
+fn take_made(
+    factorising: &mut Option<Receiver<(u16, Made)>>,
+) -> Result<Option<(u16, Made)>, WorkerError> {
     let Some(receiver) = factorising else {
         return Ok(None);
     };
@@ -130,7 +146,7 @@ fn take_made(factorising: &mut Option<Receiver<Made>>) -> Result<Option<Made>, W
     }
 }
 
-/// The worker's part, and the findings of polling.
+/// The worker's parts, and the findings of polling.
 #[derive(Debug, Default)]
 struct Driver {
     seat: Seat,
@@ -161,7 +177,14 @@ impl Handler for Driver {
 
 /// What the judge asks for.
 #[derive(Debug)]
-pub(super) enum Task {
+pub(super) struct Task {
+    /// For this part.
+    pub(super) part: u16,
+    pub(super) work: Work,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
     /// Eliminate the interior of this block, of so many unknowns.
     Factor(Csr, usize, FillLimit),
     /// Substitute the right-hand side of the interior.
@@ -173,15 +196,22 @@ pub(super) enum Task {
 /// A worker without I/O.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
-    assembly: Assembly<Order>,
-    pattern: Option<(Pattern, FillLimit)>,
+    assembly: Assembly<(u16, Order)>,
+    parts: BTreeMap<u16, Part>,
+}
+
+/// A part.
+#[derive(Debug)]
+struct Part {
+    pattern: Pattern,
+    limit: FillLimit,
     factors: Option<PartFactors>,
 }
 
 impl Seat {
     /// Takes a message; returns what is to be done once a parcel is whole.
     pub(super) fn take(&mut self, message: &[u8]) -> Result<Option<Task>, Misfit> {
-        let Some((order, body)) = self.assembly.take(message)? else {
+        let Some(((part, order), body)) = self.assembly.take(message)? else {
             return Ok(None);
         };
         if let Order::Pattern {
@@ -191,50 +221,70 @@ impl Seat {
         } = order
         {
             let pattern = Pattern::parse(interior, rows, &body).ok_or(Misfit)?;
-            self.pattern = Some((pattern, fill_limit(usize::from(sharing.max(1)))));
+            let limit = fill_limit(usize::from(sharing.max(1)));
+            let factors = None;
+            let told = Part {
+                pattern,
+                limit,
+                factors,
+            };
+            self.parts.insert(part, told);
             return Ok(None);
         }
         let values = codec::f64s(&body).ok_or(Misfit)?;
         drop(body);
-        Ok(Some(match order {
-            Order::Interior => Task::Forward(values),
-            Order::Border => Task::Backward(values),
+        let work = match order {
+            Order::Interior => Work::Forward(values),
+            Order::Border => Work::Backward(values),
             Order::Values | Order::Pattern { .. } => {
-                let (pattern, limit) = self.pattern.as_ref().ok_or(Misfit)?;
+                let Part { pattern, limit, .. } = self.parts.get(&part).ok_or(Misfit)?;
                 let block = pattern.with(values).ok_or(Misfit)?;
-                Task::Factor(block, pattern.interior, *limit)
+                Work::Factor(block, pattern.interior, *limit)
             }
-        }))
+        };
+        Ok(Some(Task { part, work }))
+    }
+
+    /// The part's factors are void.
+    fn forget(&mut self, part: u16) {
+        if let Some(part) = self.parts.get_mut(&part) {
+            part.factors = None;
+        }
+    }
+
+    fn factors(&mut self, part: u16) -> Result<&mut PartFactors, Misfit> {
+        let part = self.parts.get_mut(&part).ok_or(Misfit)?;
+        part.factors.as_mut().ok_or(Misfit)
     }
 
     /// Does it; returns the messages of the answer.
-    pub(super) fn work(&mut self, task: Task) -> Result<VecDeque<Bytes>, Misfit> {
-        Ok(match task {
-            Task::Factor(block, interior, limit) => {
-                self.factors = None;
-                self.keep(PartFactors::new(&block, interior, limit))
+    pub(super) fn work(&mut self, part: u16, work: Work) -> Result<VecDeque<Bytes>, Misfit> {
+        Ok(match work {
+            Work::Factor(block, interior, limit) => {
+                self.forget(part);
+                self.keep(part, PartFactors::new(&block, interior, limit))
             }
-            Task::Forward(interior) => {
-                let factors = self.factors.as_mut().ok_or(Misfit)?;
-                let added = factors.forward(interior).ok_or(Misfit)?;
-                message::numbers(&Answer::Border, &added)
+            Work::Forward(interior) => {
+                let added = self.factors(part)?.forward(interior).ok_or(Misfit)?;
+                message::numbers(&(part, Answer::Border), &added)
             }
-            Task::Backward(border) => {
-                let factors = self.factors.as_mut().ok_or(Misfit)?;
-                let interior = factors.backward(&border).ok_or(Misfit)?;
-                message::numbers(&Answer::Interior, &interior)
+            Work::Backward(border) => {
+                let interior = self.factors(part)?.backward(&border).ok_or(Misfit)?;
+                message::numbers(&(part, Answer::Interior), &interior)
             }
         })
     }
 
     /// Keeps factors; returns the messages of the answer.
-    fn keep(&mut self, made: Made) -> VecDeque<Bytes> {
+    fn keep(&mut self, part: u16, made: Made) -> VecDeque<Bytes> {
         match made {
             Ok((factors, output)) => {
-                self.factors = Some(factors);
-                message::schur(&output)
+                if let Some(part) = self.parts.get_mut(&part) {
+                    part.factors = Some(factors);
+                }
+                message::schur(part, &output)
             }
-            Err(error) => message::parcel(&Answer::Refused(error), Vec::new()),
+            Err(error) => message::parcel(&(part, Answer::Refused(error)), Vec::new()),
         }
     }
 }
@@ -256,16 +306,18 @@ mod tests {
     /// Head and numbers of an answer.
     fn answer(seat: &mut Seat, messages: &VecDeque<Bytes>) -> (Answer, Vec<f64>) {
         let task = take(seat, messages).expect("a task");
-        let mut assembly = Assembly::<Answer>::default();
+        let mut assembly = Assembly::<(u16, Answer)>::default();
         let mut answer = None;
-        for message in &seat.work(task).unwrap() {
+        let part = task.part;
+        for message in &seat.work(part, task.work).unwrap() {
             answer = assembly.take(message).unwrap();
         }
-        let (head, body) = answer.expect("a whole parcel");
+        let ((of, head), body) = answer.expect("a whole parcel");
+        assert_eq!(of, part);
         (head, codec::f64s(&body).unwrap())
     }
 
-    /// A part is factorised and substituted as messages ask for; other values follow without a pattern; what has no turn is refused.
+    /// Parts are factorised and substituted as messages ask for; other values follow without a pattern; what has no turn is refused.
     #[test]
     fn a_part_is_served() {
         // 4 x0 - 2 x1 = b0; the border x1 has the row -2 x0.
@@ -276,27 +328,33 @@ mod tests {
             block: Csr::from_triplets(2, 2, &entries).unwrap(),
         };
         let mut seat = Seat::default();
-        let first = seat.take(&message::numbers(&Order::Values, &[])[0]);
+        let first = seat.take(&message::numbers(&(0u16, Order::Values), &[])[0]);
         assert!(first.is_err(), "values without a pattern");
-        assert!(take(&mut seat, &Pattern::of(&input, 1)).is_none());
-        for scale in [1.0, 4.0] {
+        for part in [0, 7] {
+            assert!(take(&mut seat, &Pattern::of(part, &input, 1)).is_none());
+        }
+        for (part, scale) in [(0, 1.0), (7, 2.0), (0, 4.0)] {
             let values: Vec<f64> = input.block.values().iter().map(|v| v * scale).collect();
-            let (head, schur) = answer(&mut seat, &message::numbers(&Order::Values, &values));
+            let values = message::numbers(&(part, Order::Values), &values);
+            let (head, schur) = answer(&mut seat, &values);
             assert!(matches!(head, Answer::Schur { delayed: 0, .. }), "{head:?}");
             assert!((schur[0] / scale + 1.0).abs() < 1e-12, "{schur:?}");
-            let early = seat.work(Task::Backward(vec![1.0]));
+            let early = seat.work(part, Work::Backward(vec![1.0]));
             assert!(early.is_err(), "back substitution before forward");
-            let right = message::numbers(&Order::Interior, &[6.0 * scale]);
+        }
+        for (part, scale) in [(7, 2.0), (0, 4.0)] {
+            let right = message::numbers(&(part, Order::Interior), &[6.0 * scale]);
             let added = answer(&mut seat, &right);
             assert!(matches!(added.0, Answer::Border), "{added:?}");
             assert!((added.1[0] / scale - 3.0).abs() < 1e-12, "{added:?}");
-            let border = message::numbers(&Order::Border, &[4.0]);
+            let border = message::numbers(&(part, Order::Border), &[4.0]);
             let interior = answer(&mut seat, &border);
             assert!(matches!(interior.0, Answer::Interior), "{interior:?}");
             assert!((interior.1[0] - 3.5).abs() < 1e-12, "{interior:?}");
-            let long = seat.work(Task::Forward(vec![1.0, 2.0]));
+            let long = seat.work(part, Work::Forward(vec![1.0, 2.0]));
             assert!(long.is_err(), "more than the interior");
         }
+        assert!(seat.work(3, Work::Forward(vec![1.0])).is_err(), "no part");
     }
 
     /// A thread's factors are there when it wakes the worker, and once; until then nothing is, and a panic is an error.
@@ -307,7 +365,7 @@ mod tests {
         let (wake, woken) = mpsc::channel();
         let work = move || {
             begun.recv().unwrap();
-            PartFactors::new(&block, 1, fill_limit(1))
+            (2, PartFactors::new(&block, 1, fill_limit(1)))
         };
         let thread = on_thread(work, move || wake.send(()).unwrap()).unwrap();
         let mut factorising = Some(thread);
@@ -315,7 +373,7 @@ mod tests {
         assert!(factorising.is_some());
         begin.send(()).unwrap();
         woken.recv().unwrap();
-        assert!(matches!(take_made(&mut factorising), Ok(Some(Ok(_)))));
+        assert!(matches!(take_made(&mut factorising), Ok(Some((2, Ok(_))))));
         assert!(factorising.is_none());
         assert!(take_made(&mut factorising).unwrap().is_none(), "twice");
 

@@ -54,65 +54,65 @@ impl<'a> Place<'a> {
         self.args.team.link_name(self.cluster.as_ref())
     }
 
-    /// Runs the computation. Without workers there is no computation that could fail: what kept them from starting is this command's error.
+    /// Runs the computation; also says how many workers were lost that others stood in for. Without workers there is no computation that could fail: what
+    /// kept them from starting is this command's error.
     pub(super) fn solve(
         &self,
         prepared: Computation<'_>,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<Result<Outcome, ComputeError>> {
+    ) -> anyhow::Result<(Result<Outcome, ComputeError>, usize)> {
         let Args { team, seed, .. } = self.args;
         let id = team.id;
         let workers = (self.cluster.as_ref(), prepared.parts());
         let team = team.team((WORKER, *seed), workers, &self.security);
         if let (Some(cluster), Some(id)) = (&self.cluster, id) {
             let mut endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
-            let result = judge(&mut endpoint, prepared, None, interrupt);
+            let found = judge(&mut endpoint, prepared, None, interrupt);
             let _ = endpoint.close(FAREWELL);
-            return Ok(result);
+            return Ok(found);
         }
         let (mut launcher, mut endpoint) = match team.begin(interrupt) {
             Ok(begun) => begun,
-            Err(error) if error.is::<Interrupted>() => return Ok(Err(ComputeError::Interrupted)),
+            Err(error) if error.is::<Interrupted>() => {
+                return Ok((Err(ComputeError::Interrupted), 0));
+            }
             Err(error) => {
                 let failure = error.downcast::<WorkerFailure>()?;
-                return Ok(Err(lost(&failure)));
+                return Ok((Err(lost(&failure)), 0));
             }
         };
-        let result = judge(&mut endpoint, prepared, Some(&mut launcher), interrupt);
+        let (result, lost) = judge(&mut endpoint, prepared, Some(&mut launcher), interrupt);
         let _ = endpoint.close(FAREWELL);
-        let seen = launcher.check();
         let is_whole = matches!(&result, Ok(outcome) if outcome.is_whole());
-        team::part(&mut launcher, is_whole);
-        Ok(match (result, seen) {
-            (Err(ComputeError::Solve(SolveError::Worker { .. })), Some(failure)) => {
-                Err(lost(&failure))
-            }
-            (Ok(outcome), Some(failure)) if outcome.lost.is_some() => Ok(Outcome {
-                lost: Some(failure.to_string()),
-                ..outcome
-            }),
-            (result, _) => result,
-        })
+        team::part(&mut launcher, is_whole && lost == 0);
+        Ok((result, lost))
     }
 }
 
-/// Runs the computation as node 0.
+/// Runs the computation as node 0; also says how many workers were lost that others stood in for.
 fn judge(
     endpoint: &mut Endpoint,
     prepared: Computation<'_>,
     launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
-) -> Result<Outcome, ComputeError> {
+) -> (Result<Outcome, ComputeError>, usize) {
+    let is_launched = launcher.is_some();
     let mut processes = team::Processes::of(launcher);
     let mut ended = || processes.ended();
     let stop = || interrupt.is_set();
+    let mut count = 0;
+    let mut lost = |what: &str| {
+        count += 1;
+        eprintln!("note: {what}");
+    };
     let watch = Watch {
-        ended: &mut ended,
+        ended: is_launched.then_some(&mut ended),
         stop: &stop,
+        lost: &mut lost,
     };
     let outcome = prepared.by(Remote::new(endpoint, watch)).run(stop);
     remote::dismiss(endpoint);
-    outcome
+    (outcome, count)
 }
 
 /// The error of a worker that its launcher saw fail.
