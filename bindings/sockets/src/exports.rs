@@ -1,7 +1,7 @@
 //! What programs call, by the C library's names.
 //!
 //! Each function asks `table` whether the descriptor is ours; if not, it calls the next function of its name (`real`). `data` moves bytes, `sockets` makes
-//! and describes connections, `waiting` is `poll` and its like, `descriptors` copies and closes, `processes` forks and executes, `files` is stdio, `numbers` is `syscall`;
+//! and describes connections, `waiting` is `poll` and its like, `descriptors` copies and closes, `processes` forks and executes, `files` and `printing` are stdio, `numbers` is `syscall`;
 //! `names` has the macros by which most of them are written.
 //!
 //! Safety of all of them: as the C library's function of the same name asks. A panic ends the process: these functions cannot unwind.
@@ -16,6 +16,7 @@ mod data;
 mod descriptors;
 mod files;
 mod numbers;
+mod printing;
 mod processes;
 mod sockets;
 mod waiting;

@@ -263,6 +263,59 @@ CASE(stdio)
     tell("eof", feof(in) != 0);
 }
 
+static int printed_by_list(int fd, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int bytes = vdprintf(fd, format, list);
+    va_end(list);
+    return bytes;
+}
+
+// More arguments than there are registers for, of both kinds.
+CASE(printed)
+{
+    struct ends ends = pair();
+    char line[300] = "";
+    for (int round = 0; round < 2; round++) {
+        tell("dprintf", dprintf(ends.client, "%d %s %c %ld %.2f %x %.1f %d %d %d %s\n", round, "words", 'c', 1L << 40, 1.25, 255, 2.5, 7, 8, 9, "end"));
+        tell("none", dprintf(ends.client, "%s", ""));
+        tell("by list", printed_by_list(ends.client, "%d %f %f %f %f %f %f %f %f %.1f %d\n", 1, 1., 2., 3., 4., 5., 6., 7., 8., 9.5, 2));
+        memset(line, 0, sizeof line);
+        for (size_t at = 0, lines = 0; lines < 2 && at + 1 < sizeof line; at++) {
+            if (read(ends.server, line + at, 1) != 1) {
+                tell("read", -1);
+                return;
+            }
+            lines += line[at] == '\n';
+        }
+        say("%s", line);
+    }
+    tell("elsewhere", dprintf(STDOUT_FILENO, "%s", ""));
+    shutdown(ends.client, SHUT_WR);
+    signal(SIGPIPE, SIG_IGN);
+    tell("after the end", dprintf(ends.client, "%d", 1));
+}
+
+// More than the ring and the socket's room.
+CASE(printed_at_length)
+{
+    struct ends ends = pair();
+    enum { BYTES = 3 << 20 };
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        size_t seen = 0;
+        for (ssize_t bytes; (bytes = read(ends.server, room, 1 << 16)) > 0;)
+            seen += bytes;
+        tell("seen", seen);
+        _exit(0);
+    }
+    tell("printed", dprintf(ends.client, "%*d", BYTES, 5));
+    close(ends.client);
+    waitpid(child, NULL, 0);
+}
+
 // The number is a pipe's after that.
 CASE(stdio_before_accept)
 {
