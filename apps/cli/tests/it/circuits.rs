@@ -222,7 +222,9 @@ fn lost_workers_leave_their_parts_to_others() {
             signal("-KILL", pid);
             let notes = said.by_ref().map_while(Result::ok);
             let mut notes = notes.filter(|line| line.starts_with("note: "));
-            let note = notes.next().unwrap_or_else(|| panic!("{link}: no note {lost}"));
+            let note = notes
+                .next()
+                .unwrap_or_else(|| panic!("{link}: no note {lost}"));
             let is_named = note.contains(&format!("(pid {pid})")) && note.contains("SIGKILL");
             assert!(is_named && note.contains("; worker"), "{link}: {note}");
         }
@@ -231,7 +233,10 @@ fn lost_workers_leave_their_parts_to_others() {
         let rest = rest.join().unwrap();
         assert_eq!(run.status.code(), Some(0), "{link}: {rest:?}");
         let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
-        assert_eq!((&report["lost_workers"], &report["converged"]), (&2.into(), &true.into()));
+        assert_eq!(
+            (&report["lost_workers"], &report["converged"]),
+            (&2.into(), &true.into())
+        );
         let found = numbers(&std::fs::read_to_string(&output).unwrap());
         assert_eq!(found.len(), wanted.len(), "{link}");
         let mut pairs = found.iter().zip(&wanted);
@@ -274,7 +279,9 @@ fn processes_are_lost_and_interrupted() {
         let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         if is_killed {
             let why = report["error"].as_str().unwrap();
-            let is_named = workers.iter().any(|pid| why.contains(&format!("(pid {pid})")));
+            let is_named = workers
+                .iter()
+                .any(|pid| why.contains(&format!("(pid {pid})")));
             assert!(is_named && why.contains("SIGKILL"), "{link}: {report}");
             let complaints = said.lines().filter(|line| line.starts_with("tsumuji: "));
             assert_eq!(complaints.count(), 1, "{link}: {said}");

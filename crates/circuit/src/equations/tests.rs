@@ -362,7 +362,8 @@ proptest! {
             return Ok(());
         }
         let outcome = compute(&netlist, options(parts), || false).unwrap();
-        prop_assert!(outcome.residual < 1e-12);
+        // Rounding leaves 1e-16 |A| |x| / |b|, and long chains of small currents have |A| |x| of 1e7 |b|.
+        prop_assert!(outcome.residual < 1e-8, "{}", outcome.residual);
         for node in 1..=20u32 {
             let number = netlist.nodes.find(&node.to_string()).unwrap();
             let (found, wanted) = (outcome.voltages[0][number as usize], expected[node as usize - 1]);

@@ -6,7 +6,12 @@
 //!
 //! Called by `super`. Invariant: no entry of the matrix couples unknowns of two parts.
 
+use std::sync::{Mutex, PoisonError};
+
 use tsumuji_solve::system::Csr;
+
+/// METIS has one source of random numbers for the process, which each call sets to its seed.
+static METIS: Mutex<()> = Mutex::new(());
 
 /// The interface, in place of a part.
 pub(super) const INTERFACE: u32 = u32::MAX;
@@ -152,6 +157,7 @@ impl Graph {
             .map_err(|error| failed(error.to_string()))?
             .set_option(metis::option::Seed(SEED));
         let mut found = vec![0i32; n];
+        let _alone = METIS.lock().unwrap_or_else(PoisonError::into_inner);
         if parts <= MOST_BISECTED {
             graph.part_recursive(&mut found)
         } else {
