@@ -206,7 +206,7 @@ fn processes_solve_circuits() {
 #[test]
 fn lost_workers_leave_their_parts_to_others() {
     let folder = tempfile::tempdir().unwrap();
-    let netlist = long_sweep(folder.path(), 200, 800);
+    let netlist = long_sweep(folder.path(), 200, 400);
     let output = folder.path().join("v.csv");
     let to = ["--json", "--output", output.to_str().unwrap()];
     let (code, _) = json(&[&["solve", &netlist, "--workers", "1"], &to[1..]].concat());
