@@ -275,6 +275,8 @@ impl Dispatch {
             if has_failed {
                 (wants, reason) = (false, Reason::NoCore);
             }
+        } else if self.wants_workers && !wants {
+            self.trial.end(now_ns);
         }
         if wants != self.wants_workers {
             tracing::debug!(?measured, ?reason, wants, "an executor moves its service");

@@ -96,6 +96,13 @@ impl Trial {
         true
     }
 
+    /// The service goes back because few calls came. During a trial that says no more than that the workers are slow, and the next period would try again.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        if self.before.take().is_some() {
+            self.pause(now_ns);
+        }
+    }
+
     fn pause(&mut self, now_ns: u64) {
         self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
         self.paused_until_ns = now_ns + self.pause_ns;
@@ -236,6 +243,21 @@ mod tests {
         }
         while !trial.is_idle(7) {}
         assert!(!trial.is_allowed(6 + PAUSE_LEAST_NS) && trial.is_allowed(7 + PAUSE_LEAST_NS));
+    }
+
+    /// Workers that get so few cores that the service looks light are not tried again at once; what grows light later may come back at any time.
+    #[test]
+    fn slow_workers_are_not_light_services() {
+        let mut trial = Trial::default();
+        trial.begin(250, PERIOD_NS);
+        trial.end(7);
+        assert!(!trial.is_allowed(6 + PAUSE_LEAST_NS) && trial.is_allowed(7 + PAUSE_LEAST_NS));
+        trial.begin(250, PERIOD_NS);
+        for _ in 0..TRIAL_PERIODS {
+            assert!(!trial.has_failed(300, PERIOD_NS, 9 * PAUSE_LEAST_NS));
+        }
+        trial.end(9 * PAUSE_LEAST_NS);
+        assert!(trial.is_allowed(9 * PAUSE_LEAST_NS));
     }
 
     /// Without a core for workers nothing moves, and nothing is decided without a call.
