@@ -321,6 +321,43 @@ CASE(epoll_few_at_a_time)
     tell("all were seen", seen);
 }
 
+static void *put_later(void *argument)
+{
+    sleep_ms(30);
+    return thread_put(argument);
+}
+
+// What wakes a sleeping instance must not take the place of what the program waits for.
+CASE(epoll_room_for_one)
+{
+    struct ends ends = pair();
+    int epoll = instance(ends.server, EPOLLIN), event = eventfd(0, EFD_NONBLOCK), what[2] = {ends.client, 10};
+    struct epoll_event one;
+    for (int round = 0; round < 3; round++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, put_later, what);
+        tell("slept", epoll_wait(epoll, &one, 1, 3000));
+        pthread_join(thread, NULL);
+        get(ends.server, 10, 0);
+        put(ends.client, 10, 0);
+        settle();
+        tell("at once", epoll_wait(epoll, &one, 1, 0));
+        get(ends.server, 10, 0);
+        tell("nothing", epoll_wait(epoll, &one, 1, 0));
+    }
+    change(epoll, EPOLL_CTL_ADD, event, EPOLLIN);
+    tell("event", eventfd_write(event, 1));
+    put(ends.client, 10, 0);
+    settle();
+    int seen = 0, all = 0;
+    for (int round = 0; round < 100; round++) {
+        all += epoll_wait(epoll, &one, 1, 0);
+        seen |= one.data.fd == event ? 1 : 2;
+    }
+    tell("each time", all);
+    tell("both", seen);
+}
+
 CASE(epoll_bad_arguments)
 {
     struct ends ends = pair();
