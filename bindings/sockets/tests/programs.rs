@@ -462,44 +462,57 @@ fn java() {
     });
 }
 
-/// netcat: a file, an end by half close, and an answer after that.
+/// Writes `file` into a pipe, which stays open until `other`, by another program, has `bytes`, or for a minute.
+fn open_until(file: &Path, other: &Path, bytes: usize) -> std::process::Child {
+    let script = "cat \"$0\"; for i in $(seq 3000); do [ \"$(stat -c %s \"$1\")\" = \"$2\" ] && break; sleep 0.02; done";
+    std::process::Command::new("sh")
+        .args(["-c", script])
+        .args([file, other])
+        .arg(bytes.to_string())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh")
+}
+
+/// netcat: a file each way at once, and an end by half close. It ends as soon as the other side has said so, whatever is still to be sent: each input ends
+/// only when the other side's has arrived.
 #[test]
 fn netcat() {
+    const SIZES: [usize; 2] = [3_000_000, 400_000];
     if !has("netcat", &["nc"]) {
         return;
     }
     compare(|way| {
-        let (folder, port) = (folder(), free_port());
-        let input = folder.path().join("answer");
-        std::fs::write(&input, bytes(400_000)).expect("a file");
+        let (folder, port) = (folder(), free_port().to_string());
+        let at = |name: &str| folder.path().join(name);
+        for (name, size) in ["sent", "answer"].into_iter().zip(SIZES) {
+            std::fs::write(at(name), bytes(size)).expect("a file");
+        }
         let mut server = program(way, "nc");
-        server.args(["-N", "-l", "127.0.0.1", &port.to_string()]);
-        // A server that has shut down before the client is sure of the connection stays with TCP.
-        let mut later = std::process::Command::new("sh")
-            .args(["-c", "cat \"$0\"; sleep 0.5"])
-            .arg(&input)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("sh");
-        server.stdin(later.stdout.take().expect("a pipe"));
-        let server = Server::start_apart(server, folder.path()).wait_for(port);
+        server.args(["-N", "-l", "127.0.0.1", &port]);
+        // The server's output is there before it starts, and so is the client's.
+        let output = std::fs::File::create(at("got")).expect("a file");
+        std::fs::File::create(at("output")).expect("a file");
+        let mut answers = open_until(&at("answer"), &at("output"), SIZES[0]);
+        server.stdin(answers.stdout.take().expect("a pipe"));
+        let server = Server::start_apart(server, folder.path());
+        let server = server.wait_for(port.parse().expect("a port"));
+        let mut sends = open_until(&at("sent"), &at("got"), SIZES[1]);
         let mut client = program(way, "nc");
-        let answer = succeed(
-            client.args(["-N", "127.0.0.1", &port.to_string()]),
-            &bytes(3_000_000),
-        );
-        assert!(
-            answer.stdout == bytes(400_000),
-            "{} bytes",
-            answer.stdout.len()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let explained = String::from_utf8_lossy(&answer.stderr).into_owned();
+        client.args(["-N", "127.0.0.1", &port]).stdout(output);
+        let ended = (client.stdin(sends.stdout.take().expect("a pipe"))).output();
+        let ended = ended.expect("nc");
+        assert!(ended.status.success(), "{ended:?}");
+        for mut writer in [sends, answers] {
+            writer.wait().expect("its end");
+        }
         server.end();
-        later.wait().expect("its end");
-        let got = std::fs::read(folder.path().join("output")).expect("the server's output");
-        assert!(got == bytes(3_000_000), "{} bytes", got.len());
-        ([got, answer.stdout].concat(), explained)
+        let [output, got] = ["output", "got"].map(|name| std::fs::read(at(name)).expect("a file"));
+        for (file, size) in [&output, &got].into_iter().zip(SIZES) {
+            assert!(*file == bytes(size), "{} bytes", file.len());
+        }
+        let explained = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ([output, got].concat(), explained)
     });
 }
 

@@ -1,17 +1,13 @@
 //! Number of elements in one frame: fixed by the user, or adapted to the machine and the link.
 //!
-//! Small frames sent often keep copies fresh, and stale copies cost laps; but each frame has a fixed cost at both ends. The automatic setting sends
-//! as few elements a frame as keeps the time for exchange (publishing, receiving) below [`EXCHANGE_PERCENT`] of the time for computing, and sends
-//! larger frames when the link has no slot.
+//! Small frames sent often keep copies fresh, and stale copies cost laps; but each frame has a fixed cost at both ends. A frame that holds the part *p*
+//! of its owner's elements delays each of them by *p*/2 of a lap on average. Where each lap multiplies the error by ρ near 1, the laps become 1 + *p*
+//! times as many (fewer where ρ is small). Exchange (publishing, receiving) takes a share *s* of the time for computing, in inverse proportion to
+//! *p*. The loss *p* + *s* is least where both are the same: there the automatic setting goes, by powers of two, and to larger frames when the link has no
+//! slot.
 
 use std::str::FromStr;
 
-/// Limit of the automatic setting for the time for exchange, in percent of the time for computing: what two workers may lose of the 1.9-fold speed
-/// expected of them.
-pub const EXCHANGE_PERCENT: u64 = 4;
-/// Below this share of the time for computing, frames are made smaller again. A quarter of the limit leaves room for halving the frame size, which at
-/// most doubles the cost.
-const SHRINK_PERCENT: u64 = EXCHANGE_PERCENT / 4;
 /// Computing time after which a decision is taken, so that one slow frame or one clock reading decides nothing.
 const WINDOW_NS: u64 = 2_000_000;
 /// First size of the automatic setting.
@@ -64,6 +60,8 @@ pub struct ElementsTuner {
     setting: Elements,
     current: usize,
     capacity: usize,
+    /// Elements of a lap.
+    lap: usize,
     compute_ns: u64,
     exchange_ns: u64,
     refused: u64,
@@ -73,13 +71,13 @@ pub struct ElementsTuner {
 
 impl Default for ElementsTuner {
     fn default() -> Self {
-        Self::new(Elements::Auto, START)
+        Self::new(Elements::Auto, START, START)
     }
 }
 
 impl ElementsTuner {
-    /// `capacity`: elements that one frame holds, at least 1.
-    pub fn new(setting: Elements, capacity: usize) -> Self {
+    /// `capacity`: elements that one frame holds, at least 1; `lap`: elements of which each lap renews all.
+    pub fn new(setting: Elements, capacity: usize, lap: usize) -> Self {
         let (start, capacity) = match setting {
             Elements::Auto => (START, capacity.max(1)),
             // Repairs, too, are frames of so many elements.
@@ -89,6 +87,7 @@ impl ElementsTuner {
             setting,
             current: start.clamp(1, capacity),
             capacity,
+            lap: lap.max(1),
             compute_ns: 0,
             exchange_ns: 0,
             refused: 0,
@@ -125,9 +124,12 @@ impl ElementsTuner {
         if self.compute_ns + self.exchange_ns < WINDOW_NS {
             return;
         }
-        if self.refused > 0 || self.exchange_ns * 100 > self.compute_ns * EXCHANGE_PERCENT {
+        // Frames twice as large halve the share and double the part: better where the share is more than two parts; and the other way round.
+        let share = self.exchange_ns as f64 / self.compute_ns.max(1) as f64;
+        let part = self.current as f64 / self.lap as f64;
+        if self.refused > 0 || share > 2.0 * part {
             self.current = (self.current * 2).min(self.capacity);
-        } else if self.exchange_ns * 100 < self.compute_ns * SHRINK_PERCENT {
+        } else if share < part / 2.0 {
             self.current = (self.current / 2).max(1);
         }
         (self.compute_ns, self.exchange_ns, self.refused) = (0, 0, 0);
@@ -149,33 +151,44 @@ fn usual(usual: &mut u64, sample: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const LAP: usize = 5000;
+
     /// A cost model of `row` ns of computing per element and `frame` ns of exchange per frame.
     fn settle(row: u64, frame: u64, capacity: usize, refused: u64) -> usize {
-        let mut tuner = ElementsTuner::new(Elements::Auto, capacity);
+        let mut tuner = ElementsTuner::new(Elements::Auto, capacity, LAP);
         for _ in 0..200_000 {
             tuner.record(row * tuner.current() as u64, frame, refused);
         }
         tuner.current()
     }
 
-    /// Expensive rows are sent one by one, cheap ones in full frames, and others as few at a time as the limit allows.
+    /// Expensive rows are sent one by one, cheap ones in full frames, and others so that a lap loses least to exchange and delay.
     #[test]
     fn automatic_setting_follows_the_cost() {
-        assert_eq!(settle(60_000, 500, 180, 0), 1);
+        assert_eq!(settle(3_000_000, 500, 180, 0), 1);
         assert_eq!(settle(10, 500, 180, 0), 180);
-        let between = settle(500, 500, 180, 0);
-        assert!((16..=64).contains(&between), "{between}");
+        for (row, frame) in [(500, 500), (3_000, 400), (60_000, 500), (10_000, 12_000)] {
+            let loss = |elements: usize| {
+                let elements = elements as f64;
+                elements / LAP as f64 + frame as f64 / (row as f64 * elements)
+            };
+            let least = (0..8)
+                .map(|power| loss(1 << power))
+                .fold(f64::INFINITY, f64::min);
+            let settled = settle(row, frame, 180, 0);
+            assert!(loss(settled) <= 1.3 * least, "{row} {frame}: {settled}");
+        }
     }
 
     /// Interruptions now and then do not make frames larger.
     #[test]
     fn interruptions_do_not_make_frames_larger() {
-        let mut tuner = ElementsTuner::new(Elements::Auto, 4000);
+        let mut tuner = ElementsTuner::new(Elements::Auto, 4000, LAP);
         for step in 0..200_000u64 {
             let gone = if step % 50 == 0 { 3_000_000 } else { 0 };
             tuner.record(20_000 * tuner.current() as u64, 300 + gone, 0);
         }
-        assert!(tuner.current() <= 2, "{}", tuner.current());
+        assert!(tuner.current() <= 16, "{}", tuner.current());
     }
 
     /// A link without free slots gets fewer, larger frames.
@@ -187,7 +200,7 @@ mod tests {
     /// A fixed setting stays, within what a frame holds.
     #[test]
     fn fixed_stays_fixed() {
-        let mut tuner = ElementsTuner::new(Elements::Fixed(500), 180);
+        let mut tuner = ElementsTuner::new(Elements::Fixed(500), 180, LAP);
         tuner.record(0, WINDOW_NS, 1);
         assert_eq!(tuner.current(), 180);
     }

@@ -30,7 +30,7 @@ mod publish;
 mod store;
 
 pub use board::{Board, BoardError, Drops, FORMER_INCARNATIONS, Reads};
-pub use elements::{EXCHANGE_PERCENT, Elements, ElementsError, ElementsTuner};
+pub use elements::{Elements, ElementsError, ElementsTuner};
 pub use fresh::{Feeding, wait_fresh};
 pub use lap::Lap;
 pub use publish::{Carrier, Published};

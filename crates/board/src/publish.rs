@@ -36,7 +36,8 @@ impl std::ops::AddAssign for Published {
 impl<S: Store> Board<S> {
     /// Sets how many elements a frame holds, for links whose frames hold `capacity_bytes` of values.
     pub fn set_elements(&mut self, setting: Elements, capacity_bytes: usize) {
-        self.elements = ElementsTuner::new(setting, capacity_bytes / size_of::<f64>());
+        let own = self.own().len();
+        self.elements = ElementsTuner::new(setting, capacity_bytes / size_of::<f64>(), own);
     }
 
     /// Has the automatic setting go on from so many elements.

@@ -3,7 +3,8 @@
 //! first (`--value-ps` sets it).
 //!
 //! `--measured 1,2` runs the same system for real, too, with as many workers on this machine over UDP, and prints both: there an entry takes as long as
-//! with so many threads at once.
+//! with so many threads at once. `--cores 2` lets a machine's second core receive and send; what is left of that on the core that computes is
+//! measured, too.
 //!
 //! ```text
 //! cargo run --release -p tsumuji-solve --features simulated --example simulated -- --system dense:8000 --workers 1,2 --measured 1,2
@@ -15,13 +16,15 @@ mod clusters;
 
 use tsumuji_board::Elements;
 use tsumuji_sim::Seed;
-use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps};
+use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps, handover_ns};
 use tsumuji_solve::distributed::{Input, SolveConfig};
 use tsumuji_solve::local::Inner;
 use tsumuji_solve::system::Solution;
 
 /// Rows of a step where what an entry takes is measured.
 const STEP_ROWS: usize = 64;
+/// Elements of a frame whose handover to the computing core is measured.
+const HANDOVER_ELEMENTS: usize = 16;
 
 /// Seconds and laps of the same on this machine, over UDP, each node a thread.
 fn measured(case: &Machines) -> (f64, f64) {
@@ -87,6 +90,7 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
         elements: Elements::Auto,
         frame_bytes: 1_500,
         frame_ns: 500,
+        handover_ns: None,
         delay_us: 5..8,
         rate_mbit: 10_000,
         loss_percent: 0,
@@ -96,6 +100,7 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
     };
     let mut workers = vec![1, 2, 4, 8, 16, 32, 64];
     let mut measured = Vec::new();
+    let mut cores = 1;
     let words: Vec<String> = std::env::args().skip(1).collect();
     for pair in words.chunks(2) {
         let [name, value] = pair else {
@@ -122,12 +127,15 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
             "--loss" => case.loss_percent = number()? as u32,
             "--rate" => case.rate_mbit = number()?,
             "--elements" => case.elements = Elements::Fixed(number()?.max(1) as usize),
+            "--frame-ns" => case.frame_ns = number()?,
+            "--handover-ns" => case.handover_ns = Some(number()?),
+            "--cores" => cores = number()?,
             "--value-ps" => case.value_ps = number()?,
             "--slow" => case.slow = Some(number()? as usize),
             "--seed" => case.seed = number()?,
             _ => {
                 return Err(format!(
-                    "{name}: accepted are --workers A,B,…, --measured A,B,…, --system SPEC, --loss PERCENT, --rate MBIT, --elements E, --value-ps PS, --slow WORKER, --seed S"
+                    "{name}: accepted are --workers A,B,…, --measured A,B,…, --system SPEC, --loss PERCENT, --rate MBIT, --elements E, --frame-ns NS, --cores 1|2, --handover-ns NS, --value-ps PS, --slow WORKER, --seed S"
                 ));
             }
         }
@@ -142,6 +150,9 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
     if case.value_ps == 0 {
         case.value_ps =
             entry_ps(&case.system, (1, 1), STEP_ROWS, &|| false).expect("nobody stops it");
+    }
+    if cores > 1 && case.handover_ns.is_none() {
+        case.handover_ns = Some(handover_ns(HANDOVER_ELEMENTS));
     }
     let with = |workers| Machines {
         workers,
@@ -171,9 +182,14 @@ fn main() {
     };
     let first = &cases[0];
     println!(
-        "simulated: {}, {} Mbit/s, {} % of frames lost, {} ps an entry",
-        first.system, first.rate_mbit, first.loss_percent, first.value_ps
+        "simulated: {}, {} Mbit/s, {} % of frames lost, {} ps an entry, {} ns a frame",
+        first.system, first.rate_mbit, first.loss_percent, first.value_ps, first.frame_ns
     );
+    if let Some(handover_ns) = first.handover_ns {
+        println!(
+            "two cores each: one receives and sends, the other one computes, {handover_ns} ns a frame of it"
+        );
+    }
     println!("workers  seconds   laps  frames   lost  residual  speed-up");
     let mut points = Vec::new();
     for case in &cases {

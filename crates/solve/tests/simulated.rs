@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tsumuji_board::Elements;
 use tsumuji_sim::Seed;
-use tsumuji_solve::distributed::simulated::machines::{Found, Machines, RelaxError, entry_ps};
+use tsumuji_solve::distributed::simulated::machines::{
+    Found, Machines, RelaxError, entry_ps, handover_ns,
+};
 use tsumuji_solve::system::Solution;
 
 fn case(workers: usize) -> Machines {
@@ -16,6 +18,7 @@ fn case(workers: usize) -> Machines {
         elements: Elements::Auto,
         frame_bytes: 1_500,
         frame_ns: 500,
+        handover_ns: None,
         delay_us: 5..8,
         rate_mbit: 10_000,
         loss_percent: 0,
@@ -65,6 +68,23 @@ fn losses_and_slow_workers_only_delay() {
         );
     }
     assert!(lossy.lost_frames > 0);
+}
+
+/// Where a second core receives and sends, many workers are faster: each of the others' frames takes less of the core that computes.
+#[test]
+fn second_cores_help() {
+    assert!(handover_ns(20) > 0);
+    let of = |handover_ns| {
+        solve(&Machines {
+            handover_ns,
+            value_ps: 300,
+            elements: Elements::Fixed(4),
+            ..case(16)
+        })
+    };
+    let (one, two) = (of(None), of(Some(50)));
+    assert!(two.seconds < 0.8 * one.seconds, "{two:?} {one:?}");
+    assert!(two.summary.residual <= 1e-10, "{two:?}");
 }
 
 /// A slower cable, or one element a frame, makes eight workers slower, and the wire carries what their frames hold.

@@ -211,3 +211,53 @@ impl Outlet for Ends {
         self.began.elapsed().as_nanos() as u64
     }
 }
+
+/// Nanoseconds that a thread takes to drain a datagram of `elements` out of the ring that another thread has filled, and to take it into its copy of x.
+#[cfg(feature = "simulated")]
+pub(super) fn handover_ns(elements: usize) -> u64 {
+    use std::sync::Barrier;
+    use tsumuji_board::{Board, Lap};
+
+    use super::message::BOARD_CHANNEL;
+
+    const ROUNDS: u32 = 20;
+    let (mut fills, mut drains) = ring();
+    let gate = Barrier::new(2);
+    let payload = vec![0; elements * size_of::<f64>()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut lap = Lap::FIRST;
+            for _ in 0..ROUNDS {
+                for place in 0..RING {
+                    let datagram = Datagram {
+                        source: NodeId(1),
+                        channel_id: BOARD_CHANNEL,
+                        lap: lap.get(),
+                        key: (place * elements) as u32,
+                        payload: &payload,
+                        ..Datagram::EMPTY
+                    };
+                    fills.fill(&[], &datagram);
+                }
+                lap = lap.next();
+                gate.wait(); // it is full
+                gate.wait(); // it is empty
+            }
+        });
+        let owned = vec![0..0, 0..RING * elements, 0..0];
+        let mut board = Board::private(BOARD_CHANNEL, NodeId(2), owned).expect("sound ranges");
+        let (mut taken, mut spent_ns) = (0, 0);
+        for _ in 0..ROUNDS {
+            gate.wait();
+            let began = Instant::now();
+            let mut take = |_: &[NodeId], datagram: &Datagram<'_>| {
+                taken += u64::from(board.apply(datagram).is_some());
+            };
+            while drains.drain(&mut take).is_some() {}
+            spent_ns += began.elapsed().as_nanos() as u64;
+            gate.wait();
+        }
+        assert_eq!(taken, u64::from(ROUNDS) * RING as u64, "each is newer");
+        spent_ns / taken
+    })
+}

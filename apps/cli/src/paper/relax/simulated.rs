@@ -13,7 +13,9 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 use tsumuji_board::Elements;
 use tsumuji_numbers::memory;
-use tsumuji_solve::distributed::simulated::machines::{Machines, RelaxError, entry_ps};
+use tsumuji_solve::distributed::simulated::machines::{
+    Machines, RelaxError, entry_ps, handover_ns,
+};
 use tsumuji_solve::system::{Generate, Solution};
 
 use super::{BYPASS, FAN_OUT, PAPER_WORKERS, Plan, UDP, every_other};
@@ -95,8 +97,9 @@ pub(super) struct Simulated {
     pub(super) swept: Swept,
     #[serde(flatten)]
     pub(super) conditions: Conditions,
-    /// Of the points that there are: what an entry of A takes.
+    /// Of the points that there are: what an entry of A takes, and a frame of the core that computes.
     entry_picoseconds: Vec<u64>,
+    handover_nanoseconds: Vec<u64>,
 }
 
 /// One measured mean, and the same simulated.
@@ -223,6 +226,7 @@ impl Conditions {
             elements: Elements::Fixed(elements),
             frame_bytes: plan.frame_bytes() as usize,
             frame_ns: self.frame_ns(),
+            handover_ns: (!self.is_one_machine).then(|| handover_ns(elements)),
             delay_us: delay_us..delay_us + JITTER_US,
             rate_mbit: 1_000 * self.gigabits_per_second,
             loss_percent: 0,
@@ -232,13 +236,13 @@ impl Conditions {
         })
     }
 
-    /// A point, and what an entry took.
+    /// A point, and the machines that it is of.
     fn point(
         &self,
         plan: &Plan,
         value: u64,
         patience: &Patience,
-    ) -> Result<(Computed, u64), String> {
+    ) -> Result<(Computed, Machines), String> {
         if patience.is_over() {
             return Err(LEFT_OUT.to_owned());
         }
@@ -268,7 +272,7 @@ impl Conditions {
                 0.0
             },
         };
-        Ok((computed, machines.value_ps))
+        Ok((computed, machines))
     }
 }
 
@@ -320,6 +324,7 @@ pub(super) fn run(
         },
         conditions,
         entry_picoseconds: Vec::new(),
+        handover_nanoseconds: Vec::new(),
     });
     simulation.lines = lines.collect();
     let (varied, mut left_out) = (plan.variable.name(), 0);
@@ -329,8 +334,9 @@ pub(super) fn run(
             ensure!(!stop::is_wanted(), Interrupted);
             let way = &line.swept.way;
             match &found {
-                Ok((found, entry_ps)) => {
-                    line.entry_picoseconds.push(*entry_ps);
+                Ok((found, machines)) => {
+                    line.entry_picoseconds.push(machines.value_ps);
+                    line.handover_nanoseconds.extend(machines.handover_ns);
                     talk.say(&format!("{way}, {varied} {value}: {:.4} s", found.seconds));
                 }
                 Err(reason) if reason == LEFT_OUT => left_out += 1,
@@ -390,6 +396,14 @@ fn checks(plan: &Plan, measured: &[Swept], patience: &Patience) -> anyhow::Resul
     Ok(checks)
 }
 
+/// Least and most, in words.
+fn range<'a>(numbers: impl Iterator<Item = &'a u64> + Clone) -> String {
+    match (numbers.clone().min(), numbers.max()) {
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        _ => "some".to_owned(),
+    }
+}
+
 impl Simulation {
     /// The lines, as measured ones are had.
     pub(super) fn swept(&self) -> Vec<Swept> {
@@ -411,18 +425,18 @@ impl Simulation {
             .collect();
         links.sort();
         links.dedup();
-        let entries = self.lines.iter().flat_map(|line| &line.entry_picoseconds);
-        let (least, most) = entries.fold((u64::MAX, 0), |(least, most), ps| {
-            (least.min(*ps), most.max(*ps))
-        });
-        let entries = if most == 0 {
-            "as measured here".to_owned()
-        } else {
-            format!("{least} to {most} ps as one core of this machine was measured")
-        };
+        let entries = range(self.lines.iter().flat_map(|line| &line.entry_picoseconds));
+        let handovers = range(
+            self.lines
+                .iter()
+                .flat_map(|line| &line.handover_nanoseconds),
+        );
         format!(
-            "simulated, not measured: the engine, board, judge and workers of this program in virtual time, each worker a machine of one core on a switch; \
-             an entry of A takes {entries}; assumed: {}; frames of {} bytes, cables of 10 Gbit/s where nothing else is said",
+            "simulated, not measured: the engine, board, judge and workers of this program in virtual time, each worker a machine of two cores on a switch, of \
+             which one receives and sends, and one computes; on that one an entry of A takes {} ps and a received frame {} ns, as measured here; assumed: {}; frames of {} bytes, \
+             cables of 10 Gbit/s where nothing else is said",
+            entries,
+            handovers,
             links.join(", "),
             plan.frame_bytes()
         )
@@ -555,12 +569,17 @@ mod tests {
         let over_workers = plan(Variable::Workers, &BYPASS);
         let on = conditions(&over_workers, None)[0];
         let endless = Patience { until: None };
-        let (found, entry_ps) = on.point(&over_workers, 7, &endless).unwrap();
+        let (found, machines) = on.point(&over_workers, 7, &endless).unwrap();
         assert!(found.seconds > 0.0 && found.laps > 5.0, "{found:?}");
-        assert!(
-            found.wire_bits_per_second > 0.0 && entry_ps > 0,
-            "{found:?}"
-        );
+        assert!(found.wire_bits_per_second > 0.0, "{found:?}");
+        // A frame is cheaper where it is only handed over.
+        assert!(machines.value_ps > 0 && machines.handover_ns.is_some());
+        let shared = Conditions {
+            is_one_machine: true,
+            ..on
+        };
+        let (_, machines) = shared.point(&over_workers, 2, &endless).unwrap();
+        assert_eq!(machines.handover_ns, None);
         let over = Patience {
             until: Some(Instant::now()),
         };
@@ -606,6 +625,7 @@ mod tests {
             },
             conditions,
             entry_picoseconds: vec![300],
+            handover_nanoseconds: vec![40, 50],
         };
         let check = Check {
             way: "dpdk:net_af_packet".to_owned(),
@@ -628,6 +648,7 @@ mod tests {
         let texts = simulation.text(&over_workers);
         assert_eq!(texts.len(), 4);
         assert!(texts[0].contains("simulated, not measured") && texts[0].contains("300 to 300 ps"));
+        assert!(texts[0].contains("40 to 50 ns"), "{}", texts[0]);
         let rows = texts[1].lines().skip(1);
         assert!(
             rows.clone().all(|row| row.starts_with("simulated ")),

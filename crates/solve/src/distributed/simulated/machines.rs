@@ -1,8 +1,8 @@
 //! Machines that relax a generated system over a simulated switch, in virtual time: the production engine in its production loop, board, judge and workers.
 //!
 //! Only computing is not done by the clock: an entry of A takes [`Machines::value_ps`], which [`entry_ps`] measures on this machine, and a frame takes
-//! the core that computes [`Machines::frame_ns`]. The iteration itself is computed in full, so a run needs the memory of the whole system and, on one
-//! core, the time of all machines together.
+//! [`Machines::frame_ns`] of the core that computes, or of a second one ([`Machines::handover_ns`]). The iteration itself is computed in full, so a run
+//! needs the memory of the whole system and, on one core, the time of all machines together.
 //!
 //! Used by `tsumuji paper relax-…`, a test and an example.
 
@@ -17,7 +17,7 @@ use tsumuji_sim::{Arrivals, Net, Seed, judged};
 use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram};
 
 use super::{Costs, Judge, Message, Summary, Update, Work, Worker};
-use crate::distributed::SolveConfig;
+use crate::distributed::{SolveConfig, beside};
 use crate::local::{Inner, Relaxation, Sweeper};
 use crate::system::{Generate, Solution};
 
@@ -45,6 +45,9 @@ pub struct Machines {
     pub frame_bytes: usize,
     /// What a frame takes of a core: of the sender's, and of each receiver's.
     pub frame_ns: u64,
+    /// A machine has two cores, one of which receives and sends, as a worker whose second thread computes (`--executor pipeline`): of the one that
+    /// computes a frame takes only this much. [`handover_ns`] measures it. `None`: one core does all.
+    pub handover_ns: Option<u64>,
     /// From the switch to a node.
     pub delay_us: Range<u64>,
     /// Rate of each cable in Mbit/s; 0: no limit.
@@ -257,8 +260,8 @@ impl Run<'_> {
         for (from, bytes) in messages {
             node.worker.take(from, &bytes)?;
         }
-        // Receiving takes the time of the core that computes.
-        let frame_ns = self.machines.frame_ns;
+        // Receiving takes time of the core that computes. A second core's time passes in the net.
+        let frame_ns = (self.machines.handover_ns).unwrap_or(self.machines.frame_ns);
         let received_ns = frames.len() as u64 * frame_ns;
         node.free_at += Duration::from_nanos(received_ns);
         node.worker.exchanged(received_ns);
@@ -360,6 +363,14 @@ impl Run<'_> {
         });
         (sources.zip(bodies).collect(), frames.collect())
     }
+}
+
+/// Nanoseconds that the computing thread of a worker takes for a frame of `elements` that another thread received, on this machine: the least of a few
+/// trials.
+pub fn handover_ns(elements: usize) -> u64 {
+    const TRIALS: usize = 5;
+    let trials = (0..TRIALS).map(|_| beside::handover_ns(elements));
+    trials.min().expect("a trial").max(1)
 }
 
 /// Picoseconds that this machine takes for an entry when as many `threads` at once sweep the rows of one of `workers` workers each, or the first of these
