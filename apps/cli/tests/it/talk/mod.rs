@@ -29,6 +29,8 @@ const ENOUGH: u64 = 3;
 const HEAD_BYTES: usize = 12;
 /// Between two rounds of talk.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Before a round takes what has come: there are more processes than cores.
+const BREATH: Duration = Duration::from_micros(500);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -46,15 +48,11 @@ pub(crate) fn options() -> Options {
 
 /// A message of `bytes` at least `HEAD_BYTES`: life, number, and what follows from both.
 fn compose(session: u32, number: u64, bytes: usize) -> Vec<u8> {
-    let mut message = Vec::with_capacity(bytes + 8);
-    message.extend(session.to_le_bytes());
-    message.extend(number.to_le_bytes());
-    let mut word = u64::from(session) << 32 ^ number ^ (bytes as u64) << 16;
-    while message.len() < bytes {
-        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word >> 29 ^ 0x1234_5678;
-        message.extend(word.to_le_bytes());
-    }
-    message.truncate(bytes);
+    let mut message = vec![0; bytes];
+    message[..4].copy_from_slice(&session.to_le_bytes());
+    message[4..HEAD_BYTES].copy_from_slice(&number.to_le_bytes());
+    let word = u64::from(session) << 32 ^ number ^ (bytes as u64) << 16;
+    Rng::with_seed(word).fill(&mut message[HEAD_BYTES..]);
     message
 }
 
@@ -192,6 +190,7 @@ impl Talker {
                 Err(error) => panic!("{} to node 0: {error}", self.me()),
             }
         }
+        std::thread::sleep(BREATH);
         let mut wait = PAUSE;
         while let Some(message) = self.endpoint.recv(wait).expect("recv") {
             wait = Duration::ZERO;

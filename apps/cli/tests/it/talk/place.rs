@@ -160,7 +160,7 @@ pub(super) fn is_joining() -> bool {
 /// A member counts as dead soon enough for its place to be taken by another process.
 fn joining(options: Options) -> Options {
     Options {
-        dead_after: Duration::from_secs(6),
+        dead_after: Duration::from_secs(3),
         ..options
     }
 }
