@@ -371,13 +371,14 @@ impl Field {
             }
         }
         let reached = self.walk.advance(&rows, squares);
+        let heard = self.neighbours.iter();
+        let heard = heard.map(|neighbour| self.board.lap(*neighbour).map_or(0, Lap::get));
         if reached.lap {
             self.lap = self.lap.next();
             self.quiet_laps += 1;
-            let board = &self.board;
-            let heard = self.neighbours.iter();
-            let heard = heard.map(|neighbour| board.lap(*neighbour).map_or(0, Lap::get));
             self.round.lap(self.walk.estimate().measured_sq, heard);
+        } else if reached.estimate {
+            self.round.look(heard);
         }
         self.mind(outlet, computed, reached.estimate || self.walk.laps() == 0)?;
         let done = outlet.now_ns();

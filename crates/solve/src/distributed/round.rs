@@ -2,7 +2,8 @@
 //!
 //! A worker whose neighbours have not moved finds no residual in its own rows: with LU at once, with sweeps after a few laps. Its estimates alone
 //! would report convergence while values are still under way. So the norms are added up lap by lap until a newer lap of every other worker has been
-//! heard of; their sum is the estimate. Where laps are of equal length that is every lap.
+//! heard of; their sum is the estimate. Where laps are of equal length that is every lap, though some of many workers are always a little later than this
+//! one: a round may also end within the next lap.
 
 use super::message::Estimate;
 
@@ -36,12 +37,13 @@ impl Round {
     pub(super) fn lap(&mut self, measured_sq: f64, heard: impl Iterator<Item = u32> + Clone) {
         self.laps += 1;
         self.sum += measured_sq.sqrt();
-        if self
-            .since
-            .iter()
-            .zip(heard.clone())
-            .all(|(since, heard)| *since != heard)
-        {
+        self.look(heard);
+    }
+
+    /// Ends the round, with the laps that are recorded, if all have been heard of by now.
+    pub(super) fn look(&mut self, heard: impl Iterator<Item = u32> + Clone) {
+        let mut both = self.since.iter().zip(heard.clone());
+        if self.laps > 0 && both.all(|(since, heard)| *since != heard) {
             self.before_sq = self.last_sq;
             self.last_sq = self.sum * self.sum;
             self.last_laps = self.laps;
@@ -91,6 +93,23 @@ mod tests {
             walk(2.0),
             "alone there is nobody to wait for"
         );
+    }
+
+    /// One whose laps end a little later than this one's delays no round by a lap; one that is not heard of does.
+    #[test]
+    fn late_news_ends_a_round_within_the_next_lap() {
+        let mut round = Round::new(2);
+        for lap in 1..5 {
+            round.lap(1.0, [lap, lap - 1].into_iter());
+            assert_ne!(round.estimate(walk(1.0)), walk(1.0));
+            round.look([lap, lap - 1].into_iter());
+            assert_ne!(round.estimate(walk(1.0)), walk(1.0));
+            round.look([lap, lap].into_iter());
+            assert_eq!(round.estimate(walk(1.0)), walk(1.0));
+            // Nothing has been relaxed since.
+            round.look([lap + 1, lap + 1].into_iter());
+            assert_eq!(round.estimate(walk(1.0)), walk(1.0));
+        }
     }
 
     /// Laps without news from one of the others make no estimate smaller, however small their residuals are.
