@@ -396,14 +396,6 @@ fn checks(plan: &Plan, measured: &[Swept], patience: &Patience) -> anyhow::Resul
     Ok(checks)
 }
 
-/// Least and most, in words.
-fn range<'a>(numbers: impl Iterator<Item = &'a u64> + Clone) -> String {
-    match (numbers.clone().min(), numbers.max()) {
-        (Some(least), Some(most)) => format!("{least} to {most}"),
-        _ => "some".to_owned(),
-    }
-}
-
 impl Simulation {
     /// The lines, as measured ones are had.
     pub(super) fn swept(&self) -> Vec<Swept> {
@@ -425,18 +417,19 @@ impl Simulation {
             .collect();
         links.sort();
         links.dedup();
-        let entries = range(self.lines.iter().flat_map(|line| &line.entry_picoseconds));
-        let handovers = range(
-            self.lines
-                .iter()
-                .flat_map(|line| &line.handover_nanoseconds),
-        );
+        let range = |of: fn(&Simulated) -> &Vec<u64>| {
+            let numbers = self.lines.iter().flat_map(of);
+            match (numbers.clone().min(), numbers.max()) {
+                (Some(least), Some(most)) => format!("{least} to {most}"),
+                _ => "some".to_owned(),
+            }
+        };
+        let entries = range(|line| &line.entry_picoseconds);
+        let handovers = range(|line| &line.handover_nanoseconds);
         format!(
-            "simulated, not measured: the engine, board, judge and workers of this program in virtual time, each worker a machine of two cores on a switch, of \
-             which one receives and sends, and one computes; on that one an entry of A takes {} ps and a received frame {} ns, as measured here; assumed: {}; frames of {} bytes, \
-             cables of 10 Gbit/s where nothing else is said",
-            entries,
-            handovers,
+            "simulated, not measured: the engine, board, judge and workers of this program in virtual time, each worker a machine of two cores on a switch: one \
+             receives and sends, one computes; on that one an entry of A takes {entries} ps and a received frame {handovers} ns, as measured here; assumed: {}; \
+             frames of {} bytes, cables of 10 Gbit/s where nothing else is said",
             links.join(", "),
             plan.frame_bytes()
         )
