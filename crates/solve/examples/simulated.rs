@@ -129,7 +129,12 @@ fn cases() -> Result<(Vec<Machines>, Vec<usize>), String> {
             "--elements" => case.elements = Elements::Fixed(number()?.max(1) as usize),
             "--frame-ns" => case.frame_ns = number()?,
             "--handover-ns" => case.handover_ns = Some(number()?),
-            "--cores" => cores = number()?,
+            "--cores" => {
+                cores = number()?;
+                if !(1..=2).contains(&cores) {
+                    return Err(format!("--cores {cores}: accepted are 1 and 2"));
+                }
+            }
             "--value-ps" => case.value_ps = number()?,
             "--slow" => case.slow = Some(number()? as usize),
             "--seed" => case.seed = number()?,
