@@ -83,6 +83,15 @@ fn second_cores_help() {
     };
     let (one, two) = (of(None), of(Some(50)));
     assert!(two.seconds < 0.9 * one.seconds, "{two:?} {one:?}");
+    // But not where it has more to do than the first.
+    for (value_ps, helps) in [(300, false), (30_000, true)] {
+        let machines = Machines {
+            value_ps,
+            ..case(16)
+        };
+        let machines = machines.with_second_cores(10);
+        assert_eq!(machines.handover_ns.is_some(), helps);
+    }
     assert!(two.summary.residual <= 1e-10, "{two:?}");
 }
 

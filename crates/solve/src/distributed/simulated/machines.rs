@@ -102,6 +102,18 @@ impl From<String> for RelaxError {
 }
 
 impl Machines {
+    /// Has second cores receive and send the frames of a dense system, `elements` in each, where that takes less than half of the time for computing. Otherwise
+    /// they would be the bottleneck, and frames late: one core does all.
+    pub fn with_second_cores(mut self, elements: usize) -> Self {
+        let rows = (self.system.n() / self.workers) as u64;
+        let frames = (self.workers as u64 - 1) * rows.div_ceil(elements as u64);
+        let lap_ps = rows * self.system.n() as u64 * self.value_ps;
+        if self.system.is_dense() && 2_000 * frames * self.frame_ns < lap_ps {
+            self.handover_ns = Some(handover_ns(elements));
+        }
+        self
+    }
+
     fn config(&self) -> SolveConfig {
         SolveConfig {
             inner: Inner::Sweep,
