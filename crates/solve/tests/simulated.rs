@@ -87,9 +87,10 @@ fn second_cores_help() {
     for (value_ps, helps) in [(300, false), (30_000, true)] {
         let machines = Machines {
             value_ps,
+            elements: Elements::Fixed(10),
             ..case(16)
         };
-        let machines = machines.with_second_cores(10);
+        let machines = machines.with_second_cores();
         assert_eq!(machines.handover_ns.is_some(), helps);
     }
     assert!(two.summary.residual <= 1e-10, "{two:?}");

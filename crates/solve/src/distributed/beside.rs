@@ -155,12 +155,17 @@ impl Work for Lent {
     type Ends = Ends;
 
     fn take_arrived(&mut self, ends: &mut Ends, _: bool) {
+        if ends.arriving.takes.is_empty() {
+            return;
+        }
+        let began = ends.now_ns();
         let mut take = |_: &[NodeId], datagram: &Datagram<'_>| {
             if self.mode == Mode::Async {
                 self.field.take(datagram);
             }
         };
         while ends.arriving.drain(&mut take).is_some() {}
+        self.field.exchanged(ends.now_ns() - began);
     }
 
     fn step_with(&mut self, ends: &mut Ends) -> Stepped {

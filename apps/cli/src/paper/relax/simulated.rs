@@ -234,7 +234,7 @@ impl Conditions {
         };
         Ok(match self.is_one_machine {
             true => machines,
-            false => machines.with_second_cores(elements),
+            false => machines.with_second_cores(),
         })
     }
 
@@ -423,7 +423,7 @@ impl Simulation {
             let numbers = self.lines.iter().flat_map(of);
             match (numbers.clone().min(), numbers.max()) {
                 (Some(least), Some(most)) => format!("{least} to {most}"),
-                _ => "some".to_owned(),
+                _ => "-".to_owned(),
             }
         };
         let entries = range(|line| &line.entry_picoseconds);

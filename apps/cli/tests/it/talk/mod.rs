@@ -29,8 +29,6 @@ const ENOUGH: u64 = 3;
 const HEAD_BYTES: usize = 12;
 /// Between two rounds of talk.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Before a round takes what has come: there are more processes than cores.
-const BREATH: Duration = Duration::from_micros(500);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -190,7 +188,6 @@ impl Talker {
                 Err(error) => panic!("{} to node 0: {error}", self.me()),
             }
         }
-        std::thread::sleep(BREATH);
         let mut wait = PAUSE;
         while let Some(message) = self.endpoint.recv(wait).expect("recv") {
             wait = Duration::ZERO;

@@ -102,9 +102,12 @@ impl From<String> for RelaxError {
 }
 
 impl Machines {
-    /// Has second cores receive and send the frames of a dense system, `elements` in each, where that takes less than half of the time for computing. Otherwise
-    /// they would be the bottleneck, and frames late: one core does all.
-    pub fn with_second_cores(mut self, elements: usize) -> Self {
+    /// Has second cores receive and send the frames of a dense system, of a fixed number of elements, where that takes less than half of the time for
+    /// computing. Otherwise they would be the bottleneck, and frames late: one core does all.
+    pub fn with_second_cores(mut self) -> Self {
+        let Elements::Fixed(elements) = self.elements else {
+            return self;
+        };
         let rows = (self.system.n() / self.workers) as u64;
         let frames = (self.workers as u64 - 1) * rows.div_ceil(elements as u64);
         let lap_ps = rows * self.system.n() as u64 * self.value_ps;
