@@ -135,18 +135,16 @@ impl Field {
             }
         };
         board.set_elements(elements, most * size_of::<f64>());
-        // Dense rows are read several at a time. The automatic setting does not go below that either: frames of fewer elements would all leave at the
-        // same moment.
-        let is_fixed = matches!(setup.config.elements, Elements::Fixed(_));
-        let least_rows = least_step.max(if is_fixed { 1 } else { ROW_GROUP });
-        let frame = if lu {
-            1
-        } else {
-            board
-                .elements()
-                .max(if is_fixed { 1 } else { most })
-                .max(least_step)
+        // Rows are multiplied several at a time, and leave in whole frames of as many as are fixed.
+        let (step, frame) = match elements {
+            Elements::Fixed(count) => {
+                let step = board.elements() * ROW_GROUP.div_ceil(count);
+                (step, step)
+            }
+            Elements::Auto => (ROW_GROUP, most),
         };
+        let least_rows = least_step.max(step);
+        let frame = if lu { 1 } else { frame.max(least_step) };
         let reads = reads_of(&sweeper, setup, me);
         for (worker, reads) in reads.iter().enumerate().filter(|(worker, _)| *worker != me) {
             board.set_reads(node(worker), reads.clone());

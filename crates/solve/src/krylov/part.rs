@@ -1,7 +1,7 @@
 //! One part of a system: its rows, its preconditioner, and the vector that they are multiplied with.
 
 use super::{Preconditioner, Space};
-use crate::local::kernels::{self, ROW_GROUP};
+use crate::local::kernels;
 use crate::system::{RowBlock, RowValues};
 use std::ops::Range;
 
@@ -84,16 +84,8 @@ impl<'a> Part<'a> {
                 }
             }
             RowValues::Dense(values) => {
-                let (groups, rest) = out.as_chunks_mut::<ROW_GROUP>();
-                let row = |own: usize| &values[(first + own) * n..(first + own + 1) * n];
-                for (group, out) in groups.iter_mut().enumerate() {
-                    let rows = std::array::from_fn(|k| row(group * ROW_GROUP + k));
-                    *out = kernels::dot_group(rows, x);
-                }
-                let rest_row = groups.len() * ROW_GROUP;
-                for (k, out) in rest.iter_mut().enumerate() {
-                    *out = kernels::dot(row(rest_row + k), x);
-                }
+                let values = &values[first * n..][..out.len() * n];
+                kernels::multiply(values, x, out);
             }
         }
         self.scale(out);

@@ -3,8 +3,7 @@
 //!
 //! Owned by a `Sweeper`. Sums are formed in double precision. Invariant: the rows are those of the block, each entry rounded to nearest.
 
-use super::kernels::ROW_GROUP;
-use super::strip::{DenseRows, relax_dense};
+use super::strip::{DenseRows, multiply, relax_dense};
 use crate::system::{RowBlock, RowValues};
 use pulp::{Arch, NullaryFnOnce};
 use serde::{Deserialize, Serialize};
@@ -139,13 +138,14 @@ impl Compact {
     /// From now on solves for the right-hand side at which `residual`, the exact one of the own rows at `x`, is that of the stored rows.
     pub(super) fn refine(&mut self, x: &[f64], residual: &[f64]) {
         let n = x.len();
-        for (own, (rhs, residual)) in self.rhs.iter_mut().zip(residual).enumerate() {
-            let row = own * n..(own + 1) * n;
-            let product = match &self.values {
-                Values::Single(values) => dots::<_, SINGLES, 1>([&values[row]], x)[0],
-                Values::Bfloat16(values) => dots::<_, BFLOAT16S, 1>([&values[row]], x)[0],
-            };
-            *rhs = residual + product;
+        match &self.values {
+            Values::Single(values) => multiply(&Fewer::<_, SINGLES>(values, n), x, &mut self.rhs),
+            Values::Bfloat16(values) => {
+                multiply(&Fewer::<_, BFLOAT16S>(values, n), x, &mut self.rhs);
+            }
+        }
+        for (rhs, residual) in self.rhs.iter_mut().zip(residual) {
+            *rhs += residual;
         }
     }
 
@@ -182,13 +182,8 @@ impl<T, const LANES: usize> Fewer<'_, T, LANES> {
 
 impl<T: Stored, const LANES: usize> DenseRows for Fewer<'_, T, LANES> {
     #[inline(always)]
-    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP] {
-        dots::<_, LANES, ROW_GROUP>(std::array::from_fn(|k| self.row(own + k)), x)
-    }
-
-    #[inline(always)]
-    fn product(&self, own: usize, x: &[f64]) -> f64 {
-        dots::<_, LANES, 1>([self.row(own)], x)[0]
+    fn products<const ROWS: usize>(&self, own: usize, x: &[f64]) -> [f64; ROWS] {
+        dots::<_, LANES, ROWS>(std::array::from_fn(|k| self.row(own + k)), x)
     }
 
     #[inline(always)]

@@ -1,22 +1,144 @@
 //! The loops that read A: dot products of dense and sparse rows, plain and with compensated rounding errors.
 //!
 //! Called by `system` (A x, residuals) and by the sweepers. Dense kernels run on the widest vector unit of the processor, chosen when called
-//! (`pulp`), with several accumulators and rows at once; they should be limited by memory. Sparse rows are short and gathered: plain loops.
+//! (`pulp`), with several rows at once: a row by itself reads as many bytes of x as of A, from a slower cache than the first one; four rows share them.
+//! Plain products should be limited by memory. Sparse rows are short and gathered: plain loops.
 
 use pulp::{Arch, Simd, WithSimd};
+use std::ops::Range;
 
-/// Rows a dense sweep reads side by side: enough streams to fill the memory pipeline of one core, few enough that
+/// Rows that dense kernels read side by side: enough streams to fill the memory pipeline of one core, few enough that
 /// their accumulators stay in registers.
 pub(crate) const ROW_GROUP: usize = 4;
 
-/// Σ aᵢ xᵢ. Panics unless both are of one length.
-pub(crate) fn dot(a: &[f64], x: &[f64]) -> f64 {
-    Arch::new().dispatch(Dots { rows: [a], x })[0]
+/// Something that is done with several rows at once.
+pub(crate) trait Groups {
+    /// Takes `ROWS` rows, from `first` on.
+    fn take<const ROWS: usize>(&mut self, first: usize);
 }
 
-/// Dot products of [`ROW_GROUP`] rows with one x. Panics unless all are of one length.
-pub(crate) fn dot_group(rows: [&[f64]; ROW_GROUP], x: &[f64]) -> [f64; ROW_GROUP] {
+/// Hands out `rows` in order, [`ROW_GROUP`] at a time; the last ones in groups of two and three. Only a row that is the only one goes alone.
+#[inline(always)]
+pub(crate) fn in_groups(rows: Range<usize>, groups: &mut impl Groups) {
+    let mut first = rows.start;
+    while first < rows.end {
+        first += match rows.end - first {
+            1 => {
+                groups.take::<1>(first);
+                1
+            }
+            2 => {
+                groups.take::<2>(first);
+                2
+            }
+            3 | 5 => {
+                groups.take::<3>(first);
+                3
+            }
+            _ => {
+                groups.take::<ROW_GROUP>(first);
+                ROW_GROUP
+            }
+        };
+    }
+}
+
+/// Σ aᵢ xᵢ. Panics unless both are of one length.
+pub(crate) fn dot(a: &[f64], x: &[f64]) -> f64 {
+    dots([a], x)[0]
+}
+
+/// Dot products of several rows with one x. Panics unless all are of one length.
+pub(crate) fn dots<const ROWS: usize>(rows: [&[f64]; ROWS], x: &[f64]) -> [f64; ROWS] {
     Arch::new().dispatch(Dots { rows, x })
+}
+
+/// Dense rows one after the other, and what is made of each.
+struct Rows<'a, F> {
+    values: &'a [f64],
+    x: &'a [f64],
+    kind: F,
+    out: &'a mut [f64],
+}
+
+impl<'a, F> Rows<'a, F> {
+    /// Panics unless there are as many rows as there is room for results.
+    fn each(values: &'a [f64], x: &'a [f64], kind: F, out: &'a mut [f64])
+    where
+        Self: Groups,
+    {
+        assert_eq!(values.len(), x.len() * out.len(), "rows are as long as x");
+        let rows = 0..out.len();
+        in_groups(
+            rows,
+            &mut Self {
+                values,
+                x,
+                kind,
+                out,
+            },
+        );
+    }
+
+    fn rows<const ROWS: usize>(&self, first: usize) -> [&'a [f64]; ROWS] {
+        let (values, n) = (self.values, self.x.len());
+        std::array::from_fn(|k| &values[(first + k) * n..(first + k + 1) * n])
+    }
+}
+
+/// Plain products.
+struct Plain;
+
+impl Groups for Rows<'_, Plain> {
+    fn take<const ROWS: usize>(&mut self, first: usize) {
+        let products = dots(self.rows::<ROWS>(first), self.x);
+        self.out[first..first + ROWS].copy_from_slice(&products);
+    }
+}
+
+/// Sums of absolute products.
+struct Absolute;
+
+impl Groups for Rows<'_, Absolute> {
+    fn take<const ROWS: usize>(&mut self, first: usize) {
+        let rows = self.rows::<ROWS>(first);
+        let sums = Arch::new().dispatch(AbsoluteDots { rows, x: self.x });
+        self.out[first..first + ROWS].copy_from_slice(&sums);
+    }
+}
+
+/// What carried products leave of these right-hand sides.
+struct Carried<'a>(&'a [f64]);
+
+impl Groups for Rows<'_, Carried<'_>> {
+    fn take<const ROWS: usize>(&mut self, first: usize) {
+        let rhs = std::array::from_fn(|k| self.kind.0[first + k]);
+        let rows = self.rows::<ROWS>(first);
+        let dots = CarriedDots {
+            rhs,
+            rows,
+            x: self.x,
+        };
+        let residuals = Arch::new().dispatch(dots);
+        self.out[first..first + ROWS].copy_from_slice(&residuals);
+    }
+}
+
+/// `out` = A x. `values`: the rows of A, one after the other.
+pub(crate) fn multiply(values: &[f64], x: &[f64], out: &mut [f64]) {
+    Rows::each(values, x, Plain, out);
+}
+
+/// `out` = |A| |x|.
+pub(crate) fn multiply_absolute(values: &[f64], x: &[f64], out: &mut [f64]) {
+    Rows::each(values, x, Absolute, out);
+}
+
+/// `out` = b − A x as if computed with twice the digits and rounded once: the rounding errors of products and sums are
+/// carried along (Dot2 of Ogita, Rump and Oishi, 2005). A sweep may come to rest where plain residuals are exactly 0;
+/// these still tell how far it is off.
+pub(crate) fn carried_residuals(rhs: &[f64], values: &[f64], x: &[f64], out: &mut [f64]) {
+    Rows::each(values, x, Carried(rhs), out);
 }
 
 /// Σ xᵢ².
@@ -46,14 +168,7 @@ pub(crate) fn sparse_dot(columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
     sum
 }
 
-/// `b − Σ aᵢ xᵢ` as if computed with twice the digits and rounded once: the rounding errors of products and sums are
-/// carried along (Dot2 of Ogita, Rump and Oishi, 2005). A sweep may come to rest where plain residuals are exactly 0;
-/// these still tell how far it is off.
-pub(crate) fn carried_residual(b: f64, a: &[f64], x: &[f64]) -> f64 {
-    Arch::new().dispatch(CarriedDot { b, a, x })
-}
-
-/// [`carried_residual`] of a sparse row.
+/// One of [`carried_residuals`], of a sparse row.
 pub(crate) fn carried_sparse_residual(b: f64, columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
     let mut sum = CarriedSum::default();
     sum.add(b);
@@ -151,29 +266,53 @@ impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
     }
 }
 
-/// One dot product with carried errors, several at a time.
-struct CarriedDot<'a> {
-    b: f64,
-    a: &'a [f64],
+/// `ROWS` sums of absolute products in one walk over x.
+struct AbsoluteDots<'a, const ROWS: usize> {
+    rows: [&'a [f64]; ROWS],
     x: &'a [f64],
 }
 
-impl WithSimd for CarriedDot<'_> {
-    type Output = f64;
+impl<const ROWS: usize> WithSimd for AbsoluteDots<'_, ROWS> {
+    type Output = [f64; ROWS];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f64 {
-        const UNROLL: usize = 4;
+    fn with_simd<S: Simd>(self, simd: S) -> [f64; ROWS] {
+        let (x_vectors, x_rest) = S::as_simd_f64s(self.x);
+        let rows = self.rows.map(|row| S::as_simd_f64s(row));
+        let mut sums = [simd.splat_f64s(0.0); ROWS];
+        for (step, &x) in x_vectors.iter().enumerate() {
+            for row in 0..ROWS {
+                let product = simd.abs_f64s(simd.mul_f64s(rows[row].0[step], x));
+                sums[row] = simd.add_f64s(sums[row], product);
+            }
+        }
+        std::array::from_fn(|row| {
+            let rest = rows[row].1.iter().zip(x_rest);
+            simd.reduce_sum_f64s(sums[row]) + rest.map(|(a, x)| (a * x).abs()).sum::<f64>()
+        })
+    }
+}
+
+/// `ROWS` residuals with carried errors in one walk over x.
+struct CarriedDots<'a, const ROWS: usize> {
+    rhs: [f64; ROWS],
+    rows: [&'a [f64]; ROWS],
+    x: &'a [f64],
+}
+
+impl<const ROWS: usize> WithSimd for CarriedDots<'_, ROWS> {
+    type Output = [f64; ROWS];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> [f64; ROWS] {
+        const UNROLL: usize = 2;
         /// More lanes than any vector has.
         const LANES: usize = 64;
-        assert_eq!(self.a.len(), self.x.len(), "a row and x differ in length");
-        let (a_vectors, a_rest) = S::as_simd_f64s(self.a);
         let (x_vectors, x_rest) = S::as_simd_f64s(self.x);
-        let (a_steps, a_left) = pulp::as_arrays::<UNROLL, _>(a_vectors);
-        let (x_steps, x_left) = pulp::as_arrays::<UNROLL, _>(x_vectors);
+        let rows = self.rows.map(|row| S::as_simd_f64s(row));
         let zero = simd.splat_f64s(0.0);
-        let mut sums = [zero; UNROLL];
-        let mut carries = [zero; UNROLL];
+        let mut sums = [[zero; UNROLL]; ROWS];
+        let mut carries = [[zero; UNROLL]; ROWS];
         let carry = |a, x, sum: &mut S::f64s, carry: &mut S::f64s| {
             let product = simd.mul_f64s(a, x);
             let lost_in_product = simd.mul_add_f64s(a, x, simd.neg_f64s(product));
@@ -186,26 +325,41 @@ impl WithSimd for CarriedDot<'_> {
             *sum = total;
             *carry = simd.add_f64s(*carry, simd.add_f64s(lost_in_product, lost_in_sum));
         };
-        for (a, x) in a_steps.iter().zip(x_steps) {
-            for lane in 0..UNROLL {
-                carry(a[lane], x[lane], &mut sums[lane], &mut carries[lane]);
+        let steps = x_vectors.len() / UNROLL;
+        let (x_steps, x_left) = pulp::as_arrays::<UNROLL, _>(x_vectors);
+        let row_steps = rows.map(|(vectors, _)| &pulp::as_arrays::<UNROLL, _>(vectors).0[..steps]);
+        for step in 0..steps {
+            let x = &x_steps[step];
+            for row in 0..ROWS {
+                let a = &row_steps[row][step];
+                for lane in 0..UNROLL {
+                    carry(
+                        a[lane],
+                        x[lane],
+                        &mut sums[row][lane],
+                        &mut carries[row][lane],
+                    );
+                }
             }
         }
-        for (&a, &x) in a_left.iter().zip(x_left) {
-            carry(a, x, &mut sums[0], &mut carries[0]);
-        }
-        let mut residual = CarriedSum::default();
-        residual.add(self.b);
-        let mut lanes = [0.0; LANES];
-        for &vector in sums.iter().chain(&carries) {
-            let lanes = &mut lanes[..S::F64_LANES];
-            simd.partial_store_f64s(lanes, vector);
-            lanes.iter().for_each(|&part| residual.add(-part));
-        }
-        for (&a, &x) in a_rest.iter().zip(x_rest) {
-            residual.subtract_product(a, x);
-        }
-        residual.total()
+        std::array::from_fn(|row| {
+            let (vectors, rest) = rows[row];
+            for (&a, &x) in vectors[steps * UNROLL..].iter().zip(x_left) {
+                carry(a, x, &mut sums[row][0], &mut carries[row][0]);
+            }
+            let mut residual = CarriedSum::default();
+            residual.add(self.rhs[row]);
+            let mut lanes = [0.0; LANES];
+            for &vector in sums[row].iter().chain(&carries[row]) {
+                let lanes = &mut lanes[..S::F64_LANES];
+                simd.partial_store_f64s(lanes, vector);
+                lanes.iter().for_each(|&part| residual.add(-part));
+            }
+            for (&a, &x) in rest.iter().zip(x_rest) {
+                residual.subtract_product(a, x);
+            }
+            residual.total()
+        })
     }
 }
 
@@ -244,25 +398,63 @@ mod tests {
         a.iter().zip(x).map(|(a, x)| a * x).sum()
     }
 
+    /// The residual of one row.
+    fn carried(b: f64, a: &[f64], x: &[f64]) -> f64 {
+        let mut out = [0.0];
+        carried_residuals(&[b], a, x, &mut out);
+        out[0]
+    }
+
     fn numbers(n: usize, salt: u64) -> Vec<f64> {
         let mut random = fastrand::Rng::with_seed(salt);
         (0..n).map(|_| random.f64() - 0.5).collect()
     }
 
-    /// Vector kernels agree with the naive sum at every length around the vector widths.
+    /// Vector kernels agree with the naive sum at every length around the vector widths, for any number of rows.
     #[test]
     fn kernels_agree_with_the_oracle() {
-        for n in (0..70).chain([127, 128, 129, 1000, 1001]) {
+        for n in (1..70).chain([127, 128, 129, 1000, 1001]) {
             let x = numbers(n, 1);
-            let rows: Vec<_> = (0..ROW_GROUP as u64)
-                .map(|row| numbers(n, 2 + row))
-                .collect();
-            let group = dot_group(std::array::from_fn(|row| &rows[row][..]), &x);
-            for (row, fast) in rows.iter().zip(group) {
-                let slow = naive_dot(row, &x);
-                assert!((fast - slow).abs() <= 1e-13, "n = {n}: {fast} {slow}");
-                assert!((dot(row, &x) - slow).abs() <= 1e-13, "n = {n}");
+            for rows in [0, 1, 2, 3, 4, 5, 9] {
+                let values = numbers(rows * n, 2);
+                let mut out = vec![f64::NAN; rows];
+                multiply(&values, &x, &mut out);
+                for (row, fast) in values.chunks(n).zip(&out) {
+                    let slow = naive_dot(row, &x);
+                    assert!((fast - slow).abs() <= 1e-13, "n = {n}: {fast} {slow}");
+                    assert!((dot(row, &x) - slow).abs() <= 1e-13, "n = {n}");
+                }
+                multiply_absolute(&values, &x, &mut out);
+                for (row, fast) in values.chunks(n).zip(&out) {
+                    let slow: f64 = row.iter().zip(&x).map(|(a, x)| (a * x).abs()).sum();
+                    assert!(
+                        (fast - slow).abs() <= 1e-13 * slow,
+                        "n = {n}: {fast} {slow}"
+                    );
+                }
             }
+        }
+    }
+
+    /// Every row comes once and in order, alone only if there is no other.
+    #[test]
+    fn groups_hold_several_rows() {
+        struct Seen(Vec<(usize, usize)>);
+        impl Groups for Seen {
+            fn take<const ROWS: usize>(&mut self, first: usize) {
+                self.0.push((first, ROWS));
+            }
+        }
+        for count in 0..40 {
+            let mut seen = Seen(Vec::new());
+            in_groups(7..7 + count, &mut seen);
+            let mut next = 7;
+            for (first, rows) in seen.0 {
+                assert_eq!(first, next);
+                assert!(rows > 1 || count == 1, "{count}");
+                next += rows;
+            }
+            assert_eq!(next, 7 + count);
         }
     }
 
@@ -289,7 +481,10 @@ mod tests {
             let small = naive_dot(&a[1..n - 1], &x[1..n - 1]);
             // (1e8 + 1)² = 1e16 + 2e8 + 1.
             let exact = -(2e8 + 1.0 + small);
-            let dense = carried_residual(0.0, &a, &x);
+            let mut several = [0.0; ROW_GROUP];
+            carried_residuals(&[0.0; ROW_GROUP], &a.repeat(ROW_GROUP), &x, &mut several);
+            let dense = several[0];
+            assert_eq!(several, [carried(0.0, &a, &x); ROW_GROUP]);
             assert!((dense - exact).abs() < 1e-6, "n = {n}: {dense} {exact}");
             let columns: Vec<u32> = (0..n as u32).collect();
             let sparse = carried_sparse_residual(0.0, &columns, &a, &x);
@@ -306,7 +501,7 @@ mod tests {
     fn carried_residuals_see_below_rounding() {
         let (a, x) = ([1.0 / 3.0; 8], [3.0000000000000004; 8]);
         let b = dot(&a, &x);
-        assert_ne!(carried_residual(b, &a, &x), 0.0);
-        assert!(carried_residual(b, &a, &x).abs() < 1e-14);
+        assert_ne!(carried(b, &a, &x), 0.0);
+        assert!(carried(b, &a, &x).abs() < 1e-14);
     }
 }

@@ -6,7 +6,7 @@
 //! Invariant: in the copy the strip's own elements are those of x, unless x was changed by others since; then `x_has_changed` says so.
 
 use super::compact::Compact;
-use super::kernels::{self, ROW_GROUP};
+use super::kernels::{self, Groups, in_groups};
 use super::lu::{FillLimit, LuError, SparseLu};
 use super::sweep::{Inner, RelaxationError};
 use crate::system::{Csr, RowBlock, RowValues};
@@ -205,9 +205,7 @@ impl Strip {
 /// Dense rows, of whatever numbers.
 pub(super) trait DenseRows {
     /// Products of the rows from `own` on with `x`.
-    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP];
-    /// That of one row.
-    fn product(&self, own: usize, x: &[f64]) -> f64;
+    fn products<const ROWS: usize>(&self, own: usize, x: &[f64]) -> [f64; ROWS];
     /// An entry.
     fn entry(&self, own: usize, column: usize) -> f64;
 }
@@ -215,27 +213,35 @@ pub(super) trait DenseRows {
 /// All bits of each entry.
 struct Doubles<'a>(&'a [f64], usize);
 
-impl Doubles<'_> {
-    #[inline(always)]
-    fn row(&self, own: usize) -> &[f64] {
-        &self.0[own * self.1..(own + 1) * self.1]
-    }
-}
-
 impl DenseRows for Doubles<'_> {
     #[inline(always)]
-    fn products(&self, own: usize, x: &[f64]) -> [f64; ROW_GROUP] {
-        kernels::dot_group(std::array::from_fn(|k| self.row(own + k)), x)
-    }
-
-    #[inline(always)]
-    fn product(&self, own: usize, x: &[f64]) -> f64 {
-        kernels::dot(self.row(own), x)
+    fn products<const ROWS: usize>(&self, own: usize, x: &[f64]) -> [f64; ROWS] {
+        let row = |own: usize| &self.0[own * self.1..(own + 1) * self.1];
+        kernels::dots(std::array::from_fn(|k| row(own + k)), x)
     }
 
     #[inline(always)]
     fn entry(&self, own: usize, column: usize) -> f64 {
         self.0[own * self.1 + column]
+    }
+}
+
+/// `out` = A x, of all rows.
+pub(super) fn multiply(values: &impl DenseRows, x: &[f64], out: &mut [f64]) {
+    let rows = 0..out.len();
+    in_groups(rows, &mut Products { values, x, out });
+}
+
+struct Products<'a, V> {
+    values: &'a V,
+    x: &'a [f64],
+    out: &'a mut [f64],
+}
+
+impl<V: DenseRows> Groups for Products<'_, V> {
+    fn take<const ROWS: usize>(&mut self, row: usize) {
+        let products = self.values.products::<ROWS>(row, self.x);
+        self.out[row..row + ROWS].copy_from_slice(&products);
     }
 }
 
@@ -249,32 +255,46 @@ pub(super) fn relax_dense(
     rows: Range<usize>,
     x: &mut [f64],
 ) -> f64 {
-    let mut squares = 0.0;
-    let mut row = rows.start;
-    while row + ROW_GROUP <= rows.end {
-        let own = row - first;
-        let products = values.products(own, x);
-        let mut moved = [0.0; ROW_GROUP];
-        for k in 0..ROW_GROUP {
-            let mut residual = rhs[own + k] - products[k];
+    let mut renewal = Renewal {
+        values,
+        rhs,
+        first,
+        steps,
+        x,
+        squares: 0.0,
+    };
+    in_groups(rows, &mut renewal);
+    renewal.squares
+}
+
+/// Renewal of dense rows on its way.
+struct Renewal<'a, V> {
+    values: &'a V,
+    rhs: &'a [f64],
+    first: usize,
+    steps: &'a [f64],
+    x: &'a mut [f64],
+    squares: f64,
+}
+
+impl<V: DenseRows> Groups for Renewal<'_, V> {
+    #[inline(always)]
+    fn take<const ROWS: usize>(&mut self, row: usize) {
+        let own = row - self.first;
+        let products = self.values.products::<ROWS>(own, self.x);
+        let mut moved = [0.0; ROWS];
+        for k in 0..ROWS {
+            let mut residual = self.rhs[own + k] - products[k];
             for (earlier, moved) in moved.iter().enumerate().take(k) {
-                residual -= values.entry(own + k, row + earlier) * moved;
+                residual -= self.values.entry(own + k, row + earlier) * moved;
             }
-            squares += residual * residual;
-            moved[k] = steps[own + k] * residual;
+            self.squares += residual * residual;
+            moved[k] = self.steps[own + k] * residual;
         }
-        for (x, moved) in x[row..].iter_mut().zip(moved) {
+        for (x, moved) in self.x[row..].iter_mut().zip(moved) {
             *x += moved;
         }
-        row += ROW_GROUP;
     }
-    for row in row..rows.end {
-        let own = row - first;
-        let residual = rhs[own] - values.product(own, x);
-        squares += residual * residual;
-        x[row] += steps[own] * residual;
-    }
-    squares
 }
 
 /// Gauss–Seidel over sparse rows.
@@ -304,9 +324,7 @@ fn relax_block(
     correction: &mut [f64],
     x: &mut [f64],
 ) -> f64 {
-    for (correction, row) in correction.iter_mut().zip(rows.clone()) {
-        *correction = work.block.residual(row, x);
-    }
+    work.block.residuals(rows.clone(), x, correction);
     let squares = kernels::sum_of_squares(correction);
     solver.solve(correction);
     for (x, correction) in x[rows].iter_mut().zip(correction) {

@@ -185,49 +185,62 @@ impl RowBlock {
             .collect()
     }
 
-    /// `b − A x` in `row`, rounded once per term. `x` is the whole vector.
-    pub fn residual(&self, row: usize, x: &[f64]) -> f64 {
-        let own = self.own(row);
+    /// `b − A x` of `rows` into `out`, rounded once per term. `x` is the whole vector.
+    pub(crate) fn residuals(&self, rows: Range<usize>, x: &[f64], out: &mut [f64]) {
+        let own = self.own(rows.start)..self.own(rows.start) + rows.len();
         match &self.values {
             RowValues::Dense(values) => {
-                let values = &values[own * self.columns..(own + 1) * self.columns];
-                self.rhs[own] - kernels::dot(values, x)
+                let values = &values[own.start * self.columns..own.end * self.columns];
+                kernels::multiply(values, x, out);
             }
-            RowValues::Sparse(csr) => self.rhs[own] - csr.row_dot(own, x),
+            RowValues::Sparse(csr) => {
+                for (own, out) in own.clone().zip(&mut *out) {
+                    *out = csr.row_dot(own, x);
+                }
+            }
+        }
+        for (out, b) in out.iter_mut().zip(&self.rhs[own]) {
+            *out = b - *out;
         }
     }
 
     /// Σ (b − A x)² over the own rows, for verification: the rounding errors of all products and sums are carried along,
     /// so that the result holds even where the residual is far below the last bit of A x. `x` is the whole vector.
     pub fn residual_sq(&self, x: &[f64]) -> f64 {
+        let mut residuals = vec![0.0; self.rhs.len()];
+        self.exact_residual(0..self.rhs.len(), x, &mut residuals);
         let mut squares = CarriedSum::default();
-        self.for_each_residual(0..self.rhs.len(), x, |residual| {
+        for residual in residuals {
             squares.add(residual * residual);
-        });
+        }
         squares.total()
     }
 
     /// b − A x of some rows into `out`, as [`residual_sq`](Self::residual_sq) computes them. `own`: counted from the first row of the block.
     pub(crate) fn exact_residual(&self, own: Range<usize>, x: &[f64], out: &mut [f64]) {
-        let mut out = out.iter_mut();
-        self.for_each_residual(own, x, |residual| {
-            if let Some(out) = out.next() {
-                *out = residual;
+        assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
+        match &self.values {
+            RowValues::Dense(values) => {
+                let values = &values[own.start * self.columns..own.end * self.columns];
+                kernels::carried_residuals(&self.rhs[own], values, x, out);
             }
-        });
+            RowValues::Sparse(csr) => {
+                for (own, out) in own.zip(out) {
+                    let (columns, values) = csr.row(own);
+                    *out = kernels::carried_sparse_residual(self.rhs[own], columns, values, x);
+                }
+            }
+        }
     }
 
     /// b − A x of a whole system into `out`, with carried rounding errors.
     pub(crate) fn residual_of(system: &System, x: &[f64], out: &mut [f64]) {
-        let rows = out.iter_mut().zip(&system.rhs).enumerate();
         match &system.matrix {
             Matrix::Dense(dense) => {
-                for (row, (out, b)) in rows {
-                    *out = kernels::carried_residual(*b, dense.row(row), x);
-                }
+                kernels::carried_residuals(&system.rhs, dense.values(), x, out);
             }
             Matrix::Sparse(csr) => {
-                for (row, (out, b)) in rows {
+                for (row, (out, b)) in out.iter_mut().zip(&system.rhs).enumerate() {
                     let (columns, values) = csr.row(row);
                     *out = kernels::carried_sparse_residual(*b, columns, values, x);
                 }
@@ -235,41 +248,26 @@ impl RowBlock {
         }
     }
 
-    fn for_each_residual(&self, rows: Range<usize>, x: &[f64], mut visit: impl FnMut(f64)) {
-        assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
-        for own in rows {
-            visit(match &self.values {
-                RowValues::Dense(values) => {
-                    let values = &values[own * self.columns..(own + 1) * self.columns];
-                    kernels::carried_residual(self.rhs[own], values, x)
-                }
-                RowValues::Sparse(csr) => {
-                    let (columns, values) = csr.row(own);
-                    kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
-                }
-            });
-        }
-    }
-
     /// Σ (|b| + |A| |x|)² over some rows, counted from the first of the block. Times ε² this is the square of the residual that rounding alone leaves:
     /// no tolerance far below it can be reached. `x` is the whole vector.
     pub(crate) fn magnitude_sq(&self, rows: Range<usize>, x: &[f64]) -> f64 {
-        let mut squares = CarriedSum::default();
-        for own in rows {
-            let rhs = self.rhs[own];
-            let product: f64 = match &self.values {
-                RowValues::Dense(values) => {
-                    let values = &values[own * self.columns..(own + 1) * self.columns];
-                    values.iter().zip(x).map(|(a, x)| (a * x).abs()).sum()
-                }
-                RowValues::Sparse(csr) => {
+        let mut products = vec![0.0; rows.len()];
+        match &self.values {
+            RowValues::Dense(values) => {
+                let values = &values[rows.start * self.columns..rows.end * self.columns];
+                kernels::multiply_absolute(values, x, &mut products);
+            }
+            RowValues::Sparse(csr) => {
+                for (own, product) in rows.clone().zip(&mut products) {
                     let (columns, values) = csr.row(own);
                     let terms = columns.iter().zip(values);
-                    terms
-                        .map(|(&column, a)| (a * x[column as usize]).abs())
-                        .sum()
+                    let terms = terms.map(|(&column, a)| (a * x[column as usize]).abs());
+                    *product = terms.sum();
                 }
-            };
+            }
+        }
+        let mut squares = CarriedSum::default();
+        for (product, rhs) in products.iter().zip(&self.rhs[rows]) {
             let magnitude = product + rhs.abs();
             squares.add(magnitude * magnitude);
         }
@@ -335,8 +333,9 @@ mod tests {
             let block = RowBlock::cut(&system, 1..3);
             assert_eq!([block.diagonal(1), block.diagonal(2)], [5.0, 6.0]);
             let x = [1.0, 2.0, 3.0];
-            assert_eq!(block.residual(1, &x), 2.0 - (-1.0 + 10.0 - 6.0));
-            assert_eq!(block.residual(2, &x), 3.0 - (6.0 + 18.0));
+            let mut residuals = [0.0; 2];
+            block.residuals(1..3, &x, &mut residuals);
+            assert_eq!(residuals, [2.0 - (-1.0 + 10.0 - 6.0), 3.0 - (6.0 + 18.0)]);
             assert_eq!(block.residual_sq(&x), 1.0 + 21.0 * 21.0);
             assert_eq!(
                 block.magnitude_sq(0..2, &x),

@@ -243,7 +243,8 @@ impl Generate {
         let (values, rhs) = match self {
             Generate::Dense { .. } => {
                 let values = dense_rows(n, rows.clone(), seed);
-                let rhs = values.chunks(n).map(|row| kernels::dot(row, &x)).collect();
+                let mut rhs = vec![0.0; values.len() / n];
+                kernels::multiply(&values, &x, &mut rhs);
                 (RowValues::Dense(values), rhs)
             }
             _ => {

@@ -134,9 +134,11 @@ impl Matrix {
     pub fn times(&self, x: &[f64]) -> Vec<f64> {
         assert_eq!(x.len(), self.n(), "A x needs one element of x per column");
         match self {
-            Matrix::Dense(dense) => (0..dense.n)
-                .map(|row| crate::local::kernels::dot(dense.row(row), x))
-                .collect(),
+            Matrix::Dense(dense) => {
+                let mut out = vec![0.0; dense.n];
+                crate::local::kernels::multiply(&dense.values, x, &mut out);
+                out
+            }
             Matrix::Sparse(csr) => (0..csr.rows()).map(|row| csr.row_dot(row, x)).collect(),
         }
     }
