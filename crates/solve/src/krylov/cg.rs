@@ -14,20 +14,20 @@ pub(super) fn run<S: Space>(
     let mut z = vec![0.0; x.len()];
     let mut q = vec![0.0; x.len()];
     part.precondition(r, &mut z);
-    let mut p = z.clone();
+    part.direction().copy_from_slice(&z);
     let mut sums = [dot(r, &z), dot(r, r)];
     space.sum(&mut sums)?;
     let [mut rho, mut norm] = [sums[0], sums[1].sqrt()];
     loop {
-        part.multiply(&p, &mut q, space)?;
-        let mut sums = [dot(&p, &q)];
+        part.multiply_direction(&mut q, space)?;
+        let mut sums = [dot(part.direction(), &q)];
         space.sum(&mut sums)?;
         // NaN is not positive either.
         if !(sums[0] > 0.0 && rho > 0.0) {
             return Ok(Run::Ended(End::Indefinite));
         }
         let alpha = rho / sums[0];
-        add(x, alpha, &p);
+        add(x, alpha, part.direction());
         add(r, -alpha, &q);
         part.precondition(r, &mut z);
         course.iterations += 1;
@@ -44,7 +44,7 @@ pub(super) fn run<S: Space>(
         }
         let beta = sums[0] / rho;
         rho = sums[0];
-        for (p, z) in p.iter_mut().zip(&z) {
+        for (p, z) in part.direction().iter_mut().zip(&z) {
             *p = z + beta * *p;
         }
     }

@@ -74,17 +74,27 @@ impl<'a> Part<'a> {
         out: &mut [f64],
         space: &mut S,
     ) -> Result<(), S::Error> {
-        self.whole[self.rows.clone()].copy_from_slice(v);
+        self.direction().copy_from_slice(v);
+        self.multiply_direction(out, space)
+    }
+
+    /// Own elements of the vector that [`multiply_direction`](Self::multiply_direction) multiplies. They stay until another one is multiplied.
+    pub(super) fn direction(&mut self) -> &mut [f64] {
+        &mut self.whole[self.rows.clone()]
+    }
+
+    /// `out` = own rows of A · the direction, scaled.
+    pub(super) fn multiply_direction<S: Space>(
+        &mut self,
+        out: &mut [f64],
+        space: &mut S,
+    ) -> Result<(), S::Error> {
         space.exchange(&mut self.whole)?;
-        let (x, n, first) = (&self.whole, self.block.columns, self.own().start);
+        let (x, n) = (&self.whole, self.block.columns);
         match &self.block.values {
-            RowValues::Sparse(csr) => {
-                for (own, out) in out.iter_mut().enumerate() {
-                    *out = csr.row_dot(first + own, x);
-                }
-            }
+            RowValues::Sparse(csr) => csr.multiply(self.own(), x, out),
             RowValues::Dense(values) => {
-                let values = &values[first * n..][..out.len() * n];
+                let values = &values[self.own().start * n..self.own().end * n];
                 kernels::multiply(values, x, out);
             }
         }

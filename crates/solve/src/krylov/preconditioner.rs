@@ -90,15 +90,55 @@ pub enum Preconditioner {
 #[derive(Debug)]
 pub struct Complete(Mutex<BlockLu>);
 
-/// Incomplete factors. The entries of L and U lie in rows, as those of the matrix.
+/// Incomplete factors L and U, of which U is divided by its pivots row by row.
 #[derive(Debug)]
 pub struct Factors {
-    matrix: Csr,
-    values: Vec<f64>,
-    /// First entry behind the diagonal of each row.
-    upper: Vec<usize>,
+    lower: Triangle,
+    upper: Triangle,
     inverse_pivots: Vec<f64>,
     is_modified: bool,
+}
+
+/// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
+/// to back. An entry beside the diagonal belongs to the row that is just done: it comes last in its row, so that all else is done meanwhile.
+#[derive(Debug, Default)]
+struct Triangle {
+    /// Entries of each row.
+    counts: Vec<u32>,
+    columns: Vec<u32>,
+    values: Vec<f64>,
+}
+
+impl Triangle {
+    fn push(&mut self, entries: impl Iterator<Item = (u32, f64)>) {
+        let before = self.columns.len();
+        for (column, value) in entries {
+            self.columns.push(column);
+            self.values.push(value);
+        }
+        self.counts.push((self.columns.len() - before) as u32);
+    }
+
+    /// Renews the elements of `rows`, one for each row of the triangle: `first` of a row, less what its entries take of `z`.
+    #[inline(always)]
+    fn solve(
+        &self,
+        rows: impl Iterator<Item = usize>,
+        z: &mut [f64],
+        first: impl Fn(usize, &[f64]) -> f64,
+    ) {
+        let (mut columns, mut values) = (&self.columns[..], &self.values[..]);
+        for (row, &count) in rows.zip(&self.counts) {
+            let (own_columns, own_values);
+            (own_columns, columns) = columns.split_at(count as usize);
+            (own_values, values) = values.split_at(count as usize);
+            let mut sum = first(row, z);
+            for (&column, value) in own_columns.iter().zip(own_values) {
+                sum -= value * z[column as usize];
+            }
+            z[row] = sum;
+        }
+    }
 }
 
 impl Preconditioner {
@@ -270,33 +310,29 @@ impl Factors {
             upper.push(diagonal + 1);
             inverse_pivots.push(1.0 / pivot);
         }
+        let (offsets, indices) = (matrix.offsets(), matrix.indices());
+        let (mut lower, mut above) = (Triangle::default(), Triangle::default());
+        for row in 0..n {
+            let entries = offsets[row]..upper[row] - 1;
+            lower.push(entries.map(|entry| (indices[entry], values[entry])));
+        }
+        for row in (0..n).rev() {
+            let entries = (upper[row]..offsets[row + 1]).rev();
+            above.push(entries.map(|entry| (indices[entry], values[entry] * inverse_pivots[row])));
+        }
         Some(Self {
-            matrix: matrix.clone(),
-            values,
-            upper,
+            lower,
+            upper: above,
             inverse_pivots,
             is_modified: modified > 0.0,
         })
     }
 
     fn solve(&self, r: &[f64], z: &mut [f64]) {
-        let (offsets, indices) = (self.matrix.offsets(), self.matrix.indices());
-        for row in 0..r.len() {
-            let entries = offsets[row]..self.upper[row] - 1;
-            let mut sum = r[row];
-            for (&column, value) in indices[entries.clone()].iter().zip(&self.values[entries]) {
-                sum -= value * z[column as usize];
-            }
-            z[row] = sum;
-        }
-        for row in (0..r.len()).rev() {
-            let entries = self.upper[row]..offsets[row + 1];
-            let mut sum = z[row];
-            for (&column, value) in indices[entries.clone()].iter().zip(&self.values[entries]) {
-                sum -= value * z[column as usize];
-            }
-            z[row] = sum * self.inverse_pivots[row];
-        }
+        self.lower.solve(0..r.len(), z, |row, _| r[row]);
+        let rows = (0..r.len()).rev();
+        self.upper
+            .solve(rows, z, |row, z| z[row] * self.inverse_pivots[row]);
     }
 }
 

@@ -306,12 +306,13 @@ fn relax_sparse(
     x: &mut [f64],
 ) -> f64 {
     let first = block.rows.start;
+    let own = rows.start - first..rows.end - first;
     let mut squares = 0.0;
-    for row in rows {
-        let own = row - first;
-        let residual = block.rhs[own] - csr.row_dot(own, x);
+    let sides = block.rhs[own.clone()].iter().zip(&steps[own.clone()]);
+    for ((row, (columns, values)), (b, step)) in rows.zip(csr.rows_in(own)).zip(sides) {
+        let residual = b - kernels::sparse_dot(columns, values, x);
         squares += residual * residual;
-        x[row] += steps[own] * residual;
+        x[row] += step * residual;
     }
     squares
 }

@@ -193,11 +193,7 @@ impl RowBlock {
                 let values = &values[own.start * self.columns..own.end * self.columns];
                 kernels::multiply(values, x, out);
             }
-            RowValues::Sparse(csr) => {
-                for (own, out) in own.clone().zip(&mut *out) {
-                    *out = csr.row_dot(own, x);
-                }
-            }
+            RowValues::Sparse(csr) => csr.multiply(own.clone(), x, out),
         }
         for (out, b) in out.iter_mut().zip(&self.rhs[own]) {
             *out = b - *out;

@@ -238,6 +238,26 @@ impl Csr {
         }
     }
 
+    /// The entries of `rows`, row by row: for loops over many short rows.
+    #[inline(always)]
+    pub(crate) fn rows_in(&self, rows: Range<usize>) -> impl Iterator<Item = (&[u32], &[f64])> {
+        let mut start = self.offsets[rows.start];
+        let ends = self.offsets[rows.start + 1..=rows.end].iter();
+        ends.map(move |&end| {
+            let entries = start..end;
+            start = end;
+            (&self.indices[entries.clone()], &self.values[entries])
+        })
+    }
+
+    /// `out` = `rows` · x.
+    pub(crate) fn multiply(&self, rows: Range<usize>, x: &[f64], out: &mut [f64]) {
+        assert_eq!(rows.len(), out.len(), "one result for each row");
+        for (out, (columns, values)) in out.iter_mut().zip(self.rows_in(rows)) {
+            *out = crate::local::kernels::sparse_dot(columns, values, x);
+        }
+    }
+
     /// `row` · x.
     pub fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
         let (columns, values) = self.row(row);

@@ -240,17 +240,17 @@ impl Generate {
         let n = self.n();
         assert!(!rows.is_empty() && rows.end <= n, "rows {rows:?} of {n}");
         let x = solution.elements(n, seed);
-        let (values, rhs) = match self {
+        let mut rhs = vec![0.0; rows.len()];
+        let values = match self {
             Generate::Dense { .. } => {
                 let values = dense_rows(n, rows.clone(), seed);
-                let mut rhs = vec![0.0; values.len() / n];
                 kernels::multiply(&values, &x, &mut rhs);
-                (RowValues::Dense(values), rhs)
+                RowValues::Dense(values)
             }
             _ => {
                 let csr = self.sparse_rows(rows.clone(), seed);
-                let rhs = (0..rows.len()).map(|own| csr.row_dot(own, &x)).collect();
-                (RowValues::Sparse(csr), rhs)
+                csr.multiply(0..rows.len(), &x, &mut rhs);
+                RowValues::Sparse(csr)
             }
         };
         RowBlock {

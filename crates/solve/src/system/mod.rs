@@ -133,14 +133,12 @@ impl Matrix {
     /// `A x`.
     pub fn times(&self, x: &[f64]) -> Vec<f64> {
         assert_eq!(x.len(), self.n(), "A x needs one element of x per column");
+        let mut out = vec![0.0; self.n()];
         match self {
-            Matrix::Dense(dense) => {
-                let mut out = vec![0.0; dense.n];
-                crate::local::kernels::multiply(&dense.values, x, &mut out);
-                out
-            }
-            Matrix::Sparse(csr) => (0..csr.rows()).map(|row| csr.row_dot(row, x)).collect(),
+            Matrix::Dense(dense) => crate::local::kernels::multiply(&dense.values, x, &mut out),
+            Matrix::Sparse(csr) => csr.multiply(0..csr.rows(), x, &mut out),
         }
+        out
     }
 }
 
