@@ -289,13 +289,7 @@ pub(crate) fn is_symmetric(matrix: &Matrix) -> bool {
             (0..n)
                 .all(|row| (0..row).all(|column| dense.row(row)[column] == dense.row(column)[row]))
         }
-        Matrix::Sparse(csr) => (0..csr.rows()).all(|row| {
-            let (columns, values) = csr.row(row);
-            columns
-                .iter()
-                .zip(values)
-                .all(|(&column, &value)| csr.get(column as usize, row) == value)
-        }),
+        Matrix::Sparse(csr) => csr.is_symmetric(),
     }
 }
 

@@ -154,20 +154,17 @@ impl Preconditioner {
             _ => {}
         }
         if let (RowValues::Sparse(csr), false) = (&block.values, which == Preconditioning::Jacobi) {
-            let own = diagonal_block(block, csr, rows);
-            if which == Preconditioning::ModifiedIlu
-                && let Some(factors) = Factors::new(
-                    &own,
-                    if own.rows() == block.columns {
-                        MODIFIED
-                    } else {
-                        MODIFIED_PART
-                    },
-                )
-            {
-                return Self::Ilu(factors);
-            }
-            if let Some(factors) = Factors::new(&own, 0.0) {
+            let modified = if rows.len() == block.columns {
+                MODIFIED
+            } else {
+                MODIFIED_PART
+            };
+            let modified = match which {
+                Preconditioning::ModifiedIlu => &[modified, 0.0][..],
+                _ => &[0.0],
+            };
+            let make = |modified: &f64| Factors::new(diagonal_block(block, csr, rows), *modified);
+            if let Some(factors) = modified.iter().find_map(make) {
                 return Self::Ilu(factors);
             }
         }
@@ -266,17 +263,17 @@ fn lap_dense(block: &RowBlock, values: &[f64], rows: &Range<usize>, r: &[f64], z
 
 impl Factors {
     /// `modified`: part of the fill that is subtracted from the diagonal. `None`: a pivot became too small, or changed its sign.
-    fn new(matrix: &Csr, modified: f64) -> Option<Self> {
+    fn new(matrix: Csr, modified: f64) -> Option<Self> {
         const NONE: usize = usize::MAX;
         let n = matrix.rows();
-        let mut values = matrix.values().to_vec();
+        let (offsets, indices, mut values) = matrix.into_parts();
         let mut upper = Vec::with_capacity(n);
         let mut inverse_pivots = Vec::with_capacity(n);
         // Where each column's entry of the present row lies.
         let mut place = vec![NONE; n];
         for row in 0..n {
-            let entries = matrix.offsets()[row]..matrix.offsets()[row + 1];
-            let columns = &matrix.indices()[entries.clone()];
+            let entries = offsets[row]..offsets[row + 1];
+            let columns = &indices[entries.clone()];
             let below = columns.partition_point(|&column| (column as usize) < row);
             let diagonal = entries.start + below;
             if columns.get(below) != Some(&(row as u32)) {
@@ -285,13 +282,14 @@ impl Factors {
             for (entry, &column) in entries.clone().zip(columns) {
                 place[column as usize] = entry;
             }
+            let before = values[diagonal];
             let mut dropped = 0.0;
             for (entry, &column) in (entries.start..diagonal).zip(columns) {
                 let k = column as usize;
                 let factor = values[entry] * inverse_pivots[k];
                 values[entry] = factor;
-                let above = upper[k]..matrix.offsets()[k + 1];
-                for (source, &column) in above.clone().zip(&matrix.indices()[above]) {
+                let above = upper[k]..offsets[k + 1];
+                for (source, &column) in above.clone().zip(&indices[above]) {
                     let product = factor * values[source];
                     match place[column as usize] {
                         NONE => dropped += product,
@@ -303,14 +301,13 @@ impl Factors {
             for &column in columns {
                 place[column as usize] = NONE;
             }
-            let (pivot, before) = (values[diagonal], matrix.values()[diagonal]);
+            let pivot = values[diagonal];
             if !(pivot.is_finite() && pivot / before > PIVOT_LEAST) {
                 return None;
             }
             upper.push(diagonal + 1);
             inverse_pivots.push(1.0 / pivot);
         }
-        let (offsets, indices) = (matrix.offsets(), matrix.indices());
         let (mut lower, mut above) = (Triangle::default(), Triangle::default());
         for row in 0..n {
             let entries = offsets[row]..upper[row] - 1;

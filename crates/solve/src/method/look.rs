@@ -1,4 +1,4 @@
-//! What the entries of a sparse matrix tell about the method that suits it. One pass.
+//! What the entries of a sparse matrix tell about the method that suits it. Two passes.
 
 use crate::krylov::{Kind, Preconditioning};
 use crate::system::Csr;
@@ -28,7 +28,7 @@ impl Look {
 
     pub(super) fn at(csr: &Csr) -> Self {
         let mut look = Self {
-            symmetric: true,
+            symmetric: csr.is_symmetric(),
             is_m_like: true,
             positive_diagonal: true,
             is_dominant: true,
@@ -43,7 +43,6 @@ impl Look {
                 }
                 beside += value.abs();
                 look.is_m_like &= value <= 0.0;
-                look.symmetric = look.symmetric && csr.get(column as usize, row) == value;
             }
             look.positive_diagonal &= diagonal > 0.0;
             look.is_dominant &= beside <= DOMINANT * diagonal.abs();

@@ -229,13 +229,66 @@ impl Csr {
 
     /// The entry at (`row`, `column`), 0.0 where none is stored.
     pub fn get(&self, row: usize, column: usize) -> f64 {
+        /// Rows of no more entries are walked through, which takes less time than to guess in them.
+        const FEW: usize = 16;
         let (columns, values) = self.row(row);
-        match u32::try_from(column) {
-            Ok(column) => columns
-                .binary_search(&column)
-                .map_or(0.0, |position| values[position]),
-            Err(_) => 0.0,
+        let Ok(column) = u32::try_from(column) else {
+            return 0.0;
+        };
+        let place = match columns.len() {
+            0..=FEW => columns.iter().position(|&stored| stored == column),
+            _ => columns.binary_search(&column).ok(),
+        };
+        place.map_or(0.0, |place| values[place])
+    }
+
+    /// Whether it is its own transpose. One pass: row after row, each entry above the diagonal meets one below it, of which those of a row are met in their
+    /// order.
+    pub(crate) fn is_symmetric(&self) -> bool {
+        let n = self.rows();
+        if n != self.columns {
+            return false;
         }
+        // The first entry of each row that was not met.
+        let mut unmet = self.offsets[..n].to_vec();
+        for row in 0..n {
+            let mut start = unmet[row];
+            if !self.pass_zeros(&mut start, row, row) {
+                return false;
+            }
+            for at in start..self.offsets[row + 1] {
+                let (column, value) = (self.indices[at] as usize, self.values[at]);
+                if column == row || value == 0.0 {
+                    continue;
+                }
+                let other = &mut unmet[column];
+                let meets = self.pass_zeros(other, column, row)
+                    && *other < self.offsets[column + 1]
+                    && self.indices[*other] as usize == row
+                    && self.values[*other] == value;
+                if !meets {
+                    return false;
+                }
+                *other += 1;
+            }
+        }
+        true
+    }
+
+    /// Moves `at`, a place in `row`, behind the entries left of `column`; false if one of them is not zero.
+    fn pass_zeros(&self, at: &mut usize, row: usize, column: usize) -> bool {
+        while *at < self.offsets[row + 1] && (self.indices[*at] as usize) < column {
+            if self.values[*at] != 0.0 {
+                return false;
+            }
+            *at += 1;
+        }
+        true
+    }
+
+    /// Offsets, indices and values.
+    pub(crate) fn into_parts(self) -> (Vec<usize>, Vec<u32>, Vec<f64>) {
+        (self.offsets, self.indices, self.values)
     }
 
     /// The entries of `rows`, row by row: for loops over many short rows.
@@ -337,6 +390,41 @@ mod tests {
         assert_eq!(csr.values(), [2.0, 1.0, 3.5]);
         assert_eq!(csr.get(2, 1), 3.5);
         assert_eq!(csr.get(1, 1), 0.0);
+    }
+
+    /// As by looking each entry's mirror image up: in symmetric matrices with an entry changed, left out or zero, and in long rows.
+    #[test]
+    fn symmetry_agrees_with_the_oracle() {
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut found = [0; 2];
+        for round in 0..3000 {
+            let n = random.usize(1..if round % 10 == 0 { 60 } else { 7 });
+            let mut triplets = Vec::new();
+            for _ in 0..random.usize(..=3 * n) {
+                let (row, column) = (random.u32(..n as u32), random.u32(..n as u32));
+                let value = f64::from(random.i32(-1..2));
+                triplets.push((row, column, value));
+                if row != column && random.u8(..16) > 0 {
+                    triplets.push((column, row, value));
+                }
+            }
+            if random.bool() {
+                triplets.push((random.u32(..n as u32), random.u32(..n as u32), 0.0));
+            }
+            let csr = Csr::from_triplets(n, n, &triplets).unwrap();
+            let mut entry = vec![vec![0.0; n]; n];
+            for (row, column, value) in triplets {
+                entry[row as usize][column as usize] += value;
+            }
+            let all = |test: &dyn Fn(usize, usize) -> bool| (0..n * n).all(|k| test(k / n, k % n));
+            assert!(all(
+                &|row, column| csr.get(row, column) == entry[row][column]
+            ));
+            let expected = all(&|row, column| entry[row][column] == entry[column][row]);
+            assert_eq!(csr.is_symmetric(), expected, "{csr:?}");
+            found[usize::from(expected)] += 1;
+        }
+        assert!(found.iter().all(|&count| count > 300), "{found:?}");
     }
 
     /// Arrays that would let a row reach outside itself or the vector are refused.

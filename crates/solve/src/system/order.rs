@@ -171,13 +171,13 @@ pub(super) fn cut_costs(csr: &Csr) -> Vec<f64> {
 
 /// Calls `visit(row, column, s²)` for every entry beside the diagonal.
 fn for_each_coupling(csr: &Csr, mut visit: impl FnMut(usize, usize, f64)) {
-    let diagonal: Vec<f64> = (0..csr.rows()).map(|row| csr.get(row, row).abs()).collect();
-    for row in 0..csr.rows() {
-        let (columns, values) = csr.row(row);
+    let inverse = |row| 1.0 / csr.get(row, row).abs();
+    let inverse: Vec<f64> = (0..csr.rows()).map(inverse).collect();
+    for (row, (columns, values)) in csr.rows_in(0..csr.rows()).enumerate() {
         for (&column, value) in columns.iter().zip(values) {
             let column = column as usize;
             if column != row {
-                let square = value / diagonal[row] * (value / diagonal[column]);
+                let square = value * inverse[row] * (value * inverse[column]);
                 visit(row, column, square.abs().min(f64::MAX));
             }
         }
