@@ -169,7 +169,7 @@ fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> V
             if index == 0 { "" } else { "s" }
         );
         let ratio = median_ratio(&turn.rates, &turn.limits);
-        log.add(name, ours, beside, ratio, Wanted::AtLeast(0.85));
+        log.add(name, ours, beside, ratio, Wanted::AtLeast(0.90));
     }
     turns
 }
