@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::Executor;
 use super::division::{Division, Done};
+use crate::runqueue::Runqueue;
 
 /// How long the thread beside rests before a step that could do little. What arrives ends it.
 const REST: Duration = Duration::from_micros(100);
@@ -32,7 +33,7 @@ pub trait Work: Send + 'static {
     /// Does a step, and gives what is to leave to the queue.
     fn step_with(&mut self, ends: &mut Self::Ends) -> Stepped;
 
-    /// Work done so far, in a unit of its own.
+    /// Work done so far, in a unit of its own: that which counts, for a thread is chosen by it.
     fn done(&self) -> f64;
 }
 
@@ -75,6 +76,7 @@ pub struct Beside<W: Work> {
     /// Work done when it was lent.
     lent_at: f64,
     is_crowded: bool,
+    runqueue: Runqueue,
 }
 
 impl<W: Work> Beside<W> {
@@ -92,6 +94,7 @@ impl<W: Work> Beside<W> {
             is_lent: false,
             lent_at: 0.0,
             is_crowded: false,
+            runqueue: Runqueue::default(),
         }
     }
 
@@ -122,11 +125,12 @@ impl<W: Work> Beside<W> {
         };
         let gains = !is_crowded && !is_alone;
         let division = (self.division).get_or_insert_with(|| Division::new(executor, gains));
-        let is_beside = division.is_beside(Done {
+        let done = Done {
             now_ns,
             work,
             computed_ns,
-        });
+        };
+        let is_beside = division.is_beside(done, || self.runqueue.delay_ns());
         match (is_beside, self.is_lent) {
             (true, false) => match self.start() {
                 Ok(()) => {

@@ -2,7 +2,7 @@
 //!
 //! A pure decision on measurements, asked for by `beside` between the program's steps. Adaptive begins on the polling thread. If that spends more than
 //! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if it is
-//! done faster, and comes back if not.
+//! done faster, and comes back if not. Now and then it comes back on trial, too: the first one may have met another program, or peers that tried the same.
 
 use super::Executor;
 use super::policy::Trial;
@@ -11,6 +11,10 @@ use super::policy::Trial;
 const PERIOD_NS: u64 = 5_000_000;
 /// With a smaller share there is less to gain than the copies between the threads cost.
 const EXCHANGE_PERCENT: u64 = 20;
+/// A second thread has to do so much more: otherwise its core is better left to others.
+const GAIN_PERCENT: u64 = 5;
+/// A thread that waits for a core in so much of its time shows that others want it.
+const LACK_PERCENT: u64 = 10;
 /// Work is counted in so many parts of the program's unit.
 const PARTS: f64 = 1e6;
 
@@ -33,7 +37,12 @@ pub(super) struct Division {
     beside: bool,
     /// Where the period began; time 0: none has.
     since: Done,
+    /// How long the polling thread had waited for a core by then.
+    waited_ns: Option<u64>,
+    /// Of moving beside.
     trial: Trial,
+    /// Of coming back.
+    back: Trial,
 }
 
 impl Division {
@@ -44,12 +53,19 @@ impl Division {
             may_gain,
             beside: executor == Executor::Pipeline,
             since: Done::default(),
+            waited_ns: None,
             trial: Trial::default(),
+            back: Trial::default(),
         }
     }
 
-    /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the program computes.
-    pub(super) fn is_beside(&mut self, done: Done) -> bool {
+    /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the program computes; `waited_ns`, asked now and then: how
+    /// long the polling thread has waited for a core so far, if known.
+    pub(super) fn is_beside(
+        &mut self,
+        done: Done,
+        waited_ns: impl FnOnce() -> Option<u64>,
+    ) -> bool {
         if self.executor != Executor::Adaptive || !self.may_gain {
             return self.beside;
         }
@@ -61,15 +77,38 @@ impl Division {
             return self.beside;
         }
         let work = ((done.work - self.since.work).max(0.0) * PARTS) as u64;
-        if self.beside {
-            self.beside = !self.trial.has_failed(work, span_ns, done.now_ns);
+        let waited_ns = waited_ns();
+        let before = std::mem::replace(&mut self.waited_ns, waited_ns);
+        let waited_ns = waited_ns
+            .zip(before)
+            .map(|(now, before)| now.saturating_sub(before));
+        let lacks_core = waited_ns.is_some_and(|waited| waited * 100 >= span_ns * LACK_PERCENT);
+        let now_ns = done.now_ns;
+        if lacks_core {
+            if self.beside || self.back.is_on() {
+                self.trial.pause(now_ns);
+                self.back = Trial::default();
+            }
+            self.beside = false;
+        } else if self.beside {
+            if self.trial.has_failed(work, span_ns, now_ns) {
+                self.beside = false;
+            } else if !self.trial.is_on() && self.back.is_allowed(now_ns) {
+                self.back.begin(work - work * GAIN_PERCENT / 100, span_ns);
+                self.beside = false;
+            }
+        } else if self.back.is_on() {
+            if self.back.has_failed(work, span_ns, now_ns) {
+                self.beside = true;
+            } else if !self.back.is_on() {
+                self.trial.pause(now_ns);
+            }
         } else if work > 0 {
             let computed_ns = done.computed_ns.saturating_sub(self.since.computed_ns);
             let exchanged_ns = span_ns.saturating_sub(computed_ns);
-            if exchanged_ns * 100 >= span_ns * EXCHANGE_PERCENT
-                && self.trial.is_allowed(done.now_ns)
-            {
-                self.trial.begin(work, span_ns);
+            if exchanged_ns * 100 >= span_ns * EXCHANGE_PERCENT && self.trial.is_allowed(now_ns) {
+                self.trial.begin(work + work * GAIN_PERCENT / 100, span_ns);
+                self.back.pause(now_ns);
                 self.beside = true;
             }
         }
@@ -94,17 +133,15 @@ mod tests {
         work: [f64; 2],
         computed_percent: u64,
     ) -> Vec<bool> {
-        let mut done = Done {
-            now_ns: 1,
-            ..Done::default()
-        };
-        let mut beside = division.is_beside(done);
+        let mut done = division.since;
+        done.now_ns = done.now_ns.max(1);
+        let mut beside = division.is_beside(done, || None);
         (0..periods)
             .map(|_| {
                 done.now_ns += PERIOD_NS;
                 done.work += work[usize::from(beside)];
                 done.computed_ns += PERIOD_NS * computed_percent / 100;
-                beside = division.is_beside(done);
+                beside = division.is_beside(done, || None);
                 beside
             })
             .collect()
@@ -133,5 +170,39 @@ mod tests {
         let slower = run(&mut adaptive(true), 50, [1.0, 0.8], 50);
         assert!(slower.iter().any(|beside| *beside), "it was never tried");
         assert!(!slower[49], "{slower:?}");
+    }
+
+    /// Where others want the cores nothing is moved, and what was moved comes back, however fast it seems.
+    #[test]
+    fn work_comes_back_from_cores_that_others_want() {
+        let mut division = Division::new(Executor::Adaptive, true);
+        assert_eq!(run(&mut division, 50, [1.0, 2.0], 50), [true; 50]);
+        let (mut done, mut waited_ns) = (division.since, 0);
+        let mut is_beside = |wait_percent| {
+            done.now_ns += PERIOD_NS;
+            done.work += 2.0;
+            waited_ns += PERIOD_NS * wait_percent / 100;
+            division.is_beside(done, || Some(waited_ns))
+        };
+        assert!(is_beside(90), "what was waited before is not known");
+        assert!(is_beside(5));
+        assert!(!is_beside(20));
+        let second = 1_000_000_000 / PERIOD_NS;
+        assert!((0..2 * second).all(|_| !is_beside(20)));
+        assert!((0..second).any(|_| is_beside(5)), "it is tried again");
+    }
+
+    /// What no longer gains comes back; what gains on is tried on the polling thread seldom.
+    #[test]
+    fn work_comes_back_when_it_gains_nothing() {
+        let mut division = Division::new(Executor::Adaptive, true);
+        let second = (1_000_000_000 / PERIOD_NS) as u32;
+        assert_eq!(run(&mut division, 50, [1.0, 1.2], 50), [true; 50]);
+        let gains = run(&mut division, 20 * second, [1.0, 1.2], 50);
+        let here = gains.iter().filter(|beside| !**beside).count();
+        assert!((5..30).contains(&here) && gains[gains.len() - 1], "{here}");
+        let gains_nothing = run(&mut division, 40 * second, [1.0, 1.02], 50);
+        let there = gains_nothing[20 * second as usize..].iter();
+        assert!(there.filter(|beside| **beside).count() < 30);
     }
 }

@@ -91,19 +91,26 @@ impl Trial {
         if self.idle < TRIAL_PERIODS {
             return false;
         }
-        (self.before, self.idle) = (None, 0);
+        self.idle = 0;
         self.pause(now_ns);
         true
     }
 
     /// The service goes back because few calls came. During a trial that says no more than that the workers are slow, and the next period would try again.
     pub(crate) fn end(&mut self, now_ns: u64) {
-        if self.before.take().is_some() {
+        if self.is_on() {
             self.pause(now_ns);
         }
     }
 
-    fn pause(&mut self, now_ns: u64) {
+    /// Whether a move is on trial.
+    pub(crate) fn is_on(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// What is on trial is over. No move is tried for some time, longer each time until one has done good.
+    pub(crate) fn pause(&mut self, now_ns: u64) {
+        self.before = None;
         self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
         self.paused_until_ns = now_ns + self.pause_ns;
     }

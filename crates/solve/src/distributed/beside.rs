@@ -127,10 +127,15 @@ impl Beside {
     }
 
     /// The field that came back, with what this thread has counted, and whether a lap of a synchronous run is complete.
-    pub(super) fn returned(&mut self, (lent, laps): (Lent, f64)) -> (Field, bool) {
-        let Lent { mut field, lap, .. } = lent;
+    pub(super) fn returned(&mut self, (lent, _): (Lent, f64)) -> (Field, bool) {
+        let Lent {
+            mut field,
+            laps,
+            lap,
+            ..
+        } = lent;
         field.refused += std::mem::take(&mut self.dropped);
-        field.laps_beside += laps;
+        field.laps_beside += field.laps() - laps;
         (field, lap)
     }
 }
@@ -139,6 +144,8 @@ impl Beside {
 #[derive(Debug)]
 pub(super) struct Lent {
     field: Field,
+    /// Laps when it was lent.
+    laps: f64,
     mode: Mode,
     /// A lap of a synchronous run is complete.
     lap: bool,
@@ -146,8 +153,12 @@ pub(super) struct Lent {
 
 impl Lent {
     pub(super) fn new(field: Field, mode: Mode) -> Self {
-        let lap = false;
-        Self { field, mode, lap }
+        Self {
+            laps: field.laps(),
+            field,
+            mode,
+            lap: false,
+        }
     }
 }
 
@@ -185,7 +196,7 @@ impl Work for Lent {
     }
 
     fn done(&self) -> f64 {
-        self.field.walk().progress()
+        self.field.fresh_laps()
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
+use super::config::Mode;
 use super::message::{BOARD_CHANNEL, Estimate, LapReport, Setup};
 use super::round::Round;
 use super::walk::Walk;
@@ -96,6 +97,9 @@ pub(super) struct Field {
     /// Time spent on receiving since the last step.
     received_ns: u64,
     pub(super) shares_taken: u64,
+    /// Elements that came in such frames, and those of others that the own rows read; 0 where they come by messages.
+    taken: u64,
+    read: usize,
     /// Frames for which the link had no slot.
     pub(super) refused: u64,
     /// Time spent on relaxing rows.
@@ -155,7 +159,7 @@ impl Field {
             .filter(is_read)
             .map(|(worker, _)| node(worker))
             .collect();
-        Self {
+        let mut field = Self {
             walk: Walk::new(sweeper.lap_rows(), frame),
             round: Round::new(neighbours.len()),
             history: History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
@@ -177,10 +181,17 @@ impl Field {
             repaired_ns: 0,
             received_ns: 0,
             shares_taken: carried.shares_taken,
+            taken: 0,
+            read: 0,
             refused: carried.refused,
             computed_ns: 0,
             laps_beside: carried.laps_beside,
+        };
+        if setup.config.mode == Mode::Async {
+            let others = (0..setup.workers()).filter(|worker| *worker != me);
+            field.read = others.map(|worker| field.read_elements(worker)).sum();
         }
+        field
     }
 
     /// The automatic setting of elements in one frame begins with so many.
@@ -203,6 +214,15 @@ impl Field {
     /// Laps since the beginning of the run, with the part of the current one.
     pub(super) fn laps(&self) -> f64 {
         self.laps_before + self.walk.progress()
+    }
+
+    /// Laps, but no more than came in of the others: laps over old values do little. For comparing ways to do them.
+    pub(super) fn fresh_laps(&self) -> f64 {
+        let laps = self.walk.progress();
+        match self.read {
+            0 => laps,
+            read => laps.min(self.taken as f64 / read as f64),
+        }
     }
 
     pub(super) fn sweeper(&self) -> &Sweeper {
@@ -275,8 +295,9 @@ impl Field {
 
     /// Takes the newer values of a datagram.
     pub(super) fn take(&mut self, datagram: &Datagram<'_>) {
-        if self.board.apply(datagram).is_some() {
+        if let Some(elements) = self.board.apply(datagram) {
             self.shares_taken += 1;
+            self.taken += elements.len() as u64;
             self.quiet_laps = 0;
         }
     }

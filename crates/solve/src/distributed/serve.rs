@@ -299,7 +299,7 @@ impl Driver {
             return Ok(false);
         };
         let here = worker.relaxing();
-        let here = here.map(|field| (field.walk().progress(), field.computed_ns));
+        let here = here.map(|field| (field.fresh_laps(), field.computed_ns));
         let returned = (self.beside.laps).divide(executor, cores, now_ns, here, || worker.lend());
         let returned = returned.map_err(WorkerError::Thread)?;
         let is_back = returned.is_some();
