@@ -40,7 +40,7 @@ pub(super) fn run<S: Space>(
     basis.push(r.iter().map(|r| r / beta).collect());
     let mut triangle = Triangle::new(beta);
     let mut z = vec![0.0; x.len()];
-    let mut run = Run::Verify;
+    let mut run = Run::Restart;
     for _ in 0..restart {
         let newest = basis.last().expect("begins with one");
         part.precondition(newest, &mut z);

@@ -165,8 +165,10 @@ pub struct Ended {
 /// How a run of a method from one exact residual to the next ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Run {
-    /// The recurrence says that the target is reached, or a restart is due.
-    Verify,
+    /// The recurrence says that the target is reached.
+    Reached,
+    /// A restart is due.
+    Restart,
     Ended(End),
 }
 
@@ -206,7 +208,7 @@ impl Course<'_> {
             return Some(Run::Ended(End::Overflow));
         }
         if norm <= self.target {
-            return Some(Run::Verify);
+            return Some(Run::Reached);
         }
         if stops > 0.0 {
             return Some(Run::Ended(End::Stopped));
@@ -247,7 +249,7 @@ pub fn iterate<S: Space>(
     let (mut before, mut best) = (f64::INFINITY, Best::default());
     // Tightened where the recurrence is far from the exact residual.
     let mut aim = AIM;
-    let mut ended = None;
+    let (mut ended, mut reached) = (None, false);
     let mut residuals = vec![0.0; x.len()];
     loop {
         let magnitude_sq = part.exact_residual(x, &mut residuals, standstills > 0, space)?;
@@ -286,7 +288,7 @@ pub fn iterate<S: Space>(
                 verifications,
             });
         }
-        if before.is_finite() && relative(course.target, rhs_norm) < limits.tolerance() {
+        if reached {
             aim = (aim * (limits.tolerance() / residual).min(1.0)).max(f64::EPSILON);
         }
         before = residual;
@@ -297,6 +299,7 @@ pub fn iterate<S: Space>(
             Kind::Cg => cg::run(part, x, &mut residuals, &mut course, space)?,
             Kind::Gmres => gmres::run(part, x, &mut residuals, &mut course, space)?,
         };
+        reached = run == Run::Reached;
         if let Run::Ended(end) = run {
             ended = Some(end);
         }

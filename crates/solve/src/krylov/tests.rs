@@ -137,6 +137,20 @@ fn strips_of_a_worker_agree() {
     }
 }
 
+/// After restarts, too, GMRES ends where it has reached the tolerance, not at the next restart.
+#[test]
+fn last_cycles_end_at_the_target() {
+    for k in [40, 47, 55, 64] {
+        let system = generated(&format!("poisson2d:{k}"));
+        let ended = run(&system, 1, (Kind::Gmres, Preconditioning::Jacobi)).ended;
+        assert!(
+            ended.iterations > 2 * gmres::restart(k * k) as u64,
+            "{k}: {ended:?}"
+        );
+        assert!(ended.residual > 1e-11, "{k}: {ended:?}");
+    }
+}
+
 /// A modified factorisation takes fewer iterations on grids, and any factorisation fewer than the diagonal.
 #[test]
 fn better_preconditioners_take_fewer_iterations() {
