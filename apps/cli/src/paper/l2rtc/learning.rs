@@ -21,7 +21,7 @@ use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 /// Rows of the data, and of a first look.
-const ROWS: usize = 400_000;
+const ROWS: usize = 4_000_000;
 const FEW_ROWS: usize = 20_000;
 /// Steps between two exchanges: frequent, as in the paper.
 const PERIOD: &str = "4";
