@@ -119,6 +119,7 @@ impl Division {
     /// The program does not compute: the time until it does again counts for nothing.
     pub(super) fn pause(&mut self) {
         self.since = Done::default();
+        self.waited_ns = None;
     }
 }
 
@@ -190,6 +191,24 @@ mod tests {
         let second = 1_000_000_000 / PERIOD_NS;
         assert!((0..2 * second).all(|_| !is_beside(20)));
         assert!((0..second).any(|_| is_beside(5)), "it is tried again");
+    }
+
+    /// What a thread waited while its program did not compute is not held against the second one.
+    #[test]
+    fn waits_of_pauses_do_not_count() {
+        let mut division = Division::new(Executor::Adaptive, true);
+        assert_eq!(run(&mut division, 50, [1.0, 2.0], 50), [true; 50]);
+        let mut done = division.since;
+        let mut is_beside = |division: &mut Division, waited_ns| {
+            done.now_ns += PERIOD_NS;
+            done.work += 2.0;
+            division.is_beside(done, || Some(waited_ns))
+        };
+        assert!(is_beside(&mut division, 0));
+        division.pause();
+        for _ in 0..3 {
+            assert!(is_beside(&mut division, PERIOD_NS));
+        }
     }
 
     /// What no longer gains comes back; what gains on is tried on the polling thread seldom.
