@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Time of a run and the stop after it, if both end in time. Shorter ones would cost more than they take.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Less would be a host that stands still.
-const SHARE_LEAST: f64 = 0.01;
+/// Least part of its time that a host has: with less it would stand still.
+pub const SHARE_LEAST: f64 = 0.01;
 /// How often new processes are looked for.
 const LOOK: Duration = Duration::from_millis(20);
 

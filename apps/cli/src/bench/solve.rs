@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tsumuji_bench::brake::Brake;
+use tsumuji_bench::brake::{Brake, SHARE_LEAST};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::limits::place::of_testbed;
 use tsumuji_bench::peers::petsc::{Petsc, Solved};
@@ -133,7 +133,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(slow) = args.slow {
         ensure!(
-            (0.01..=1.0).contains(&slow.0),
+            (SHARE_LEAST..=1.0).contains(&slow.0),
             "--slow {}: accepted are 1 % to 100 % of its time",
             slow.0
         );

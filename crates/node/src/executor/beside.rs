@@ -33,8 +33,13 @@ pub trait Work: Send + 'static {
     /// Does a step, and gives what is to leave to the queue.
     fn step_with(&mut self, ends: &mut Self::Ends) -> Stepped;
 
-    /// Work done so far, in a unit of its own: that which counts, for a thread is chosen by it.
+    /// Work done so far, in a unit of its own.
     fn done(&self) -> f64;
+
+    /// As much of it as threads are compared by: work over old values may be of little use.
+    fn useful(&self) -> f64 {
+        self.done()
+    }
 }
 
 /// Result of a step.
@@ -55,8 +60,8 @@ struct Shared {
     rests: AtomicBool,
     /// There is no step to do.
     has_ended: AtomicBool,
-    /// Work done, as the bits of an `f64`.
-    done: AtomicU64,
+    /// Useful work, as the bits of an `f64`.
+    useful: AtomicU64,
 }
 
 /// The polling thread's side. The other thread is started when it is first needed; dropping this recalls the work, and waits for the thread.
@@ -101,7 +106,7 @@ impl<W: Work> Beside<W> {
     /// Moves work to where it is to be done: lends what `lend` gives, or takes back what is lent, and returns it as [`recall`](Self::recall) does. To be
     /// called between two polls. Fails if the kernel gives no thread, and the user asked for one.
     ///
-    /// Alone: there is nobody to hear from. Crowded: with a second thread, threads outnumber cores. `here`, if this thread has steps to do: work done by
+    /// Alone: there is nobody to hear from. Crowded: with a second thread, threads outnumber cores. `here`, if this thread has steps to do: useful work by
     /// now, and the nanoseconds that this thread has computed.
     pub fn divide(
         &mut self,
@@ -116,7 +121,10 @@ impl<W: Work> Beside<W> {
             return Ok(self.recall());
         }
         let (work, computed_ns) = match (self.is_lent, here) {
-            (true, _) => (f64::from_bits(self.shared.done.load(Ordering::Relaxed)), 0),
+            (true, _) => (
+                f64::from_bits(self.shared.useful.load(Ordering::Relaxed)),
+                0,
+            ),
             (false, Some(here)) => here,
             (false, None) => {
                 self.division.iter_mut().for_each(Division::pause);
@@ -172,7 +180,9 @@ impl<W: Work> Beside<W> {
     fn lend(&mut self, work: W) {
         self.lent_at = work.done();
         let shared = &self.shared;
-        shared.done.store(self.lent_at.to_bits(), Ordering::Relaxed);
+        shared
+            .useful
+            .store(work.useful().to_bits(), Ordering::Relaxed);
         shared.has_ended.store(false, Ordering::Relaxed);
         shared.recalled.store(false, Ordering::Relaxed);
         let sent = self.lends.as_ref().map(|lends| lends.send(work));
@@ -264,7 +274,7 @@ fn steps<W: Work>(work: &mut W, ends: &mut W::Ends, shared: &Shared, yields: boo
             return;
         }
         let stepped = work.step_with(ends);
-        (shared.done).store(work.done().to_bits(), Ordering::Relaxed);
+        (shared.useful).store(work.useful().to_bits(), Ordering::Relaxed);
         match stepped {
             Stepped::Again(_) => {}
             Stepped::Rests => {

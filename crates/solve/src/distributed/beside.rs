@@ -127,15 +127,10 @@ impl Beside {
     }
 
     /// The field that came back, with what this thread has counted, and whether a lap of a synchronous run is complete.
-    pub(super) fn returned(&mut self, (lent, _): (Lent, f64)) -> (Field, bool) {
-        let Lent {
-            mut field,
-            laps,
-            lap,
-            ..
-        } = lent;
+    pub(super) fn returned(&mut self, (lent, laps): (Lent, f64)) -> (Field, bool) {
+        let Lent { mut field, lap, .. } = lent;
         field.refused += std::mem::take(&mut self.dropped);
-        field.laps_beside += field.laps() - laps;
+        field.laps_beside += laps;
         (field, lap)
     }
 }
@@ -144,8 +139,6 @@ impl Beside {
 #[derive(Debug)]
 pub(super) struct Lent {
     field: Field,
-    /// Laps when it was lent.
-    laps: f64,
     mode: Mode,
     /// A lap of a synchronous run is complete.
     lap: bool,
@@ -153,12 +146,8 @@ pub(super) struct Lent {
 
 impl Lent {
     pub(super) fn new(field: Field, mode: Mode) -> Self {
-        Self {
-            laps: field.laps(),
-            field,
-            mode,
-            lap: false,
-        }
+        let lap = false;
+        Self { field, mode, lap }
     }
 }
 
@@ -196,6 +185,10 @@ impl Work for Lent {
     }
 
     fn done(&self) -> f64 {
+        self.field.walk().progress()
+    }
+
+    fn useful(&self) -> f64 {
         self.field.fresh_laps()
     }
 }

@@ -53,92 +53,84 @@ pub(crate) fn dots<const ROWS: usize>(rows: [&[f64]; ROWS], x: &[f64]) -> [f64; 
     Arch::new().dispatch(Dots { rows, x })
 }
 
-/// Dense rows one after the other, and what is made of each.
-struct Rows<'a, F> {
-    values: &'a [f64],
-    x: &'a [f64],
-    kind: F,
-    out: &'a mut [f64],
+/// A number made of each row.
+pub(crate) trait OfRows {
+    /// Those of `ROWS` rows, from `first` on.
+    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS];
 }
 
-impl<'a, F> Rows<'a, F> {
-    /// Panics unless there are as many rows as there is room for results.
-    fn each(values: &'a [f64], x: &'a [f64], kind: F, out: &'a mut [f64])
-    where
-        Self: Groups,
-    {
-        assert_eq!(values.len(), x.len() * out.len(), "rows are as long as x");
-        let rows = 0..out.len();
-        in_groups(
-            rows,
-            &mut Self {
-                values,
-                x,
-                kind,
-                out,
-            },
-        );
+/// `out` = what `rows` makes of the first row and those after it.
+pub(crate) fn fill(rows: &impl OfRows, out: &mut [f64]) {
+    in_groups(0..out.len(), &mut Fill(rows, out));
+}
+
+struct Fill<'a, R>(&'a R, &'a mut [f64]);
+
+impl<R: OfRows> Groups for Fill<'_, R> {
+    fn take<const ROWS: usize>(&mut self, first: usize) {
+        self.1[first..first + ROWS].copy_from_slice(&self.0.of::<ROWS>(first));
+    }
+}
+
+/// Dense rows, one after the other, and x.
+struct Rows<'a>(&'a [f64], &'a [f64]);
+
+impl<'a> Rows<'a> {
+    /// `count` rows. Panics unless they are as long as x.
+    fn new(values: &'a [f64], x: &'a [f64], count: usize) -> Self {
+        assert_eq!(values.len(), x.len() * count, "rows are as long as x");
+        Self(values, x)
     }
 
-    fn rows<const ROWS: usize>(&self, first: usize) -> [&'a [f64]; ROWS] {
-        let (values, n) = (self.values, self.x.len());
+    fn some<const ROWS: usize>(&self, first: usize) -> [&'a [f64]; ROWS] {
+        let (values, n) = (self.0, self.1.len());
         std::array::from_fn(|k| &values[(first + k) * n..(first + k + 1) * n])
     }
 }
 
-/// Plain products.
-struct Plain;
+struct Plain<'a>(Rows<'a>);
 
-impl Groups for Rows<'_, Plain> {
-    fn take<const ROWS: usize>(&mut self, first: usize) {
-        let products = dots(self.rows::<ROWS>(first), self.x);
-        self.out[first..first + ROWS].copy_from_slice(&products);
+impl OfRows for Plain<'_> {
+    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
+        dots(self.0.some(first), self.0.1)
     }
 }
 
-/// Sums of absolute products.
-struct Absolute;
+struct Absolute<'a>(Rows<'a>);
 
-impl Groups for Rows<'_, Absolute> {
-    fn take<const ROWS: usize>(&mut self, first: usize) {
-        let rows = self.rows::<ROWS>(first);
-        let sums = Arch::new().dispatch(AbsoluteDots { rows, x: self.x });
-        self.out[first..first + ROWS].copy_from_slice(&sums);
+impl OfRows for Absolute<'_> {
+    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
+        let (rows, x) = (self.0.some(first), self.0.1);
+        Arch::new().dispatch(AbsoluteDots { rows, x })
     }
 }
 
-/// What carried products leave of these right-hand sides.
-struct Carried<'a>(&'a [f64]);
+/// With right-hand sides.
+struct Carried<'a>(Rows<'a>, &'a [f64]);
 
-impl Groups for Rows<'_, Carried<'_>> {
-    fn take<const ROWS: usize>(&mut self, first: usize) {
-        let rhs = std::array::from_fn(|k| self.kind.0[first + k]);
-        let rows = self.rows::<ROWS>(first);
-        let dots = CarriedDots {
-            rhs,
-            rows,
-            x: self.x,
-        };
-        let residuals = Arch::new().dispatch(dots);
-        self.out[first..first + ROWS].copy_from_slice(&residuals);
+impl OfRows for Carried<'_> {
+    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
+        let rhs = std::array::from_fn(|k| self.1[first + k]);
+        let (rows, x) = (self.0.some(first), self.0.1);
+        Arch::new().dispatch(CarriedDots { rhs, rows, x })
     }
 }
 
 /// `out` = A x. `values`: the rows of A, one after the other.
 pub(crate) fn multiply(values: &[f64], x: &[f64], out: &mut [f64]) {
-    Rows::each(values, x, Plain, out);
+    fill(&Plain(Rows::new(values, x, out.len())), out);
 }
 
 /// `out` = |A| |x|.
 pub(crate) fn multiply_absolute(values: &[f64], x: &[f64], out: &mut [f64]) {
-    Rows::each(values, x, Absolute, out);
+    fill(&Absolute(Rows::new(values, x, out.len())), out);
 }
 
 /// `out` = b − A x as if computed with twice the digits and rounded once: the rounding errors of products and sums are
 /// carried along (Dot2 of Ogita, Rump and Oishi, 2005). A sweep may come to rest where plain residuals are exactly 0;
 /// these still tell how far it is off.
 pub(crate) fn carried_residuals(rhs: &[f64], values: &[f64], x: &[f64], out: &mut [f64]) {
-    Rows::each(values, x, Carried(rhs), out);
+    fill(&Carried(Rows::new(values, x, out.len()), rhs), out);
 }
 
 /// Σ xᵢ².

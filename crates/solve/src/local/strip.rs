@@ -6,7 +6,7 @@
 //! Invariant: in the copy the strip's own elements are those of x, unless x was changed by others since; then `x_has_changed` says so.
 
 use super::compact::Compact;
-use super::kernels::{self, Groups, in_groups};
+use super::kernels::{self, Groups, OfRows, in_groups};
 use super::lu::{FillLimit, LuError, SparseLu};
 use super::sweep::{Inner, RelaxationError};
 use crate::system::{Csr, RowBlock, RowValues};
@@ -228,20 +228,14 @@ impl DenseRows for Doubles<'_> {
 
 /// `out` = A x, of all rows.
 pub(super) fn multiply(values: &impl DenseRows, x: &[f64], out: &mut [f64]) {
-    let rows = 0..out.len();
-    in_groups(rows, &mut Products { values, x, out });
+    kernels::fill(&Products(values, x), out);
 }
 
-struct Products<'a, V> {
-    values: &'a V,
-    x: &'a [f64],
-    out: &'a mut [f64],
-}
+struct Products<'a, V>(&'a V, &'a [f64]);
 
-impl<V: DenseRows> Groups for Products<'_, V> {
-    fn take<const ROWS: usize>(&mut self, row: usize) {
-        let products = self.values.products::<ROWS>(row, self.x);
-        self.out[row..row + ROWS].copy_from_slice(&products);
+impl<V: DenseRows> OfRows for Products<'_, V> {
+    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
+        self.0.products(first, self.1)
     }
 }
 
