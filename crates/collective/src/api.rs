@@ -8,7 +8,7 @@ mod parts;
 use tsumuji_node::Endpoint;
 use zerocopy::IntoBytes;
 
-use crate::call::{After, Call, Source, Target, borrowed, need, owned};
+use crate::call::{Call, Source, Target, borrowed, need, owned};
 use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
@@ -31,12 +31,10 @@ enum Code {
     Reduce = 0x60,
     AllReduce = 0x70,
     AllToAll = 0x80,
-    /// Of parts of any lengths, by hosts.
-    GatherV = 0x90,
-    ScatterV = 0xa0,
-    AllGatherV = 0xb0,
+    /// By hosts, of parts of different lengths.
+    AllGatherV = 0x90,
     /// By hosts, of vectors that leaders halve: their halves may be as long as another member's whole vector.
-    HalvedAllReduce = 0xc0,
+    HalvedAllReduce = 0xa0,
 }
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {
@@ -188,7 +186,7 @@ impl Collectives {
         };
         let code = broadcast_code(algorithm);
         Ok(Call {
-            after: After::of(algorithm, root),
+            native_root: (algorithm == Algorithm::Native).then_some(root),
             ..Call::moving(code, plan, Source::None, output)
         })
     }
@@ -344,7 +342,7 @@ impl Collectives {
         };
         let code = code(operation, algorithm);
         Ok(Call {
-            after: After::of(algorithm, 0),
+            native_root: (algorithm == Algorithm::Native).then_some(0),
             ..Call::moving(code, plan, Source::None, output).folding(op)
         })
     }

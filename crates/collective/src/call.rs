@@ -7,7 +7,6 @@ use zerocopy::IntoBytes;
 use crate::element::{Element, Fold, Memory, RawOp};
 use crate::error::CollectiveError;
 use crate::plan::Plan;
-use crate::table::Algorithm;
 
 /// Memory that a member sends.
 pub(crate) enum Source<'b> {
@@ -60,23 +59,8 @@ pub(crate) struct Call<'b> {
     /// Bytes of an element that is folded; 1 without folding.
     pub(crate) unit: usize,
     pub(crate) fold: Option<Fold>,
-    pub(crate) after: After,
-}
-
-/// What follows the plan: nothing, or a broadcast of the whole output from a root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
-    Nothing,
-    Native(usize),
-}
-
-impl After {
-    pub(crate) fn of(algorithm: Algorithm, root: usize) -> Self {
-        match algorithm {
-            Algorithm::Native => Self::Native(root),
-            _ => Self::Nothing,
-        }
-    }
+    /// Root of the native broadcast of the whole output that follows the plan, if one does.
+    pub(crate) native_root: Option<usize>,
 }
 
 impl<'b> Call<'b> {
@@ -89,7 +73,7 @@ impl<'b> Call<'b> {
             plan,
             unit: 1,
             fold: None,
-            after: After::Nothing,
+            native_root: None,
         }
     }
 

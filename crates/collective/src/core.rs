@@ -68,16 +68,7 @@ impl Core {
         let mut ledger = Ledger::new(endpoint);
         for member in endpoint.members() {
             if member.id != me {
-                let header = Header {
-                    kind: Kind::Table,
-                    algorithm: 0,
-                    tag: 0,
-                    sequence: 0,
-                    key: 0,
-                    offset: table,
-                    total: 0,
-                };
-                ledger.control(member.id, header);
+                ledger.control(member.id, Header::told(Kind::Table, table));
             }
         }
         Self {
@@ -180,13 +171,10 @@ impl Core {
             let sessions = state.sessions[rank] == self.ledger.session(to);
             if rank != state.members.rank && sessions && !state.dead.contains(&rank) {
                 let header = Header {
-                    kind: Kind::Abort,
-                    algorithm: 0,
                     tag: reason,
                     sequence: first,
                     key,
-                    offset: u64::from(culprit.0),
-                    total: 0,
+                    ..Header::told(Kind::Abort, u64::from(culprit.0))
                 };
                 self.ledger.control(to, header);
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Collectives;
-use crate::call::{After, Call, Source, Target};
+use crate::call::{Call, Source, Target};
 use crate::header::HEADER_BYTES;
 use crate::ledger::{EARLY_CONTROLS, cost};
 use crate::plan::{self, Plan};
@@ -22,23 +22,12 @@ fn header(core: &Core, kind: Kind, tag: u16, offset: usize, total: usize) -> Hea
 }
 
 fn call(kind: u64, len: usize) -> Call<'static> {
-    let (plan, fold, after) = match kind {
-        0 => (plan::all_reduce_doubling(0, 4, len), true, After::Nothing),
-        1 => (plan::all_reduce_ring(0, 4, len, 8), true, After::Nothing),
-        2 => (Plan::default(), false, After::Native(0)),
-        3 => (Plan::default(), false, After::Native(2)),
-        5 => {
-            let hosts = plan::Hosts::of([0, 0, 0, 1].into_iter().map(Some)).expect("several");
-            let lengths = plan::Lengths {
-                all: &[],
-                own: len,
-                joins: &|_| true,
-                most: 1 << 20,
-            };
-            let plan = plan::scatter_v_hosts(&hosts, 0, 3, &lengths);
-            (plan, false, After::Nothing)
-        }
-        _ => (plan::broadcast_tree(0, 4, 2, len), false, After::Nothing),
+    let (plan, fold, native_root) = match kind {
+        0 => (plan::all_reduce_doubling(0, 4, len), true, None),
+        1 => (plan::all_reduce_ring(0, 4, len, 8), true, None),
+        2 => (Plan::default(), false, Some(0)),
+        3 => (Plan::default(), false, Some(2)),
+        _ => (plan::broadcast_tree(0, 4, 2, len), false, None),
     };
     Call {
         algorithm: 1,
@@ -47,7 +36,7 @@ fn call(kind: u64, len: usize) -> Call<'static> {
         plan,
         unit: if fold { 8 } else { 1 },
         fold: fold.then(|| crate::Op::<u64>::sum().fold()),
-        after,
+        native_root,
     }
 }
 
@@ -67,31 +56,13 @@ fn any_messages_are_survived() {
         let len = [64, 8 << 10, 40_000][round % 3];
         // As between hosts: kept messages come in pieces.
         core.ledger.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
-        let kind = random.u64(..6);
+        let kind = random.u64(..5);
         let call = call(kind, len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for step in 0..400 {
             if step == 200 {
                 core.groups[0].sessions.fill(1); // all members were restarted
-            }
-            if step == 100 && kind == 5 {
-                // Chance seldom tells lengths that can be.
-                let header = Header {
-                    kind: Kind::Eager,
-                    algorithm: 1,
-                    tag: 0,
-                    sequence: 0,
-                    key,
-                    offset: 0,
-                    total: 24,
-                };
-                let mut any = || random.u64(..) >> random.u64(40..64);
-                let lengths = [len as u64, any(), any()];
-                let lengths = lengths.map(u64::to_le_bytes).concat();
-                current.failure = None;
-                current.handle_or_keep((NodeId(3), 3), 0, header, &lengths, &mut core.ledger);
-                core.advance(&mut current, &mut endpoint).expect("advance");
             }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
@@ -362,64 +333,6 @@ fn early_pieces_are_taken_from_the_first() {
         piece.iter().all(|byte| *byte == (rank + offset) as u8)
     };
     assert!(came.iter().all(|&(rank, offset)| filled(rank, offset)));
-}
-
-/// A leader of a scatter keeps parts that come before their lengths, once, and questions of its members, and takes them when it knows the lengths; a
-/// length that does not fit is the root's fault.
-#[test]
-fn what_comes_before_lengths_is_kept() {
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let hosts = plan::Hosts::of([0, 0, 0, 1].into_iter().map(Some)).expect("several");
-    let lengths = plan::Lengths {
-        all: &[],
-        own: 16,
-        joins: &|len| len <= 16,
-        most: 16,
-    };
-    for (word, repeated) in [(16, false), (17, false), (16, true)] {
-        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
-        let call = Call {
-            plan: plan::scatter_v_hosts(&hosts, 0, 3, &lengths),
-            ..call(4, 16)
-        };
-        let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
-        let mut tell = |current: &mut Operation<'_>, rank: usize, kind, tag, payload: &[u8]| {
-            let header = Header {
-                kind,
-                algorithm: 1,
-                tag,
-                sequence: 0,
-                key: core.groups[0].members.key,
-                offset: 0,
-                total: match kind {
-                    Kind::Open => 8,
-                    _ => payload.len() as u64,
-                },
-            };
-            let from = (NodeId(rank as u16), rank);
-            current.handle_or_keep(from, 0, header, payload, &mut core.ledger);
-            core.advance(current, &mut endpoint).expect("advance");
-        };
-        tell(&mut current, 3, Kind::Eager, 1, &[7; 24]);
-        tell(&mut current, 1, Kind::Open, 1, &[]);
-        assert_eq!((current.early.len(), current.failure), (2, None));
-        if repeated {
-            tell(&mut current, 3, Kind::Eager, 1, &[7; 24]);
-            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(3))));
-            continue;
-        }
-        let words = [word, 8_u64, 0].map(u64::to_le_bytes).concat();
-        tell(&mut current, 3, Kind::Eager, 0, &words);
-        if word == 16 {
-            assert_eq!((current.early.len(), current.failure), (0, None));
-            assert_eq!(current.output.bytes(), [7; 16]);
-        } else {
-            assert_eq!(current.failure, Some(Failure::Mismatch(NodeId(3))));
-        }
-    }
 }
 
 /// Bytes for an operation that is done here are from a member that called something else, and fail the group: that member may be done, too, and the

@@ -199,11 +199,6 @@ impl<T: Element> Op<T> {
         }
     }
 
-    /// Whether operands may be exchanged.
-    pub fn is_commutative(&self) -> bool {
-        self.commutative
-    }
-
     /// The operation on bytes: both slices have one length, a multiple of the element's.
     pub(crate) fn fold(&self) -> Fold {
         const {

@@ -3,7 +3,7 @@
 //! Used by `core` and `operation` for every message. Input may be any bytes: an invalid header gives `None`.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// Bytes before the payload.
 pub(crate) const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -20,8 +20,9 @@ struct RawHeader {
     total: U64,
 }
 
-/// Type of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Type of a message; on the wire its number, from 0 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, TryFromBytes, Immutable, KnownLayout)]
+#[repr(u8)]
 pub(crate) enum Kind {
     /// A whole small transfer, sent on credit.
     Eager,
@@ -52,22 +53,6 @@ pub(crate) enum Kind {
     Confirm,
 }
 
-const KINDS: [Kind; 13] = [
-    Kind::Eager,
-    Kind::Piece,
-    Kind::Open,
-    Kind::Ask,
-    Kind::Credit,
-    Kind::Abort,
-    Kind::Table,
-    Kind::Reached,
-    Kind::Missing,
-    Kind::Repair,
-    Kind::Direct,
-    Kind::Taken,
-    Kind::Confirm,
-];
-
 impl Kind {
     /// Whether this message makes its receiver answer, which must reach the session in which it was sent.
     pub(crate) fn wants_answer(self) -> bool {
@@ -97,6 +82,19 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Of a message that concerns no transfer: a number, in `offset`.
+    pub(crate) fn told(kind: Kind, offset: u64) -> Self {
+        Self {
+            kind,
+            algorithm: 0,
+            tag: 0,
+            sequence: 0,
+            key: 0,
+            offset,
+            total: 0,
+        }
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         zerocopy::transmute!(RawHeader {
             kind: self.kind as u8,
@@ -112,7 +110,7 @@ impl Header {
     /// Splits a message into header and payload; `None` if it is invalid.
     pub(crate) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
         let (raw, payload) = RawHeader::read_from_prefix(message).ok()?;
-        let kind = *KINDS.get(usize::from(raw.kind))?;
+        let kind = Kind::try_read_from_bytes(&[raw.kind]).ok()?;
         let header = Self {
             kind,
             algorithm: raw.algorithm,
@@ -130,11 +128,14 @@ impl Header {
 mod tests {
     use super::*;
 
+    /// Number of kinds.
+    const KINDS: u8 = 13;
+
     /// A header is read as it was written; short messages and unknown kinds are rejected.
     #[test]
     fn headers_are_read_and_written() {
-        for (number, kind) in (0_u8..).zip(KINDS) {
-            assert_eq!(kind as u8, number, "{kind:?} has its place");
+        for number in 0..KINDS {
+            let kind = Kind::try_read_from_bytes(&[number]).expect("known");
             let header = Header {
                 kind,
                 algorithm: 3,
@@ -148,7 +149,7 @@ mod tests {
             message.extend_from_slice(b"rest");
             assert_eq!(Header::split(&message), Some((header, &b"rest"[..])));
             assert_eq!(Header::split(&message[..HEADER_BYTES - 1]), None);
-            message[0] = KINDS.len() as u8;
+            message[0] = KINDS;
             assert_eq!(Header::split(&message), None);
         }
     }

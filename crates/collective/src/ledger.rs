@@ -282,18 +282,7 @@ impl Ledger {
             return;
         }
         let owed = std::mem::take(&mut peer.owed);
-        self.control(
-            to,
-            Header {
-                kind: Kind::Credit,
-                algorithm: 0,
-                tag: 0,
-                sequence: 0,
-                key: 0,
-                offset: owed as u64,
-                total: 0,
-            },
-        );
+        self.control(to, Header::told(Kind::Credit, owed as u64));
     }
 
     /// Counts a message to be kept for an operation not yet called here. `false`: its sender exceeded its bounds.

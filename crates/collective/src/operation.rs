@@ -16,14 +16,14 @@ use std::time::Instant;
 
 use tsumuji_node::{Datagram, Endpoint, NodeId};
 
-use crate::call::{After, Call, Source, Target};
+use crate::call::{Call, Source, Target};
 use crate::element::Fold;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
-use crate::plan::{Action, Buffer, Expected, JOINED, Place, Plan, Rest, Step};
+use crate::plan::{Action, Buffer, Expected, Place, Plan, Step};
 
 /// Why an operation failed, and with it its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +122,6 @@ pub(crate) struct Operation<'b> {
     moves: Vec<(Place, Place)>,
     /// What `Action::Compare` looks for in scratch.
     expected: Vec<Expected>,
-    /// What `Action::Extend` appends.
-    rest: Option<Rest>,
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
@@ -149,7 +147,6 @@ impl<'b> Operation<'b> {
             copies,
             moves,
             expected,
-            rest,
             streams,
             ..
         } = call.plan;
@@ -169,16 +166,12 @@ impl<'b> Operation<'b> {
             steps,
             moves,
             expected,
-            rest,
             found: 0,
             unit: call.unit,
             streams,
             fold: call.fold,
             early: Vec::new(),
-            native: match call.after {
-                After::Native(root) => Some(Native::new(group, root, bytes)),
-                _ => None,
-            },
+            native: (call.native_root).map(|root| Native::new(group, root, bytes)),
             busy: false,
             has_waited: false,
         };
@@ -345,10 +338,7 @@ impl<'b> Operation<'b> {
                 return Some(Handled::Done);
             }
         };
-        let Some(number) = self.find(rank, header.tag, sends) else {
-            let early = self.is_for_rest(from, header, payload, ledger);
-            return early.then_some(Handled::Early);
-        };
+        let number = self.find(rank, header.tag, sends)?;
         let step = self.steps[number];
         if header.total != step.place.len as u64 {
             return None;
@@ -414,26 +404,8 @@ impl<'b> Operation<'b> {
             && (kept.is_none() || end > next as u64)
     }
 
-    /// Whether this may be for the rest of the plan, which is not made yet. A correct member sends at most one transfer for it, and one question.
-    fn is_for_rest(&self, from: NodeId, header: &Header, payload: &[u8], ledger: &Ledger) -> bool {
-        let is_kept = |kind: Kind| {
-            let mut early = self.early.iter();
-            early.any(|arrival| arrival.from == from && arrival.header.kind == kind)
-        };
-        self.rest.is_some()
-            && header.tag == JOINED
-            && match header.kind {
-                Kind::Eager => {
-                    header.total <= ledger.eager_bytes as u64
-                        && self.continues(from, header, payload)
-                }
-                Kind::Open | Kind::Ask => !is_kept(header.kind),
-                _ => false,
-            }
-    }
-
     /// Does a step that transfers nothing.
-    fn do_here(&mut self, action: Action, group: &Members, ledger: &mut Ledger) {
+    fn do_here(&mut self, action: Action, group: &Members) {
         match action {
             Action::Move { first, end } => self.make_moves(first, end),
             Action::Compare => {
@@ -441,45 +413,7 @@ impl<'b> Operation<'b> {
                 let wrong = self.expected.iter().find(is_other);
                 self.failure = wrong.map(|told| Failure::Mismatch(group.nodes[told.rank]));
             }
-            Action::Extend => self.extend(group, ledger),
             Action::Send | Action::Store | Action::Fold { .. } => {}
-        }
-    }
-
-    /// Makes and appends the rest of the plan, and handles what came early for it.
-    fn extend(&mut self, group: &Members, ledger: &mut Ledger) {
-        let Some(rest) = self.rest.take() else {
-            return;
-        };
-        let rest = match rest.plan(&self.scratch) {
-            Ok(rest) => rest.behind(self.steps.len(), self.moves.len()),
-            Err(rank) => {
-                self.failure = Some(Failure::Mismatch(group.nodes[rank]));
-                return;
-            }
-        };
-        self.scratch.resize(rest.scratch_bytes, 0);
-        let first = self.steps.len() as u32;
-        self.steps.extend(rest.steps);
-        self.states.resize(self.steps.len(), State::default());
-        self.open.extend(first..self.steps.len() as u32);
-        self.moves.extend(rest.moves);
-        for (from, to) in rest.copies {
-            self.copy(from, to);
-        }
-        for arrival in std::mem::take(&mut self.early) {
-            let rank = group.rank_of(arrival.from);
-            let handled = match rank.filter(|_| arrival.is_useful(ledger)) {
-                Some(rank) => {
-                    let from = (arrival.from, rank);
-                    self.handle(from, &arrival.header, &arrival.payload, ledger)
-                }
-                None => Handled::Done,
-            };
-            match handled {
-                Handled::Early => self.keep(arrival),
-                Handled::Done => arrival.pay(ledger),
-            }
         }
     }
 
@@ -521,7 +455,7 @@ impl<'b> Operation<'b> {
                     // Open steps are in the plan's order.
                     if index == 0 {
                         self.finish(number);
-                        self.do_here(step.action, group, ledger);
+                        self.do_here(step.action, group);
                         again = true;
                     }
                 } else if step.place.len > ledger.eager_bytes

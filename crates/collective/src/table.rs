@@ -64,11 +64,11 @@ pub enum Operation {
     AllReduce,
     /// `flat`, `ring`, `hosts`.
     AllGather,
-    /// `flat`, `hosts`. Parts of different lengths go each as the table says for its length, or all as `flat` if it says that for empty ones.
+    /// `flat`, `hosts`; parts of different lengths go as `flat`.
     Gather,
-    /// `flat`, `hosts`. Parts of different lengths go each as the table says for its length, or all as `flat` if it says that for empty ones.
+    /// `flat`, `hosts`; parts of different lengths go as `flat`.
     Scatter,
-    /// `flat`, `hosts`. Only of parts that all have the same length.
+    /// `flat`, `hosts`; parts of different lengths go as `flat`.
     AllToAll,
 }
 

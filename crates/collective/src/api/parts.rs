@@ -9,41 +9,12 @@ use crate::element::{Element, Memory};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::ledger::EAGER_BYTES;
-use crate::plan::{self, Lengths};
+use crate::plan;
 use crate::table::{Algorithm, Operation};
 
 /// Most memory that a member takes to combine the parts of a host's members; where it would take more, parts go directly. A table may choose
 /// `hosts` for long parts, too.
 const COMBINED_BYTES_MAX: usize = 16 << 20;
-
-/// How the parts of a gather or scatter go.
-#[derive(Clone, Copy)]
-enum Way<'a> {
-    Directly,
-    /// All have one length, and those of a host go together.
-    Together,
-    /// Only the root knows all lengths; parts of a host go together if this says so of their lengths.
-    ByLength(&'a dyn Fn(usize) -> bool),
-}
-
-impl<'a> Way<'a> {
-    /// For parts of one length.
-    fn of(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Hosts => Self::Together,
-            _ => Self::Directly,
-        }
-    }
-
-    /// For parts of which each member knows its own. All members ask about an empty part, and so choose alike.
-    fn by_length(joins: &'a dyn Fn(usize) -> bool) -> Self {
-        if joins(0) {
-            Self::ByLength(joins)
-        } else {
-            Self::Directly
-        }
-    }
-}
 
 impl Collectives {
     /// The algorithm of an operation whose parts all have `len` bytes, on all members.
@@ -60,12 +31,6 @@ impl Collectives {
             }
             other => other,
         })
-    }
-
-    /// Whether a host's parts of that length go together.
-    fn joins(&self, endpoint: &Endpoint, about: (Operation, Group), len: usize) -> bool {
-        let algorithm = self.choose_for_parts(endpoint, about, len);
-        matches!(algorithm, Ok(Algorithm::Hosts))
     }
 
     /// Whether `len` bytes for each member are more than a host's leader combines.
@@ -99,7 +64,8 @@ impl Collectives {
         let algorithm = self.choose_for_parts(endpoint, (Operation::Scatter, group), len)?;
         let lens = vec![len; self.place(group)?.size];
         let (source, target) = borrowed(send, receive);
-        let call = self.scatter_call(group, root, Way::of(algorithm), &lens, source, target)?;
+        let about = (Operation::Scatter, algorithm, group);
+        let call = self.rooted_call(about, root, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -115,7 +81,8 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         let (source, target) = borrowed(send, receive);
         let lens = bytes_of::<T>(counts);
-        let call = self.scatter_v_call(endpoint, group, root, &lens, source, target)?;
+        let about = (Operation::Scatter, Algorithm::Flat, group);
+        let call = self.rooted_call(about, root, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -131,62 +98,9 @@ impl Collectives {
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let call = self.scatter_v_call(endpoint, group, root, counts, source, target)?;
+        let about = (Operation::Scatter, Algorithm::Flat, group);
+        let call = self.rooted_call(about, root, counts, source, target)?;
         self.launch(endpoint, group, call)
-    }
-
-    fn scatter_v_call<'b>(
-        &self,
-        endpoint: &Endpoint,
-        group: Group,
-        root: usize,
-        lens: &[usize],
-        input: Source<'b>,
-        output: Target<'b>,
-    ) -> Result<Call<'b>, CollectiveError> {
-        let joins = |len| self.joins(endpoint, (Operation::Scatter, group), len);
-        self.scatter_call(group, root, Way::by_length(&joins), lens, input, output)
-    }
-
-    fn scatter_call<'b>(
-        &self,
-        group: Group,
-        root: usize,
-        way: Way<'_>,
-        lens: &[usize],
-        input: Source<'b>,
-        output: Target<'b>,
-    ) -> Result<Call<'b>, CollectiveError> {
-        let Place { rank, size } = self.rooted(group, root)?;
-        let own = output.bytes().len();
-        if rank == root {
-            need("counts", lens.len(), size)?;
-            need("send, in bytes,", input.bytes().len(), sum(lens))?;
-            need("receive, in bytes,", own, lens[root])?;
-        }
-        let (code, plan) = match (way, self.hosts(group)) {
-            (Way::Together, Some(hosts)) => (
-                code(Code::Scatter, Algorithm::Hosts),
-                plan::scatter_hosts(hosts, rank, root, own),
-            ),
-            (Way::ByLength(joins), Some(hosts)) => {
-                let lengths = Lengths {
-                    all: lens,
-                    own,
-                    joins,
-                    most: COMBINED_BYTES_MAX / size,
-                };
-                (
-                    code(Code::ScatterV, Algorithm::Hosts),
-                    plan::scatter_v_hosts(hosts, rank, root, &lengths),
-                )
-            }
-            _ => (
-                code(Code::Scatter, Algorithm::Flat),
-                plan::scatter(rank, size, root, lens, own),
-            ),
-        };
-        Ok(Call::moving(code, plan, input, output))
     }
 
     /// The root receives each member's `send`, one behind the other in order of ranks; all have the same length. Except on the root `receive` is not
@@ -203,7 +117,8 @@ impl Collectives {
         let algorithm = self.choose_for_parts(endpoint, (Operation::Gather, group), len)?;
         let lens = vec![len; self.place(group)?.size];
         let (source, target) = borrowed(send, receive);
-        let call = self.gather_call(group, root, Way::of(algorithm), &lens, source, target)?;
+        let about = (Operation::Gather, algorithm, group);
+        let call = self.rooted_call(about, root, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -219,7 +134,8 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         let (source, target) = borrowed(send, receive);
         let lens = bytes_of::<T>(counts);
-        let call = self.gather_v_call(endpoint, group, root, &lens, source, target)?;
+        let about = (Operation::Gather, Algorithm::Flat, group);
+        let call = self.rooted_call(about, root, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -235,61 +151,47 @@ impl Collectives {
         counts: &[usize],
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let call = self.gather_v_call(endpoint, group, root, counts, source, target)?;
+        let about = (Operation::Gather, Algorithm::Flat, group);
+        let call = self.rooted_call(about, root, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
-    fn gather_v_call<'b>(
+    /// A gather or scatter. On the root `lens` are those of all parts; by hosts all have one length.
+    fn rooted_call<'b>(
         &self,
-        endpoint: &Endpoint,
-        group: Group,
+        (operation, algorithm, group): (Operation, Algorithm, Group),
         root: usize,
-        lens: &[usize],
-        input: Source<'b>,
-        output: Target<'b>,
-    ) -> Result<Call<'b>, CollectiveError> {
-        let joins = |len| self.joins(endpoint, (Operation::Gather, group), len);
-        self.gather_call(group, root, Way::by_length(&joins), lens, input, output)
-    }
-
-    fn gather_call<'b>(
-        &self,
-        group: Group,
-        root: usize,
-        way: Way<'_>,
         lens: &[usize],
         input: Source<'b>,
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.rooted(group, root)?;
-        let own = input.bytes().len();
+        let (sent, received) = (input.bytes().len(), output.bytes().len());
+        let gathers = operation == Operation::Gather;
+        let own = if gathers { sent } else { received };
         if rank == root {
             need("counts", lens.len(), size)?;
-            need("receive, in bytes,", output.bytes().len(), sum(lens))?;
-            need("send, in bytes,", own, lens[root])?;
+            let (all, part) = (sum(lens), lens[root]);
+            need("send, in bytes,", sent, if gathers { part } else { all })?;
+            need(
+                "receive, in bytes,",
+                received,
+                if gathers { all } else { part },
+            )?;
         }
-        let (code, plan) = match (way, self.hosts(group)) {
-            (Way::Together, Some(hosts)) => (
-                code(Code::Gather, Algorithm::Hosts),
-                plan::gather_hosts(hosts, rank, root, own),
-            ),
-            (Way::ByLength(joins), Some(hosts)) => {
-                let lengths = Lengths {
-                    all: lens,
-                    own,
-                    joins,
-                    most: COMBINED_BYTES_MAX / size,
-                };
-                (
-                    code(Code::GatherV, Algorithm::Hosts),
-                    plan::gather_v_hosts(hosts, rank, root, &lengths),
-                )
-            }
-            _ => (
-                code(Code::Gather, Algorithm::Flat),
-                plan::gather(rank, size, root, lens, own),
-            ),
+        let hosts = self.hosts(group).filter(|_| algorithm == Algorithm::Hosts);
+        let plan = match (gathers, hosts) {
+            (true, Some(hosts)) => plan::gather_hosts(hosts, rank, root, own),
+            (true, None) => plan::gather(rank, size, root, lens, own),
+            (false, Some(hosts)) => plan::scatter_hosts(hosts, rank, root, own),
+            (false, None) => plan::scatter(rank, size, root, lens, own),
         };
+        let operation = if gathers { Code::Gather } else { Code::Scatter };
+        let algorithm = match hosts {
+            Some(_) => Algorithm::Hosts,
+            None => Algorithm::Flat,
+        };
+        let code = code(operation, algorithm);
         Ok(Call::moving(code, plan, input, output))
     }
 

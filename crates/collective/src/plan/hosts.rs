@@ -5,10 +5,8 @@
 //! operations only.
 
 mod gather;
-mod lengths;
 
 pub(crate) use gather::{all_gather_hosts, all_to_all_hosts, gather_hosts, scatter_hosts};
-pub(crate) use lengths::{JOINED, Lengths, Rest, gather_v_hosts, scatter_v_hosts};
 
 use super::reduce::{all_reduce_doubling, all_reduce_halving, gathered, reduce_tree_into};
 use super::tree::{barrier, broadcast_tree};

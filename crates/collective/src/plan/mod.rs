@@ -12,9 +12,8 @@ mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
 pub(crate) use hosts::{
-    Hosts, JOINED, Lengths, Rest, all_gather_hosts, all_reduce_hosts, all_to_all_hosts,
-    barrier_hosts, broadcast_hosts, gather_hosts, gather_v_hosts, reduce_hosts, scatter_hosts,
-    scatter_v_hosts,
+    Hosts, all_gather_hosts, all_reduce_hosts, all_to_all_hosts, barrier_hosts, broadcast_hosts,
+    gather_hosts, reduce_hosts, scatter_hosts,
 };
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
@@ -62,8 +61,6 @@ pub(crate) enum Action {
     },
     /// No transfer: once all steps before it in the plan are done, the words of `Plan::expected` must have come.
     Compare,
-    /// No transfer: once all steps before it in the plan are done, `Plan::rest` is made and appended.
-    Extend,
 }
 
 impl Action {
@@ -116,8 +113,6 @@ pub(crate) struct Plan {
     pub(crate) words: Vec<u64>,
     /// Words that come from others.
     pub(crate) expected: Vec<Expected>,
-    /// What follows when lengths have come that this member does not know.
-    pub(crate) rest: Option<Rest>,
     /// Some members forward bytes as they arrive, for which the next ones wait.
     pub(crate) streams: bool,
 }
@@ -193,12 +188,6 @@ impl Plan {
         self.add(Action::Compare, rank, 0, Place::whole(Buffer::Output, 0));
     }
 
-    /// Adds a step of member `rank` that makes the rest of the plan when all steps so far are done.
-    fn extend_after_all(&mut self, rank: usize, rest: Rest) {
-        self.rest = Some(rest);
-        self.add(Action::Extend, rank, 0, Place::whole(Buffer::Output, 0));
-    }
-
     /// Scratch before the first step.
     pub(crate) fn scratch(&self) -> Vec<u8> {
         let mut scratch = vec![0; self.scratch_bytes];
@@ -207,21 +196,6 @@ impl Plan {
             *place = word.to_le_bytes();
         }
         scratch
-    }
-
-    /// The same plan behind so many steps and moves of another one.
-    pub(crate) fn behind(mut self, steps: usize, moves: usize) -> Self {
-        let (steps, moves) = (steps as u32, moves as u32);
-        let later = |number: Option<u32>| number.map(|number| number + steps);
-        for step in &mut self.steps {
-            step.after = step.after.map(later);
-            step.follows = later(step.follows);
-            if let Action::Move { first, end } = &mut step.action {
-                *first += moves;
-                *end += moves;
-            }
-        }
-        self
     }
 }
 

@@ -493,10 +493,9 @@ fn dropped_requests_leave_others_alone() {
     });
 }
 
-/// So it is where a host's leader passes on what it does not know: of parts of any lengths one is longer than the root expects, or longer by what
-/// another is shorter, or a member calls the form without counts.
+/// So it is between hosts: a part is longer than the root expects, or longer by what another is shorter, or a member calls the form without counts.
 #[test]
-fn different_calls_within_a_host_are_found_out() {
+fn different_calls_between_hosts_are_found_out() {
     on_all(
         Over::Hosts(2),
         4,

@@ -19,7 +19,7 @@ fn parts(buffer: Buffer, first: usize, count: usize, len: usize) -> Place {
 
 /// Where these parts, at least one, lie together: as they are, if each follows the one before, or in scratch, then with pairs of where each part
 /// lies (there, in scratch).
-pub(super) fn together(plan: &mut Plan, parts: &[Place]) -> (Place, Vec<(Place, Place)>) {
+fn together(plan: &mut Plan, parts: &[Place]) -> (Place, Vec<(Place, Place)>) {
     let len = parts.iter().map(|part| part.len).sum();
     let follows = |two: &[Place]| two[0].start + two[0].len == two[1].start;
     if parts.windows(2).all(follows) {

@@ -1,7 +1,5 @@
 use super::*;
-use crate::plan::{
-    Lengths, Step, all_gather_direct, all_to_all, gather, gather_v_hosts, scatter, scatter_v_hosts,
-};
+use crate::plan::{Step, all_gather_direct, all_to_all, gather, scatter};
 
 /// A member that carries out its plan.
 struct Member {
@@ -25,20 +23,6 @@ impl Member {
             member.copy(*copy);
         }
         member
-    }
-
-    fn extend(&mut self) {
-        let rest = self.plan.rest.take().expect("it has a rest");
-        let rest = rest.plan(&self.memories[2]).expect("lengths are possible");
-        let rest = rest.behind(self.plan.steps.len(), self.plan.moves.len());
-        self.plan.scratch_bytes = rest.scratch_bytes;
-        self.memories[2].resize(rest.scratch_bytes, 0);
-        self.plan.steps.extend(rest.steps);
-        self.plan.moves.extend(rest.moves);
-        self.done.resize(self.plan.steps.len(), false);
-        for copy in rest.copies {
-            self.copy(copy);
-        }
     }
 
     fn bytes(&self, place: Place) -> Vec<u8> {
@@ -117,16 +101,13 @@ fn carry_out(members: &mut [Member], rank: usize, number: usize) -> bool {
             let wrong = expected.find(|expected| !expected.is_in(&member.memories[2]));
             member.wrong = wrong.map(|wrong| wrong.rank);
         }
-        Action::Extend => members[rank].extend(),
         Action::Send => {
             let fits = |other: &Step| {
                 other.action == Action::Store && other.peer == rank && other.tag == step.tag
             };
             let receiver = &members[step.peer];
-            let Some(receive) = receiver.plan.steps.iter().position(fits) else {
-                assert!(receiver.plan.rest.is_some(), "it has a receive");
-                return false;
-            };
+            let receive = receiver.plan.steps.iter().position(fits);
+            let receive = receive.expect("it has a receive");
             assert!(!receiver.done[receive], "bytes come once");
             if !receiver.may_begin(receive) {
                 return false;
@@ -230,104 +211,6 @@ fn gather_and_scatter_are_as_the_flat_ones() {
             check(numbers, (&by_hosts, &flat), &inputs, |_| len, bounds);
         }
     }
-}
-
-/// Gather and scatter of parts of different lengths give what the flat ones give, where members know their own lengths only. Between two hosts there
-/// are one message for parts that join (in a scatter another one with lengths), and one for each that does not. In a scatter none joins on a host of two.
-#[test]
-fn parts_of_any_lengths_are_as_the_flat_ones() {
-    for numbers in SPREAD {
-        let ((hosts, _), size) = (hosts_of(numbers), numbers.len());
-        for (root, len) in (0..size).flat_map(|root| [0, 1, 9].map(|len| (root, len))) {
-            let lens: Vec<usize> = (0..size).map(|rank| len * ((rank + root) % 4)).collect();
-            let total: usize = lens.iter().sum();
-            // None joins, the shorter ones do, or all do.
-            for limit in [0, 10, 100] {
-                let joins = |len: usize| len < limit;
-                let of = |rank: usize| Lengths {
-                    all: if rank == root { &lens } else { &[] },
-                    own: lens[rank],
-                    joins: &joins,
-                    most: 27,
-                };
-                let (mut to_root, mut from_root) = (0, 0);
-                for ranks in &hosts.ranks {
-                    if ranks.contains(&root) {
-                        continue;
-                    }
-                    let joined = ranks.iter().filter(|rank| joins(lens[**rank])).count();
-                    let messages = |is_joined: bool| {
-                        let joined = if is_joined { joined } else { 0 };
-                        ranks.len() - joined + usize::from(joined > 0)
-                    };
-                    to_root += messages(ranks.len() > 1);
-                    from_root += messages(ranks.len() > 2) + usize::from(ranks.len() > 2);
-                }
-                let scratch_bytes = total + 8 * size;
-                let at_root = |rank: usize| if rank == root { total } else { 0 };
-
-                let by_hosts = all(size, |rank| gather_v_hosts(&hosts, rank, root, &of(rank)));
-                let flat = all(size, |rank| gather(rank, size, root, &lens, lens[rank]));
-                let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, lens[rank])).collect();
-                let bounds = (to_root, scratch_bytes);
-                check(numbers, (&by_hosts, &flat), &inputs, at_root, bounds);
-
-                let by_hosts = all(size, |rank| scatter_v_hosts(&hosts, rank, root, &of(rank)));
-                let flat = all(size, |rank| scatter(rank, size, root, &lens, lens[rank]));
-                let inputs: Vec<_> = (0..size)
-                    .map(|rank| bytes_of(rank, at_root(rank)))
-                    .collect();
-                let bounds = (from_root, scratch_bytes);
-                check(
-                    numbers,
-                    (&by_hosts, &flat),
-                    &inputs,
-                    |rank| lens[rank],
-                    bounds,
-                );
-            }
-        }
-    }
-}
-
-/// A leader takes no length that cannot be, and names the member that told it: each of its host in a gather, the root in a scatter. The root of a
-/// gather takes none but those that it expects, be their sum what it should.
-#[test]
-fn impossible_lengths_are_found_out() {
-    let (hosts, _) = hosts_of(&[0, 0, 0, 1]);
-    let lengths = Lengths {
-        all: &[],
-        own: 8,
-        joins: &|len| len <= 16,
-        most: 16,
-    };
-    let told = |words: [u64; 3]| words.map(u64::to_le_bytes).concat();
-    let gathers = gather_v_hosts(&hosts, 0, 3, &lengths).rest.expect("leads");
-    assert!(gathers.plan(&told([8, 16, u64::MAX])).is_ok());
-    assert_eq!(gathers.plan(&told([8, 16, 17])), Err(2));
-    assert_eq!(gathers.plan(&told([8, 1 << 60, 17])), Err(1));
-    let scatters = scatter_v_hosts(&hosts, 0, 3, &lengths).rest.expect("leads");
-    assert!(scatters.plan(&told([8, 16, u64::MAX])).is_ok());
-    for wrong in [[8, 16, 17], [9, 0, 0], [u64::MAX, 0, 0]] {
-        assert_eq!(scatters.plan(&told(wrong)), Err(3), "{wrong:?}");
-    }
-    let all = [8, 16, 100, 8];
-    let at_root = Lengths {
-        all: &all,
-        own: 8,
-        joins: &|len| len <= 16,
-        most: 16,
-    };
-    let root = gather_v_hosts(&hosts, 3, 3, &at_root);
-    let wrong = |words: [u64; 3]| {
-        let scratch = told(words);
-        let mut expected = root.expected.iter();
-        let wrong = expected.find(|expected| !expected.is_in(&scratch));
-        wrong.map(|wrong| wrong.rank)
-    };
-    assert_eq!(wrong([8, 16, u64::MAX]), None);
-    assert_eq!(wrong([16, 8, u64::MAX]), Some(0));
-    assert_eq!(wrong([8, 8, 8]), Some(1));
 }
 
 /// All-gather by hosts gives what the flat one gives, for parts of different lengths, with one message from each host to each other one; where lengths
