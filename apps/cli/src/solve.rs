@@ -555,7 +555,7 @@ fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>
             let mut seen = |part| bar.prepare("reading the matrix", part);
             let (mut system, notes) = read_system_watched(path, file, &mut seen)?;
             if solution == Some(Solution::Random) {
-                system.set_solution(&Solution::Random.elements(system.n(), args.seed));
+                system.set_solution(&Solution::Random.elements(system.n(), args.seed))?;
             }
             Ok((Source::System(system), notes))
         }

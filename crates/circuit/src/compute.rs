@@ -194,27 +194,25 @@ impl<T: Team> Computation<'_, T> {
             }
             let found = solver.solve(&excitation, |linear| {
                 if stop() {
-                    return Err(Stopped::Asked);
+                    return Err(SolveError::Interrupted);
                 }
                 if linear.is_new_matrix {
                     let began = Instant::now();
                     outcome.sizes = self.substructure.factor(linear.matrix)?;
                     outcome.factor += began.elapsed();
                     if stop() {
-                        return Err(Stopped::Asked);
+                        return Err(SolveError::Interrupted);
                     }
                 }
                 Ok(self.substructure.solve(linear.rhs, tolerance)?.x)
             });
             let has_points = !outcome.voltages.is_empty();
             let found = match found {
-                Err(NewtonError::Linear(Stopped::Asked)) if has_points => {
+                Err(NewtonError::Linear(SolveError::Interrupted)) if has_points => {
                     outcome.is_interrupted = true;
                     break;
                 }
-                Err(NewtonError::Linear(Stopped::Failed(SolveError::Worker { what })))
-                    if has_points =>
-                {
+                Err(NewtonError::Linear(SolveError::Worker { what })) if has_points => {
                     outcome.lost = Some(what);
                     break;
                 }
@@ -236,23 +234,8 @@ impl<T: Team> Computation<'_, T> {
     }
 }
 
-/// Why the linear solver gave nothing.
-enum Stopped {
-    Asked,
-    Failed(SolveError),
-}
-
-impl From<SolveError> for Stopped {
-    fn from(error: SolveError) -> Self {
-        match error {
-            SolveError::Interrupted => Self::Asked,
-            error => Self::Failed(error),
-        }
-    }
-}
-
 fn explain(
-    error: NewtonError<Stopped>,
+    error: NewtonError<SolveError>,
     equations: &Equations,
     netlist: &Netlist,
     point: Option<f64>,
@@ -260,26 +243,14 @@ fn explain(
     let place = point.map_or_else(String::new, |value| {
         format!(", at the point {value:e} of the sweep")
     });
-    let error = match error {
-        NewtonError::Linear(Stopped::Asked) => return ComputeError::Interrupted,
-        NewtonError::Linear(Stopped::Failed(SolveError::Singular { unknown })) => {
-            return ComputeError::Singular {
-                what: equations.unknown_name(netlist, unknown),
-            };
-        }
-        NewtonError::Linear(Stopped::Failed(error)) => return ComputeError::Solve(error),
-        NewtonError::NotConverged { steps, diode } => NewtonError::NotConverged { steps, diode },
-        NewtonError::Breakdown {
-            diode,
-            volts,
-            limit,
-        } => NewtonError::Breakdown {
-            diode,
-            volts,
-            limit,
+    match error {
+        NewtonError::Linear(SolveError::Interrupted) => ComputeError::Interrupted,
+        NewtonError::Linear(SolveError::Singular { unknown }) => ComputeError::Singular {
+            what: equations.unknown_name(netlist, unknown),
         },
-    };
-    ComputeError::Newton { error, place }
+        NewtonError::Linear(error) => ComputeError::Solve(error),
+        error => ComputeError::Newton { error, place },
+    }
 }
 
 fn check_memory(points: usize, nodes: usize) -> Result<(), ComputeError> {

@@ -294,11 +294,10 @@ pub(super) fn sweep(netlist: &Netlist, scope: &Scope<'_>, text: &str) -> Result<
 
 /// A source by its name; `v.x1.v1` is what other programs call `x1.v1`.
 fn find_source(netlist: &Netlist, name: &str) -> Option<SourceRef> {
-    let inner = name.split_once('.').map_or(name, |(_, inner)| inner);
-    let number = netlist
-        .sources
-        .find(name)
-        .or_else(|| netlist.sources.find(inner))?;
+    let of_type = |kind| name.strip_prefix(kind);
+    let inner = of_type("v.").or_else(|| of_type("i."));
+    let sources = &netlist.sources;
+    let number = sources.find(name).or_else(|| sources.find(inner?))?;
     let position = |sources: &[super::Source]| {
         sources
             .iter()

@@ -232,6 +232,10 @@ fn mistakes_are_located() {
             "t\nR1 a 0 1\n.dc v1 0 1 0.1",
             "line 3: .dc: there is no voltage or current source 'v1'",
         ),
+        (
+            "t\nV1 a 0 1\n.dc x2.v1 0 1 0.1",
+            "line 3: .dc: there is no voltage or current source 'x2.v1'",
+        ),
         ("t\nV1 a 0 1\n.dc v1 0 1", ".dc takes a source"),
         ("t\nV1 a 0 1\n.dc v1 0 1 -1", "do not lead from"),
         ("t\nV1 a 0 1\n.dc v1 0 1 0", "do not lead from"),

@@ -187,6 +187,8 @@ impl<T: Team> Substructure<T> {
             "the division is that of another matrix"
         );
         self.factors = None;
+        // Before the parts make complements that may be as large.
+        self.check_interface(self.interface.len())?;
         let inputs = part::inputs(matrix, &self.partition, &self.place);
         let outputs = self.team.factor(&inputs)?;
         let mut unknowns = self.interface.len();
@@ -203,13 +205,7 @@ impl<T: Team> Substructure<T> {
                 border: joined.chain(input.border).collect(),
             });
         }
-        let limit = self.interface_limit;
-        if unknowns > limit {
-            return Err(SolveError::Interface {
-                found: unknowns,
-                limit,
-            });
-        }
+        self.check_interface(unknowns)?;
         let schur = self.assemble(matrix, unknowns, &parts, &outputs);
         let scales = column_scales(matrix, &names);
         let interface = Interface::new(schur, &scales).map_err(|error| match error {
@@ -232,6 +228,14 @@ impl<T: Team> Substructure<T> {
             sizes,
         });
         Ok(sizes)
+    }
+
+    fn check_interface(&self, found: usize) -> Result<(), SolveError> {
+        let limit = self.interface_limit;
+        match found > limit {
+            true => Err(SolveError::Interface { found, limit }),
+            false => Ok(()),
+        }
     }
 
     /// S: entries between interface unknowns, and the parts' complements.

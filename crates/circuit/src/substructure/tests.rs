@@ -119,3 +119,30 @@ proptest! {
         prop_assert_eq!(found.residual, relative(norm(&residual(&matrix, &found.x, &b)), norm(&b)));
     }
 }
+
+/// Parts that nobody asks for anything.
+struct Untouched;
+
+impl Team for Untouched {
+    fn factor(&mut self, _: &[PartInput]) -> Result<Vec<PartOutput>, SolveError> {
+        unreachable!("the interface is too large")
+    }
+
+    fn forward(&mut self, _: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
+        unreachable!("there are no factors")
+    }
+
+    fn backward(&mut self, _: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
+        unreachable!("there are no factors")
+    }
+}
+
+/// An interface that is too large is refused before parts take memory for it.
+#[test]
+fn large_interfaces_are_refused_first() {
+    let matrix = grid(20);
+    let mut substructure = Substructure::new(&matrix, 4).unwrap().by(Untouched);
+    substructure.interface_limit = 3;
+    let error = substructure.factor(&matrix).unwrap_err();
+    assert!(matches!(error, SolveError::Interface { limit: 3, .. }));
+}

@@ -43,17 +43,12 @@ impl Features {
                 columns: *columns,
                 values: Vec::new(),
             },
-            Self::Sparse { columns, .. } => Self::empty_sparse(*columns),
-        }
-    }
-
-    /// A sparse matrix without rows.
-    pub fn empty_sparse(columns: usize) -> Self {
-        Self::Sparse {
-            columns,
-            starts: vec![0],
-            indices: Vec::new(),
-            values: Vec::new(),
+            Self::Sparse { columns, .. } => Self::Sparse {
+                columns: *columns,
+                starts: vec![0],
+                indices: Vec::new(),
+                values: Vec::new(),
+            },
         }
     }
 

@@ -8,7 +8,7 @@ use crate::objective::{Share, assess};
 use crate::sgd::Sgd;
 
 use super::message::Setup;
-use super::worker::{Reduced, Reducing};
+use super::worker::Reduced;
 
 /// Why an all-reduce failed.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub(super) fn iterate(
     endpoint: &mut Endpoint,
     setup: &Setup,
     share: &Share,
-    from: Reducing,
+    from: Reduced,
 ) -> Result<(Reduced, u64), ReduceError> {
     let mut collectives = Collectives::new(endpoint)?;
     let workers: Vec<NodeId> = endpoint.members()[1..]
@@ -40,8 +40,8 @@ pub(super) fn iterate(
         Ok(collectives.all_reduce(endpoint, group, values, &Op::sum())?)
     };
     let reduced = match from {
-        Reducing::Newton(newton) => by_newton(share, newton, &mut sum)?,
-        Reducing::Sgd(sgd) => by_sgd(setup, share, sgd, &mut sum)?,
+        Reduced::Newton(newton) => by_newton(share, newton, &mut sum)?,
+        Reduced::Sgd(sgd) => by_sgd(setup, share, sgd, &mut sum)?,
     };
     Ok((reduced, exchanges))
 }

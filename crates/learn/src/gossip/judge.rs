@@ -352,6 +352,7 @@ impl Judge {
                 }
             }
             Answer::Epochs { done, is_last } => {
+                let done = done.min(self.config.sgd.epochs);
                 (member.epochs, member.is_last) = (done.max(member.epochs), is_last);
             }
             Answer::Suspect { worker: suspect } => return self.suspect(suspect, worker),

@@ -59,19 +59,11 @@ impl Setup {
         }
     }
 
-    /// Shares are of about one size, so that an epoch takes each about as long.
-    fn has_even_shares(&self) -> bool {
-        let most = self.rows.iter().max().copied().unwrap_or(0);
-        let least = self.rows.iter().filter(|rows| **rows > 0).min();
-        most <= least.map_or(0, |least| 2 * least + 1)
-    }
-
     fn is_sound(&self) -> bool {
         let parameters = self.width.checked_mul(self.outputs);
         self.empty.columns() + 1 == self.width
             && self.empty.rows() == 0
             && self.empty.stored() == 0
-            && self.has_even_shares()
             && self.config.sgd.batch > 0
             && self.config.sgd.period > 0
             && parameters.is_some_and(|count| count <= crate::problem::PARAMETERS_MAX)

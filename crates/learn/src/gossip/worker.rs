@@ -23,7 +23,7 @@ use super::exchange::Exchange;
 use super::message::{Answer, Begin, Mass, Order, PeerMessage, Setup, encode};
 use newton::Averages;
 
-pub(super) use reduce::{Reduced, Reducing};
+pub(super) use reduce::Reduced;
 pub(super) use sgd::period;
 
 /// Why a worker ends without the judge's order to leave.

@@ -62,7 +62,6 @@ pub(super) struct Carried {
     /// All elements, of which the own ones and those that were read are known; empty at first.
     pub(super) x: Vec<f64>,
     laps: f64,
-    shares_taken: u64,
     refused: u64,
     laps_beside: f64,
 }
@@ -96,8 +95,7 @@ pub(super) struct Field {
     repaired_ns: u64,
     /// Time spent on receiving since the last step.
     received_ns: u64,
-    pub(super) shares_taken: u64,
-    /// Elements that came in such frames, and those of others that the own rows read; 0 where they come by messages.
+    /// Elements that came in frames, and those of others that the own rows read; 0 where they come by messages.
     taken: u64,
     read: usize,
     /// Frames for which the link had no slot.
@@ -162,7 +160,10 @@ impl Field {
         let mut field = Self {
             walk: Walk::new(sweeper.lap_rows(), frame),
             round: Round::new(neighbours.len()),
-            history: History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
+            history: match setup.config.combines {
+                true => History::new(setup.n(), &sweeper.block().rhs, setup.exchanges),
+                false => History::default(),
+            },
             paused: None,
             laps_before: carried.laps,
             sweeper,
@@ -180,7 +181,6 @@ impl Field {
             reported_ns: 0,
             repaired_ns: 0,
             received_ns: 0,
-            shares_taken: carried.shares_taken,
             taken: 0,
             read: 0,
             refused: carried.refused,
@@ -204,7 +204,6 @@ impl Field {
         let carried = Carried {
             x: self.board.values().to_vec(),
             laps: self.laps(),
-            shares_taken: self.shares_taken,
             refused: self.refused,
             laps_beside: self.laps_beside,
         };
@@ -296,7 +295,6 @@ impl Field {
     /// Takes the newer values of a datagram.
     pub(super) fn take(&mut self, datagram: &Datagram<'_>) {
         if let Some(elements) = self.board.apply(datagram) {
-            self.shares_taken += 1;
             self.taken += elements.len() as u64;
             self.quiet_laps = 0;
         }

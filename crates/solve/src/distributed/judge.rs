@@ -15,7 +15,7 @@ use super::message::{
     Answer, Frozen, LapReport, Order, RowSource, Setup, Standing, WorkerStats, is_older,
 };
 use super::pace::Worked;
-use super::ranges::{hand_over, in_proportion, without};
+use super::ranges::without;
 use super::succession;
 use super::watch::{Cause, Policy, Watch};
 use crate::local::Limits;
@@ -23,6 +23,7 @@ use crate::report::Reason;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+mod division;
 mod measured;
 mod standstill;
 
@@ -179,6 +180,8 @@ pub(super) struct Judge {
     notes: Vec<String>,
     /// The last known values: snapshots, then the solution.
     x: Vec<f64>,
+    /// Rows whose values the workers of another judge have, and this one has not heard of yet.
+    unheard: Vec<Range<usize>>,
     out: VecDeque<(usize, Order)>,
 }
 
@@ -214,6 +217,7 @@ impl Judge {
             reason: None,
             notes: Vec::new(),
             x: start.unwrap_or_else(|| vec![0.0; n]),
+            unheard: Vec::new(),
             out: VecDeque::new(),
         };
         judge.divide(ranges);
@@ -233,6 +237,8 @@ impl Judge {
         let mut judge = Self::new(limits, config, (none, origin), start);
         if judge.x.is_empty() {
             judge.x = vec![0.0; n];
+            let held = standings.iter().flatten().map(|told| told.rows.clone());
+            judge.unheard = held.filter(|rows| !rows.is_empty()).collect();
         }
         judge.moved = true;
         for (slot, told) in judge.slots.iter_mut().zip(standings) {
@@ -259,54 +265,14 @@ impl Judge {
         judge
     }
 
-    /// Divides the rows anew: `ranges` are those of each worker.
-    fn divide(&mut self, ranges: Vec<Range<usize>>) {
-        self.division = self.division.wrapping_add(1);
-        self.epoch = self.epoch.wrapping_add(1);
-        self.phase = Phase::Loading;
-        (self.reason, self.relaxes) = (None, None);
-        self.best = Best::none();
-        self.policy.restart();
-        self.out.clear(); // orders of the last division are void
-        for (worker, rows) in ranges.iter().enumerate() {
-            let slot = &mut self.slots[worker];
-            // Only what a worker had when it was ready is known to be there.
-            let had = if slot.rhs_sq.is_some() {
-                slot.rows.clone()
-            } else {
-                0..0
-            };
-            *slot = WorkerSlot {
-                rows: rows.clone(),
-                laps: slot.laps,
-                busy: slot.busy,
-                is_known: slot.is_known,
-                is_gone: slot.is_gone,
-                ..WorkerSlot::default()
-            };
-            if rows.is_empty() {
-                continue;
-            }
-            let setup = Setup {
-                config: self.config.clone(),
-                division: self.division,
-                epoch: self.epoch,
-                ranges: ranges.clone(),
-                fresh: without(rows, &had),
-                rows: RowSource::Stream { bytes: Vec::new() },
-                values: 0,
-                anew: !std::mem::replace(&mut slot.is_known, true),
-                exchanges: self.moved,
-                system: self.origin.system,
-                first_elements: self.origin.first_elements,
-            };
-            self.out.push_back((worker, Order::Setup(Box::new(setup))));
-        }
-    }
-
     /// The last known x, for workers that get rows of others; `None`: x is still 0.
     pub(super) fn known_x(&self) -> Option<&[f64]> {
         self.moved.then_some(&self.x[..])
+    }
+
+    /// As [`known_x`](Self::known_x), if it is known of all rows.
+    pub(super) fn whole_x(&self) -> Option<&[f64]> {
+        self.known_x().filter(|_| self.unheard.is_empty())
     }
 
     /// Workers that have rows.
@@ -321,41 +287,9 @@ impl Judge {
             .is_some_and(|slot| !slot.rows.is_empty())
     }
 
-    /// A worker is lost, for the reason `cause`: its rows go to its neighbours.
-    pub(super) fn lost(&mut self, worker: usize, cause: &str) -> Result<(), JudgeFault> {
-        if !self.takes_part(worker) || self.phase == Phase::Done || self.slots[worker].is_gone {
-            return Ok(());
-        }
-        self.slots[worker].is_gone = true;
-        if self.has_all_of(worker) {
-            return Ok(()); // its results are here; they are only lost with those of another worker
-        }
-        let mut ranges: Vec<Range<usize>> =
-            self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        for gone in 0..ranges.len() {
-            if !self.slots[gone].is_gone || ranges[gone].is_empty() {
-                continue;
-            }
-            let lost = ranges[gone].len();
-            let heirs = hand_over(&mut ranges, gone);
-            if heirs.is_empty() {
-                return Err(JudgeFault::Missed { worker });
-            }
-            self.notes.push(format!(
-                "worker {} was lost after {:.1} laps ({}): {} took over its {lost} rows",
-                gone + 1,
-                self.slots[gone].laps,
-                if gone == worker {
-                    cause
-                } else {
-                    "with its results"
-                },
-                heirs.join(" and "),
-            ));
-        }
-        self.moved |= self.begun;
-        self.divide(ranges);
-        Ok(())
+    /// Whether the run goes on only with this worker, or without it.
+    pub(super) fn needs(&self, worker: usize) -> bool {
+        self.takes_part(worker) && !self.slots[worker].is_gone && !self.has_all_of(worker)
     }
 
     /// What each worker has done.
@@ -366,62 +300,6 @@ impl Judge {
             busy: slot.busy,
         };
         self.slots.iter().map(worked).collect()
-    }
-
-    /// Shares the rows anew in proportion to `speeds`, in rows a second, of each worker; only while workers iterate.
-    pub(super) fn reshare(&mut self, speeds: &[f64]) {
-        if self.phase != Phase::Iterating {
-            return;
-        }
-        let mut order: Vec<usize> = (0..self.slots.len())
-            .filter(|worker| self.takes_part(*worker))
-            .collect();
-        order.sort_by_key(|worker| self.slots[*worker].rows.start);
-        let weights: Vec<f64> = order.iter().map(|worker| speeds[*worker]).collect();
-        let mut ranges = vec![0..0; self.slots.len()];
-        for (worker, rows) in order.iter().zip(in_proportion(self.x.len(), &weights)) {
-            ranges[*worker] = rows;
-        }
-        let shares = order.iter().map(|worker| ranges[*worker].len().to_string());
-        let shares: Vec<String> = shares.collect();
-        self.notes.push(format!(
-            "rows were shared anew by measured speed: {}",
-            shares.join(", ")
-        ));
-        self.moved = true;
-        self.divide(ranges);
-    }
-
-    /// A worker joins: it gets half of the rows of the one that has most. Too late, or more workers than rows: nothing happens.
-    pub(super) fn joined(&mut self, worker: usize) {
-        let is_gone = self.slots.get(worker).is_some_and(|slot| slot.is_gone);
-        if self.takes_part(worker) || is_gone {
-            return;
-        }
-        let is_late = matches!(self.phase, Phase::Collecting | Phase::Done);
-        let mut ranges: Vec<Range<usize>> =
-            self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        let donor = (0..ranges.len()).max_by_key(|other| ranges[*other].len());
-        let Some(donor) = donor.filter(|donor| !is_late && ranges[*donor].len() >= 2) else {
-            // No slot for it: the number of slots is that of the last division.
-            self.out.push_back((worker, Order::Leave));
-            return;
-        };
-        if worker >= ranges.len() {
-            ranges.resize(worker + 1, 0..0);
-            self.slots.resize_with(worker + 1, WorkerSlot::default);
-        }
-        let middle = ranges[donor].start + ranges[donor].len() / 2;
-        ranges[worker] = middle..ranges[donor].end;
-        ranges[donor].end = middle;
-        self.notes.push(format!(
-            "worker {} joined and took {} rows of worker {}",
-            worker + 1,
-            ranges[worker].len(),
-            donor + 1
-        ));
-        self.moved |= self.begun;
-        self.divide(ranges);
     }
 
     /// Orders to send, in order.
@@ -548,7 +426,7 @@ impl Judge {
         match (Some(answer), self.phase) {
             (Some(Answer::Failed { why }), _) => Err(JudgeFault::Worker { worker, why }),
             (Some(Answer::PeerLost { worker: lost }), _) => {
-                self.lost(lost, &format!("worker {} hears nothing of it", worker + 1))
+                self.unheard_of(lost, &format!("worker {} hears nothing of it", worker + 1))
             }
             (Some(Answer::Snapshot { start, values, .. }), _) => {
                 self.snapshot(worker, start, &values)
@@ -623,6 +501,10 @@ impl Judge {
         if !matches!(self.phase, Phase::Collecting | Phase::Done) {
             self.x[start..end].copy_from_slice(values);
             self.moved = true;
+            let unheard = self.unheard.drain(..);
+            self.unheard = unheard
+                .flat_map(|rows| without(&rows, &(start..end)))
+                .collect();
         }
         Ok(())
     }

@@ -544,7 +544,9 @@ fn rows_of_the_lost_are_taken_over() {
     assert_eq!(setup.ranges, [0..0, 0..2]);
     assert_eq!((setup.fresh.len(), setup.fresh[0].clone()), (1, 0..1));
     assert_eq!((setup.division, setup.exchanges), (2, true));
-    assert!(judge.out().is_empty(), "nothing for the lost one");
+    let told = judge.out().pop_front();
+    assert!(matches!(told, Some((0, Order::Abort { .. }))), "{told:?}");
+    assert!(judge.out().is_empty());
     assert_eq!(judge.answer(0, &[99]), Ok(()), "its messages are void");
     assert_eq!(judge.lost(0, "again"), Ok(()));
     assert_eq!(judge.lost(1, "too"), Err(JudgeFault::Missed { worker: 1 }));

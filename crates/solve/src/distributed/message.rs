@@ -269,8 +269,6 @@ pub struct WorkerStats {
     pub bytes_sent: u64,
     /// Largest resident memory.
     pub peak_rss_bytes: u64,
-    /// Datagrams whose values were taken.
-    pub shares_taken: u64,
     /// Elements per frame at the end.
     pub elements: u64,
     /// Frames given to the link while iterating: updates and reports; of a link that leaves the host those that left it.

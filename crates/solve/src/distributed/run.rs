@@ -175,6 +175,10 @@ pub fn run(
         let lease = Duration::from_millis(config.lease_ms);
         let n = input.rows();
         let told = succession::survey(endpoint, (n, origin.system), lease)?;
+        let origin = Origin {
+            first: succession::first(origin.first, &told),
+            ..origin
+        };
         Judge::succeeding(limits, config, (n, origin), &told, x)
     } else {
         let ranges = share_out(input, config, workers)?;
@@ -348,7 +352,7 @@ impl Bench<'_> {
                         );
                     }
                 }
-                self.check_leases(endpoint, lease);
+                self.check_leases(lease);
                 self.choose(endpoint, now, config);
                 match self.judge.stage() {
                     _ if config.shares != Shares::Measured => {}
@@ -360,7 +364,7 @@ impl Bench<'_> {
                     }
                     _ => {}
                 }
-                if let (Some((every, save)), Some(x)) = (&mut checkpoint, self.judge.known_x())
+                if let (Some((every, save)), Some(x)) = (&mut checkpoint, self.judge.whole_x())
                     && now - saved >= *every
                 {
                     saved = now;
@@ -472,7 +476,7 @@ impl Bench<'_> {
     }
 
     /// Goes on without workers that were not heard of for `lease`. Before they first iterate that is for their links and launcher to say.
-    fn check_leases(&mut self, endpoint: &mut Endpoint, lease: Duration) {
+    fn check_leases(&mut self, lease: Duration) {
         let of_stage = match self.judge.stage() {
             Stage::Iterating | Stage::Verifying | Stage::Collecting => lease,
             // Workers are silent while they prepare rows.
@@ -486,16 +490,12 @@ impl Bench<'_> {
             let heard = self.heard[worker];
             let silence = heard.at.elapsed();
             let own = if heard.suspect { lease } else { of_stage };
-            if silence > own.max(PAUSES * heard.longest) && self.judge.takes_part(worker) {
+            if silence > own.max(PAUSES * heard.longest) && self.judge.needs(worker) {
                 let cause = format!("not heard of for {:.1} s", silence.as_secs_f64());
-                if let Err(fault) = self.judge.lost(worker, &cause) {
+                if let Err(fault) = self.judge.unheard_of(worker, &cause) {
                     self.fault = Some(fault);
                     return;
                 }
-                let order = Order::Abort {
-                    why: "it was taken for lost".to_owned(),
-                };
-                let _ = endpoint.try_send(node(worker), CONTROL, &order.encode());
                 for heard in &mut self.heard {
                     heard.suspect = heard.at.elapsed() > lease / 2;
                     if !heard.suspect {

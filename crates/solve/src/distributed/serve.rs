@@ -264,11 +264,11 @@ impl Driver {
             Ok(mut between) => {
                 let ended = self.worker.iterate(&mut between);
                 let (iterations, busy) = between.worked();
+                between.part();
                 self.worker
                     .note_work(busy, ended.is_err().then_some(iterations));
                 match ended {
                     Ok(frozen) => {
-                        between.part();
                         frozen?;
                         None
                     }
@@ -285,6 +285,10 @@ impl Driver {
         }
         for peer in std::mem::take(&mut self.inbox.lost) {
             self.miss(peer);
+        }
+        // A judge may have come meanwhile.
+        if !endpoint.is_dead(JUDGE) {
+            self.orphaned = None;
         }
         for (from, bytes) in std::mem::take(&mut self.inbox.waiting) {
             self.take(from, &bytes);

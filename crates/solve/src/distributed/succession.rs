@@ -7,7 +7,7 @@
 
 use super::error::SolveError;
 use super::field::node;
-use super::message::{Answer, Order, Standing};
+use super::message::{Answer, Order, Standing, is_older};
 use super::ranges::in_proportion;
 use super::run::{CONTROL, Input};
 use crate::system::{Matrix, Solution};
@@ -16,6 +16,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{Context, Delivery, Endpoint, Handler, NodeId};
 
+/// Divisions and epochs that workers which died may have heard of, beyond what the others were told.
+const UNTOLD: u32 = 1000;
 /// Between two polls.
 const WAIT: Duration = Duration::from_millis(5);
 /// One of so many entries of a matrix tells it from others.
@@ -140,7 +142,7 @@ pub(super) fn survey(
     for (worker, standing) in told.iter().enumerate() {
         if let Some(standing) = standing
             && !standing.rows.is_empty()
-            && (standing.n, standing.system) != (n, system)
+            && ((standing.n, standing.system) != (n, system) || standing.rows.end > n)
         {
             return Err(SolveError::OtherSystem {
                 worker: endpoint.name_of(node(worker)).to_owned(),
@@ -155,6 +157,23 @@ pub(super) fn survey(
         return Err(SolveError::NothingToTakeOver);
     }
     Ok(told)
+}
+
+/// The number from which divisions and epochs of the new judge count: its clock's, or above what workers were told, if that clock is behind.
+pub(super) fn first(clock: u32, standings: &[Option<Standing>]) -> u32 {
+    let told = standings
+        .iter()
+        .flatten()
+        .filter(|told| !told.rows.is_empty())
+        .flat_map(|told| [told.division, told.epoch]);
+    told.map(|number| number.wrapping_add(UNTOLD))
+        .fold(clock, |newest, number| {
+            if is_older(newest, number) {
+                number
+            } else {
+                newest
+            }
+        })
 }
 
 /// Rows of each worker: those that it has, and what nobody has with its neighbours. Workers that overlap, because one was told of a division that another
@@ -221,6 +240,23 @@ mod tests {
         let told = [standing(0..6), standing(5..10)];
         assert_eq!(ranges(&told, 10), [0..5, 5..10]);
         assert_eq!(ranges(&[standing(3..4)], 10).first(), Some(&(0..10)));
+    }
+
+    /// Numbers of the former judge are never reached again, whatever the clock says; they may have gone round.
+    #[test]
+    fn numbers_go_on() {
+        let told = [standing(0..6), None, standing(0..0)];
+        assert_eq!(first(1 << 20, &told), 1 << 20);
+        for clock in [0, 4, u32::MAX - 5] {
+            assert_eq!(first(clock, &told), 5 + UNTOLD, "{clock}");
+        }
+        let late = Standing {
+            division: u32::MAX - 1,
+            epoch: u32::MAX,
+            ..standing(0..6).unwrap()
+        };
+        assert_eq!(first(u32::MAX - 9, &[Some(late)]), UNTOLD - 1);
+        assert_eq!(first(7, &[standing(0..0)]), 7);
     }
 
     proptest! {

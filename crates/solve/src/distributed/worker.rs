@@ -545,7 +545,6 @@ impl Worker {
             epoch: self.epoch,
             stats: WorkerStats {
                 laps: self.laps(),
-                shares_taken: field.shares_taken,
                 elements: field.elements() as u64,
                 laps_beside: field.laps_beside.round() as u64,
                 frames_lost: stats.frames_lost + field.refused,

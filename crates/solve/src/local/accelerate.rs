@@ -17,9 +17,10 @@ const WINDOW_BYTES: usize = 64 << 20;
 /// An epoch that is a combination of newer ones up to this part of the square of its norm is left out.
 const DEPENDENT: f64 = 1e-12;
 
-/// A worker's memory of epochs.
-#[derive(Debug)]
+/// A worker's memory of epochs. By default it keeps none, and gives no products.
+#[derive(Debug, Default)]
 pub(crate) struct History {
+    /// Epochs that it keeps.
     window: usize,
     /// x and own r where the current epoch began.
     old: Option<(Vec<f64>, Vec<f64>)>,
@@ -54,6 +55,9 @@ impl History {
 
     /// Takes x and the exact residual of the own rows at a pause. Over the own rows: qᵢ·qⱼ for j ≤ i, then qᵢ·r.
     pub(crate) fn pause(&mut self, x: &[f64], residual: Vec<f64>) -> Vec<f64> {
+        if self.window == 0 {
+            return Vec::new();
+        }
         if let Some((old_x, old_residual)) = self.old.take() {
             if self.moves.len() == self.window {
                 self.moves.pop_back();

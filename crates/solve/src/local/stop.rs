@@ -4,7 +4,7 @@
 
 use crate::report::Reason;
 
-/// A residual this many times the one at the start is divergence. Sweeps of matrices far from normal may grow for a
+/// A relative residual of so much is divergence: x = 0 has 1. Sweeps of matrices far from normal may grow for a
 /// while before they shrink, hence the room.
 const GROWTH_LIMIT: f64 = 1e8;
 /// A residual within this factor of the rounding level may be as small as possible.
@@ -69,8 +69,6 @@ impl Limits {
 #[derive(Debug, Clone)]
 pub struct StopRule {
     limits: Limits,
-    /// Largest residual of the first observation or of x = 0, which is 1.
-    start: f64,
     best: f64,
     /// Laps when the residual last fell to [`STALL_RATIO`] of what it was.
     progress_at: u64,
@@ -78,11 +76,10 @@ pub struct StopRule {
 }
 
 impl StopRule {
-    /// A rule for a run that begins with x = 0, where the relative residual is 1.
+    /// A rule for a run.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            start: 1.0,
             best: f64::INFINITY,
             progress_at: 0,
             progress_from: f64::INFINITY,
@@ -96,7 +93,7 @@ impl StopRule {
 
     /// Takes an estimate of the relative residual; returns divergence, or nothing.
     pub(crate) fn estimate(&self, residual: f64) -> Option<Reason> {
-        if residual > GROWTH_LIMIT * self.start || residual.is_nan() {
+        if residual > GROWTH_LIMIT || residual.is_nan() {
             return Some(Reason::Diverged { residual });
         }
         None

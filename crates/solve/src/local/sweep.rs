@@ -141,11 +141,6 @@ impl Relaxation {
     pub fn inner(&self) -> Inner {
         self.inner
     }
-
-    /// The relaxation factor.
-    pub fn omega(&self) -> f64 {
-        self.omega
-    }
 }
 
 /// Fewest entries of a strip in one step: some hundred microseconds of work, many times what it costs to hand it to a thread and to wait for it.

@@ -67,7 +67,23 @@ pub enum SystemError {
         /// The element.
         value: f64,
     },
+    /// The squares of residuals would be infinite, or 0.
+    #[error(
+        "{name}: element {row} of the right-hand side is {value:e}, the largest; accepted are 0 and {SMALLEST:e} to {LARGEST:e}: scale the system"
+    )]
+    RhsScale {
+        /// The system's name.
+        name: String,
+        /// 1-based row.
+        row: usize,
+        /// The element.
+        value: f64,
+    },
 }
+
+/// Bounds of the largest element of b: the sum of up to 2³² squares is finite, and those of residuals of 1e-16 of it are not 0.
+const SMALLEST: f64 = 1e-130;
+const LARGEST: f64 = 1e145;
 
 /// Refuses matrices that cannot be relaxed. One pass over A.
 pub(super) fn matrix(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
@@ -107,7 +123,7 @@ pub(super) fn entries(matrix: &Matrix, name: &str) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Refuses a right-hand side of the wrong length or with an element that is no number.
+/// Refuses a right-hand side of the wrong length, with an element that is no number, or of which no residual could be told.
 pub(super) fn rhs(rhs: &[f64], rows: usize, name: &str) -> Result<(), SystemError> {
     if rhs.len() != rows {
         return Err(SystemError::RhsLength {
@@ -116,13 +132,23 @@ pub(super) fn rhs(rhs: &[f64], rows: usize, name: &str) -> Result<(), SystemErro
             expected: rows,
         });
     }
-    match rhs.iter().position(|value| !value.is_finite()) {
-        Some(row) => Err(SystemError::RhsNotFinite {
+    if let Some(row) = rhs.iter().position(|value| !value.is_finite()) {
+        return Err(SystemError::RhsNotFinite {
             name: name.into(),
             row: row + 1,
             value: rhs[row],
-        }),
-        None => Ok(()),
+        });
+    }
+    let larger = |a: &(usize, &f64), b: &(usize, &f64)| a.1.abs().total_cmp(&b.1.abs());
+    match rhs.iter().enumerate().max_by(larger) {
+        Some((row, &value)) if value != 0.0 && !(SMALLEST..=LARGEST).contains(&value.abs()) => {
+            Err(SystemError::RhsScale {
+                name: name.into(),
+                row: row + 1,
+                value,
+            })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -179,6 +205,14 @@ mod tests {
         ));
         let error = System::new(one(), Some(vec![1.0, f64::INFINITY]), "m".into()).unwrap_err();
         assert!(matches!(error, SystemError::RhsNotFinite { row: 2, .. }));
+        for (second, row) in [(1e155, 2), (-1e-170, 1)] {
+            let error = System::new(one(), Some(vec![1e-160, second]), "m".into()).unwrap_err();
+            assert!(matches!(error, SystemError::RhsScale { row: found, .. } if found == row));
+        }
+        assert!(System::new(one(), Some(vec![0.0, 0.0]), "m".into()).is_ok());
+        let huge = sparse(&[(0, 0, 1e308), (0, 1, 1e308), (1, 1, 1.0)]);
+        let error = System::new(huge, None, "m".into()).unwrap_err();
+        assert!(matches!(error, SystemError::RhsNotFinite { row: 1, .. }));
         let empty = Matrix::Dense(Dense::new(0, vec![]).unwrap());
         assert!(matches!(
             System::new(empty, None, "m".into()),

@@ -160,13 +160,8 @@ impl System {
     /// Checks that the system can be relaxed. Without a right-hand side, b = A·1, whose solution is all ones.
     pub fn new(matrix: Matrix, rhs: Option<Vec<f64>>, name: String) -> Result<Self, SystemError> {
         check::matrix(&matrix, &name)?;
-        let rhs = match rhs {
-            Some(rhs) => {
-                check::rhs(&rhs, matrix.n(), &name)?;
-                rhs
-            }
-            None => matrix.times(&vec![1.0; matrix.n()]),
-        };
+        let rhs = rhs.unwrap_or_else(|| matrix.times(&vec![1.0; matrix.n()]));
+        check::rhs(&rhs, matrix.n(), &name)?;
         Ok(Self {
             matrix,
             rhs,
@@ -226,11 +221,12 @@ impl System {
     }
 
     /// Makes b that of this x.
-    pub fn set_solution(&mut self, x: &[f64]) {
+    pub fn set_solution(&mut self, x: &[f64]) -> Result<(), SystemError> {
         self.rhs = match &self.scaling {
             Some(scaling) => self.matrix.times(&scaling.scaled(x)),
             None => self.matrix.times(x),
         };
+        check::rhs(&self.rhs, self.matrix.n(), &self.name)
     }
 
     /// Scales of the rows, where they are to be scaled.

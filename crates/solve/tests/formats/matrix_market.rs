@@ -25,6 +25,10 @@ fn coordinate_files_are_read() {
     let loaded =
         mtx("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 2\n2 1 3\n2 2 1\n").unwrap();
     assert_eq!(entries(&loaded.matrix), [[0.0, -3.0], [3.0, 1.0]]);
+    // One entry that stands for two rows.
+    let loaded =
+        mtx("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 3\n").unwrap();
+    assert_eq!(entries(&loaded.matrix), [[0.0, -3.0], [3.0, 0.0]]);
     let loaded =
         mtx("%%MatrixMarket matrix coordinate pattern general\n2 2 3\n1 1\n2 1\n2 2\n").unwrap();
     assert_eq!(entries(&loaded.matrix), [[1.0, 0.0], [1.0, 1.0]]);
@@ -102,7 +106,7 @@ fn faults_of_matrix_market_are_named() {
         ),
         (
             "@3 3 2\n1 1 1\n2 2 1\n",
-            "line 2: 2 entries for 3 rows leave a zero on the diagonal",
+            "line 2: 2 entries for 3 rows leave a row without one",
         ),
         (
             "@2 2 4000000\n1 1 1\n",

@@ -5,9 +5,13 @@ use crate::objective::Shape;
 
 /// A judge whose workers have their rows.
 fn begun(workers: usize) -> Judge {
+    begun_by(Method::Newton, workers)
+}
+
+fn begun_by(method: Method, workers: usize) -> Judge {
     let config = LearnConfig {
         kind: Kind::Logistic,
-        method: Method::Newton,
+        method,
         sgd: SgdConfig::default(),
         average: Average::Table,
         l2: 0.0,
@@ -99,4 +103,19 @@ fn an_end_that_some_see_is_certified() {
     assert_eq!(judge.stage, Stage::Iterating);
     judge.answer(1, &encode(&Answer::Waits { epoch: 1 }));
     assert_eq!(judge.stage, Stage::Collecting(true));
+}
+
+/// More epochs than there are to do count as all.
+#[test]
+fn epochs_beyond_the_last_are_the_last() {
+    let mut judge = begun_by(Method::Sgd, 2);
+    for (worker, done) in [(0, u64::MAX), (1, judge.check_at)] {
+        let epochs = Answer::Epochs {
+            done,
+            is_last: worker == 0,
+        };
+        judge.answer(worker, &encode(&epochs));
+    }
+    assert_eq!(judge.stage, Stage::Collecting(false));
+    assert!(judge.check_at > judge.iterations());
 }

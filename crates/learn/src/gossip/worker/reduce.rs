@@ -5,14 +5,7 @@ use super::{Phase, State, Worker};
 use crate::newton::Newton;
 use crate::sgd::Sgd;
 
-/// What an all-reduce begins with.
-#[derive(Debug)]
-pub(in super::super) enum Reducing {
-    Newton(Newton),
-    Sgd(Box<Sgd>),
-}
-
-/// What an all-reduce ends with.
+/// What an all-reduce begins with, and ends with.
 #[derive(Debug)]
 pub(in super::super) enum Reduced {
     Newton(Newton),
@@ -50,11 +43,11 @@ impl Worker {
     }
 
     /// The method's state, to be advanced by an all-reduce.
-    pub(in super::super) fn reducing(&self) -> Option<Reducing> {
+    pub(in super::super) fn reducing(&self) -> Option<Reduced> {
         match &self.state {
             State::None => None,
-            State::Newton { newton, .. } => Some(Reducing::Newton(newton.clone())),
-            State::Sgd(sgd) => Some(Reducing::Sgd(sgd.clone())),
+            State::Newton { newton, .. } => Some(Reduced::Newton(newton.clone())),
+            State::Sgd(sgd) => Some(Reduced::Sgd(sgd.clone())),
         }
     }
 }

@@ -45,7 +45,8 @@ impl Judge {
         let before = self.config.method_name();
         self.config.mode = next;
         self.config.combines = next == Mode::Async;
-        self.policy = Policy::new(self.limits, self.rhs_sq, self.config.combines);
+        self.policy = Policy::new(self.limits, self.rhs_sq, self.config.combines)
+            .reaching(self.config.precision.reach());
         let after = self.config.method_name();
         self.notes
             .push(format!("{before} gave up ({why}): {after} went on"));

@@ -65,3 +65,46 @@ fn the_best_x_is_returned() {
     }
     assert!(kept > 0);
 }
+
+/// Another judge saves no x before it has heard of all rows that workers hold, wherever they went meanwhile; refused workers are told in any case.
+#[test]
+fn what_is_not_heard_of_is_not_saved() {
+    let limits = Limits::new(1e-10, 100).unwrap();
+    let standing = |rows: Range<usize>| Standing {
+        division: 3,
+        epoch: 5,
+        n: 9,
+        rows,
+        system: 0,
+        laps: 4.0,
+    };
+    let told = [Some(standing(0..3)), None, Some(standing(6..9))];
+    let succeed = |start| {
+        let origin = (9, Origin::default());
+        Judge::succeeding(limits, &config(Mode::Async), origin, &told, start)
+    };
+    let mut judge = succeed(None);
+    judge.out().push_back((7, Order::Leave));
+    let snapshot = |judge: &Judge, start: usize, count: usize| {
+        let values = vec![1.0; count];
+        let division = judge.division;
+        Answer::Snapshot {
+            division,
+            start,
+            values,
+        }
+        .encode()
+    };
+    for (worker, start, count) in [(0, 0, 2), (2, 5, 4)] {
+        assert!(judge.whole_x().is_none() && judge.known_x().is_some());
+        let snapshot = snapshot(&judge, start, count);
+        judge.answer(worker, &snapshot).unwrap();
+    }
+    judge.lost(2, "too").unwrap();
+    assert!(judge.out().contains(&(7, Order::Leave)));
+    assert!(judge.whole_x().is_none());
+    let snapshot = snapshot(&judge, 1, 5);
+    judge.answer(0, &snapshot).unwrap();
+    assert_eq!(judge.whole_x().map(|x| x.iter().sum()), Some(9.0));
+    assert!(succeed(Some(vec![2.0; 9])).whole_x().is_some());
+}

@@ -128,7 +128,7 @@ impl Edit {
             Some(digits) => digits
                 .parse()
                 .ok()
-                .filter(|power: &i32| power.abs() < 100_000)?,
+                .filter(|power: &i32| power.unsigned_abs() < 100_000)?,
             None => 0,
         };
         if let Kind::Real { digits, scale } = self.kind {

@@ -156,7 +156,8 @@ fn header<R: Read>(source: &Source, lines: &mut Lines<'_, R>) -> Result<Header, 
     };
     let place = lines.place();
     let n = check_square(source, place, rows, columns)?;
-    check_entries(source, place, entries, n)?;
+    let mirrored = symmetry != b'U';
+    check_entries(source, place, (entries, mirrored), n)?;
     // Every entry takes a character for its row, at least.
     if entries > source.length_bytes {
         let what = format!(
@@ -164,7 +165,9 @@ fn header<R: Read>(source: &Source, lines: &mut Lines<'_, R>) -> Result<Header, 
         );
         return Err(lines.error(what));
     }
-    source.check_memory(place, u128::from(entries) * 64 + n as u128 * 32)?;
+    // As text, as triplets, sorted, and as rows.
+    let each = if mirrored { 100 } else { 64 };
+    source.check_memory(place, u128::from(entries) * each + n as u128 * 32)?;
 
     let formats = line(lines, "the formats")?;
     let edit = |from: usize, to: usize, integer: bool| {

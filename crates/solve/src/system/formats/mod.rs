@@ -237,11 +237,17 @@ fn check_square(
     Ok(rows as usize)
 }
 
-/// Refuses a number of entries that leaves a row without one.
-fn check_entries(source: &Source, place: Place, entries: u64, n: usize) -> Result<(), FileError> {
-    if entries < n as u64 {
+/// Refuses a number of entries that leaves a row without one. `mirrored`: an entry beside the diagonal stands for two.
+fn check_entries(
+    source: &Source,
+    place: Place,
+    (entries, mirrored): (u64, bool),
+    n: usize,
+) -> Result<(), FileError> {
+    let most = entries.saturating_mul(if mirrored { 2 } else { 1 });
+    if most < n as u64 {
         let what = format!(
-            "{entries} entries for {n} rows leave a zero on the diagonal; relaxation divides by it"
+            "{entries} entries for {n} rows leave a row without one; the matrix is singular"
         );
         return Err(source.error(place, what));
     }

@@ -54,11 +54,11 @@ pub(super) fn matrix(source: &Source, reader: impl Read) -> Result<Loaded, FileE
         let dense = Dense::new(n, values).expect("n times n values were read");
         return Ok(Loaded::plain(Matrix::Dense(dense)));
     }
-    check_entries(source, place, header.entries, n)?;
     let mirrored = header.symmetry != Symmetry::General;
+    check_entries(source, place, (header.entries, mirrored), n)?;
     let count = u128::from(header.entries) * if mirrored { 2 } else { 1 };
     // Triplets, their sorted copy and the rows made from them are in memory at once for a while.
-    source.check_memory(place, count * 44 + n as u128 * 24)?;
+    source.check_memory(place, count * 60 + n as u128 * 24)?;
     let mut triplets = Vec::with_capacity(header.entries.min(RESERVE_LIMIT) as usize);
     coordinates(source, &mut lines, &header, |row, column, value| {
         triplets.push((row, column, value));
