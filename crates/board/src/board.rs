@@ -336,11 +336,6 @@ impl<S: Store> Board<S> {
         self.packed_readers.retain(|packed| packed.node != reader);
     }
 
-    /// Nodes that read all of the own elements.
-    pub fn whole_readers(&self) -> &[NodeId] {
-        &self.whole_readers
-    }
-
     /// The epoch of frames that are taken and sent.
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -468,8 +463,7 @@ impl<S: Store> Board<S> {
             "{start}..{end} is not all of {owner}'s {range:?}"
         );
         let values = (start..end).zip(values.iter().copied());
-        let is_not_older = |held: Lap| !held.is_newer_than(lap);
-        renew(&mut self.stamps, &mut self.store, values, lap, is_not_older);
+        install(&mut self.stamps, &mut self.store, values, lap);
         self.note_lap(owner, lap);
     }
 
@@ -482,8 +476,7 @@ impl<S: Store> Board<S> {
         let values = indices
             .map(|&index| index as usize)
             .zip(values.iter().copied());
-        let is_not_older = |held: Lap| !held.is_newer_than(lap);
-        renew(&mut self.stamps, &mut self.store, values, lap, is_not_older);
+        install(&mut self.stamps, &mut self.store, values, lap);
         self.note_lap(owner, lap);
     }
 
@@ -560,6 +553,16 @@ impl<S: Store> Board<S> {
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
+}
+
+/// Writes values of a lap where no newer one is held.
+fn install(
+    stamps: &mut [u32],
+    store: &mut impl Store,
+    values: impl Iterator<Item = (usize, f64)>,
+    lap: Lap,
+) {
+    renew(stamps, store, values, lap, |held| !held.is_newer_than(lap));
 }
 
 /// Writes values of a lap where that `replaces` the lap of the value held; returns the smallest range that holds all changes.

@@ -6,7 +6,7 @@ use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
 use tsumuji_node::{
     Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, NOW_OR_NEVER,
-    NodeId, SendError, SendId,
+    NodeId, RemoteFlow, SendError, SendId,
 };
 
 /// Sends a board's frames: to several readers by one broadcast, where one frame reaches all.
@@ -63,6 +63,14 @@ impl<H: Handler> Handler for Feeding<'_, H> {
 
     fn sent(&mut self, peer: NodeId, id: SendId) {
         self.rest.sent(peer, id);
+    }
+
+    fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
+        self.rest.refused(peer, id, why);
+    }
+
+    fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
+        self.rest.flows(node, flows, next);
     }
 }
 

@@ -9,7 +9,8 @@ use tsumuji_link::impair::{Impair, ImpairConfig};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{
-    AnyLink, Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options, SendError,
+    AnyLink, Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options,
+    RemoteFlow, SendError,
 };
 
 const CHANNEL: u16 = 9;
@@ -17,13 +18,20 @@ const LEN: usize = 1000;
 /// Only turns a hang into a failure.
 const LONG: Duration = Duration::from_secs(60);
 
+#[derive(Default)]
 struct Rest {
     messages: usize,
+    /// Answers about flows.
+    answers: usize,
 }
 
 impl Handler for Rest {
     fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {
         self.messages += 1;
+    }
+
+    fn flows(&mut self, _: NodeId, _: &[RemoteFlow], _: Option<NodeId>) {
+        self.answers += 1;
     }
 }
 
@@ -46,7 +54,7 @@ fn node(job: &OwnedFd, id: u16) -> (Endpoint, Board) {
 }
 
 /// Although 30 % of frames are lost and each lap is published once, waiting ends: repairs bring what is missing. A lap that
-/// never comes is not waited for beyond the time given, and messages go where they belong meanwhile.
+/// never comes is not waited for beyond the time given, and messages and answers go where they belong meanwhile.
 #[test]
 fn waiting_for_a_lap_ends_under_loss() {
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).unwrap();
@@ -57,7 +65,9 @@ fn waiting_for_a_lap_ends_under_loss() {
         endpoint
             .send(NodeId(1), Channel::ordered(0), b"a message beside")
             .unwrap();
-        let mut rest = Rest { messages: 0 };
+        let first = NodeId(0);
+        endpoint.ask_flows(NodeId(1), first, 1).unwrap();
+        let mut rest = Rest::default();
         let mut lap = Lap::FIRST;
         for pass in 1..=3 {
             board
@@ -65,7 +75,7 @@ fn waiting_for_a_lap_ends_under_loss() {
                 .unwrap();
             lap = lap.next();
         }
-        while rest.messages == 0 {
+        while rest.messages == 0 || rest.answers == 0 {
             board.repair(&mut endpoint).unwrap();
             let wait = Duration::from_millis(1);
             endpoint
@@ -80,7 +90,7 @@ fn waiting_for_a_lap_ends_under_loss() {
         }
         let _ = endpoint.close(LONG);
     });
-    let mut rest = Rest { messages: 0 };
+    let mut rest = Rest::default();
     let (source, third) = (NodeId(0), Lap::FIRST.next().next());
     let fresh = wait_fresh(&mut copy, &mut reader, &mut rest, source, third, LONG).unwrap();
     assert!(fresh && (0..LEN).all(|index| copy.get(index) == 3.0));

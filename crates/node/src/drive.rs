@@ -74,12 +74,13 @@ pub const UNTRACKED: SendId = SendId(u64::MAX);
 /// Most polls that receive what a dead process had sent before its session ends, while other peers keep sending.
 const DYING_POLLS_MAX: u32 = 4096;
 
-/// Receiver of what a poll brings. One without channels has the functions that it is given here.
-pub(crate) trait Intake {
+/// Receiver of what a poll brings: the channels of an endpoint, or a program of the simulator, which has none and the functions that are given here.
+pub trait Intake {
     /// Returns `true` if the message was consumed and its bytes are free again; `false`: it was kept, and is released later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     /// `session`: as in `Delivery`.
     fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
+    /// The events of a poll, in order, after all its messages and datagrams.
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;

@@ -54,40 +54,6 @@ pub trait Handler {
     }
 }
 
-impl<H: Handler + ?Sized> Handler for Box<H> {
-    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
-        (**self).message(context, delivery);
-    }
-
-    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
-        (**self).datagram(context, datagram);
-    }
-
-    fn peer_up(&mut self, peer: NodeId) {
-        (**self).peer_up(peer);
-    }
-
-    fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
-        (**self).peer_dead(peer, failed_messages);
-    }
-
-    fn writable(&mut self, peer: NodeId, channel_id: u16) {
-        (**self).writable(peer, channel_id);
-    }
-
-    fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
-        (**self).refused(peer, id, why);
-    }
-
-    fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
-        (**self).flows(node, flows, next);
-    }
-
-    fn sent(&mut self, peer: NodeId, id: SendId) {
-        (**self).sent(peer, id);
-    }
-}
-
 /// Actions of a handler during a call: send, reply, and keep the message.
 #[derive(Debug)]
 pub struct Context<'a> {

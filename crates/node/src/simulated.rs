@@ -6,33 +6,19 @@
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkError};
 use tsumuji_proto::{
-    Borrowed, Channel, Datagram, Delivery, Destination, Duration, Engine, Event, Instant, NodeId,
-    Pace, Payload, Posted, SendId, SubmitError,
+    Channel, Datagram, Destination, Duration, Engine, Instant, NodeId, Pace, Payload, SendId,
+    SubmitError,
 };
 
 pub use crate::clock::Clock;
 use crate::clock::to_std;
-pub use crate::drive::UNTRACKED;
-use crate::drive::{Drive, Intake, Sent};
+use crate::drive::{Drive, Sent};
+pub use crate::drive::{Intake as Program, UNTRACKED};
 pub use crate::error::SendError;
 use crate::idle::Idle;
 use crate::membership::Member;
 use crate::options::IdlePolicy;
 use crate::table::Table;
-
-/// Receives what a poll brings, and provides the borrowed message.
-pub trait Program {
-    /// Returns `true` if the message was consumed and its bytes are free again; `false`: it was kept, and `Engine::release` follows.
-    fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    /// `session`: as in `Delivery`.
-    fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
-    /// The events of a poll, in order, after all its messages and datagrams.
-    fn event(&mut self, event: &Event);
-    /// A buffer for a message of that length, if one is posted.
-    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
-    /// The message that the engine borrows.
-    fn borrowed(&self) -> &Borrowed<'_>;
-}
 
 /// An engine over a link, driven as in production.
 #[derive(Debug)]
@@ -103,7 +89,7 @@ impl<L: Link, C: Clock> Driver<L, C> {
 
     /// One poll of the loop; returns how much it did.
     pub fn poll_once(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
-        self.drive.poll_once(true, &mut Simulated(program))
+        self.drive.poll_once(true, program)
     }
 
     /// When the engine, or the look for dead processes, needs a poll at the latest.
@@ -121,29 +107,5 @@ impl<L: Link, C: Clock> Driver<L, C> {
     pub fn refused_frames(&self) -> u64 {
         let counters = self.drive.link.counters();
         counters.damaged_frames + counters.unchecked_frames
-    }
-}
-
-struct Simulated<'a, P>(&'a mut P);
-
-impl<P: Program> Intake for Simulated<'_, P> {
-    fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        self.0.message(delivery)
-    }
-
-    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
-        self.0.datagram(session, datagram);
-    }
-
-    fn event(&mut self, event: &Event) {
-        self.0.event(event);
-    }
-
-    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
-        self.0.place(from, channel, length_bytes)
-    }
-
-    fn borrowed(&self) -> &Borrowed<'_> {
-        self.0.borrowed()
     }
 }

@@ -114,11 +114,11 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         Device::Pci(address) => {
             sys::describe()?;
             check_card(address)?;
-            eal::require(eal::Wanted::Pci(address), config.memory_bytes)?
+            eal::require(eal::Wanted::Pci(address))?
         }
         Device::Virtual(_) => {
             check_driver(spec)?;
-            eal::require(eal::Wanted::Virtual, config.memory_bytes)?
+            eal::require(eal::Wanted::Virtual)?
         }
     };
     let interface = match &kind {
@@ -179,10 +179,7 @@ fn set_up(
         .max(ROOM_BYTES_MIN)
         .max(slot_bytes)
         .min(ROOM_BYTES_MAX);
-    let wished = |default: u16| {
-        let default = if default > 0 { default } else { RING_FRAMES };
-        config.ring_frames.unwrap_or(default)
-    };
+    let wished = |default: u16| if default > 0 { default } else { RING_FRAMES };
     let wished = (
         wished(info.default_receive_frames),
         wished(info.default_transmit_frames),

@@ -14,9 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use super::errors::DpdkOpenError;
 use super::sys;
 
-/// Least ordinary memory: in less, DPDK's own tables do not fit.
-const MEMORY_MIB_MIN: u64 = 64;
-const MEMORY_MIB_MAX: u64 = 64 << 10;
+/// Memory of the whole process where no hugepages are free, enough for several links with jumbo frames. Used only as needed.
+const MEMORY_BYTES: u64 = 512 << 20;
 /// Hugepages are used if at least so many bytes are free.
 const HUGE_BYTES_MIN: u64 = 128 << 20;
 /// The kernel's state of hugepages, a folder for each size.
@@ -56,7 +55,7 @@ enum State {
 static STATE: Mutex<State> = Mutex::new(State::Never);
 
 /// Starts the EAL if it is not running.
-pub(super) fn require(wanted: Wanted<'_>, memory_bytes: u64) -> Result<Running, DpdkOpenError> {
+pub(super) fn require(wanted: Wanted<'_>) -> Result<Running, DpdkOpenError> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     match &*state {
         State::Running(running) => {
@@ -78,14 +77,14 @@ pub(super) fn require(wanted: Wanted<'_>, memory_bytes: u64) -> Result<Running, 
     let pages = Hugepages::look();
     let huge = pages.bytes()
         >= HUGE_BYTES_MIN.max(if wanted == Wanted::Virtual {
-            memory_bytes
+            MEMORY_BYTES
         } else {
             0
         });
     if let (Wanted::Pci(_), false) = (wanted, huge) {
         return Err(pages.too_few());
     }
-    let mebibytes = (memory_bytes >> 20).clamp(MEMORY_MIB_MIN, MEMORY_MIB_MAX);
+    let mebibytes = MEMORY_BYTES >> 20;
     let arguments = arguments(wanted, huge, mebibytes, &allowed_cpus());
     let answer = std::thread::scope(|scope| {
         let thread = scope.spawn(|| sys::start(&arguments));

@@ -39,7 +39,6 @@ mod sys;
 mod tests;
 mod tx;
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -48,7 +47,7 @@ pub use errors::DpdkOpenError;
 pub use probe::probe;
 pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
-use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
+use crate::ether::{self, Checks, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
 use crate::sleep::Timer;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
@@ -62,9 +61,6 @@ const NAME: &str = "dpdk";
 const FRAME_BYTES_MIN: usize = 512;
 /// How often `open` checks whether a device or its peer is there.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often a sleeping link checks whether its device is up; a polling one checks every so many empty polls.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// First and longest nap of a waiting link; each is half as long again as the last.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
@@ -76,10 +72,6 @@ const LINGER: Duration = Duration::from_millis(50);
 pub struct DpdkConfig {
     /// Largest frame in bytes; `None`: the device's MTU, or the buffer of memif (`bsize`). All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
-    /// Frames in each of the device's rings; `None`: its own choice. (memif takes `rsize`, AF_PACKET `framecnt` instead.)
-    pub ring_frames: Option<u16>,
-    /// Memory of the whole process, in bytes, where no hugepages are free; the first link that is opened decides. Used only as needed.
-    pub memory_bytes: u64,
     /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a bound socket it
     /// is open before a client connects, and until then drops the frames sent.
     pub up_timeout: Duration,
@@ -91,9 +83,6 @@ impl Default for DpdkConfig {
     fn default() -> Self {
         Self {
             frame_bytes: None,
-            ring_frames: None,
-            // Enough for several links with jumbo frames.
-            memory_bytes: 512 << 20,
             up_timeout: Duration::from_secs(5),
             promiscuous: false,
         }
@@ -112,8 +101,7 @@ pub struct Dpdk {
     caps: LinkCaps,
     watch: Option<Watch>,
     is_up: bool,
-    looked: Instant,
-    idle_polls: u32,
+    checks: Checks,
     nap: Duration,
     timer: Timer,
     lingers: bool,
@@ -196,8 +184,7 @@ impl Dpdk {
             },
             watch: interface.as_ref().map(Watch::new),
             is_up: opened.is_up,
-            looked: Instant::now(),
-            idle_polls: 0,
+            checks: Checks::default(),
             nap: NAP_MIN,
             timer,
             lingers: opened.lingers,
@@ -223,21 +210,12 @@ impl Dpdk {
     /// Checks whether the device went down, came back, or is gone.
     #[cold]
     fn look(&mut self) -> Result<(), LinkError> {
-        self.looked = Instant::now();
-        self.idle_polls = 0;
+        self.checks.begin();
         let is_up = match &mut self.watch {
             None => self.port.is_up(),
             Some(watch) => {
                 watch.look();
-                if watch.state() == InterfaceState::Gone {
-                    return Err(LinkError::Io {
-                        what: "the dpdk link's interface is gone",
-                        source: io::Error::new(
-                            io::ErrorKind::NotConnected,
-                            format!("that of {} was removed; open the link anew", self.spec),
-                        ),
-                    });
-                }
+                watch.check(&self.spec)?;
                 watch.state() == InterfaceState::Up
             }
         };
@@ -269,11 +247,9 @@ impl Dpdk {
             .receive(&self.port, &mut self.counters, own, max, receiver);
         if handed > 0 {
             self.nap = NAP_MIN;
-            self.idle_polls = 0;
             return Ok(handed);
         }
-        self.idle_polls += 1;
-        if self.idle_polls >= LOOK_EVERY_POLLS {
+        if self.checks.misses() {
             self.look()?;
         }
         Ok(0)
@@ -380,7 +356,7 @@ impl Link for Dpdk {
         let begun = Instant::now();
         loop {
             self.flush()?;
-            if self.looked.elapsed() >= LOOK_EVERY {
+            if self.checks.are_due() {
                 self.look()?;
             }
             let left = timeout.saturating_sub(begun.elapsed());
@@ -402,7 +378,7 @@ impl Link for Dpdk {
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if self.checks.are_due() {
             self.look()?;
         }
         if self.rx.is_ready(&self.port) {

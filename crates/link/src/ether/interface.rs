@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::MacAddr;
 use super::sys;
+use crate::LinkError;
 
 /// Interfaces named in an error message; a machine of containers has hundreds.
 const NAMED_MAX: usize = 16;
@@ -219,6 +220,54 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
+/// How often a sleeping link checks its device; a polling one does every so many empty polls (some 10 ms if it does nothing else).
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY_POLLS: u32 = 1 << 18;
+
+/// When a link is to check next whether its device went down, came back or is gone.
+#[derive(Debug)]
+pub struct Checks {
+    last: Instant,
+    empty_polls: u32,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self {
+            last: Instant::now(),
+            empty_polls: 0,
+        }
+    }
+}
+
+impl Checks {
+    /// A check begins.
+    pub fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether it is time for one, for a link that is about to sleep.
+    #[must_use]
+    pub fn are_due(&self) -> bool {
+        self.last.elapsed() >= CHECK_EVERY
+    }
+
+    /// Notes a poll that found nothing; returns whether a check is due.
+    #[inline]
+    #[must_use]
+    pub fn misses(&mut self) -> bool {
+        self.empty_polls += 1;
+        self.empty_polls >= CHECK_EVERY_POLLS
+    }
+
+    /// Has the time come, and all but one of the polls.
+    #[cfg(test)]
+    pub(crate) fn hasten(&mut self) {
+        self.last -= CHECK_EVERY;
+        self.empty_polls = CHECK_EVERY_POLLS - 1;
+    }
+}
+
 /// Follows the state of one interface while a link is open.
 #[derive(Debug)]
 pub struct Watch {
@@ -248,5 +297,19 @@ impl Watch {
         let changed = state != self.state;
         self.state = state;
         changed.then_some(state)
+    }
+
+    /// The error of a link whose interface is gone.
+    pub fn check(&self, name: &dyn std::fmt::Display) -> Result<(), LinkError> {
+        if self.state != InterfaceState::Gone {
+            return Ok(());
+        }
+        Err(LinkError::Io {
+            what: "the link's interface is gone",
+            source: io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("that of {name} was removed; open the link anew"),
+            ),
+        })
     }
 }

@@ -26,7 +26,9 @@ pub use claim::{Claim, ClaimError, claim, claim_slot};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};
 pub(crate) use frame::destination;
 pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_header};
-pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list};
+pub use interface::{
+    Checks, Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list,
+};
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
 pub(crate) use stations::Stations;

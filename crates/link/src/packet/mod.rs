@@ -27,7 +27,7 @@ mod tx;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, SockFilter, Socket, Type};
@@ -35,7 +35,8 @@ use socket2::{Domain, SockFilter, Socket, Type};
 pub use probe::probe;
 
 use crate::ether::{
-    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, MacAddr, Watch,
+    self, Capability, Checks, Claim, ClaimError, Interface, InterfaceError, InterfaceState,
+    MacAddr, Watch,
 };
 use crate::gather::{self, Blocked, Gather, Pushed};
 use crate::sleep;
@@ -58,10 +59,6 @@ const LARGE_RING_BYTES: usize = 2 << 20;
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Pause between retries of frames that the device refused, while sleeping.
 const RETRY: Duration = Duration::from_millis(1);
-/// How often a sleeping link checks whether its interface went down or came back; a polling one checks every so many empty polls (some 10 ms if it
-/// does nothing else).
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const LOOK_EVERY_POLLS: u32 = 1 << 18;
 
 /// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +140,7 @@ pub struct Packet {
     socket: Socket,
     interface: Interface,
     watch: Watch,
-    looked: Instant,
-    idle_polls: u32,
+    checks: Checks,
     frame_bytes: usize,
     tx: Gather<Outlet>,
     counters: LinkCounters,
@@ -221,8 +217,7 @@ impl Packet {
             ring,
             socket,
             watch: Watch::new(&found),
-            looked: Instant::now(),
-            idle_polls: 0,
+            checks: Checks::default(),
             frame_bytes,
             tx: Gather::new(Outlet::new(found.mac, frame_bytes), frame_bytes),
             counters: LinkCounters::default(),
@@ -248,24 +243,14 @@ impl Packet {
     /// Checks whether the interface went down, came back, or is gone.
     #[cold]
     fn look(&mut self) -> Result<(), LinkError> {
-        self.looked = Instant::now();
-        self.idle_polls = 0;
+        self.checks.begin();
         if let Some(state) = self.watch.look() {
             tracing::info!("{}: {state}", self.interface.name);
             if state == InterfaceState::Up {
                 self.announce();
             }
         }
-        if self.watch.state() != InterfaceState::Gone {
-            return Ok(());
-        }
-        Err(LinkError::Io {
-            what: "the packet link's interface is gone",
-            source: io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("`{}` was removed; open the link anew", self.interface.name),
-            ),
-        })
+        self.watch.check(&self.interface.name)
     }
 
     /// Clears an error that the kernel left on the socket when the interface went down, which would keep poll from sleeping.
@@ -368,8 +353,7 @@ impl Link for Packet {
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         if !self.ring.is_ready() {
-            self.idle_polls += 1;
-            if self.idle_polls >= LOOK_EVERY_POLLS {
+            if self.checks.misses() {
                 self.look()?;
             }
             return Ok(0);
@@ -397,7 +381,7 @@ impl Link for Packet {
         if self.ring.is_ready() {
             return Ok(());
         }
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if self.checks.are_due() {
             self.look()?;
         }
         let mut events = PollFlags::IN;

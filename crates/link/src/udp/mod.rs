@@ -73,8 +73,6 @@ pub struct UdpConfig {
     pub buffer_bytes: usize,
     /// Let the kernel or the device split and join batches of equal datagrams (UDP_SEGMENT, UDP_GRO).
     pub offload: bool,
-    /// Let the kernel poll the device in a receive for this long (SO_BUSY_POLL); zero: it does not.
-    pub busy_poll: Duration,
     /// The multicast group of the job, to which broadcasts go; `None`: the link has no broadcast. All nodes have the same, and no other job has it.
     pub group: Option<SocketAddrV4>,
 }
@@ -86,7 +84,6 @@ impl Default for UdpConfig {
             // Some 100 frames of the largest size from each of a hundred senders at Ethernet's MTU.
             buffer_bytes: 8 << 20,
             offload: true,
-            busy_poll: Duration::ZERO,
             group: None,
         }
     }
@@ -205,11 +202,6 @@ impl Udp {
         let segmenting = config.offload
             && sys::set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
             && sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
-        if !config.busy_poll.is_zero() {
-            let micros = config.busy_poll.as_micros().min(i32::MAX as u128) as i32;
-            sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)
-                .map_err(failed("cannot set SO_BUSY_POLL (it needs CAP_NET_ADMIN)"))?;
-        }
         let frame_bytes = config
             .frame_bytes
             .unwrap_or_else(|| frame_bytes_for(mtu_bytes(fd, addr.ip()), addr));

@@ -103,15 +103,15 @@ pub enum XdpOpenError {
         /// The largest ring size.
         limit: u32,
     },
-    /// The driver cannot do what was asked for.
-    #[error("{interface} ({driver}) has no {what}: {source}; leave the choice to `auto`")]
-    Unsupported {
+    /// The driver cannot run the program, as was asked for.
+    #[error(
+        "{interface} ({driver}) has no native XDP for this MTU: {source}; leave the choice to `auto`"
+    )]
+    NotNative {
         /// The interface.
         interface: String,
         /// Its driver.
         driver: String,
-        /// Native mode or zero-copy.
-        what: &'static str,
         /// The kernel's error.
         source: io::Error,
     },

@@ -43,7 +43,7 @@ use rustix::net::RecvFlags;
 pub use errors::XdpOpenError;
 pub use probe::probe;
 
-use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
+use crate::ether::{self, Checks, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
 use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
@@ -77,18 +77,6 @@ pub enum XdpMode {
     Generic,
 }
 
-/// Whether the device reads and writes the shared memory itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ZeroCopy {
-    /// If driver and mode can.
-    #[default]
-    Auto,
-    /// Required: opening fails without.
-    Yes,
-    /// The kernel copies.
-    No,
-}
-
 /// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpConfig {
@@ -98,20 +86,14 @@ pub struct XdpConfig {
     pub one_of_many: bool,
     /// Place of the program.
     pub mode: XdpMode,
-    /// Zero-copy or not.
-    pub zero_copy: ZeroCopy,
     /// Largest frame in bytes; `None`: by the interface's MTU. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Frames of that size that the receive side holds, rounded up so that the ring is a power of two; an eighth of it is kept for frames
     /// without credit. `None`: 2 MiB of them (`receive_frames` then: 896 at MTU 1500, 149 at 9000, 24 at 65,535), or less where the limit
     /// on locked memory does not allow that.
     pub ring_frames: Option<u32>,
-    /// Let the driver state when it needs a system call (`XDP_USE_NEED_WAKEUP`).
-    pub need_wakeup: bool,
     /// How long to wait until the interface is up and has carrier.
     pub up_timeout: Duration,
-    /// Let our system calls poll the device for this long (SO_PREFER_BUSY_POLL); zero: they do not. It pays on cards, not on veth.
-    pub busy_poll: Duration,
     /// How many addresses of the interface are taken: those of its first so many slots (`MacAddr::of_slot`), at most 64. More than one is for a relay
     /// (`relay`): as a link, this one has the first alone.
     pub slots: u8,
@@ -123,13 +105,10 @@ impl Default for XdpConfig {
             queue: 0,
             one_of_many: false,
             mode: XdpMode::Auto,
-            zero_copy: ZeroCopy::Auto,
             frame_bytes: None,
             ring_frames: None,
-            need_wakeup: true,
             // A switch port takes some seconds to come up; spanning tree may take longer.
             up_timeout: Duration::from_secs(5),
-            busy_poll: Duration::ZERO,
             slots: 1,
         }
     }
@@ -153,9 +132,8 @@ pub struct Xdp {
     receive_frames: usize,
     native: bool,
     zero_copy: bool,
-    /// System calls drive the device, so an empty ring asks for one.
-    busy_poll: bool,
     watch: Watch,
+    checks: Checks,
     /// The interface is gone; the kernel reports it only once.
     removed: bool,
     counters: LinkCounters,
@@ -191,7 +169,9 @@ impl Xdp {
     }
 
     /// Checks whether the socket still has its interface; announces our address when the interface came back.
+    #[cold]
     fn check_interface(&mut self) -> Result<(), LinkError> {
+        self.checks.begin();
         self.removed |= !matches!(rustix::net::sockopt::socket_error(&self.socket), Ok(Ok(())));
         if self.removed {
             return Err(removed());
@@ -207,7 +187,7 @@ impl Xdp {
     #[inline]
     fn drive_receive(&self) {
         // Copy mode never waits for one, and its flag lies in a cache line that the other core writes.
-        if self.busy_poll || self.zero_copy && self.rx.fill.needs_wakeup() {
+        if self.zero_copy && self.rx.fill.needs_wakeup() {
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
         }
     }
@@ -299,6 +279,9 @@ impl Link for Xdp {
             max,
             receiver,
         );
+        if frames == 0 && self.checks.misses() {
+            self.check_interface()?;
+        }
         self.drive_receive();
         Ok(frames)
     }

@@ -21,11 +21,10 @@ use super::errors::{XdpOpenError, mend_rights, missing_rights};
 use super::rx::Rx;
 use super::tx::Tx;
 use super::umem::{HEADROOM_BYTES, Layout, Umem};
-use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
+use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, program, sys};
 use crate::ether::{
-    self, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Stations, Watch,
+    self, Checks, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Stations, Watch,
 };
-use crate::gather::set_option;
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -59,8 +58,6 @@ const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Name of our program, by which a leftover is told from a foreign program.
 const PROGRAM_NAME: &str = "tsumuji";
-/// Frames that the device handles in one busy poll.
-const BUSY_POLL_FRAMES: i32 = 64;
 
 /// Input of all steps.
 struct Plan<'a> {
@@ -88,17 +85,9 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
     let zero_copy = plan.bind(&socket, native)?;
     sys::map_socket(map.as_fd(), config.queue, socket.as_fd())
         .map_err(|source| plan.failed("entering the socket into the map", source))?;
-    plan.enable_busy_poll(socket.as_fd())?;
     let addresses = hold_addresses(&interface, config.slots)
         .map_err(|source| plan.failed("giving the interface further addresses", source))?;
-    let tx = Tx::new(
-        ring,
-        completion,
-        interface.mac,
-        plan.frame_bytes,
-        config.need_wakeup && zero_copy,
-        zero_copy,
-    );
+    let tx = Tx::new(ring, completion, interface.mac, plan.frame_bytes, zero_copy);
     let receive_chunks = umem.layout().receive_chunks as usize;
     let mut link = Xdp {
         _attachment: attachment,
@@ -114,8 +103,8 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
         receive_frames: (ether::granted_slots(receive_chunks) / chunks_per_frame).max(1),
         native,
         zero_copy,
-        busy_poll: !config.busy_poll.is_zero(),
         watch: Watch::new(&interface),
+        checks: Checks::default(),
         removed: false,
         counters: LinkCounters::default(),
         _addresses: addresses,
@@ -419,10 +408,9 @@ impl<'a> Plan<'a> {
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::ENOTSUP)
                 if self.config.mode == XdpMode::Native =>
             {
-                XdpOpenError::Unsupported {
+                XdpOpenError::NotNative {
                     interface: self.name(),
                     driver: self.device.driver.clone(),
-                    what: "native XDP for this MTU",
                     source,
                 }
             }
@@ -432,18 +420,13 @@ impl<'a> Plan<'a> {
 
     /// Binds the socket to its queue. Returns whether the device copies nothing.
     fn bind(&self, socket: &OwnedFd, native: bool) -> Result<bool, XdpOpenError> {
-        let mut flags = SocketAddrXdpFlags::empty();
-        if self.config.need_wakeup {
-            flags |= SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        }
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         if self.several_buffers {
             flags |= SocketAddrXdpFlags::XDP_USE_SG;
         }
-        match self.config.zero_copy {
-            ZeroCopy::Yes => flags |= SocketAddrXdpFlags::XDP_ZEROCOPY,
-            // The kernel tries zero-copy and falls back. In generic mode there is no zero-copy.
-            ZeroCopy::Auto if native => {}
-            ZeroCopy::Auto | ZeroCopy::No => flags |= SocketAddrXdpFlags::XDP_COPY,
+        // In generic mode there is no zero-copy; else the kernel tries it, and falls back.
+        if !native {
+            flags |= SocketAddrXdpFlags::XDP_COPY;
         }
         let addr = SocketAddrXdp::new(flags, self.interface.index, self.config.queue);
         let mut tries = 0;
@@ -465,14 +448,6 @@ impl<'a> Plan<'a> {
                 interface: self.name(),
                 queue: self.config.queue,
             },
-            Errno::OPNOTSUPP | Errno::INVAL if self.config.zero_copy == ZeroCopy::Yes => {
-                XdpOpenError::Unsupported {
-                    interface: self.name(),
-                    driver: self.device.driver.clone(),
-                    what: "zero-copy AF_XDP",
-                    source: errno.into(),
-                }
-            }
             Errno::INVAL if self.several_buffers => XdpOpenError::Mtu {
                 interface: self.name(),
                 mtu: self.interface.mtu_bytes,
@@ -483,22 +458,6 @@ impl<'a> Plan<'a> {
             },
             _ => self.failed("binding the AF_XDP socket", errno.into()),
         }
-    }
-
-    fn enable_busy_poll(&self, socket: BorrowedFd<'_>) -> Result<(), XdpOpenError> {
-        if self.config.busy_poll.is_zero() {
-            return Ok(());
-        }
-        let micros = self.config.busy_poll.as_micros().min(i32::MAX as u128) as i32;
-        for (option, value) in [
-            (libc::SO_PREFER_BUSY_POLL, 1),
-            (libc::SO_BUSY_POLL, micros),
-            (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_FRAMES),
-        ] {
-            set_option(socket, libc::SOL_SOCKET, option, value)
-                .map_err(|source| self.failed("setting busy polling", source))?;
-        }
-        Ok(())
     }
 }
 

@@ -1,13 +1,10 @@
 //! Refusals when a link is opened, and the other ways to drive a device.
 
-use std::collections::HashSet;
-use std::time::Duration;
-
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::probe::ip;
-use super::tests::{generic, native, on_veth, open, receive, send};
+use super::tests::{generic, native, on_veth, open};
 use super::*;
 
 /// Interfaces of several queues are refused with the command that helps; taking one of them must be asked for.
@@ -45,11 +42,6 @@ fn impossible_wishes_are_refused() {
         return;
     }
     let refused = |config| Xdp::open("n0", config).expect_err("refused").to_string();
-    let text = refused(XdpConfig {
-        zero_copy: ZeroCopy::Yes,
-        ..native()
-    });
-    assert!(text.contains("n0 (veth) has no zero-copy"), "{text}");
     let text = refused(XdpConfig {
         frame_bytes: Some(1499),
         ..generic()
@@ -140,26 +132,4 @@ fn locked_memory_is_respected() {
         text.contains("CAP_IPC_LOCK") && text.contains("ulimit -l"),
         "{text}"
     );
-}
-
-/// Busy polling and kicking each time have no visible effect.
-#[test]
-fn other_ways_to_drive_the_device_work() {
-    if !on_veth(1500) {
-        return;
-    }
-    let config = XdpConfig {
-        busy_poll: Duration::from_micros(20),
-        need_wakeup: false,
-        ..native()
-    };
-    let (mut a, mut b) = (open("n0", config), open("n1", config));
-    let to = b.local_addr();
-    let mut values = HashSet::new();
-    for value in 0..100 {
-        send(&mut a, to, 60, value);
-        a.flush().expect("flush");
-        values.insert(receive(&mut b).1[0]);
-    }
-    assert_eq!(values.len(), 100);
 }

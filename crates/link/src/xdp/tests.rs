@@ -516,9 +516,14 @@ fn announces_itself() {
         panic!("no announcement");
     };
     announced(&mut a);
-    for _ in 0..3 {
+    for polls in [false, true, false] {
         ip("link set n0 down\n").expect("down");
-        a.wait(Duration::ZERO).expect("wait");
+        if polls {
+            a.checks.hasten();
+            assert_eq!(a.receive(9, &mut each(|_, _| {})).expect("receive"), 0);
+        } else {
+            a.wait(Duration::ZERO).expect("wait");
+        }
         ip("link set n0 up\n").expect("up");
         announced(&mut a);
     }
@@ -530,7 +535,7 @@ fn announces_itself() {
     assert_settled(&mut b);
 }
 
-/// A link whose interface was removed reports an error and does not hang, whether it sends or waits.
+/// A link whose interface was removed reports an error and does not hang, whether it sends, waits or polls.
 #[test]
 fn removed_interface_is_an_error() {
     if !on_veth(1500) {
@@ -549,4 +554,6 @@ fn removed_interface_is_an_error() {
     assert!(failed.expect("an error").contains("removed"));
     assert!(b.wait(Duration::from_secs(20)).is_err());
     assert!(b.wait(Duration::from_secs(20)).is_err(), "and again");
+    b.checks.hasten();
+    assert!(b.receive(1, &mut each(|_, _| {})).is_err(), "and polling");
 }

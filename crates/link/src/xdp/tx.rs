@@ -52,9 +52,7 @@ pub(super) struct Tx {
     gathered: u32,
     gathered_bytes: usize,
     open: Option<Open>,
-    /// The driver sends by itself until it states that it sleeps; else it is kicked each time.
-    kick_when_asked: bool,
-    /// The driver sends asynchronously, not within the kick.
+    /// The driver sends by itself until it states that it sleeps; else it is kicked each time, and sends within the kick.
     zero_copy: bool,
     /// The interface is down: frames that do not fit the ring are dropped.
     down: bool,
@@ -66,7 +64,6 @@ impl Tx {
         completion: Consumer<u64>,
         source: MacAddr,
         frame_bytes: usize,
-        kick_when_asked: bool,
         zero_copy: bool,
     ) -> Self {
         Self {
@@ -78,7 +75,6 @@ impl Tx {
             gathered: 0,
             gathered_bytes: 0,
             open: None,
-            kick_when_asked,
             zero_copy,
             down: false,
         }
@@ -271,7 +267,7 @@ impl Tx {
         if waiting == 0 {
             return Ok(());
         }
-        if self.kick_when_asked && !self.ring.needs_wakeup() {
+        if self.zero_copy && !self.ring.needs_wakeup() {
             self.reap(umem);
             return Ok(());
         }

@@ -5,7 +5,7 @@
 use crate::{common, conformance_tests};
 
 use crate::segment::{self, Segment, lacking};
-use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode, ZeroCopy};
+use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode};
 
 /// Links on `nodes` interfaces of a network that only this thread sees.
 fn open(nodes: usize, mtu: u32, config: XdpConfig) -> Vec<Xdp> {
@@ -59,8 +59,6 @@ mod small_rings {
         let config = XdpConfig {
             frame_bytes: Some(3998),
             ring_frames: Some(300),
-            zero_copy: ZeroCopy::No,
-            need_wakeup: false,
             ..XdpConfig::default()
         };
         open(nodes, 4000, config)

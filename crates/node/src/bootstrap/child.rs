@@ -194,7 +194,6 @@ impl Worker {
                 pipes,
             }),
             Err(error) => Err(WorkerFailure::CouldNotStart {
-                node,
                 name,
                 program,
                 reason: error.to_string(),

@@ -57,8 +57,6 @@ pub enum WorkerFailure {
     /// Its program could not be executed.
     #[error("{name} could not start: cannot run `{program}`: {reason}")]
     CouldNotStart {
-        /// Its node.
-        node: NodeId,
         /// Name in the table.
         name: String,
         /// The program.
@@ -69,8 +67,6 @@ pub enum WorkerFailure {
     /// It runs, but does not join.
     #[error("{name} (pid {pid}) did not report within {} s: its program must open an endpoint (`endpoint_from_env`), or it takes longer to start than it may", after.as_secs_f64())]
     NotReported {
-        /// Its node.
-        node: NodeId,
         /// Name in the table.
         name: String,
         /// Id of its process.
@@ -81,8 +77,6 @@ pub enum WorkerFailure {
     /// Its host does not answer.
     #[error("{name} (pid {pid}): `{program}` leads to no agent within {} s; it must run tsumuji there without asking anything", after.as_secs_f64())]
     NoAnswer {
-        /// Its node.
-        node: NodeId,
         /// Name in the table.
         name: String,
         /// Id of the command that should reach the host.
@@ -95,8 +89,6 @@ pub enum WorkerFailure {
     /// Its host is silent, though the connection seems open.
     #[error("{name} (pid {pid}): nothing was heard from its host for {} s; the host, the network or `{program}` is stuck", after.as_secs_f64())]
     Silent {
-        /// Its node.
-        node: NodeId,
         /// Name in the table.
         name: String,
         /// Id of its process, on its host.
@@ -117,8 +109,6 @@ pub enum WorkerFailure {
     /// It reported an error, and has not ended yet.
     #[error("{name} (pid {pid}) failed: {message}")]
     Reported {
-        /// Its node.
-        node: NodeId,
         /// Name in the table.
         name: String,
         /// Id of its process.
@@ -129,18 +119,6 @@ pub enum WorkerFailure {
 }
 
 impl WorkerFailure {
-    /// Which node failed.
-    pub fn node(&self) -> NodeId {
-        match self {
-            Self::CouldNotStart { node, .. }
-            | Self::NotReported { node, .. }
-            | Self::NoAnswer { node, .. }
-            | Self::Silent { node, .. }
-            | Self::Reported { node, .. } => *node,
-            Self::Ended { exit, .. } => exit.node,
-        }
-    }
-
     /// The name of the worker that failed, as every message about it begins.
     pub fn name(&self) -> &str {
         match self {
@@ -223,7 +201,6 @@ mod tests {
             "{line}"
         );
         let late = WorkerFailure::NotReported {
-            node: NodeId(3),
             name: "worker 3".into(),
             pid: 5,
             after: Duration::from_secs(10),
@@ -233,6 +210,5 @@ mod tests {
                 .starts_with("worker 3 (pid 5) did not report within 10 s"),
             "{late}"
         );
-        assert_eq!(late.node(), NodeId(3));
     }
 }

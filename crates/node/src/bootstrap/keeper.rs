@@ -221,10 +221,9 @@ impl Keeper {
         let unanswered = self.spawned.elapsed() >= self.join_timeout;
         let after = self.join_timeout;
         let failure = self.running().find_map(|worker| {
-            let (node, name, pid) = (worker.node, worker.name.clone(), worker.pid);
+            let (name, pid) = (worker.name.clone(), worker.pid);
             match &worker.reported {
                 None if unanswered && worker.is_unanswered() => Some(WorkerFailure::NoAnswer {
-                    node,
                     name,
                     pid,
                     program: worker.program.clone(),
@@ -232,19 +231,11 @@ impl Keeper {
                 }),
                 Some((message, at)) if at.elapsed() >= REPORT_TO_EXIT => {
                     let message = message.clone();
-                    Some(WorkerFailure::Reported {
-                        node,
-                        name,
-                        pid,
-                        message,
-                    })
+                    Some(WorkerFailure::Reported { name, pid, message })
                 }
-                None if late && worker.entry.is_none() => Some(WorkerFailure::NotReported {
-                    node,
-                    name,
-                    pid,
-                    after,
-                }),
+                None if late && worker.entry.is_none() => {
+                    Some(WorkerFailure::NotReported { name, pid, after })
+                }
                 _ => None,
             }
         });
@@ -366,7 +357,6 @@ impl Keeper {
         let silent = self.running().find_map(|worker| {
             let after = worker.remote.as_ref()?.silence()?;
             Some(WorkerFailure::Silent {
-                node: worker.node,
                 name: worker.name.clone(),
                 pid: worker.pid,
                 program: worker.program.clone(),
@@ -432,7 +422,6 @@ impl Keeper {
             }
             FromAgent::CouldNotStart { program, reason } => {
                 let failure = WorkerFailure::CouldNotStart {
-                    node: worker.node,
                     name: worker.name.clone(),
                     program: presentable(&program),
                     reason: presentable(&reason),

@@ -70,8 +70,8 @@ fn early_exit_is_named_and_others_end() {
         format!("worker 1 (pid {pid}) exited with code 3")
     );
     assert_eq!(
-        launcher.check().map(|failure| failure.node()),
-        Some(NodeId(1))
+        launcher.check().as_ref().map(WorkerFailure::name),
+        Some("worker 1")
     );
     launcher.shutdown(LONG);
     let exits = launcher.exits();

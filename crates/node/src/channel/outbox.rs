@@ -35,7 +35,7 @@ pub(crate) struct Letter {
 }
 
 /// Where messages leave to: an engine, or a driver with engine and link.
-pub(crate) trait Way {
+pub trait Way {
     fn engine(&mut self) -> &mut Engine;
 
     /// Flow to a peer as the program would be told.

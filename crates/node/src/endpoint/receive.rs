@@ -339,9 +339,10 @@ impl Core {
             return;
         };
         while let Some(stored) = self.channels.take(Some(channel_id), None) {
-            self.hand_over_one(Some(channel_id), &mut handler, stored);
+            self.hand_over_one(Some(channel_id), &mut *handler, stored);
         }
-        self.channels.hand_over_rest(Some(channel_id), &mut handler);
+        self.channels
+            .hand_over_rest(Some(channel_id), &mut *handler);
         self.channels.give_back_handler(channel_id, handler);
     }
 

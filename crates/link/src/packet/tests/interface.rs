@@ -6,6 +6,7 @@
 mod segment;
 
 use std::io::Read;
+use std::time::Instant;
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
@@ -311,7 +312,7 @@ fn removed_interface_is_an_error() {
     for _ in 0..2 {
         a.send_one(to_b, Frame::whole(&[0])).expect("gathered");
         let error = a.flush().expect_err("gone").to_string();
-        assert!(error.contains("`n0` was removed; open"), "{error}");
+        assert!(error.contains("n0 was removed; open"), "{error}");
     }
     let begun = Instant::now();
     for _ in 0..2 {
@@ -321,11 +322,11 @@ fn removed_interface_is_an_error() {
                 break error.to_string();
             }
         };
-        assert!(error.contains("`n1` was removed; open"), "{error}");
-        b.looked -= LOOK_EVERY;
+        assert!(error.contains("n1 was removed; open"), "{error}");
+        b.checks.hasten();
     }
     // A process that only polls gets the error as well.
-    b.idle_polls = LOOK_EVERY_POLLS - 1;
+    b.checks.hasten();
     assert!(b.receive(1, &mut each(|_, _| {})).is_err());
 }
 
