@@ -1,7 +1,5 @@
 //! Errors. Their texts name members by node number; `Endpoint::name_of` gives names.
 
-use std::path::PathBuf;
-
 use tsumuji_node::{EndpointError, NodeId, SendError};
 
 /// Why an operation failed.
@@ -117,22 +115,6 @@ pub enum TableError {
     /// The profile cannot be used.
     #[error(transparent)]
     Profile(#[from] tsumuji_node::ProfileError),
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-    /// The file is too large for a table.
-    #[error("{} is larger than {limit} bytes; that is no table of algorithms", path.display())]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
-    },
     /// The file is not a valid table.
     #[error("{origin}: {problem}")]
     Parse {

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tsumuji_node::text_file;
-use tsumuji_node::tuning::{Found, PROFILE_BYTES_MAX};
+use tsumuji_node::tuning::{Found, Profile};
 
 use crate::error::TableError;
 use crate::group::Hash;
@@ -257,14 +257,7 @@ impl Table {
 
     /// Reads and checks a table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
-        let text = text_file::read(path, PROFILE_BYTES_MAX).map_err(|source| TableError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let text = text.ok_or_else(|| TableError::TooLarge {
-            path: path.to_owned(),
-            limit: PROFILE_BYTES_MAX,
-        })?;
+        let text = Profile::text_of(path)?;
         Self::parse(&text, &path.display().to_string())
     }
 

@@ -265,9 +265,14 @@ impl Found {
 impl Profile {
     /// Reads a profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        Self::parse(&Self::text_of(path)?, path)
+    }
+
+    /// The text of the file, within its limit.
+    pub fn text_of(path: &Path) -> Result<String, ProfileError> {
         let path = path.to_owned();
         match text_file::read(&path, PROFILE_BYTES_MAX) {
-            Ok(Some(text)) => Self::parse(&text, &path),
+            Ok(Some(text)) => Ok(text),
             Ok(None) => Err(ProfileError::TooLarge { path }),
             Err(source) => Err(ProfileError::Read { path, source }),
         }

@@ -56,7 +56,6 @@ struct State {
     ring: VecDeque<(LinkAddr, Bytes)>,
     /// Frames that the present poll may still take from the ring.
     allowed: usize,
-    handled: u64,
     port: Port,
     departures: VecDeque<Instant>,
     sent: Vec<Sent>,
@@ -105,7 +104,6 @@ impl Card {
             now: Instant::default(),
             ring: VecDeque::new(),
             allowed: 0,
-            handled: 0,
             port,
             departures: VecDeque::new(),
             sent: Vec::new(),
@@ -157,11 +155,6 @@ impl Card {
     pub(crate) fn take_sent(&self) -> (Vec<Sent>, Option<Refusal>) {
         let mut state = self.0.borrow_mut();
         (std::mem::take(&mut state.sent), state.refusal)
-    }
-
-    /// Frames that the process has taken in all.
-    pub(crate) fn handled(&self) -> u64 {
-        self.0.borrow().handled
     }
 
     /// Drops the frames of the ring, since the process is gone; returns their number.
@@ -345,7 +338,6 @@ impl Link for Card {
             let is_fetched = taken.is_some_and(|(head_bytes, _)| head_bytes > 0);
             let mut state = self.0.borrow_mut();
             state.allowed -= 1;
-            state.handled += 1;
             received += 1;
             if is_fetched {
                 break; // as shared memory does, so that acknowledgements of so much data leave

@@ -56,11 +56,8 @@ pub struct Net<P: Process = Production> {
     patience: Duration,
     /// (sender, receiver, channel) batches that wait for `Event::Writable`.
     wishes: usize,
-    /// Messages dropped because their peer was dead.
-    refused_messages: u64,
-    /// Pairs whose violations are counted and do not fail the run.
+    /// Pairs whose violations do not fail the run.
     forgiving: BTreeSet<(NodeId, NodeId)>,
-    forgiven: u64,
     /// Channels whose datagrams have contents of the program's own.
     given: BTreeSet<u16>,
     /// Violations are returned to a program, and do not fail a test.

@@ -21,8 +21,6 @@ pub struct Traffic {
     pub sent_frames: u64,
     /// Bytes of these, without Ethernet's.
     pub sent_bytes: u64,
-    /// Copies delivered to engines.
-    pub handled_frames: u64,
     /// Lost at random, or too long for their path.
     pub lost: u64,
     /// Dropped at the border of a partition.

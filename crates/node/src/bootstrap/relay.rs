@@ -60,38 +60,8 @@ fn name_of(name: InterfaceName) -> String {
     format!("tsumuji-relay-{user}-{name}")
 }
 
-/// What a relay says of its device.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Device {
-    mac: [u8; 6],
-    slots: u8,
-    frame_bytes: u32,
-    receive_frames: u32,
-}
-
-impl From<Described> for Device {
-    fn from(device: Described) -> Self {
-        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX); // frames and rings are far smaller
-        Self {
-            mac: device.mac.0,
-            slots: device.slots,
-            frame_bytes: number(device.frame_bytes),
-            receive_frames: number(device.receive_frames),
-        }
-    }
-}
-
-impl From<Device> for Described {
-    fn from(device: Device) -> Self {
-        Self {
-            mac: MacAddr(device.mac),
-            slots: device.slots,
-            frame_bytes: device.frame_bytes as usize,
-            receive_frames: device.receive_frames as usize,
-        }
-    }
-}
+/// What a relay says of its device ([`Described`]): address, slots, bytes of a frame, frames that it buffers.
+type Device = ([u8; 6], u8, usize, usize);
 
 /// Takes a slot at the relay of this user that has that name.
 pub(crate) fn attach(station: &Station) -> Result<Relayed, OpenError> {
@@ -111,7 +81,14 @@ pub(crate) fn attach(station: &Station) -> Result<Relayed, OpenError> {
             let name = station.interface;
             return Err(OpenError::NoRelay { name, reason });
         };
-        match Relayed::attach(memory, station.slot, device.into()) {
+        let (mac, slots, frame_bytes, receive_frames) = device;
+        let described = Described {
+            mac: MacAddr(mac),
+            slots,
+            frame_bytes,
+            receive_frames,
+        };
+        match Relayed::attach(memory, station.slot, described) {
             Err(error) if error.is_taken() && begun.elapsed() < ENDING_MAX => {
                 std::thread::sleep(RETRY);
             }
@@ -407,7 +384,8 @@ impl<D: Ethernet> Service<D> {
 
     fn offer(&mut self, listener: OwnedFd) -> Result<(), RelayServeError> {
         let memory = self.memory.try_clone().map_err(failed("duplicate"))?;
-        let device = Device::from(self.relay.describe());
+        let of = self.relay.describe();
+        let device: Device = (of.mac.0, of.slots, of.frame_bytes, of.receive_frames);
         let offer = Server::start(listener, memory, device);
         self.offer = Some(offer.map_err(failed("start a thread"))?);
         Ok(())

@@ -3,9 +3,10 @@
 
 use super::{Arbiter, Credit, Grant, MemoryFrames, Seen};
 use crate::config::Config;
+use crate::counters::Drop;
 use crate::memory::Memory;
 use crate::peer::Peer;
-use crate::peer::receive::{Receive, Refusal};
+use crate::peer::receive::Receive;
 use crate::receiving::{Carried, Members};
 use crate::time::Instant;
 use tsumuji_wire::{Data, flags};
@@ -77,11 +78,11 @@ impl Credit {
         now: Instant,
         peer: &mut Peer,
         (data, number): (&Data<'_>, u64),
-        refusal: Option<Refusal>,
+        refusal: Option<Drop>,
         memory: &Memory,
     ) {
         let (grant, receive) = (peer.account.grant(), &mut peer.receive);
-        let refused = refusal == Some(Refusal::Memory);
+        let refused = refusal == Some(Drop::Memory);
         let seen = Seen {
             next: number + 1,
             floor: receive.arrivals.base(),

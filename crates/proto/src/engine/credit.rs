@@ -130,5 +130,5 @@ fn settle(
     if let Receiving::Credit(credit) = &mut shared.receiving {
         credit.on_data(now, peer, (data, number), refusal, &shared.memory);
     }
-    refusal.map_or(Ok(()), |refusal| Err(refusal.into()))
+    refusal.map_or(Ok(()), Err)
 }

@@ -10,7 +10,7 @@ use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::direct::Talk;
 use crate::peer::reassembly::Assembled;
-use crate::peer::receive::{Refusal, Taken};
+use crate::peer::receive::Taken;
 use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Identity, Phase};
 use crate::receiving::Receiving;
@@ -269,18 +269,6 @@ impl Engine {
         let said = take_ack(now, &news, peer, shared);
         end_session(now, peer, Some(close.ack_delay_us), shared);
         said
-    }
-}
-
-impl From<Refusal> for Drop {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Duplicate => Self::Duplicate,
-            Refusal::Window => Self::Window,
-            Refusal::Memory => Self::Memory,
-            Refusal::Gap => Self::Gap,
-            Refusal::Malformed => Self::Malformed,
-        }
     }
 }
 

@@ -8,7 +8,6 @@ use super::{Engine, Shared, enqueue_after_frame};
 use crate::counters::Drop;
 use crate::message::Sink;
 use crate::peer::outgoing::fragment_bytes;
-use crate::peer::receive::Refusal;
 use crate::receiving::Receiving;
 use crate::time::Instant;
 use tsumuji_wire::Data;
@@ -33,8 +32,8 @@ impl Engine {
             sink.put_back(posted);
         }
         let refusal = taken.refusal();
-        if let Some(refusal @ (Refusal::Window | Refusal::Malformed)) = refusal {
-            return Err(refusal.into()); // it changes nothing, and is no sign of life
+        if let Some(refusal @ (Drop::Window | Drop::Malformed)) = refusal {
+            return Err(refusal); // it changes nothing, and is no sign of life
         }
         peer.last_heard = now;
         deliver(peer, shared, data, taken, sink);
@@ -51,6 +50,6 @@ impl Engine {
         if let (Receiving::Suci(suci), mut members) = self.members() {
             suci.share_room(&mut members);
         }
-        refusal.map_or(Ok(()), |refusal| Err(refusal.into()))
+        refusal.map_or(Ok(()), Err)
     }
 }

@@ -11,6 +11,7 @@ use super::datagrams::DatagramReceive;
 use super::places::Places;
 use super::reassembly::{Assembled, Reassembly};
 use super::send::ACK_DELAY;
+use crate::counters::Drop;
 use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
@@ -53,17 +54,6 @@ pub(crate) struct Receive {
     pub(crate) frame_bytes: usize,
 }
 
-/// Why a data frame was not used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    Duplicate,
-    Window,
-    Memory,
-    /// An earlier one is missing (`suci`).
-    Gap,
-    Malformed,
-}
-
 /// What a data frame completes.
 pub(crate) enum Taken {
     /// Deliver its payload.
@@ -74,12 +64,12 @@ pub(crate) enum Taken {
     Whole(Assembled),
     Nothing,
     /// Not used; its sender sends it again, unless it is a duplicate.
-    Refused(Refusal),
+    Refused(Drop),
 }
 
 impl Taken {
     #[inline]
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<Drop> {
         match self {
             Self::Refused(refusal) => Some(*refusal),
             _ => None,
@@ -93,8 +83,8 @@ impl Taken {
             Accepted::Frame => Self::Frame,
             Accepted::Whole(body) => Self::Whole(body),
             Accepted::Kept | Accepted::Duplicate => Self::Nothing,
-            Accepted::Beyond => Self::Refused(Refusal::Window),
-            Accepted::NoMemory => Self::Refused(Refusal::Memory),
+            Accepted::Beyond => Self::Refused(Drop::Window),
+            Accepted::NoMemory => Self::Refused(Drop::Memory),
         }
     }
 }
@@ -251,8 +241,8 @@ impl Receive {
         sizes: (usize, usize),
         granted: u64,
         memory: &Memory,
-    ) -> Result<usize, Refusal> {
-        let weight = weight(data, sizes, memory).ok_or(Refusal::Malformed)?;
+    ) -> Result<usize, Drop> {
+        let weight = weight(data, sizes, memory).ok_or(Drop::Malformed)?;
         let next = self.arrivals.next();
         let number = expand(data.number, next);
         // A sender without credit sends one frame at a time, at growing intervals.
@@ -266,7 +256,7 @@ impl Receive {
         };
         let base = self.arrivals.base().max(floor);
         if number >= end.min(base + NUMBER_WINDOW) || is_known && delta >= NUMBER_WINDOW {
-            return Err(Refusal::Window);
+            return Err(Drop::Window);
         }
         // `take` refuses an old number as a duplicate; a datagram may have any message number.
         if number < self.arrivals.base() || data.channel.is_datagram() {
@@ -276,7 +266,7 @@ impl Receive {
             let message = expand(data.message, FIRST_NUMBER);
             let is_far = message >= FIRST_NUMBER + CHANNEL_WINDOW;
             return if is_far || !self.places.has_room(data.channel) {
-                Err(Refusal::Window)
+                Err(Drop::Window)
             } else {
                 Ok(weight)
             };
@@ -288,7 +278,7 @@ impl Receive {
         if message >= channel.next + CHANNEL_WINDOW
             || channel.under_way(message).is_some_and(contradicts)
         {
-            return Err(Refusal::Window);
+            return Err(Drop::Window);
         }
         Ok(weight)
     }
@@ -315,10 +305,10 @@ impl Receive {
             Arrival::New => {}
             Arrival::Duplicate => {
                 self.ack_now = true;
-                return (number, Taken::Refused(Refusal::Duplicate));
+                return (number, Taken::Refused(Drop::Duplicate));
             }
             Arrival::Beyond => {
-                return (self.arrivals.base() - 1, Taken::Refused(Refusal::Window));
+                return (self.arrivals.base() - 1, Taken::Refused(Drop::Window));
             }
         }
         self.frame_bytes = self.agreed_bytes;
@@ -331,7 +321,7 @@ impl Receive {
         let accepted = self.keep::<PLACED>(now, data, sizes, fair, memory, pool);
         let taken = Taken::of(accepted, data);
         if let Taken::Refused(refusal) = taken {
-            if refusal == Refusal::Memory {
+            if refusal == Drop::Memory {
                 // The sender needs to learn its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
@@ -359,15 +349,15 @@ impl Receive {
         let expected = self.arrivals.base();
         let number = expand(data.number, expected);
         let Some(weight) = weight(data, (data.payload.len(), size), memory) else {
-            return Taken::Refused(Refusal::Malformed);
+            return Taken::Refused(Drop::Malformed);
         };
         if number != expected {
             return Taken::Refused(if number < expected {
-                Refusal::Duplicate
+                Drop::Duplicate
             } else if number - expected < NUMBER_WINDOW {
-                Refusal::Gap
+                Drop::Gap
             } else {
-                Refusal::Window
+                Drop::Window
             });
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.channel, memory);

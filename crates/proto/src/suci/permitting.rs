@@ -6,7 +6,6 @@ use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::memory::Memory;
 use crate::peer::Peer;
-use crate::peer::receive::Refusal;
 use crate::policy::{Room, Sender};
 use crate::receiving::Members;
 use crate::time::Instant;
@@ -61,7 +60,7 @@ impl Suci {
         now: Instant,
         peer: &mut Peer,
         (data, expected): (&Data<'_>, u64),
-        refusal: Option<Refusal>,
+        refusal: Option<Drop>,
         memory: &Memory,
         counters: &mut Counters,
     ) {
@@ -75,13 +74,13 @@ impl Suci {
                 true
             }
             // R1 to R3: an old number is acknowledged again.
-            Some(Refusal::Duplicate) => true,
-            Some(Refusal::Gap | Refusal::Memory) => {
-                let is_news = inbound.miss(refusal == Some(Refusal::Memory));
+            Some(Drop::Duplicate) => true,
+            Some(Drop::Gap | Drop::Memory) => {
+                let is_news = inbound.miss(refusal == Some(Drop::Memory));
                 counters.nacks += u64::from(is_news);
                 is_news
             }
-            Some(Refusal::Window | Refusal::Malformed) => false,
+            Some(_) => false,
         };
         peer.receive.ack_now |= answers;
         if self.wants_more(inbound, expected) {

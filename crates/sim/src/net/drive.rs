@@ -133,7 +133,7 @@ impl<P: Process> Net<P> {
             let Some(process) = host.process.as_mut().filter(|_| !host.paused) else {
                 return;
             };
-            let (handled, refused) = (host.card.handled(), process.refused_frames());
+            let refused = process.refused_frames();
             host.card.begin(now, burst);
             let borrowing = host.borrowing.as_ref();
             let mut inbox = Inbox {
@@ -148,9 +148,7 @@ impl<P: Process> Net<P> {
             process.poll_once(&mut inbox);
             let Inbox { items, events, .. } = inbox;
             (self.items, self.events) = (items, events);
-            let traffic = &mut self.medium.traffic;
-            traffic.handled_frames += host.card.handled() - handled;
-            traffic.refused += process.refused_frames() - refused;
+            self.medium.traffic.refused += process.refused_frames() - refused;
             let has_backlog = process.has_backlog();
             let (sent, refusal) = host.card.take_sent();
             self.send_out(node, sent);
@@ -218,7 +216,6 @@ impl<P: Process> Net<P> {
             self.check(forgiven, || {
                 format!("{node} was given a damaged or invented datagram: {stamp:?}")
             });
-            self.forgiven += 1;
             return;
         }
         self.note([
@@ -252,7 +249,6 @@ impl<P: Process> Net<P> {
             .oracle
             .delivered((from, node), channel, bytes, checksum);
         let expected = if self.forgiving.contains(&(from, node)) && verdict.is_err() {
-            self.forgiven += 1;
             Expected {
                 bytes,
                 checksum,
@@ -375,9 +371,7 @@ impl<P: Process> Net<P> {
             _ => (0, node),
         };
         let verdict = self.oracle.happened(node, &event);
-        if verdict.is_err() && self.forgiving.contains(&(node, peer)) {
-            self.forgiven += 1;
-        } else {
+        if verdict.is_ok() || !self.forgiving.contains(&(node, peer)) {
             self.judge(verdict);
         }
         self.answer(node, &event);

@@ -10,13 +10,8 @@ use tsumuji_proto::{Channel, NodeId, Payload, SubmitError};
 impl<P: Process> Net<P> {
     /// Drops the messages that a program still wanted to send to a dead peer.
     pub(super) fn abort(&mut self, from: NodeId, to: NodeId) {
-        for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
-            self.wishes -= 1;
-            self.refused_messages += match wish {
-                Wish::Given(_) | Wish::Borrowed { .. } => 1,
-                Wish::Made { count, .. } => count,
-            };
-        }
+        let dropped = self.host_mut(from).wishes.remove(&to);
+        self.wishes -= dropped.map_or(0, |wishes| wishes.len());
     }
 
     /// Submits a program's messages to `to`, as far as the queue takes them.

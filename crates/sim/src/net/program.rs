@@ -329,16 +329,6 @@ impl<P: Process> Net<P> {
         self.oracle.waiting()
     }
 
-    /// Messages dropped before they were submitted, because the peer was dead.
-    pub fn refused_messages(&self) -> u64 {
-        self.refused_messages
-    }
-
-    /// Violations that were forgiven.
-    pub fn forgiven(&self) -> u64 {
-        self.forgiven
-    }
-
     fn wish(&mut self, from: NodeId, to: NodeId, channel: Channel, wish: Wish) {
         self.host_mut(from)
             .wishes

@@ -47,9 +47,7 @@ impl<P: Process> Net<P> {
             job: Rc::default(),
             patience: DEFAULT_PATIENCE,
             wishes: 0,
-            refused_messages: 0,
             forgiving: BTreeSet::new(),
-            forgiven: 0,
             given: BTreeSet::new(),
             is_in_program: false,
         }
