@@ -60,7 +60,7 @@ impl Wanted {
     /// Whether this text names a link, rather than a host.
     pub(crate) fn names_link(text: &str) -> bool {
         let kind = text.split(':').next().unwrap_or_default();
-        ["shm", "udp", "packet", "xdp", "dpdk"].contains(&kind)
+        ["shm", "udp", "packet", "xdp", "dpdk", "relay"].contains(&kind)
     }
 
     /// Parses the name of a link.
@@ -343,6 +343,13 @@ mod tests {
         assert_eq!(
             addrs(&address_map, "udp", None).expect("udp")[1],
             "udp:127.0.0.1:7001 127.0.0.1:7001"
+        );
+        let kinds = ["udp", "udp:h:1", "xdp:eth3", "dpdk:net_tap", "relay:eth3"];
+        assert!(kinds.into_iter().all(Wanted::names_link));
+        assert!(
+            !["127.0.0.1", "pc1", "fe80::1"]
+                .into_iter()
+                .any(Wanted::names_link)
         );
         for (link, why) in [
             ("shm", "tsumuji launch"),

@@ -231,36 +231,59 @@ fn check_struct(is_null: bool, room: usize) -> Result<(), Failure> {
 
 /// Memory of the program that a collective operation reads until it is over.
 #[derive(Debug)]
-pub(crate) struct Input(Bytes<*const u8>);
+pub(crate) struct Input(Area);
 
 /// Memory of the program that a collective operation fills until it is over, or a message until its post ends.
 #[derive(Debug)]
-pub(crate) struct Output(Bytes<*mut u8>);
+pub(crate) struct Output(Area);
 
-#[derive(Debug, Clone, Copy)]
-struct Bytes<P> {
-    at: P,
+/// `count` bytes; of 0 the place does not matter.
+#[derive(Debug)]
+struct Area {
+    at: *mut u8,
     count: usize,
 }
 
 // SAFETY: the program promised that nothing else uses the memory until the operation is over, whichever thread drives it.
-unsafe impl Send for Input {}
-// SAFETY: as above.
-unsafe impl Send for Output {}
+unsafe impl Send for Area {}
+
+impl Area {
+    fn new(at: *mut c_void, count: usize) -> Result<Self, Failure> {
+        let fits = isize::try_from(count).is_ok() && (at as usize).checked_add(count).is_some();
+        if count > 0 && (at.is_null() || !fits) {
+            return Err(Failure::invalid(
+                "the buffer is NULL, or larger than memory",
+            ));
+        }
+        let at = at.cast();
+        Ok(Self { at, count })
+    }
+
+    fn nothing() -> Self {
+        let at = std::ptr::null_mut();
+        Self { at, count: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.count == 0 {
+            return &[];
+        }
+        // SAFETY: checked by `new` to be possible; whoever made the `Input` or `Output` promised that it can be read and does not change, but by
+        // `bytes_mut`, which takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.at, self.count) }
+    }
+}
 
 impl Input {
     /// # Safety
     /// `at` is NULL, or `count` bytes can be read there, unchanged, until this is dropped.
     pub(crate) unsafe fn new(at: *const c_void, count: usize) -> Result<Self, Failure> {
-        check_memory(at, count)?;
-        let at = at.cast();
-        Ok(Self(Bytes { at, count }))
+        Area::new(at.cast_mut(), count).map(Self)
     }
 
     /// For a member that sends nothing.
     pub(crate) fn nothing() -> Self {
-        let at = std::ptr::null();
-        Self(Bytes { at, count: 0 })
+        Self(Area::nothing())
     }
 }
 
@@ -268,21 +291,18 @@ impl Output {
     /// # Safety
     /// `at` is NULL, or `count` bytes can be read and written there, and nothing else does either, until this is dropped.
     pub(crate) unsafe fn new(at: *mut c_void, count: usize) -> Result<Self, Failure> {
-        check_memory(at, count)?;
-        let at = at.cast();
-        Ok(Self(Bytes { at, count }))
+        Area::new(at, count).map(Self)
     }
 
     /// For a member that receives nothing.
     pub(crate) fn nothing() -> Self {
-        let at = std::ptr::null_mut();
-        Self(Bytes { at, count: 0 })
+        Self(Area::nothing())
     }
 
     /// Fails if an operation's input and output overlap.
     pub(crate) fn check_apart(&self, input: &Input) -> Result<(), Failure> {
         let (a, b) = (self.0.at as usize, input.0.at as usize);
-        let apart = a + self.0.count <= b || b + input.0.count <= a; // neither sum overflows: see `check_memory`
+        let apart = a + self.0.count <= b || b + input.0.count <= a; // neither sum overflows: see `Area::new`
         if self.0.count == 0 || input.0.count == 0 || apart {
             return Ok(());
         }
@@ -292,23 +312,9 @@ impl Output {
     }
 }
 
-fn check_memory(at: *const c_void, count: usize) -> Result<(), Failure> {
-    let fits = isize::try_from(count).is_ok() && (at as usize).checked_add(count).is_some();
-    if count > 0 && (at.is_null() || !fits) {
-        return Err(Failure::invalid(
-            "the buffer is NULL, or larger than memory",
-        ));
-    }
-    Ok(())
-}
-
 impl Memory for Input {
     fn bytes(&self) -> &[u8] {
-        if self.0.count == 0 {
-            return &[];
-        }
-        // SAFETY: checked by `new` to be possible; promised by the caller of `new` to be readable and unchanged.
-        unsafe { std::slice::from_raw_parts(self.0.at, self.0.count) }
+        self.0.bytes()
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -318,18 +324,14 @@ impl Memory for Input {
 
 impl Memory for Output {
     fn bytes(&self) -> &[u8] {
-        if self.0.count == 0 {
-            return &[];
-        }
-        // SAFETY: as for `Input`; there are no writers, because writing takes `&mut self`.
-        unsafe { std::slice::from_raw_parts(self.0.at, self.0.count) }
+        self.0.bytes()
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         if self.0.count == 0 {
             return &mut [];
         }
-        // SAFETY: as above, and used by nothing else, as the caller of `new` promised.
+        // SAFETY: checked by `Area::new` to be possible; the caller of `new` promised that it can be written and that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.0.at, self.0.count) }
     }
 }

@@ -34,8 +34,6 @@ pub(crate) struct Node {
     borrows: u32,
     /// Last name given for each place in `borrowed`.
     names_of_borrows: Vec<u32>,
-    /// The link's name as a C string.
-    pub(crate) link_name: std::ffi::CString,
     /// Made when first asked for, and kept until the handle is closed.
     texts: std::collections::HashMap<(Text, u64), std::ffi::CString>,
     /// How often the table of members has changed: texts that were handed out stay as they are.
@@ -45,6 +43,7 @@ pub(crate) struct Node {
 /// A text that is made once and kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Text {
+    Link,
     Name(NodeId),
     Address(NodeId),
     Metrics,
@@ -112,10 +111,8 @@ fn none_within(timeout: Duration) -> Failure {
 
 impl Node {
     pub(crate) fn new(endpoint: Endpoint) -> Self {
-        let link_name = std::ffi::CString::new(endpoint.link_name()).unwrap_or_default();
         Self {
             endpoint,
-            link_name,
             suci: Suci::default(),
             spoiled: false,
             posts: std::collections::HashMap::new(),
@@ -264,6 +261,7 @@ impl Node {
             Entry::Vacant(place) => {
                 let endpoint = &self.endpoint;
                 let told = match text {
+                    Text::Link => endpoint.link_name().to_owned(),
                     Text::Name(node) => endpoint.name_of(node).to_owned(),
                     Text::Address(node) => {
                         let members = endpoint.members();

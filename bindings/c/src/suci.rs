@@ -13,7 +13,7 @@ use std::time::Duration;
 use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
 
 use crate::address_map::{AddressMap, Wanted};
-use crate::api::{number, read_pace};
+use crate::api::{count, number, read_pace};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
@@ -294,15 +294,13 @@ unsafe fn read(
     yes(unsafe {
         on(sock.cast(), |node| {
             let room = length(len)?;
-            if buf.is_null() && room > 0 {
-                return Err(Failure::invalid("the buffer is NULL"));
-            }
+            ffi::check_buffer(buf, room)?;
             let message = node.recv_into(Source::default(), room, timeout)?;
             ffi::copy_out(&message.body, buf)?;
             let bytes = message.body.len();
             node.suci.source = Some(message.from);
             node.endpoint.recycle(message);
-            Ok(as_int(bytes)) // at most `len`
+            Ok(count(bytes)) // at most `len`
         })
     })
 }
@@ -339,7 +337,7 @@ pub unsafe extern "C" fn datagram_ready(
                 }
                 size = node.endpoint.ready(Duration::ZERO)?;
             }
-            Ok(size.map_or(0, as_int))
+            Ok(size.map_or(0, count))
         })
     })
 }
@@ -372,7 +370,7 @@ pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_
     yes(unsafe {
         on(sock.cast(), |node| {
             let to = peer(node, id)?;
-            Ok(as_int(node.endpoint.queue_length(to)))
+            Ok(count(node.endpoint.queue_length(to)))
         })
     })
 }
@@ -392,21 +390,12 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
             };
             let before = sent_again(node);
             node.endpoint.repair_now(to)?;
-            if let Err(error @ (SendError::PeerDead { .. } | SendError::MessagesLost { .. })) =
+            if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) =
                 node.endpoint.wait_writable(to, 0, 0, Duration::ZERO)
             {
-                again_after_death(node, to, Err(error)).or_else(|failure: Failure| {
-                    if [crate::api::TSUMUJI_EPEER, crate::api::TSUMUJI_ELOST]
-                        .contains(&failure.code)
-                    {
-                        Ok(false)
-                    } else {
-                        Err(failure)
-                    }
-                })?;
+                node.endpoint.reconnect(to)?;
             }
-            let count = sent_again(node).saturating_sub(before);
-            Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
+            Ok(count(sent_again(node).saturating_sub(before)))
         })
     })
 }
@@ -521,12 +510,12 @@ pub unsafe extern "C" fn datagram_ids(
             if ids.is_null() && room > 0 {
                 return Err(Failure::invalid("the place for ids is NULL"));
             }
-            let count = node.endpoint.members().len();
-            for place in 0..count.min(room) {
+            let members = node.endpoint.members().len();
+            for place in 0..members.min(room) {
                 let id = node.suci.ids.id(NodeId(place as u16)); // below the number of members
                 ffi::put(ids.add(place), "the place for ids", id)?;
             }
-            Ok(as_int(count))
+            Ok(count(members))
         })
     })
 }
@@ -561,11 +550,6 @@ fn again_after_death<T>(
 
 fn length(len: c_int) -> Result<usize, Failure> {
     usize::try_from(len).map_err(|_| Failure::invalid(format!("a length of {len}")))
-}
-
-/// Sizes above the largest int become that: no buffer of a C caller takes them.
-fn as_int(size: usize) -> c_int {
-    c_int::try_from(size).unwrap_or(c_int::MAX)
 }
 
 fn span(sec: c_int, usec: c_int) -> Result<Duration, Failure> {

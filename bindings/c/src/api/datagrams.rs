@@ -60,7 +60,7 @@ pub unsafe extern "C" fn tsumuji_send_datagram(
             };
             let deadline = u64::try_from(deadline_us).ok().map(Duration::from_micros);
             let missed = node.endpoint.datagram(to, datagram, deadline)?;
-            Ok(c_int::try_from(missed).unwrap_or(c_int::MAX))
+            Ok(super::count(missed))
         })
     })
 }

@@ -45,8 +45,8 @@ pub(crate) fn number(result: Result<c_int, Failure>) -> c_int {
 }
 
 /// A count as a C int, at most its largest value.
-fn count(done: usize) -> c_int {
-    c_int::try_from(done).unwrap_or(c_int::MAX)
+pub(crate) fn count(done: impl TryInto<c_int>) -> c_int {
+    done.try_into().unwrap_or(c_int::MAX)
 }
 
 /// A size, or the code of a failure.

@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     number(unsafe {
         on(handle, |node| {
-            Ok(c_int::try_from(node.endpoint.members().len()).unwrap_or(c_int::MAX))
+            Ok(super::count(node.endpoint.members().len()))
         })
     })
 }
@@ -159,12 +159,8 @@ unsafe fn told(
 /// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_char {
-    // SAFETY: the header asks for what `on` needs.
-    let name = unsafe { on(handle, |node| Ok(node.link_name.as_ptr())) };
-    name.unwrap_or_else(|failure| {
-        failure.report();
-        std::ptr::null()
-    })
+    // SAFETY: the header asks for what `told` needs.
+    unsafe { told(handle, |_| Ok(Text::Link)) }
 }
 
 /// 1: hello was exchanged with the peer's present incarnation.
@@ -211,7 +207,7 @@ pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) 
     number(unsafe {
         on(handle, |node| {
             let missing = node.endpoint.wait_up(ffi::timeout(timeout_us))?;
-            Ok(c_int::try_from(missing.len()).unwrap_or(c_int::MAX))
+            Ok(super::count(missing.len()))
         })
     })
 }
@@ -231,7 +227,7 @@ pub unsafe extern "C" fn tsumuji_absence(
             let missing = absence.as_ref().map_or(0, |absence| absence.members.len());
             let told = absence.map_or_else(String::new, |absence| absence.to_string());
             ffi::put_text(text, size, "text", &told)?;
-            Ok(c_int::try_from(missing).unwrap_or(c_int::MAX))
+            Ok(super::count(missing))
         })
     })
 }
@@ -350,7 +346,7 @@ pub unsafe extern "C" fn tsumuji_get_remote_flows(
                 let to = flows.byte_add(place * size);
                 ffi::put_struct(to, size, &TsumujiRemoteFlow::new(flow))?;
             }
-            Ok(c_int::try_from(found.len()).unwrap_or(c_int::MAX))
+            Ok(super::count(found.len()))
         })
     })
 }
