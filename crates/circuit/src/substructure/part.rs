@@ -85,7 +85,7 @@ fn input(
     let n = interior.len() + border.len();
     let rows = interior.iter().map(|row| (false, *row));
     let rows = rows.chain(border.iter().map(|row| (true, *row)));
-    let block = Csr::by_rows(n, rows, |(is_border, row), indices, values| {
+    let block = Csr::by_rows(n, 0, rows, |(is_border, row), indices, values| {
         let (columns, entries) = matrix.row(row as usize);
         let pairs = |of: u32| {
             let pairs = columns.iter().zip(entries);

@@ -101,7 +101,7 @@ pub struct Factors {
 
 /// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
 /// to back. An entry beside the diagonal belongs to the row that is just done: it comes last in its row, so that all else is done meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Triangle {
     /// Entries of each row.
     counts: Vec<u32>,
@@ -110,6 +110,15 @@ struct Triangle {
 }
 
 impl Triangle {
+    /// With room for so many rows and entries.
+    fn with_capacity(rows: usize, entries: usize) -> Self {
+        Self {
+            counts: Vec::with_capacity(rows),
+            columns: Vec::with_capacity(entries),
+            values: Vec::with_capacity(entries),
+        }
+    }
+
     fn push(&mut self, entries: impl Iterator<Item = (u32, f64)>) {
         let before = self.columns.len();
         for (column, value) in entries {
@@ -308,7 +317,10 @@ impl Factors {
             upper.push(diagonal + 1);
             inverse_pivots.push(1.0 / pivot);
         }
-        let (mut lower, mut above) = (Triangle::default(), Triangle::default());
+        let entries_above: usize = (0..n).map(|row| offsets[row + 1] - upper[row]).sum();
+        let entries_below = values.len() - n - entries_above;
+        let mut lower = Triangle::with_capacity(n, entries_below);
+        let mut above = Triangle::with_capacity(n, entries_above);
         for row in 0..n {
             let entries = offsets[row]..upper[row] - 1;
             lower.push(entries.map(|entry| (indices[entry], values[entry])));

@@ -186,20 +186,25 @@ impl BorderedCholesky {
 /// The block without the border but for some positions.
 fn without(block: &Csr, interior: usize, kept: &[usize]) -> Csr {
     let rows = (0..interior).chain(kept.iter().map(|position| interior + position));
-    Csr::by_rows(interior + kept.len(), rows, |row, indices, values| {
-        let (columns, entries) = block.row(row);
-        for (&column, &entry) in columns.iter().zip(entries) {
-            let place = match (column as usize).checked_sub(interior) {
-                None => column,
-                Some(position) => match kept.binary_search(&position) {
-                    Ok(place) => (interior + place) as u32,
-                    Err(_) => continue,
-                },
-            };
-            indices.push(place);
-            values.push(entry);
-        }
-    })
+    Csr::by_rows(
+        interior + kept.len(),
+        block.stored(),
+        rows,
+        |row, indices, values| {
+            let (columns, entries) = block.row(row);
+            for (&column, &entry) in columns.iter().zip(entries) {
+                let place = match (column as usize).checked_sub(interior) {
+                    None => column,
+                    Some(position) => match kept.binary_search(&position) {
+                        Ok(place) => (interior + place) as u32,
+                        Err(_) => continue,
+                    },
+                };
+                indices.push(place);
+                values.push(entry);
+            }
+        },
+    )
 }
 
 #[cfg(test)]

@@ -160,13 +160,16 @@ impl Csr {
         })
     }
 
-    /// Makes a matrix of `rows`: `fill` appends the columns of each, which rise, and its values. Panics if they do not rise.
+    /// Makes a matrix of `rows`: `fill` appends the columns of each, which rise, and its values. Panics if they do not rise. `stored`: entries to make
+    /// room for; there may be more.
     pub fn by_rows<R>(
         columns: usize,
+        stored: usize,
         rows: impl IntoIterator<Item = R>,
         mut fill: impl FnMut(R, &mut Vec<u32>, &mut Vec<f64>),
     ) -> Self {
-        let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        let (mut offsets, mut indices) = (vec![0], Vec::with_capacity(stored));
+        let mut values = Vec::with_capacity(stored);
         for row in rows {
             fill(row, &mut indices, &mut values);
             offsets.push(values.len());
@@ -220,7 +223,8 @@ impl Csr {
 
     /// The entries in some rows and columns, both counted from the first of them.
     pub(crate) fn part(&self, rows: Range<usize>, columns: &Range<usize>) -> Self {
-        Self::by_rows(columns.len(), rows, |row, indices, values| {
+        let stored = self.offsets[rows.end] - self.offsets[rows.start];
+        Self::by_rows(columns.len(), stored, rows, |row, indices, values| {
             let (kept, entries) = self.row_within(row, columns);
             indices.extend(kept.iter().map(|column| column - columns.start as u32));
             values.extend_from_slice(entries);

@@ -264,7 +264,8 @@ impl Generate {
 
     fn sparse_rows(&self, rows: Range<usize>, seed: u64) -> Csr {
         let mut entries = Vec::new();
-        Csr::by_rows(self.n(), rows, |row, indices, values| {
+        let stored = rows.len() * (self.stored() / self.n() as u128) as usize;
+        Csr::by_rows(self.n(), stored, rows, |row, indices, values| {
             entries.clear();
             match *self {
                 Generate::Poisson2d { k } => poisson_row(row, k, 2, &mut entries),

@@ -48,6 +48,7 @@ pub(super) fn reorder(matrix: &Matrix, rows: &[u32]) -> Matrix {
         }
         Matrix::Sparse(csr) => Matrix::Sparse(Csr::by_rows(
             csr.columns(),
+            csr.stored(),
             rows,
             |&row, indices, values| {
                 let (columns, entries) = csr.row(row as usize);

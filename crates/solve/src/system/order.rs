@@ -9,7 +9,8 @@
 //!
 //! Invariant: rows and columns are permuted alike, so diagonals, symmetry and dominance do not change.
 
-use super::{Csr, Generate, Matrix, System, partition};
+use super::partition::cut;
+use super::{Csr, Generate, Matrix, System};
 
 /// The smallest clusters are this part of the rows: no worker's block should be much smaller.
 const FIRST_SHARE: usize = 256;
@@ -36,24 +37,26 @@ impl Order {
         if workers < 2 {
             return None;
         }
-        let present = partition(matrix, workers).ok()?;
+        let least = |matrix: &Matrix| -> Option<f64> {
+            let Matrix::Sparse(csr) = matrix else {
+                return None;
+            };
+            let costs = cut_costs(csr);
+            let ranges = cut(matrix, &vec![1.0; workers], &costs).ok()?;
+            Some(ranges[1..].iter().map(|range| costs[range.start]).sum())
+        };
+        let present = least(matrix)?;
         let order = Self::by_coupling(csr);
         let ordered = Matrix::Sparse(order.permute(csr));
-        let found = partition(&ordered, workers).ok()?;
-        let cost = |matrix: &Matrix, ranges: &[std::ops::Range<usize>]| match matrix {
-            Matrix::Sparse(csr) => {
-                let costs = cut_costs(csr);
-                ranges[1..].iter().map(|range| costs[range.start]).sum()
-            }
-            Matrix::Dense(_) => 0.0f64,
-        };
-        (cost(&ordered, &found) < cost(matrix, &present)).then_some(order)
+        (least(&ordered)? < present).then_some(order)
     }
 
     /// Whether workers that divide the rows in their present order read few elements of each other: then a Krylov method has nothing to gain by another
     /// order, which takes about as long as reading the file.
     pub fn is_near(matrix: &Matrix, workers: usize) -> bool {
-        let (Matrix::Sparse(csr), Ok(ranges)) = (matrix, partition(matrix, workers)) else {
+        // Where exactly they are cut is looked for when it is known that this order stays.
+        let ranges = cut(matrix, &vec![1.0; workers], &[]);
+        let (Matrix::Sparse(csr), Ok(ranges)) = (matrix, ranges) else {
             return false;
         };
         let between = |rows: &std::ops::Range<usize>| -> usize {
@@ -133,21 +136,21 @@ impl Order {
         for (position, &row) in self.original.iter().enumerate() {
             place[row as usize] = position as u32;
         }
-        let mut offsets = Vec::with_capacity(csr.rows() + 1);
-        let mut indices = Vec::with_capacity(csr.stored());
-        let mut values = Vec::with_capacity(csr.stored());
         let mut entries = Vec::new();
-        offsets.push(0);
-        for &row in &self.original {
-            let (columns, row_values) = csr.row(row as usize);
-            entries.clear();
-            entries.extend(columns.iter().map(|&c| place[c as usize]).zip(row_values));
-            entries.sort_unstable_by_key(|&(column, _)| column);
-            indices.extend(entries.iter().map(|&(column, _)| column));
-            values.extend(entries.iter().map(|&(_, value)| value));
-            offsets.push(values.len());
-        }
-        Csr::new(csr.columns(), offsets, indices, values).expect("a permutation of valid rows")
+        let rows = &self.original;
+        Csr::by_rows(
+            csr.columns(),
+            csr.stored(),
+            rows,
+            |&row, indices, values| {
+                let (columns, row_values) = csr.row(row as usize);
+                entries.clear();
+                entries.extend(columns.iter().map(|&c| place[c as usize]).zip(row_values));
+                entries.sort_unstable_by_key(|&(column, _)| column);
+                indices.extend(entries.iter().map(|&(column, _)| column));
+                values.extend(entries.iter().map(|&(_, value)| value));
+            },
+        )
     }
 }
 
@@ -259,6 +262,7 @@ impl Clusters {
 
 #[cfg(test)]
 mod tests {
+    use super::super::partition;
     use super::*;
     use crate::local::{Inner, Limits, Relaxation, threads};
     use proptest::prelude::*;

@@ -32,6 +32,19 @@ pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, P
 
 /// As [`partition`], with work in proportion to `weights`, which are positive.
 pub fn partition_by(matrix: &Matrix, weights: &[f64]) -> Result<Vec<Range<usize>>, PartitionError> {
+    let costs = match matrix {
+        Matrix::Sparse(csr) if weights.len() > 1 => super::order::cut_costs(csr),
+        _ => Vec::new(),
+    };
+    cut(matrix, weights, &costs)
+}
+
+/// Cuts at the places of equal work, or near them where `costs`, of a cut before each row, are given and less.
+pub(super) fn cut(
+    matrix: &Matrix,
+    weights: &[f64],
+    costs: &[f64],
+) -> Result<Vec<Range<usize>>, PartitionError> {
     let workers = weights.len();
     let all: f64 = weights.iter().sum();
     let mut so_far = 0.0;
@@ -46,10 +59,6 @@ pub fn partition_by(matrix: &Matrix, weights: &[f64]) -> Result<Vec<Range<usize>
     let work_before = |row: usize| match matrix {
         Matrix::Dense(_) => row,
         Matrix::Sparse(csr) => csr.offsets()[row] + row,
-    };
-    let costs = match matrix {
-        Matrix::Sparse(csr) if workers > 1 => super::order::cut_costs(csr),
-        _ => Vec::new(),
     };
     let total = work_before(rows);
     let leeway = LEEWAY * total as f64 / workers as f64;
