@@ -9,6 +9,7 @@
 
 use crate::equations::{Equations, Excitation, Excited, Junction};
 use crate::netlist::{Diode, Netlist};
+use crate::substructure::norm;
 use tsumuji_solve::local::relative;
 use tsumuji_solve::system::Csr;
 
@@ -411,10 +412,6 @@ impl<'a> Solver<'a> {
         }
         Ok(())
     }
-}
-
-fn norm(values: &[f64]) -> f64 {
-    values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
 #[cfg(test)]

@@ -263,12 +263,6 @@ impl Equations {
             .collect()
     }
 
-    /// Current through a voltage source whose current controls others, in amperes from plus through the source to minus.
-    pub fn current(&self, voltage_source: u32, x: &[f64]) -> Option<f64> {
-        let branch = self.branches.binary_search(&voltage_source).ok()?;
-        Some(x[self.first_current as usize + branch])
-    }
-
     /// The unknown of a node and its offset's owner.
     fn terminal(&self, node: NodeId) -> Terminal {
         Terminal {

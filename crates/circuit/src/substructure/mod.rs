@@ -120,7 +120,6 @@ struct Factors {
     parts: Vec<FactoredPart>,
     interface: Interface,
     unknowns: usize,
-    sizes: Sizes,
 }
 
 /// What the others need to know of a part.
@@ -225,7 +224,6 @@ impl<T: Team> Substructure<T> {
             parts,
             interface,
             unknowns,
-            sizes,
         });
         Ok(sizes)
     }
@@ -265,13 +263,6 @@ impl<T: Team> Substructure<T> {
             }
         }
         schur
-    }
-
-    /// Sizes of the present factors.
-    pub fn sizes(&self) -> Sizes {
-        self.factors
-            .as_ref()
-            .map_or_else(Sizes::default, |factors| factors.sizes)
     }
 
     /// Solves A x = b with the present factors, and refines x until the residual is within `tolerance`, if that helps. There must be factors.
@@ -380,6 +371,6 @@ fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-fn norm(values: &[f64]) -> f64 {
+pub(crate) fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }

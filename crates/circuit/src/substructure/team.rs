@@ -4,7 +4,7 @@
 
 use super::part::{PartFactors, PartInput, PartOutput};
 use super::{SolveError, fill_limit};
-use tsumuji_solve::local::FillLimit;
+use tsumuji_solve::local::{FillLimit, on_threads};
 
 /// Eliminates and substitutes the interiors of all parts. All vectors have an item for each part.
 pub trait Team {
@@ -65,23 +65,4 @@ impl Team for Threads {
                 .expect("the whole border, after `forward`")
         }))
     }
-}
-
-/// Calls `work` for all items, the first on this thread and the others each on one of their own.
-fn on_threads<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let mut items = items.into_iter();
-    let Some(first) = items.next() else {
-        return Vec::new();
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
-        let first = work(first);
-        let others = others.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        std::iter::once(first).chain(others).collect()
-    })
 }

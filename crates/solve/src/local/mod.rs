@@ -52,3 +52,22 @@ pub fn relative(norm: f64, rhs_norm: f64) -> f64 {
         norm
     }
 }
+
+/// Calls `work` for all items, the first on this thread and the others each on one of their own. A panic of one is passed on.
+pub fn on_threads<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let mut items = items.into_iter();
+    let Some(first) = items.next() else {
+        return Vec::new();
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let others: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
+        let first = work(first);
+        let others = others.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        std::iter::once(first).chain(others).collect()
+    })
+}

@@ -349,20 +349,8 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
 
 /// Makes the sweepers in parallel, since factorising takes a while.
 fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>, RelaxationError> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = blocks
-            .into_iter()
-            .map(|block| scope.spawn(move || Sweeper::new(block, relaxation)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
-    })
+    let made = super::on_threads(blocks, |block| Sweeper::new(block, relaxation));
+    made.into_iter().collect()
 }
 
 fn load(word: &AtomicU64) -> f64 {

@@ -523,16 +523,7 @@ fn made_by_threads(
     let ranges: Vec<Range<usize>> = (0..threads)
         .map(|k| n * k / threads..n * (k + 1) / threads)
         .collect();
-    std::thread::scope(|scope| {
-        let made: Vec<_> = ranges
-            .into_iter()
-            .map(|rows| scope.spawn(move || what.rows(rows, seed, solution)))
-            .collect();
-        let blocks = made.into_iter().map(|thread| thread.join());
-        blocks
-            .map(|block| block.expect("making rows does not fail"))
-            .collect()
-    })
+    crate::local::on_threads(ranges, |rows| what.rows(rows, seed, solution))
 }
 
 #[cfg(test)]
