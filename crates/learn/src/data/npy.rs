@@ -123,10 +123,12 @@ pub(super) fn read_npz(
         .map_err(|error| source.error(Place::Whole, format!("is no .npz archive: {error}")))?;
     let mut take = |names: [&str; 2]| -> Result<Option<(Array, Vec<f64>)>, FileError> {
         for name in names {
-            let Ok(mut entry) = archive.by_name(&format!("{name}.npy")) else {
-                continue;
-            };
             let part = source.part(&format!("array {name}"));
+            let mut entry = match archive.by_name(&format!("{name}.npy")) {
+                Ok(entry) => entry,
+                Err(zip::result::ZipError::FileNotFound) => continue,
+                Err(error) => return Err(part.error(Place::Whole, error.to_string())),
+            };
             let array = Array::announced(&part, &mut entry)?;
             let values = array.values(&part, &mut entry)?;
             return Ok(Some((array, values)));

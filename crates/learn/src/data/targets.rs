@@ -158,11 +158,14 @@ impl Builder {
     }
 }
 
+/// Above this not all whole numbers are different as `f64`.
+const WHOLE_MOST: f64 = (1u64 << 53) as f64;
+
 /// Labels with one key are one class: `1`, `+1` and `1.0` are.
 fn key(label: &str) -> String {
     match label.parse::<f64>() {
-        Ok(number) => format!("{}", number + 0.0), // -0 is 0
-        Err(_) => label.to_owned(),
+        Ok(number) if number.abs() < WHOLE_MOST => format!("{}", number + 0.0), // -0 is 0
+        _ => label.to_owned(),
     }
 }
 
@@ -192,6 +195,12 @@ mod tests {
             panic!("labels")
         };
         assert_eq!(classes, ["10", "ant", "cat"]);
+        // As `f64` these are one number.
+        let Targets::Labels { classes, .. } = labels(&["9007199254740993", "9007199254740992"])
+        else {
+            panic!("labels")
+        };
+        assert_eq!(classes.len(), 2);
     }
 
     /// A regression takes no names, and a column of numbers is no column of labels.

@@ -238,6 +238,16 @@ fn npz_is_read() {
     let data = read(&path, Want::Numbers, LEARN).unwrap();
     assert_eq!(data.targets, Some(Targets::Numbers(vec![3.0, 4.0])));
     assert_eq!(data.features.rows(), 2);
+
+    // Packed by another method: bzip2.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let entry = bytes.windows(4).position(|four| four == b"PK\x01\x02");
+    bytes[entry.expect("a list of contents") + 10] = 12;
+    let complaint = refused("b.npz", bytes, Want::Numbers);
+    assert!(
+        complaint.contains("array X") && complaint.contains("ompression"),
+        "{complaint}"
+    );
 }
 
 /// Damaged NumPy files are refused in one line.
