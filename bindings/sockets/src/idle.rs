@@ -7,6 +7,10 @@
 //! Where other processes want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
 //! its process stops looking for a while.
+//!
+//! Where looking is of no use a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
+//! cores do so one after the other, and each finds its answer when its turn comes again: nobody sleeps, and nobody must be woken, which costs more than
+//! all else of a small message. Where programs that compute take the turns they come back late; then the process sleeps at once for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,6 +31,55 @@ const LOOKS: u32 = 16;
 const GAP_NS: u64 = 300_000;
 /// Time without looking after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
 const REST_NS: u64 = 5_000_000;
+
+/// Turns of others that a waiter lets pass.
+const TURNS_MAX: u32 = 2;
+/// A turn that is over so soon nobody has taken: the core is free for a sleeper.
+const UNUSED_NS: u64 = 1_000;
+/// Turns that take so long, the mean of about the last [`TURNS_KNOWN`], are those of programs that compute: less than Linux's least time slice on two
+/// cores, and several times as long as with 64 clients of small messages and as many threads that serve them.
+const LATE_NS: u64 = 1_000_000;
+const TURNS_KNOWN: u64 = 16;
+/// Time without turns after that. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
+const WITHOUT_TURNS_NS: u64 = 10_000_000;
+
+/// What this process knows of others' turns.
+static TURNS: Turns = Turns {
+    mean_ns: AtomicU64::new(0),
+    off_until_ns: AtomicU64::new(0),
+};
+
+/// Lengths of the last turns, and until when nobody is let go before.
+#[derive(Debug, Default)]
+struct Turns {
+    mean_ns: AtomicU64,
+    off_until_ns: AtomicU64,
+}
+
+impl Turns {
+    fn are_off(&self, now_ns: u64) -> bool {
+        now_ns < self.off_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Notes how long a turn took that is over now; returns whether turns take too long.
+    fn note(&self, now_ns: u64, turn_ns: u64) -> bool {
+        let mean_ns = self.mean_ns.load(Ordering::Relaxed);
+        let mean_ns = mean_ns - mean_ns / TURNS_KNOWN + turn_ns / TURNS_KNOWN;
+        let are_late = mean_ns > LATE_NS;
+        // After the pause one or two late ones more are enough.
+        let kept_ns = if are_late {
+            LATE_NS - LATE_NS / 8
+        } else {
+            mean_ns
+        };
+        self.mean_ns.store(kept_ns, Ordering::Relaxed);
+        if are_late {
+            let off_until_ns = now_ns + WITHOUT_TURNS_NS;
+            self.off_until_ns.store(off_until_ns, Ordering::Relaxed);
+        }
+        are_late
+    }
+}
 
 /// Until when this process does not look again.
 static REST_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
@@ -55,15 +108,22 @@ fn cores() -> u32 {
 pub(crate) struct Spin {
     failures: AtomicU32,
     waits: AtomicU32,
+    /// As `failures`, of looks after others' turns.
+    vain_turns: AtomicU32,
 }
 
 impl Spin {
     pub(crate) fn reset(&self) {
         self.failures.store(0, Ordering::Relaxed);
+        self.vain_turns.store(0, Ordering::Relaxed);
     }
 
-    /// Looks again until `look` is true, or it is time to sleep.
+    /// Looks again until `look` is true, or it is time to sleep: without leaving the core, then after turns of others.
     pub(crate) fn until(&self, mut look: impl FnMut() -> bool) -> bool {
+        self.on_core(&mut look) || self.after_turns(look)
+    }
+
+    fn on_core(&self, mut look: impl FnMut() -> bool) -> bool {
         let limit_ns = LIMIT_NS.load(Ordering::Relaxed);
         let failures = self.failures.load(Ordering::Relaxed);
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
@@ -98,6 +158,35 @@ impl Spin {
             }
         }
     }
+
+    fn after_turns(&self, mut look: impl FnMut() -> bool) -> bool {
+        let vain = self.vain_turns.load(Ordering::Relaxed);
+        let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TRY_EVERY);
+        let is_off = LIMIT_NS.load(Ordering::Relaxed) == 0;
+        if is_off || (vain >= FAILURES_MAX && !is_try) {
+            return false;
+        }
+        let mut last = sys::now_ns();
+        if TURNS.are_off(last) {
+            return false;
+        }
+        for _ in 0..TURNS_MAX {
+            sys::sched_yield();
+            let now = sys::now_ns();
+            let turn_ns = now - last;
+            let are_late = TURNS.note(now, turn_ns);
+            if look() {
+                self.vain_turns.store(0, Ordering::Relaxed);
+                return true;
+            }
+            if are_late || turn_ns < UNUSED_NS {
+                break;
+            }
+            last = now;
+        }
+        (self.vain_turns).store(vain.saturating_add(1), Ordering::Relaxed);
+        false
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +210,7 @@ mod tests {
             if has_failed() {
                 break;
             }
-            assert!(!spin.until(|| false));
+            assert!(!spin.on_core(|| false));
             if REST_UNTIL_NS.load(Ordering::Relaxed) > sys::now_ns() {
                 sys::sleep_us(PAUSE_US);
             }
@@ -130,10 +219,10 @@ mod tests {
         // What is counted now is before the next try.
         spin.waits.store(0, Ordering::Relaxed);
         sys::sleep_us(PAUSE_US);
-        assert!(!spin.until(|| unreachable!("it looks")));
+        assert!(!spin.on_core(|| unreachable!("it looks")));
         spin.reset();
         let has_found = (0..TRIES_MAX).any(|_| {
-            let found = spin.until(|| true);
+            let found = spin.on_core(|| true);
             if !found {
                 sys::sleep_us(PAUSE_US);
             }
@@ -143,13 +232,50 @@ mod tests {
         tries_become_rare();
     }
 
+    /// Late turns end turns for a while, a few among others do not. After that fewer do.
+    #[test]
+    fn late_turns_end_them() {
+        let turns = Turns::default();
+        for turn in 0..40 {
+            let turn_ns = if turn % 20 == 7 {
+                3 * LATE_NS
+            } else {
+                LATE_NS / 4
+            };
+            assert!(!turns.note(turn, turn_ns) && !turns.are_off(turn));
+        }
+        let late = |now_ns| (1..=TURNS_KNOWN).find(|_| turns.note(now_ns, 3 * LATE_NS));
+        let first = late(100).expect("they are late");
+        assert!(first > 1 && turns.are_off(99 + WITHOUT_TURNS_NS));
+        let then = 100 + WITHOUT_TURNS_NS;
+        assert!(!turns.are_off(then));
+        assert!(late(then).expect("they are late again") < first);
+        assert!(turns.are_off(then));
+    }
+
+    /// Looks after turns that are always in vain become rare.
+    #[test]
+    fn vain_turns_become_rare() {
+        let spin = Spin::default();
+        let mut looks = 0;
+        for wait in 1..TRY_EVERY {
+            spin.waits.store(wait, Ordering::Relaxed);
+            let found = spin.after_turns(|| {
+                looks += 1;
+                false
+            });
+            assert!(!found);
+        }
+        assert!(looks <= FAILURES_MAX * TURNS_MAX, "{looks}");
+    }
+
     fn tries_become_rare() {
         let spin = Spin::default();
         let mut tries = 0;
         let rarest = TRY_EVERY << DOUBLINGS_MAX;
         for _ in 0..8 * rarest {
             let mut has_looked = false;
-            let found = spin.until(|| {
+            let found = spin.on_core(|| {
                 has_looked = true;
                 false
             });
