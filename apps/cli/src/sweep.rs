@@ -188,7 +188,7 @@ impl Cell {
 }
 
 fn reason(run: &Value) -> String {
-    let why = run["explanation"].as_str().or(run["error"].as_str());
+    let why = run["explanation"].as_str();
     why.unwrap_or("it ended without a result").to_owned()
 }
 

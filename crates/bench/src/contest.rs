@@ -4,9 +4,11 @@
 //! first node must be in its own host. Peers run in the same places: MPI over its own shared memory beside our shared memory, over TCP beside
 //! everything else.
 
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
@@ -17,15 +19,18 @@ use tsumuji_testbed::Testbed;
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
 use crate::limits::place::{Place, of_testbed};
-use crate::limits::{copy, tcp, udp};
+use crate::limits::{cacheline, copy, tcp, udp};
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::peers::zeromq::ZeroMq;
-use crate::{alone, group, peers, peers::PeerError};
+use crate::stats::HalfRtt;
+use crate::{alone, group, peers, report};
 
 /// Our benchmark aborts by itself when nothing moves; a longer one is ended here.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// Bytes that two cores pass to each other at once.
+const CACHE_LINE_BYTES: usize = 64;
 
 /// A peer that we are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +165,7 @@ impl Ours {
         let sides = report["cpu_share"].as_array();
         let shares = sides.into_iter().flatten().filter_map(Value::as_f64);
         let most = shares.reduce(f64::max);
-        most.ok_or_else(|| problem(&report, "`cpu_share`"))
+        most.ok_or_else(|| "no `cpu_share` in the report".to_owned())
     }
 
     fn measure_there(&self, file: &Path, job: &Job) -> Result<Sample, String> {
@@ -178,7 +183,7 @@ impl Ours {
         }
         let report = self.run_there(file, &words)?;
         serde_json::from_value(report["results"][0].clone())
-            .map_err(|_| problem(&report, "a sample"))
+            .map_err(|_| "no sample in the report".to_owned())
     }
 
     /// The JSON output of `tsumuji bench`, run as its own process, because its first node must be in its host.
@@ -209,17 +214,11 @@ impl Ours {
         }
         let left = peers::run_within(&mut command, PATIENCE, "tsumuji")
             .map_err(|error| error.to_string())?;
-        serde_json::from_str(&left.stdout).map_err(|_| match left.status {
-            None => left.failure("tsumuji").to_string(),
-            Some(_) => left.stderr.lines().last().unwrap_or("no output").to_owned(),
-        })
+        match left.status {
+            None => Err(left.failure("tsumuji").to_string()),
+            Some(_) => report::read(left.stdout.as_bytes(), left.stderr.as_bytes()),
+        }
     }
-}
-
-/// Why a report of ours lacks the wanted field.
-fn problem(report: &Value, wanted: &str) -> String {
-    let error = report["error"].as_str();
-    error.map_or_else(|| format!("no {wanted} in the report"), str::to_owned)
 }
 
 /// The places of a comparison.
@@ -292,7 +291,7 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
             }
             let control = congestion_control();
             Contender::new(format!("TCP ({control})"), |job| {
-                bare_tcp(&places(ground, job), job).map_err(|error| error.to_string())
+                bare_tcp(&places(ground, job), job)
             })
         }
         Peer::ZeroMq if !ZeroMq::has(op) => Contender::absent("ZeroMQ", no_such(op)),
@@ -320,7 +319,8 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
                             (true, true) => Transport::SharedMemory,
                             (true, false) => Transport::Tcp,
                         };
-                        measured(mpi.measure(transport, job))
+                        let measured = mpi.measure(transport, job);
+                        measured.map_err(|error| error.to_string())
                     })
                 }
                 Err(error) => Contender::absent(peer.name(), error.to_string()),
@@ -338,10 +338,6 @@ pub fn link_alone(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
     Contender::new(name, move |job| {
         alone::measure(link, &places(ground, job), job)
     })
-}
-
-fn measured(result: Result<Sample, PeerError>) -> Result<Sample, String> {
-    result.map_err(|error| error.to_string())
 }
 
 fn no_such(op: Op) -> String {
@@ -364,64 +360,68 @@ fn congestion_control() -> String {
     text.trim().to_owned()
 }
 
-fn bare_copy(job: &Job) -> Result<Sample, String> {
-    let (cpus, cpu, start) = (
-        machine::two_cpus(),
-        machine::process_cpu(),
-        std::time::Instant::now(),
-    );
-    let (half, seconds) = if job.op == Op::Pingpong {
-        let half = copy::pingpong(cpus, job.size, job.iterations);
-        (Some(half), start.elapsed().as_secs_f64())
-    } else {
-        let rate = copy::burst(cpus, job.size, job.iterations);
-        (None, job.iterations as f64 / rate)
-    };
-    let sample = Sample::new(start.elapsed(), machine::process_cpu() - cpu);
+/// One cache line that two cores pass to each other: no message through shared memory takes less.
+pub fn cache_line() -> Contender<'static> {
+    Contender::new("bare cache line", |job| {
+        if job.size > CACHE_LINE_BYTES {
+            return Err(format!("a line holds {CACHE_LINE_BYTES} bytes"));
+        }
+        round_trips(|cpus| Ok::<_, Infallible>(cacheline::pingpong(cpus, job.iterations)))
+    })
+}
+
+/// A ping-pong between these cores, and the processor time of both its sides.
+fn round_trips<E: Display>(
+    exchange: impl FnOnce(Option<[usize; 2]>) -> Result<HalfRtt, E>,
+) -> Result<Sample, String> {
+    let (cpu, start) = (machine::process_cpu(), Instant::now());
+    let half = exchange(machine::two_cpus()).map_err(|error| error.to_string())?;
     Ok(Sample {
-        half_rtt_us: half,
-        seconds,
-        ..sample
+        half_rtt_us: Some(half),
+        ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
+    })
+}
+
+fn bare_copy(job: &Job) -> Result<Sample, String> {
+    if job.op == Op::Pingpong {
+        return round_trips(|cpus| {
+            Ok::<_, Infallible>(copy::pingpong(cpus, job.size, job.iterations))
+        });
+    }
+    let (cpu, start) = (machine::process_cpu(), Instant::now());
+    let rate = copy::burst(machine::two_cpus(), job.size, job.iterations);
+    Ok(Sample {
+        seconds: job.iterations as f64 / rate,
+        ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
     })
 }
 
 fn bare_udp(places: &[Place], job: &Job) -> Result<Sample, String> {
-    let result = match (job.op, places) {
-        (Op::Pingpong, [one, other]) => {
-            let (cpu, start) = (machine::process_cpu(), std::time::Instant::now());
-            let pair = [one.clone(), other.clone()];
-            udp::pingpong_between(&pair, machine::two_cpus(), job.size, job.iterations).map(
-                |half| Sample {
-                    half_rtt_us: Some(half),
-                    ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
-                },
-            )
-        }
-        // Node 0 sends a burst.
-        (Op::Burst, [one, other]) => {
-            udp::gather_between(&[other.clone(), one.clone()], job.size, job.iterations)
-        }
-        _ => udp::gather_between(places, job.size, job.iterations),
-    };
-    result.map_err(|error| error.to_string())
+    bare(udp::pingpong_between, udp::gather_between, places, job)
 }
 
-fn bare_tcp(places: &[Place], job: &Job) -> std::io::Result<Sample> {
-    match (job.op, places) {
+fn bare_tcp(places: &[Place], job: &Job) -> Result<Sample, String> {
+    bare(tcp::pingpong_between, tcp::gather_between, places, job)
+}
+
+/// A ping-pong, a gather, or a burst, which is a gather from one node: node 0 sends it.
+fn bare<E: Display>(
+    pingpong: impl FnOnce(&[Place; 2], Option<[usize; 2]>, usize, u64) -> Result<HalfRtt, E>,
+    gather: impl FnOnce(&[Place], usize, u64) -> Result<Sample, E>,
+    places: &[Place],
+    job: &Job,
+) -> Result<Sample, String> {
+    let gathered = match (job.op, places) {
         (Op::Pingpong, [one, other]) => {
-            let (cpu, start) = (machine::process_cpu(), std::time::Instant::now());
             let pair = [one.clone(), other.clone()];
-            let half = tcp::pingpong_between(&pair, machine::two_cpus(), job.size, job.iterations)?;
-            Ok(Sample {
-                half_rtt_us: Some(half),
-                ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
-            })
+            return round_trips(|cpus| pingpong(&pair, cpus, job.size, job.iterations));
         }
         (Op::Burst, [one, other]) => {
-            tcp::gather_between(&[other.clone(), one.clone()], job.size, job.iterations)
+            gather(&[other.clone(), one.clone()], job.size, job.iterations)
         }
-        _ => tcp::gather_between(places, job.size, job.iterations),
-    }
+        _ => gather(places, job.size, job.iterations),
+    };
+    gathered.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

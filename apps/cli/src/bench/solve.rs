@@ -2,17 +2,17 @@
 //! or between hosts of a testbed, whose cables may lose frames and of which one may be slow.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Error, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::brake::{Brake, SHARE_LEAST};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::limits::place::of_testbed;
 use tsumuji_bench::peers::petsc::{Petsc, Solved};
 use tsumuji_bench::stats::Rounds;
-use tsumuji_bench::{stop, table};
+use tsumuji_bench::{report, stop, table};
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::system::formats::{read_system, write_petsc};
 use tsumuji_solve::system::{Generate, Solution};
@@ -320,15 +320,8 @@ fn ours(
     ways: &mut Vec<Way>,
 ) -> anyhow::Result<()> {
     command.arg(&files[0]).arg("--rhs").arg(&files[1]);
-    command.args(["--json", "--tol", &args.tol.to_string()]);
-    let output = command.stdin(Stdio::null()).output()?;
-    let run: Value = serde_json::from_slice(&output.stdout).with_context(|| {
-        String::from_utf8_lossy(&output.stderr)
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .to_owned()
-    })?;
+    command.args(["--tol", &args.tol.to_string()]);
+    let run = report::of(&mut command).map_err(Error::msg)?;
     let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
     let reading = part("load") + part("distribute");
     let seconds = (reading + part("iterate") + part("verify"), reading);

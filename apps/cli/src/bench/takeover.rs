@@ -3,12 +3,12 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Error, bail, ensure};
 use rustix::process::{Pid, Signal};
-use serde_json::{Value, json};
+use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::Rounds;
-use tsumuji_bench::{stop, table};
+use tsumuji_bench::{report, stop, table};
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::method::Method;
 use tsumuji_solve::system::Generate;
@@ -124,10 +124,9 @@ fn start(args: &Args, workers: u16) -> anyhow::Result<Child> {
 
 fn finish(child: Child) -> anyhow::Result<Took> {
     let output = child.wait_with_output()?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    let last = || told.lines().last().unwrap_or_default().to_owned();
-    let run: Value = serde_json::from_slice(&output.stdout).with_context(last)?;
-    ensure!(run["converged"] == true, "a run failed: {}", last());
+    let run = report::read(&output.stdout, &output.stderr).map_err(Error::msg)?;
+    let why = run["explanation"].as_str().unwrap_or_default();
+    ensure!(run["converged"] == true, "a run failed: {why}");
     let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
     let before = part("load") + part("distribute");
     Ok(Took {

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::report;
 
 use super::Args;
 use crate::bench::compare::{pending, pending_plot};
@@ -56,18 +57,13 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         let program = std::env::current_exe().context("this program's own file")?;
         let mut measure = |_: usize, value: u64| {
             let mut command = Command::new(&program);
-            command.arg("solve").args(&words).arg("--json");
+            command.arg("solve").args(&words);
             match sweep.variable {
                 Variable::Elements => command.args(["--elements", &value.to_string()]),
                 Variable::Workers => command.args(["--workers", &value.to_string()]),
                 Variable::Rows => command.args(["--generate", &format!("{kind}:{value}")]),
             };
-            let done = command.output().map_err(|error| error.to_string())?;
-            let run: Value = serde_json::from_slice(&done.stdout).map_err(|_| {
-                let said = String::from_utf8_lossy(&done.stderr);
-                said.lines().last().unwrap_or("no output").to_owned()
-            })?;
-            Ok(run)
+            report::of(&mut command)
         };
         let ways = ["this command".to_owned()];
         let repeats = args.repeat.unwrap_or(REPEATS);

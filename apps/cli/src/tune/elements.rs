@@ -1,11 +1,10 @@
 //! Measures with how many elements in a frame relaxation had best begin, by runs of `tsumuji solve` with a profile each.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, ensure};
-use serde_json::Value;
+use anyhow::{Context, Error, ensure};
 use tsumuji_bench::thresholds::{Choice, Trial};
-use tsumuji_bench::{machine, stop};
+use tsumuji_bench::{machine, report, stop};
 use tsumuji_collective::profile::Contents;
 use tsumuji_node::tuning::TUNE_VARIABLE;
 use tsumuji_node::{Security, Tuning};
@@ -58,27 +57,19 @@ pub(super) fn run(
             command
                 .arg("solve")
                 .args(["--generate", SYSTEM, "--mode", "async"])
-                .args(["--rhs", "random", "--json"])
+                .args(["--rhs", "random"])
                 .args(&nodes.words)
                 .args(security::as_words(security));
             if nodes.hosts.is_none() {
                 let link = nodes.link.to_string();
                 command.args(["--workers", "2", "--link", &link]);
             }
-            let output = command
-                .env("XDG_CONFIG_HOME", folder.path())
-                .env_remove(TUNE_VARIABLE)
-                .stdin(Stdio::null())
-                .output()
-                .context("tsumuji solve")?;
+            command.env("XDG_CONFIG_HOME", folder.path());
+            let said = report::of(command.env_remove(TUNE_VARIABLE));
             ensure!(!stop::is_wanted(), crate::interrupt::Interrupted);
-            let said: Value = serde_json::from_slice(&output.stdout)
-                .ok()
-                .filter(|_| output.status.success())
-                .with_context(|| {
-                    let complaint = String::from_utf8_lossy(&output.stderr);
-                    format!("tsumuji solve failed: {}", complaint.trim_end())
-                })?;
+            let said = said.map_err(Error::msg).context("tsumuji solve failed")?;
+            let why = said["explanation"].as_str().unwrap_or_default();
+            ensure!(said["converged"] == true, "tsumuji solve failed: {why}");
             let seconds = said["seconds"]["iterate"].as_f64();
             times.push(seconds.context("tsumuji solve does not say how long it took")?);
         }

@@ -390,6 +390,15 @@ fn solvers_between_hosts() {
     }
 }
 
+/// A run of ours that fails ends the comparison with its reason, not with a row without numbers.
+#[test]
+fn a_failed_solve_is_told() {
+    let (code, run) = json(&["bench", "solve", "poisson2d:4", "--tol", "0"]);
+    assert_eq!(code, 2, "{run}");
+    let reason = run["error"].as_str().unwrap();
+    assert!(reason.contains("a tolerance of 0 cannot be met"), "{run}");
+}
+
 /// A host that is slow gives rows away, also while a Krylov method iterates.
 #[test]
 fn slow_hosts_get_fewer_rows() {

@@ -3,7 +3,7 @@
 //! Ours are runs of `tsumuji solve --json` on a matrix file that PETSc reads, too.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use super::{Log, Setting, Wanted};
 use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
 use crate::machine;
 use crate::peers::petsc::Petsc;
+use crate::report;
 use crate::stats::Rounds;
 use crate::versus::median_ratio;
 
@@ -41,8 +42,7 @@ impl Run {
     }
 }
 
-fn parse(text: &[u8]) -> Option<Run> {
-    let json: Value = serde_json::from_slice(text).ok()?;
+fn parse(json: &Value) -> Option<Run> {
     Some(Run {
         iterate: json["seconds"]["iterate"].as_f64()?,
         laps: json["laps"]
@@ -57,20 +57,16 @@ fn parse(text: &[u8]) -> Option<Run> {
 
 /// One `tsumuji solve` of the system in `folder`, with these options.
 fn solve(setting: &Setting, folder: &Path, options: &str) -> Result<Run, String> {
-    let output = Command::new(&setting.program)
+    let mut command = Command::new(&setting.program);
+    command
         .arg("solve")
         .arg(folder.join("A.npy"))
         .arg("--rhs")
         .arg(folder.join("b.npy"))
-        .args(["--tol", &TOLERANCE.to_string(), "--json"])
-        .args(options.split(' '))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    parse(&output.stdout).ok_or_else(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        complaint.lines().last().unwrap_or("no output").to_owned()
-    })
+        .args(["--tol", &TOLERANCE.to_string()])
+        .args(options.split(' '));
+    let report = report::of(&mut command)?;
+    parse(&report).ok_or_else(|| "its report has no iteration".to_owned())
 }
 
 /// The options of a run with so many workers that exchange small updates.
@@ -308,17 +304,18 @@ fn beside_petsc(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     /// The figures are read from the documented fields of `tsumuji solve --json`.
     #[test]
     fn reads_the_contract() {
-        let text = br#"{"converged":true,"residual":3e-11,"laps":[18,20],"seconds":{"load":1.0,"iterate":0.5},"workers":2}"#;
-        let run = parse(text).unwrap();
+        let report = json!({ "converged": true, "residual": 3e-11, "laps": [18, 20], "seconds": { "iterate": 0.5 } });
+        let run = parse(&report).unwrap();
         assert!(run.converged);
         assert_eq!(
             (run.iterate, run.laps_mean(), run.laps_max(), run.residual),
             (0.5, 19.0, 20.0, 3e-11)
         );
-        assert!(parse(b"{}").is_none());
+        assert!(parse(&json!({})).is_none());
     }
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::stop;
+use tsumuji_bench::{report, stop};
 use tsumuji_testbed::Testbed;
 
 use super::Args;
@@ -54,28 +54,21 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     }
 }
 
-/// What this program prints as JSON, or why it does not. A run that ends above its tolerance (exit code 1) has a result, too.
+/// What this program prints as JSON, or why it does not; between the hosts of a testbed, if one is given.
 pub(super) fn child<W: AsRef<OsStr>>(
     words: impl IntoIterator<Item = W>,
     testbed: Option<&Testbed>,
 ) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(words).arg("--json");
+    command.args(words);
     if let Some(testbed) = testbed {
         command
             .arg("--hosts")
             .arg(testbed.hosts_file())
             .arg("--open");
     }
-    let output = command.output().map_err(|error| error.to_string())?;
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let has_result = matches!(output.status.code(), Some(0 | 1)) && found.is_object();
-    match (has_result, found["error"].as_str()) {
-        (true, None) => Ok(found),
-        (_, Some(error)) => Err(error.to_owned()),
-        (false, None) => Err("it ended without a result".to_owned()),
-    }
+    report::of(&mut command)
 }
 
 /// Measures over a link: within this host, or between the hosts of a testbed.
