@@ -76,18 +76,11 @@ const PEERS: [(&str, Peer); 6] = [
 ];
 
 impl Beside {
-    /// Whether only the bare exchange is compared.
-    pub(super) fn is_bare(&self) -> bool {
-        self.vs.as_deref() == Some(&[Peer::Bare])
-    }
-
     /// Whether more is asked for than one exchange in detail.
     pub(super) fn is_comparison(&self, between: &Between) -> bool {
-        let named = self.vs.is_some() && !self.is_bare();
         let files = self.csv.is_some() || self.plot.is_some();
-        let elsewhere = self.testbed || self.vs.is_some() && between.hosts.is_some();
         let several = between.congestion.len() > 1;
-        self.sizes.is_some() || named || files || elsewhere || several
+        self.sizes.is_some() || self.vs.is_some() || files || self.testbed || several
     }
 }
 
@@ -216,6 +209,10 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     ));
     let comparison = {
         let mut contenders = contest::contenders(&ours, peers, &stage.ground, plan.op);
+        let is_line_passed = stage.ours.link == LinkSpec::Shm && plan.op == Op::Pingpong;
+        if is_line_passed && peers.contains(&Peer::Bare) {
+            contenders.push(contest::cache_line());
+        }
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
     drop(talk);
@@ -331,7 +328,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     let Some(path) = &between.hosts else {
         let link = between.link.unwrap_or(LinkSpec::Shm);
         ensure!(
-            matches!(link, LinkSpec::Shm | LinkSpec::Udp(_)),
+            matches!(link, LinkSpec::Shm | LinkSpec::Udp(_) | LinkSpec::Dpdk(_)),
             "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
         );
         let stated = between.security.stated(between.link.as_ref(), None)?;
