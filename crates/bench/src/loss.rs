@@ -12,8 +12,9 @@ use tsumuji_testbed::{Impairment, Testbed};
 use crate::contest::Ours;
 use crate::limits::place::{Place, of_testbed};
 use crate::limits::tcp;
-use crate::ops::{Job, Op};
+use crate::ops::{Job, Op, Sample};
 use crate::stats::Rounds;
+use crate::versus::in_turn;
 use crate::{machine, stop};
 
 /// A message of the transfer.
@@ -76,6 +77,18 @@ pub fn run(
     let Some(pair) = places.first_chunk::<2>() else {
         return Err("a testbed of two hosts is needed".to_owned());
     };
+    let job = |op, size, iterations| Job {
+        op,
+        size,
+        iterations,
+        nodes: 2,
+    };
+    let blocks = (plan.bytes / BLOCK_BYTES).max(1) as u64;
+    let jobs = [
+        // One sender and the root: the warm-up is short.
+        job(Op::Gather, BLOCK_BYTES, blocks),
+        job(Op::Pingpong, SMALL_BYTES, plan.trips),
+    ];
     let mut lines = Vec::new();
     say(
         "  loss  who               seconds   +-%      MB/s  half round trip us: p50       p99.9   +-%",
@@ -88,16 +101,19 @@ pub fn run(
         testbed
             .impair(&[0, 1], impairment)
             .map_err(|error| error.to_string())?;
-        let mut contenders: Vec<Turns<'_>> = ours.iter().map(Turns::ours).collect();
-        contenders.push(Turns::tcp(pair));
-        for _ in 0..plan.rounds {
-            contenders.iter_mut().for_each(|one| one.take(plan));
-        }
+        let contenders = ours.iter().map(Who::Ours).chain([Who::Tcp(pair)]);
+        let turns: Vec<_> = contenders
+            .flat_map(|who| jobs.map(|job| (who, job)))
+            .collect();
+        let found = in_turn(plan.rounds, turns.len(), |turn| {
+            let (who, job) = &turns[turn];
+            who.measure(job)
+        });
         if stop::is_wanted() {
             return Err(stop::REASON.to_owned());
         }
-        for contender in contenders {
-            let line = contender.line(loss);
+        for (turns, found) in turns.chunks_exact(2).zip(found.chunks_exact(2)) {
+            let line = turns[0].0.line(loss, found);
             say(&text(&line, plan.bytes));
             lines.push(line);
         }
@@ -128,92 +144,50 @@ fn text(line: &Line, bytes: usize) -> String {
     text
 }
 
-/// One contender's turns under one loss.
-struct Turns<'a> {
-    name: String,
-    who: Who<'a>,
-    seconds: Result<Vec<f64>, String>,
-    p999: Result<Vec<f64>, String>,
-    p50: Vec<f64>,
-}
-
+#[derive(Clone, Copy)]
 enum Who<'a> {
     Ours(&'a Ours),
     Tcp(&'a [Place; 2]),
 }
 
-impl<'a> Turns<'a> {
-    fn new(name: String, who: Who<'a>) -> Self {
-        Self {
-            name,
-            who,
-            seconds: Ok(Vec::new()),
-            p999: Ok(Vec::new()),
-            p50: Vec::new(),
-        }
-    }
-
-    fn ours(ours: &'a Ours) -> Self {
-        Self::new(ours.name(), Who::Ours(ours))
-    }
-
-    fn tcp(pair: &'a [Place; 2]) -> Self {
-        Self::new("TCP".to_owned(), Who::Tcp(pair))
-    }
-
-    /// Takes one turn. A contender that failed takes no more.
-    fn take(&mut self, plan: &Plan) {
-        let job = |op, size, iterations| Job {
-            op,
-            size,
-            iterations,
-            nodes: 2,
+impl Who<'_> {
+    fn measure(self, job: &Job) -> Result<Sample, String> {
+        let measured = match (self, job.op) {
+            (Self::Ours(ours), _) => return ours.measure(job),
+            (Self::Tcp(pair), Op::Gather) => tcp::gather_between(pair, job.size, job.iterations),
+            (Self::Tcp(pair), _) => {
+                let (cpus, limit) = (machine::two_cpus(), Some(TRIPS_WITHIN));
+                let trips = tcp::pingpong_for(pair, cpus, job.size, job.iterations, limit);
+                trips.map(|trips| Sample {
+                    half_rtt_us: Some(trips.half()),
+                    ..Sample::new(Duration::ZERO, Duration::ZERO)
+                })
+            }
         };
-        if stop::is_wanted() {
-            return;
-        }
-        if let Ok(list) = &mut self.seconds {
-            let blocks = (plan.bytes / BLOCK_BYTES).max(1) as u64;
-            let result = match &self.who {
-                // One sender and the root: the warm-up is short.
-                Who::Ours(ours) => ours.measure(&job(Op::Gather, BLOCK_BYTES, blocks)),
-                Who::Tcp(pair) => tcp::gather_between(&pair[..], BLOCK_BYTES, blocks)
-                    .map_err(|error| error.to_string()),
-            };
-            match result {
-                Ok(sample) => list.push(sample.seconds),
-                Err(reason) => self.seconds = Err(reason),
-            }
-        }
-        if let Ok(list) = &mut self.p999 {
-            let result = match &self.who {
-                Who::Ours(ours) => ours
-                    .measure(&job(Op::Pingpong, SMALL_BYTES, plan.trips))
-                    .and_then(|sample| sample.half_rtt_us.ok_or_else(|| "no times".to_owned())),
-                Who::Tcp(pair) => {
-                    let (cpus, limit) = (machine::two_cpus(), Some(TRIPS_WITHIN));
-                    tcp::pingpong_for(pair, cpus, SMALL_BYTES, plan.trips, limit)
-                        .map(|trips| trips.half())
-                        .map_err(|error| error.to_string())
-                }
-            };
-            match result {
-                Ok(half) => {
-                    list.push(half.p999);
-                    self.p50.push(half.p50);
-                }
-                Err(reason) => self.p999 = Err(reason),
-            }
-        }
+        measured.map_err(|error| error.to_string())
     }
 
-    fn line(self, loss: f64) -> Line {
+    /// `found`: of the transfer and of the small messages, round by round.
+    fn line(self, loss: f64, found: &[Result<Vec<Sample>, String>]) -> Line {
+        let of = |part: usize, number: fn(&Sample) -> f64| {
+            let samples = found[part].as_ref().map_err(Clone::clone)?;
+            let numbers: Vec<f64> = samples.iter().map(number).collect();
+            Ok(Rounds::of(&numbers))
+        };
         Line {
-            name: self.name,
+            name: match self {
+                Self::Ours(ours) => ours.name(),
+                Self::Tcp(_) => "TCP".to_owned(),
+            },
             loss,
-            seconds: self.seconds.map(|list| Rounds::of(&list)),
-            p999_us: self.p999.map(|list| Rounds::of(&list)),
-            p50_us: Rounds::of(&self.p50).median,
+            seconds: of(0, |sample| sample.seconds),
+            p999_us: of(1, |sample| {
+                sample.half_rtt_us.map_or(f64::NAN, |half| half.p999)
+            }),
+            p50_us: of(1, |sample| {
+                sample.half_rtt_us.map_or(f64::NAN, |half| half.p50)
+            })
+            .map_or(f64::NAN, |rounds| rounds.median),
         }
     }
 }

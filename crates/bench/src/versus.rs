@@ -34,33 +34,24 @@ impl<'a> Contender<'a> {
 }
 
 /// Result of a contender.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Standing {
     /// Its name.
     pub name: String,
     /// Over all rounds, or why there are none.
     pub result: Result<Rounds, String>,
     /// Values round by round.
-    #[serde(skip)]
     values: Vec<f64>,
 }
 
 impl Standing {
-    /// A result of values that were measured elsewhere.
-    pub fn of(name: String, values: Vec<f64>) -> Self {
+    /// Results of its rounds, or why there are none.
+    pub fn of(name: impl Into<String>, found: Result<Vec<f64>, String>) -> Self {
+        let (name, result) = (name.into(), found.as_deref().map(Rounds::of));
         Self {
             name,
-            result: Ok(Rounds::of(&values)),
-            values,
-        }
-    }
-
-    /// A contender that was not measured, and why.
-    pub(crate) fn failed(name: String, reason: String) -> Self {
-        Self {
-            name,
-            result: Err(reason),
-            values: Vec::new(),
+            result: result.map_err(Clone::clone),
+            values: found.unwrap_or_default(),
         }
     }
 
@@ -89,29 +80,34 @@ pub(crate) fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
 
 /// Runs all contenders `rounds` times in turn.
 pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Vec<Standing> {
-    let mut values: Vec<Result<Vec<f64>, String>> =
-        contenders.iter().map(|_| Ok(Vec::new())).collect();
+    let found = in_turn(rounds, contenders.len(), |one| (contenders[one].run)());
+    let names = contenders.iter().map(|contender| &contender.name);
+    names
+        .zip(found)
+        .map(|(name, found)| Standing::of(name, found))
+        .collect()
+}
+
+/// Measures each of so many `rounds` times in turn; one that fails is left out, with the reason.
+pub fn in_turn<R>(
+    rounds: usize,
+    many: usize,
+    mut measure: impl FnMut(usize) -> Result<R, String>,
+) -> Vec<Result<Vec<R>, String>> {
+    let mut all: Vec<Result<Vec<R>, String>> = (0..many).map(|_| Ok(Vec::new())).collect();
     for _ in 0..rounds {
-        for (contender, values) in contenders.iter_mut().zip(&mut values) {
+        for (one, found) in all.iter_mut().enumerate() {
             if stop::is_wanted() {
-                *values = Err(stop::REASON.to_owned());
-            } else if let Ok(list) = values {
-                match (contender.run)() {
-                    Ok(value) => list.push(value),
-                    Err(reason) => *values = Err(reason),
+                *found = Err(stop::REASON.to_owned());
+            } else if let Ok(list) = found {
+                match measure(one) {
+                    Ok(result) => list.push(result),
+                    Err(reason) => *found = Err(reason),
                 }
             }
         }
     }
-    contenders
-        .iter()
-        .zip(values)
-        .map(|(contender, values)| Standing {
-            name: contender.name.clone(),
-            values: values.clone().unwrap_or_default(),
-            result: values.map(|list| Rounds::of(&list)),
-        })
-        .collect()
+    all
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::flood::{self, Flooded, Way};
 use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::versus::in_turn;
 use tsumuji_bench::{machine, stop, table};
 use tsumuji_node::LinkSpec;
 
@@ -77,18 +78,11 @@ pub(super) fn run(args: &Args) -> Outcome {
         let mut rows =
             table::headed("received by | cores | offered/s | received/s | +-% | dropped/s | busy");
         let mut missing = Vec::new();
-        let mut found: Vec<Result<Vec<Flooded>, String>> = vec![Ok(Vec::new()); ways.len()];
-        for _ in 0..args.rounds {
-            for (way, found) in ways.iter().zip(&mut found) {
-                let Ok(list) = found else { continue };
-                let size = usize::from(args.size);
-                match flood::measure(*way, &testbed, count, size, args.time) {
-                    Ok(flooded) => list.push(flooded),
-                    Err(reason) => *found = Err(reason),
-                }
-                ensure!(!stop::is_wanted(), Interrupted);
-            }
-        }
+        let size = usize::from(args.size);
+        let found = in_turn(args.rounds as usize, ways.len(), |way| {
+            flood::measure(ways[way], &testbed, count, size, args.time)
+        });
+        ensure!(!stop::is_wanted(), Interrupted);
         for (way, found) in ways.iter().zip(found) {
             match found {
                 Ok(list) => {

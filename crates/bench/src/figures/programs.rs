@@ -3,9 +3,8 @@
 
 use super::{Log, Setting, Wanted, stands};
 use crate::peers::servers::{FILE_BYTES, Ground, Service};
-use crate::stop;
 use crate::streams::Path;
-use crate::versus::Standing;
+use crate::versus::{Standing, in_turn};
 
 /// What is measured: the names of its rates, and the target of each.
 const SERVICES: [(Service, &[&str], Wanted); 4] = [
@@ -47,7 +46,10 @@ pub(super) fn programs(setting: &Setting, log: &mut Log<'_>) {
         {
             log.peer(&version);
         }
-        let found = turns(&ground, service, &ways, setting.rounds);
+        let found = in_turn(setting.rounds, ways.len(), |way| {
+            let rates = service.measure(&ground, ways[way]);
+            rates.map_err(|error| error.to_string())
+        });
         for (index, name) in names.iter().enumerate() {
             let standings = ways.iter().zip(&found);
             let standings: Vec<Standing> = standings
@@ -68,32 +70,10 @@ pub(super) fn programs(setting: &Setting, log: &mut Log<'_>) {
 /// The rates of each round, or why there are none.
 type Found = Result<Vec<Vec<f64>>, String>;
 
-/// Measures each way once in every round.
-fn turns(ground: &Ground<'_>, service: Service, ways: &[Path], rounds: usize) -> Vec<Found> {
-    let mut all: Vec<Found> = ways.iter().map(|_| Ok(Vec::new())).collect();
-    for _ in 0..rounds {
-        for (way, found) in ways.iter().zip(&mut all) {
-            if stop::is_wanted() {
-                *found = Err(stop::REASON.to_owned());
-            } else if let Ok(list) = found {
-                match service.measure(ground, *way) {
-                    Ok(rates) => list.push(rates),
-                    Err(error) => *found = Err(error.to_string()),
-                }
-            }
-        }
-    }
-    all
-}
-
 /// One of the rates over a way, in thousands.
 fn standing(way: Path, found: &Found, index: usize) -> Standing {
-    let name = way.name().to_owned();
-    match found {
-        Ok(rounds) => Standing::of(
-            name,
-            rounds.iter().map(|rates| rates[index] / 1e3).collect(),
-        ),
-        Err(reason) => Standing::failed(name, reason.clone()),
-    }
+    let rates = found
+        .as_ref()
+        .map(|rounds| rounds.iter().map(|rates| rates[index] / 1e3).collect());
+    Standing::of(way.name(), rates.map_err(Clone::clone))
 }

@@ -119,7 +119,7 @@ fn frames(setting: &Setting, log: &mut Log<'_>) {
         for (side, what) in ["seal", "open"].into_iter().enumerate() {
             let of = |mode: usize| {
                 let rounds = times.iter().map(|times| times[side][mode]);
-                Standing::of(MODES[mode].to_string(), rounds.collect())
+                Standing::of(MODES[mode].to_string(), Ok(rounds.collect()))
             };
             let standings = [0, 1].map(of);
             let cell = |standing: &Standing| {

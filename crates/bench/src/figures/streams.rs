@@ -315,7 +315,7 @@ fn worst(
 fn standing(row: &Row, path: Path, part: fn(&Measured) -> f64) -> Standing {
     let column = row.paths.iter().find(|(other, _)| *other == path);
     let values = column.map_or_else(Vec::new, |(_, rounds)| rounds.iter().map(part).collect());
-    Standing::of(path.name().to_owned(), values)
+    Standing::of(path.name(), Ok(values))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn standings(rates: &[(&str, f64)]) -> Vec<Standing> {
-        let standing = |(name, rate): &(&str, f64)| Standing::of((*name).to_owned(), vec![*rate]);
+        let standing = |(name, rate): &(&str, f64)| Standing::of(*name, Ok(vec![*rate]));
         rates.iter().map(standing).collect()
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::Rounds;
-use tsumuji_bench::versus::Standing;
+use tsumuji_bench::versus::{Standing, in_turn};
 use tsumuji_bench::{stop, table};
 use tsumuji_testbed::Testbed;
 
@@ -100,30 +100,21 @@ pub(super) fn run(args: &Args) -> Outcome {
         }
     };
     let all = lines_of_all();
-    let mut found: Vec<Result<Vec<Value>, String>> = vec![Ok(Vec::new()); all.len()];
-    for _ in 0..rounds {
-        for ((way, executor), found) in all.iter().zip(&mut found) {
-            let (_, words, between) = WAYS[*way];
-            let Ok(list) = found else { continue };
-            let testbed = match (between, &beds) {
-                (false, _) => None,
-                (true, Some(testbed)) => Some(testbed),
-                (true, None) => {
-                    *found = Err("no testbed".to_owned());
-                    continue;
-                }
-            };
-            let gossip: &[&str] = match executor {
-                None => &[],
-                Some(executor) => &["--period", PERIOD, "--executor", executor],
-            };
-            match child([&common[..], words, gossip].concat(), testbed) {
-                Ok(one) => list.push(one),
-                Err(reason) => *found = Err(reason),
-            }
-            ensure!(!stop::is_wanted(), Interrupted);
-        }
-    }
+    let found = in_turn(rounds as usize, all.len(), |line| {
+        let (way, executor) = all[line];
+        let (_, words, between) = WAYS[way];
+        let testbed = match (between, &beds) {
+            (false, _) => None,
+            (true, Some(testbed)) => Some(testbed),
+            (true, None) => return Err("no testbed".to_owned()),
+        };
+        let gossip: &[&str] = match executor {
+            None => &[],
+            Some(executor) => &["--period", PERIOD, "--executor", executor],
+        };
+        child([&common[..], words, gossip].concat(), testbed)
+    });
+    ensure!(!stop::is_wanted(), Interrupted);
     if let Some(testbed) = beds {
         testbed.down()?;
     }
@@ -159,7 +150,7 @@ fn compared(
         .map(|list| {
             let list = list.as_deref().unwrap_or_default();
             let seconds = in_rounds(list, |one| one["seconds"]["learn"].as_f64());
-            Standing::of(String::new(), seconds)
+            Standing::of("", Ok(seconds))
         })
         .collect();
     let mut lines = table::headed(
