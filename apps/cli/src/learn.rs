@@ -22,8 +22,9 @@ use tsumuji_node::Executor;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::named::{name_of, named};
+use crate::output::{self, Files, PendingFile};
 use crate::team::{Cluster, TeamArgs};
-use crate::{DONE, NOT_REACHED, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome};
 use distributed::Job;
 pub(crate) use distributed::work;
 use show::Run;
@@ -284,10 +285,10 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> a
     }
     if let (Some(path), Some(model)) = (&args.model, model) {
         let text = model.to_json();
-        output::PendingFile::create(path)?.write(&text)?;
+        PendingFile::create(path)?.write(&text)?;
     }
-    show::write_history(args.history.as_deref(), learned)?;
-    show::draw(args.plot.as_deref(), run, learned)?;
+    let files = Files::of(args.history.as_ref(), args.plot.as_ref())?;
+    files.write(|| show::history(learned), || show::draw(run, learned))?;
     if args.json {
         output::print_json(&show::json_of(run, learned, model));
     } else if model.is_some() {
@@ -409,12 +410,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         "--average: no effect with --method sgd, by which pairs of workers average their parameters; leave it out, or use --method newton"
     );
     check_sending(args)?;
-    if let Some(path) = &args.plot {
-        output::check_plot(path)?;
+    if let Some(path) = &args.model {
+        PendingFile::create(path)?;
     }
-    for path in [&args.model, &args.history].into_iter().flatten() {
-        output::check_writable(path)?;
-    }
+    Files::of(args.history.as_ref(), args.plot.as_ref())?;
     Ok(())
 }
 

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
+use tsumuji_bench::plot::PlotError;
 
 use crate::{DONE, NOT_REACHED};
 
@@ -74,20 +75,41 @@ pub(crate) fn close(code: ExitCode) -> ExitCode {
     }
 }
 
-/// As `check_writable`, for a plot.
-pub(crate) fn check_plot(path: &Path) -> anyhow::Result<()> {
-    let ending = path.extension();
-    anyhow::ensure!(
-        ending.is_some_and(|ending| ending.eq_ignore_ascii_case("svg")),
-        "{}: plots are written as .svg; give a name that ends so",
-        path.display()
-    );
-    check_writable(path)
+/// Files of a measurement, where they are wanted: its numbers as CSV, and its plot as SVG.
+#[derive(Debug)]
+pub(crate) struct Files {
+    csv: Option<PendingFile>,
+    plot: Option<PendingFile>,
 }
 
-/// Refuses a path where no file can be made, without touching a present file. Devices and pipes are accepted.
-pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    PendingFile::create(path).map(drop)
+impl Files {
+    /// Makes sure that both can be written later.
+    pub(crate) fn of(csv: Option<&PathBuf>, plot: Option<&PathBuf>) -> anyhow::Result<Self> {
+        if let Some(path) = plot {
+            let ending = path.extension();
+            ensure!(
+                ending.is_some_and(|ending| ending.eq_ignore_ascii_case("svg")),
+                "--plot {}: plots are written as SVG; give a name that ends in .svg",
+                path.display()
+            );
+        }
+        let pending = |path: Option<&PathBuf>| path.map(|path| PendingFile::create(path));
+        Ok(Self {
+            csv: pending(csv).transpose()?,
+            plot: pending(plot).transpose()?,
+        })
+    }
+
+    /// Writes what is wanted.
+    pub(crate) fn write(
+        self,
+        csv: impl FnOnce() -> String,
+        svg: impl FnOnce() -> Result<String, PlotError>,
+    ) -> anyhow::Result<()> {
+        let written = self.csv.map_or(Ok(()), |file| file.write(&csv()));
+        let drawn = (self.plot).map_or(Ok(()), |file| file.write(&svg().context("--plot")?));
+        written.and(drawn)
+    }
 }
 
 /// A file that appears under its name only when it is complete. Until then there is nothing, so that a program that is killed leaves nothing.
@@ -97,7 +119,7 @@ pub(crate) struct PendingFile {
 }
 
 impl PendingFile {
-    /// Makes sure that `path` can be written later, without touching a present file.
+    /// Makes sure that `path` can be written later, without touching a present file. Devices and pipes are accepted.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         let is_stream = std::fs::metadata(path)
@@ -109,7 +131,7 @@ impl PendingFile {
         }
         if path.is_dir() {
             bail!(
-                "{}: is a directory; --output takes the name of a file",
+                "{}: is a directory; give the name of a file",
                 path.display()
             );
         }

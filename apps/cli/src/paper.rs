@@ -26,10 +26,11 @@ use tsumuji_bench::stop;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
-use crate::bench::compare::{object, pending, pending_plot, testbed};
+use crate::bench::compare::{object, testbed};
 use crate::interrupt::Interrupted;
+use crate::output::{self, Files};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 use columns::Column;
 use figure::Figure;
 
@@ -230,10 +231,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         "--nodes: {} is between two nodes; suci-fig8 and suci-fig9 take a number of nodes",
         figure.name()
     );
-    let (csv, svg) = (
-        pending(args.csv.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say(
@@ -267,7 +265,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     talk.say(&table(&beside));
     drop(talk);
-    if let Some(file) = csv {
+    let csv = || {
         let mut text = String::new();
         for comparison in &comparisons {
             let csv = comparison.csv();
@@ -276,14 +274,11 @@ pub(crate) fn run(args: &Args) -> Outcome {
                 .skip(skipped)
                 .for_each(|line| text.extend([line, "\n"]));
         }
-        file.write(&text)?;
-    }
-    if let Some(file) = svg {
-        let lines: Vec<Line> = comparisons.iter().flat_map(lines).collect();
-        let title = format!("{}: {}", figure.name(), figure.title());
-        let drawn = plot::svg(&title, "MB/s of one node", &lines).context("--plot")?;
-        file.write(&drawn)?;
-    }
+        text
+    };
+    let title = format!("{}: {}", figure.name(), figure.title());
+    let lines = || comparisons.iter().flat_map(lines).collect::<Vec<_>>();
+    files.write(csv, || plot::svg(&title, "MB/s of one node", &lines()))?;
     if args.json {
         let link = args.link().to_string();
         let comparisons: anyhow::Result<Vec<_>> =

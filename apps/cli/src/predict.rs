@@ -7,7 +7,8 @@ use serde_json::json;
 use tsumuji_learn::data::{self, Reading};
 use tsumuji_learn::{Model, Predictions};
 
-use crate::{DONE, Outcome, output};
+use crate::output::{self, PendingFile};
+use crate::{DONE, Outcome};
 
 /// Largest file of a model: 4 million coefficients of 25 digits.
 const MODEL_BYTES_MAX: u64 = 256 << 20;
@@ -37,9 +38,11 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
-    if let Some(path) = &args.output {
-        output::check_writable(path)?;
-    }
+    let file = args
+        .output
+        .as_deref()
+        .map(PendingFile::create)
+        .transpose()?;
     let model = read_model(&args.model)?;
     let reading = Reading::Like {
         columns: model.columns,
@@ -80,8 +83,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let mut text = words.join("\n");
     text.push('\n');
-    match &args.output {
-        Some(path) => output::PendingFile::create(path)?.write(&text)?,
+    match file {
+        Some(file) => file.write(&text)?,
         None => {
             output::print_text(&text);
         }

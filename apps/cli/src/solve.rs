@@ -32,9 +32,10 @@ use tsumuji_testbed::Rate;
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::named::name_of;
+use crate::output::{self, Files};
 use crate::sweep::Sweep;
 use crate::team::{Cluster, TeamArgs};
-use crate::{DONE, NOT_REACHED, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome};
 use history::History;
 use how::{How, Settled};
 pub(crate) use planned::model as link_model;
@@ -478,10 +479,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     // After the report: a full disk must not take that, too.
     let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
+    let files = Files::of(args.history.as_ref(), args.plot.as_ref());
     let kept = [
         kept::keep_x(&args, &outcome),
-        history.write(args.history.as_deref()),
-        history.draw(args.plot.as_deref(), &title),
+        files.and_then(|files| files.write(|| history.csv(), || history.draw(&title))),
     ];
     let is_kept = kept.iter().all(Result::is_ok);
     for error in kept.iter().filter_map(|kept| kept.as_ref().err()) {
@@ -511,12 +512,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.checkpoint {
         kept::check_vector(path)?;
     }
-    if let Some(path) = &args.history {
-        output::check_writable(path)?;
-    }
-    if let Some(path) = &args.plot {
-        output::check_plot(path)?;
-    }
+    Files::of(args.history.as_ref(), args.plot.as_ref())?;
     ensure!(
         args.precision == Precision::Double
             || !matches!(args.mode, ModeName::Threads | ModeName::Single),

@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::plot::{self, Line};
+use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::{stop, table};
 
 use crate::interrupt::Interrupted;
@@ -367,7 +367,7 @@ pub(crate) fn draw(
     variable: Variable,
     all: &[Swept],
     paper: &[Line],
-) -> anyhow::Result<String> {
+) -> Result<String, PlotError> {
     let mut lines: Vec<Line> = all
         .iter()
         .map(|swept| Line {
@@ -378,12 +378,7 @@ pub(crate) fn draw(
         })
         .collect();
     lines.extend(paper.iter().cloned());
-    Ok(plot::over_counts(
-        title,
-        variable.name(),
-        "seconds",
-        &lines,
-    )?)
+    plot::over_counts(title, variable.name(), "seconds", &lines)
 }
 
 #[cfg(test)]

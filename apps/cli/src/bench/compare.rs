@@ -19,7 +19,7 @@ use super::between::Between;
 use super::sizes::Sizes;
 use crate::interrupt::Interrupted;
 use crate::named::named;
-use crate::output::{self, PendingFile};
+use crate::output::{self, Files};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
 
@@ -156,8 +156,7 @@ struct Stage {
 /// Runs a comparison.
 pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
-    let mut csv = pending(beside.csv.as_deref())?;
-    let mut plot = pending_plot(beside.plot.as_deref())?;
+    let files = Files::of(beside.csv.as_ref(), beside.plot.as_ref())?;
     let mut stage = stage(asked, inside)?;
     stage.ours.slow_write = asked.slow_write;
     let ours: Vec<Ours> = match &asked.between.congestion[..] {
@@ -228,51 +227,23 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
             reason.unwrap_or_else(|| "no size was measured".to_owned())
         );
     }
-    if let Some(file) = csv.take() {
-        file.write(&comparison.csv())?;
-    }
-    if let Some(file) = plot.take() {
-        let svg = draw(&comparison, &stage.ours.link.to_string(), "")?;
-        file.write(&svg)?;
-    }
+    let link = stage.ours.link.to_string();
+    files.write(
+        || comparison.csv(),
+        || {
+            let title = format!("{} over {link}, {} nodes", plan.op, plan.nodes);
+            let (unit, lines) = comparison.lines();
+            plot::svg(&title, unit, &lines)
+        },
+    )?;
     if asked.json {
-        output::print_json(&object(&comparison, &stage.ours.link.to_string())?);
+        output::print_json(&object(&comparison, &link)?);
     }
     Ok(if comparison.results.iter().all(ours) {
         DONE
     } else {
         ExitCode::from(NOT_REACHED)
     })
-}
-
-/// The file to be written, if one is wanted.
-pub(crate) fn pending(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
-    path.map(PendingFile::create).transpose()
-}
-
-/// The same for a plot, which is drawn as SVG only.
-pub(crate) fn pending_plot(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
-    if let Some(path) = path {
-        let is_svg = path
-            .extension()
-            .is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
-        ensure!(
-            is_svg,
-            "--plot {}: plots are written as SVG; give a name that ends in .svg",
-            path.display()
-        );
-    }
-    pending(path)
-}
-
-/// The comparison as a plot.
-pub(crate) fn draw(comparison: &Comparison, link: &str, more: &str) -> anyhow::Result<String> {
-    let title = format!(
-        "{} over {link}, {} nodes{more}",
-        comparison.kind, comparison.nodes
-    );
-    let (unit, lines) = comparison.lines();
-    plot::svg(&title, unit, &lines).context("--plot")
 }
 
 /// The comparison as one JSON object. Each result has our own numbers at its top, as those of single sizes do; with one size only, they are at the

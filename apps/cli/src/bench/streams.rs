@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::plot::{self, Line};
+use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
     self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
@@ -19,8 +19,9 @@ use super::compare::testbed;
 use super::sizes::Sizes;
 use super::{seconds, short};
 use crate::named::named;
+use crate::output::{self, Files};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 
 /// Between hosts of a testbed: a server's and its clients'.
 const HOSTS: usize = 2;
@@ -201,9 +202,7 @@ fn run(
         list.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
         "--size: streams carry messages of 1 byte to 1 MiB"
     );
-    if let Some(plot) = &args.plot {
-        output::check_plot(plot)?;
-    }
+    let files = Files::of(None, args.plot.as_ref())?;
     let congestion = streams::congestion(args.congestion.as_deref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
@@ -248,16 +247,13 @@ fn run(
     drop(talk);
     let missing = ground.missing();
     ground.down()?;
-    if let Some(path) = &args.plot {
-        let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
-        let (unit, part): (&str, fn(&Measured) -> f64) = match shape {
-            Shape::Requests | Shape::Connections if !over_clients => ("us", |one| one.p50),
-            _ => ("Mbit/s", |one| one.mbits),
-        };
-        let lines = lines(&rows, &series.paths, over_clients, part);
-        let drawn = draw(&title, unit, over_clients, &lines)?;
-        output::PendingFile::create(path)?.write(&drawn)?;
-    }
+    let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
+    let (unit, part): (&str, fn(&Measured) -> f64) = match shape {
+        Shape::Requests | Shape::Connections if !over_clients => ("us", |one| one.p50),
+        _ => ("Mbit/s", |one| one.mbits),
+    };
+    let lines = || lines(&rows, &series.paths, over_clients, part);
+    files.write(String::new, || draw(&title, unit, over_clients, &lines()))?;
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
         output::print_json(&json!({
@@ -373,13 +369,12 @@ pub(crate) fn draw(
     unit: &str,
     over_clients: bool,
     lines: &[Line],
-) -> anyhow::Result<String> {
-    let drawn = if over_clients {
+) -> Result<String, PlotError> {
+    if over_clients {
         plot::over_counts(title, "clients", unit, lines)
     } else {
         plot::svg(title, unit, lines)
-    };
-    drawn.context("--plot")
+    }
 }
 
 #[cfg(test)]

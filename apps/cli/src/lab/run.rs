@@ -17,12 +17,12 @@ use tsumuji_lab::measure::{
     self, BYTES_MAX, Cell, Crossover, IsAlive, MeasureError, Measured, Plan, SplitUs, Way,
 };
 
-use crate::bench::compare::{pending, pending_plot};
 use crate::bench::seconds;
 use crate::bench::sizes::Sizes;
 use crate::interrupt::Interrupted;
+use crate::output::{self, Files};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 
 /// Sizes whose split is shown.
 const SPLIT_BYTES: [usize; 3] = [64, 4096, 1 << 20];
@@ -80,10 +80,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         sizes.windows(2).all(|two| two[0] < two[1]),
         "--sizes: each is larger than the one before, so that crossovers can be told"
     );
-    let (csv, svg) = (
-        pending(args.csv.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     for way in Way::all() {
@@ -105,14 +102,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     let measured = measured(&plan, &mut talk)?;
     talk.say(&shown(&measured));
     drop(talk);
-    if let Some(file) = csv {
-        file.write(&comma_separated(&measured.cells))?;
-    }
-    if let Some(file) = svg {
-        let title = "who copies, who starts: bandwidth until the sender's completion";
-        let drawn = plot::svg(title, "MB/s", &lines(&measured.cells)).context("--plot")?;
-        file.write(&drawn)?;
-    }
+    let title = "who copies, who starts: bandwidth until the sender's completion";
+    files.write(
+        || comma_separated(&measured.cells),
+        || plot::svg(title, "MB/s", &lines(&measured.cells)),
+    )?;
     if args.json {
         let ways: Vec<_> = Way::all()
             .map(|way| json!({ "way": way.name(), "by": way.by() }))

@@ -1,15 +1,12 @@
 //! Display of a run: a table for people, one object for scripts.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tsumuji_bench::plot;
+use tsumuji_bench::plot::{self, PlotError};
 use tsumuji_learn::report::{Moment, Outcome, Reason};
 use tsumuji_learn::{Model, Score};
-
-use crate::output;
 
 /// Most coefficients that are printed; a model of more is in its file.
 const PRINTED_MAX: usize = 4096;
@@ -160,9 +157,8 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
         .collect()
 }
 
-/// Writes what happened when, as CSV.
-pub(super) fn write_history(path: Option<&Path>, outcome: &Outcome) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
+/// What happened when, as CSV.
+pub(super) fn history(outcome: &Outcome) -> String {
     let mut text = String::from("seconds,iteration,loss,gradient_norm\n");
     for moment in &outcome.history {
         let Moment {
@@ -173,12 +169,11 @@ pub(super) fn write_history(path: Option<&Path>, outcome: &Outcome) -> anyhow::R
         } = moment;
         let _ = writeln!(text, "{seconds:.6},{iteration},{loss},{gradient_norm}"); // into memory
     }
-    output::PendingFile::create(path)?.write(&text)
+    text
 }
 
 /// Draws the gradient's norm over time.
-pub(super) fn draw(path: Option<&Path>, run: &Run, outcome: &Outcome) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
+pub(super) fn draw(run: &Run, outcome: &Outcome) -> Result<String, PlotError> {
     let points = |value: fn(&Moment) -> f64| {
         let moments = outcome.history.iter();
         moments
@@ -196,6 +191,5 @@ pub(super) fn draw(path: Option<&Path>, run: &Run, outcome: &Outcome) -> anyhow:
         },
     ];
     let title = format!("{} of {}, {} {}", run.model, run.data, run.mode, run.method);
-    let svg = plot::over_time(&title, "loss, norm of the gradient (scaled data)", &lines)?;
-    output::PendingFile::create(path)?.write(&svg)
+    plot::over_time(&title, "loss, norm of the gradient (scaled data)", &lines)
 }

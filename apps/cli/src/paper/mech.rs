@@ -20,10 +20,10 @@ use tsumuji_lab::measure::{BYTES_MAX, Measured};
 use self::here::Here;
 use super::figure::Figure;
 use super::{Args, every_other};
-use crate::bench::compare::{pending, pending_plot};
 use crate::lab::model;
+use crate::output::{self, Files};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 
 /// Sizes of the drawings.
 const SMALLEST_BYTES: u64 = 4;
@@ -59,10 +59,7 @@ struct Machines {
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let sizes = sizes(figure, args)?;
-    let (csv, svg) = (
-        pending(args.csv.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let found = Machines::shipped()?.found(figure, &sizes);
     let mut talk = Talk::new(args.json);
     let machine = here::is_measured(figure).then(|| talk.machine());
@@ -83,14 +80,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     beside.extend(rows.iter().cloned());
     talk.say(&table::aligned(&beside));
     drop(talk);
-    if let Some(file) = csv {
-        file.write(&comma_separated(&found.sends))?;
-    }
-    if let Some(file) = svg {
-        let title = format!("{}: {}", figure.name(), figure.title());
-        let drawn = plot::svg(&title, "MB/s", &found.lines).context("--plot")?;
-        file.write(&drawn)?;
-    }
+    let title = format!("{}: {}", figure.name(), figure.title());
+    files.write(
+        || comma_separated(&found.sends),
+        || plot::svg(&title, "MB/s", &found.lines),
+    )?;
     if args.json {
         let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
         let beside: Vec<_> = rows.iter().map(statement).collect();

@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::plot::Line;
 use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::figure::Figure;
 use super::l2rtc::{child, median};
 use super::{Args, every_other};
-use crate::bench::compare::{pending, pending_plot, testbed};
+use crate::bench::compare::testbed;
 use crate::bench::short;
+use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Swept, Variable};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 pub(super) use simulated::Simulate;
 use simulated::{Simulated, Simulation};
 
@@ -121,10 +121,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         asked.is_none() || plan.ways.iter().any(|way| *way != FAN_OUT),
         "--simulate: --link udp is not simulated; udp+multicast is, where one datagram reaches all"
     );
-    let (csv, svg) = (
-        pending(args.csv.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say("the paper's: Core i5-9600K, i5-8400 and i7-7700, X540-AT2 10 GbE, DPDK 2.1; 1 judge and 4 (7) workers, n = 30000, means of five runs");
@@ -164,15 +161,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     drop(talk);
     let measured = all.clone();
     all.extend(simulation.swept());
-    if let Some(file) = csv {
-        file.write(&sweep::csv(plan.variable, &all))?;
-    }
-    if let Some(file) = svg {
-        let title = format!("{}: {}", figure.name(), figure.title());
-        let paper: Vec<Line> = facts::lines(figure);
-        let drawn = sweep::draw(&title, plan.variable, &all, &paper).context("--plot")?;
-        file.write(&drawn)?;
-    }
+    let title = format!("{}: {}", figure.name(), figure.title());
+    files.write(
+        || sweep::csv(plan.variable, &all),
+        || sweep::draw(&title, plan.variable, &all, &facts::lines(figure)),
+    )?;
     if args.json {
         let beside: Vec<Value> = statements
             .iter()

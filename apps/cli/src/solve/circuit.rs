@@ -23,7 +23,8 @@ use tsumuji_solve::method::Method;
 pub(crate) use self::processes::{serve_host, work};
 use super::{Args, ModeName, kept};
 use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
-use crate::{DONE, NOT_REACHED, output};
+use crate::output::{self, PendingFile};
+use crate::{DONE, NOT_REACHED};
 use processes::Place;
 
 /// Names of netlists end so, before `.gz`.
@@ -135,7 +136,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
             eprintln!("note: the voltages go to {}", beside.display());
             beside
         };
-        output::PendingFile::create(&path)?.finish(|out| write_voltages(out, &netlist, &outcome))
+        PendingFile::create(&path)?.finish(|out| write_voltages(out, &netlist, &outcome))
     });
     if let Err(error) = &kept {
         eprintln!("tsumuji: {error:#}");
@@ -195,7 +196,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
             "{}: voltages are written as .csv; give a name that ends so",
             path.display()
         );
-        output::check_writable(path)?;
+        PendingFile::create(path)?;
     }
     Ok(())
 }

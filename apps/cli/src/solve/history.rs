@@ -1,12 +1,9 @@
 //! How the residual fell: `--history` as CSV, `--plot` as SVG.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use tsumuji_bench::plot;
+use tsumuji_bench::plot::{self, PlotError};
 use tsumuji_solve::report::{Outcome, Progress};
-
-use crate::output::PendingFile;
 
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +43,8 @@ impl History {
         });
     }
 
-    fn csv(&self) -> String {
+    /// The moments as CSV.
+    pub(super) fn csv(&self) -> String {
         let mut text = String::from("seconds,laps_min,laps_max,residual,verified\n");
         for one in &self.0 {
             let Moment {
@@ -64,22 +62,14 @@ impl History {
         text
     }
 
-    /// Writes the moments as CSV.
-    pub(super) fn write(&self, path: Option<&Path>) -> anyhow::Result<()> {
-        let Some(path) = path else { return Ok(()) };
-        PendingFile::create(path)?.write(&self.csv())
-    }
-
     /// Draws the residual over time.
-    pub(super) fn draw(&self, path: Option<&Path>, title: &str) -> anyhow::Result<()> {
-        let Some(path) = path else { return Ok(()) };
+    pub(super) fn draw(&self, title: &str) -> Result<String, PlotError> {
         let points = self.0.iter().map(|one| (one.seconds, one.residual));
         let line = plot::Line {
             name: "residual (the last one is verified)".to_owned(),
             points: points.filter(|point| point.1.is_finite()).collect(),
         };
-        let svg = plot::over_time(title, "relative residual", &[line])?;
-        PendingFile::create(path)?.write(&svg)
+        plot::over_time(title, "relative residual", &[line])
     }
 }
 

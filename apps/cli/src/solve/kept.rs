@@ -7,7 +7,7 @@ use tsumuji_solve::report;
 use tsumuji_solve::system::formats::write_vector;
 
 use super::Args;
-use crate::output;
+use crate::output::PendingFile;
 
 /// Writes x to the file asked for. One that does not reach the tolerance goes beside it: it must not replace a solution that may be there.
 pub(super) fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<()> {
@@ -44,5 +44,5 @@ pub(super) fn check_vector(path: &Path) -> anyhow::Result<()> {
         "{}: solutions are written as .npy or .mtx; give a name that ends so",
         path.display()
     );
-    output::check_writable(path)
+    PendingFile::create(path).map(drop)
 }

@@ -9,11 +9,11 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::report;
 
 use super::Args;
-use crate::bench::compare::{pending, pending_plot};
 use crate::bench::interruptible;
+use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Variable};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 
 /// Runs at each value, as in the paper RELAX.
 const REPEATS: u64 = 5;
@@ -47,10 +47,7 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         .as_deref()
         .and_then(|what| what.split(':').next())
         .unwrap_or_default();
-    let (csv, svg) = (
-        pending(args.history.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.history.as_ref(), args.plot.as_ref())?;
     interruptible(|| {
         let mut talk = Talk::new(args.json);
         let machine = talk.machine();
@@ -70,14 +67,11 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         let all = sweep::measure(&ways, sweep, repeats, &mut talk, &mut measure)?;
         talk.say(&sweep::table(sweep.variable, &all));
         drop(talk);
-        if let Some(file) = csv {
-            file.write(&sweep::csv(sweep.variable, &all))?;
-        }
-        if let Some(file) = svg {
-            let title = format!("time over {name}");
-            let drawn = sweep::draw(&title, sweep.variable, &all, &[]).context("--plot")?;
-            file.write(&drawn)?;
-        }
+        let title = format!("time over {name}");
+        files.write(
+            || sweep::csv(sweep.variable, &all),
+            || sweep::draw(&title, sweep.variable, &all, &[]),
+        )?;
         if args.json {
             output::print_json(&json!({ "varied": name, "machine": machine, "results": all }));
         }

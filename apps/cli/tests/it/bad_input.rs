@@ -223,6 +223,10 @@ fn outputs() {
         &["directory"],
     );
     assert_refused(
+        &["bench", "pingpong", "--csv", &inside("folder.npy")],
+        &["folder.npy: is a directory; give the name of a file"],
+    );
+    assert_refused(
         &["solve", &matrix, "--output", &inside("x.png")],
         &["x.png", ".npy", ".mtx"],
     );

@@ -18,11 +18,11 @@ use tsumuji_bench::table;
 
 use super::figure::Figure;
 use super::{Args, every_other};
-use crate::bench::compare::{pending, pending_plot};
 use crate::bench::short;
 use crate::bench::streams::{Ground, cost, draw, lines, serve_command, shape_name};
+use crate::output::{self, Files};
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
+use crate::{DONE, Outcome};
 
 /// Sizes between two nodes: from 1 byte up to here, by powers of two.
 const LARGEST_REQUEST: usize = 16 << 10;
@@ -145,10 +145,7 @@ impl Plan {
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let plan = plan(figure, args)?;
-    let (csv, svg) = (
-        pending(args.csv.as_deref())?,
-        pending_plot(args.plot.as_deref())?,
-    );
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let congestion = streams::congestion(None)?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
@@ -198,22 +195,15 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     );
     talk.say(&format!("\n{}", table::aligned(&beside)));
     drop(talk);
-    if let Some(file) = csv {
-        file.write(&comma_separated(&rows))?;
-    }
-    if let Some(file) = svg {
+    let draw = || {
         let title = format!("{}: {}", figure.name(), figure.title());
-        let drawn_paths = drawn_paths(figure, &series.paths);
-        let mut all = lines(
-            &rows,
-            &drawn_paths,
-            plan.is_over_clients(),
-            plan.quantity.part,
-        );
+        let paths = drawn_paths(figure, &series.paths);
+        let is_over_clients = plan.is_over_clients();
+        let mut all = lines(&rows, &paths, is_over_clients, plan.quantity.part);
         all.extend::<Vec<Line>>(facts::lines(figure));
-        let drawn = draw(&title, plan.quantity.unit, plan.is_over_clients(), &all)?;
-        file.write(&drawn)?;
-    }
+        draw(&title, plan.quantity.unit, is_over_clients, &all)
+    };
+    files.write(|| comma_separated(&rows), draw)?;
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
         let beside: Vec<Value> = statements
