@@ -58,12 +58,12 @@ impl Listener for Talk {
     }
 }
 
-/// Breaks lines of prose, which begin at the left edge, between words, so that each fits a terminal. Rows of tables are indented, and stay.
+/// Breaks lines of prose between words, so that each fits a terminal. Rows of tables, which are indented or have gaps between their columns, stay.
 pub(crate) fn in_columns(text: &str) -> String {
     const COLUMNS: usize = 80;
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
-        if line.starts_with(' ') {
+        if line.starts_with(' ') || line.contains("  ") {
             lines.push(line.to_owned());
             continue;
         }
@@ -104,6 +104,8 @@ mod tests {
         assert!(lines[0].len() <= 80 && lines[1].starts_with("  "), "{text}");
         assert_eq!(format!("{} {}", lines[0], lines[1].trim()), prose);
         assert_eq!((lines[2], lines[3]), (row.as_str(), "short"));
-        assert_eq!(in_columns(&"y".repeat(90)), "y".repeat(90));
+        for whole in ["y".repeat(90), format!("name  {}", "x ".repeat(60))] {
+            assert_eq!(in_columns(&whole), whole);
+        }
     }
 }

@@ -3,10 +3,12 @@
 use anyhow::ensure;
 use serde_json::json;
 use tsumuji_bench::away::{Away, Plan, Spans};
-use tsumuji_bench::{machine, stop, table};
+use tsumuji_bench::compare::Listener;
+use tsumuji_bench::{stop, table};
 
 use super::between::{Between, Pair};
 use crate::interrupt::Interrupted;
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -35,14 +37,12 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
     let pair = Pair::of(&args.between, inside)?;
     let mut measured = Vec::new();
-    eprintln!(
-        "{} messages of {} bytes {} times over {}, the sender computing between; {}",
-        args.messages,
-        args.size,
-        args.laps,
-        pair.link,
-        machine::describe()
-    );
+    let mut talk = Talk::new(args.json);
+    talk.machine();
+    talk.say(&format!(
+        "{} messages of {} bytes {} times over {}, the sender computing between",
+        args.messages, args.size, args.laps, pair.link
+    ));
     let mut rows = table::headed(
         "progress by | lap (us) | p50 | p99 | longest | computing | idle: sender | receiver",
     );
@@ -56,11 +56,12 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             assistant,
         })?;
         let name = if assistant { "assistant" } else { "program" };
-        eprintln!("{name}: measured");
+        talk.say(&format!("{name}: measured"));
         rows.extend(rows_of(name, &away));
         measured.push(json!({ "progress": name, "measured": away }));
     }
-    eprint!("{}", table::aligned(&rows));
+    talk.say(&table::aligned(&rows));
+    drop(talk);
     if args.json {
         output::print_json(&json!({
             "kind": "away", "link": pair.link.to_string(), "laps": args.laps,

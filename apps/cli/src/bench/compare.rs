@@ -176,9 +176,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     if asked.op == Op::Allreduce {
         let odd = sizes.iter().find(|&&size| size == 0 || size % 4 != 0);
         if let Some(odd) = odd {
-            bail!(
-                "--sizes: allreduce adds numbers of 4 and 8 bytes, and {odd} bytes are no such numbers"
-            );
+            bail!("allreduce adds numbers of 4 and 8 bytes, and {odd} bytes are no such numbers");
         }
     }
     let peers = beside.vs.as_deref().unwrap_or_default();

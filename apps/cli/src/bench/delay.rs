@@ -2,14 +2,16 @@
 
 use anyhow::ensure;
 use serde_json::json;
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::delay::{Knee, Per, Plan, Setting};
-use tsumuji_bench::{machine, stop, table};
+use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
 use tsumuji_testbed::Rate;
 
 use super::between::{Between, Pair};
 use crate::interrupt::Interrupted;
 use crate::named::named;
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 /// Times in nanoseconds, in doubling steps as the paper's.
@@ -58,9 +60,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
     let nodes = 1 + usize::from(args.ports);
     let pair = Pair::among(&args.between, inside, nodes)?;
-    let machine = machine::describe();
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
     let per = args.per;
-    eprintln!("machine: {machine}");
     let spins = pair.has_cores_to_spin() && machine.cores >= nodes;
     let mut results = Vec::new();
     for &size in &args.size {
@@ -77,7 +79,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         };
         let usual = plan(0, Executor::RunToCompletion);
         let frame_ns = usual.frame_ns();
-        eprintln!(
+        talk.say(&format!(
             "\n{size} bytes over {}, a line of {}: one message in {frame_ns:.0} ns; the time is spent on each {}; {} rounds in turn\n\
              predicted knee: {:.0} ns, less what the server needs for itself",
             pair.link,
@@ -88,7 +90,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             },
             args.rounds,
             usual.predicted_knee_ns()
-        );
+        ));
         let plans: Vec<Plan> = (args.executor.iter())
             .flat_map(|&executor| args.delay.iter().map(move |&delay_ns| (delay_ns, executor)))
             .map(|(delay_ns, executor)| plan(delay_ns, executor))
@@ -97,13 +99,14 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         let knees: Vec<Knee> = (args.executor.iter())
             .map(|executor| Knee::of(*executor, &settings))
             .collect();
-        eprint!("{}", shown(&settings));
-        knees.iter().for_each(|knee| eprintln!("{}", told(knee)));
+        talk.say(&shown(&settings));
+        knees.iter().for_each(|knee| talk.say(&told(knee)));
         results.extend(settings.iter().map(|setting| json!(setting)));
         results.push(json!({
             "size": size, "frame_ns": frame_ns, "predicted_knee_ns": usual.predicted_knee_ns(), "knees": knees,
         }));
     }
+    drop(talk);
     if args.json {
         output::print_json(&json!({
             "kind": "delay", "link": pair.link.to_string(), "bits_per_second": args.rate.bits_per_second(),

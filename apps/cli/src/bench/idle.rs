@@ -1,9 +1,11 @@
 //! `tsumuji bench idle`: processor time of two waiting processes, as a share of a core.
 
 use serde_json::json;
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::exchange::{Kind, Plan, Side};
 
 use super::between::{Between, Pair};
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -26,13 +28,14 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let measured = pair.measure(&plan)?;
     let share = |side: Side| side.cpu_seconds / measured.seconds;
     let (sender, receiver) = (share(measured.sender), share(measured.receiver));
-    eprintln!(
+    let told = format!(
         "waiting over {} for {} s: {:.2} % and {:.2} % of a core",
         measured.link,
         args.seconds,
         sender * 100.0,
         receiver * 100.0
     );
+    Talk::new(args.json).say(&told);
     if args.json {
         output::print_json(
             &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
 use tsumuji_bench::sum32::{self, Plan, Tcp};
 use tsumuji_bench::versus::{Contender, Standing, alternate};
-use tsumuji_bench::{machine, stop, table};
+use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
 
 use super::between::{Between, Pair};
 use super::short;
 use crate::interrupt::Interrupted;
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 /// Time in which the sums of one core are counted, without any communication.
@@ -64,9 +66,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let pair = Pair::of(&args.between, inside)?;
     let places = pair.places();
     let with_tcp = !args.no_tcp && places.is_some();
-    let machine = machine::describe();
-    eprintln!("machine: {machine}");
-    eprintln!(
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say(&format!(
         "sums of {} numbers over {}, {} s each, {} rounds in turn; sums a second{}",
         sum32::NUMBERS,
         pair.link,
@@ -77,10 +79,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         } else {
             ""
         }
-    );
+    ));
     if !args.no_tcp && places.is_none() {
-        eprintln!(
-            "without TCP: it is measured within this host and between namespaces of this machine"
+        talk.say(
+            "without TCP: it is measured within this host and between namespaces of this machine",
         );
     }
     let spins = pair.has_cores_to_spin();
@@ -115,7 +117,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             let standings = alternate(args.rounds as usize, &mut contenders);
             drop(contenders);
             ensure!(!stop::is_wanted(), Interrupted);
-            eprintln!("{outstanding} on their way, {loops} loops: measured");
+            talk.say(&format!(
+                "{outstanding} on their way, {loops} loops: measured"
+            ));
             let compute = sum32::compute_rate(loops, COMPUTE_TIME);
             let verdicts = verdict::of(loops, &standings, compute);
             measured.push(json!({
@@ -130,16 +134,14 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             });
         }
         rows.extend(rows_of(&columns));
-        eprintln!(
-            "\n{}",
-            match outstanding {
-                1 => "one request on its way".to_owned(),
-                many => format!("{many} requests on their way"),
-            }
-        );
-        eprint!("{}", aligned(&rows));
+        talk.say(&match outstanding {
+            1 => "\none request on its way".to_owned(),
+            many => format!("\n{many} requests on their way"),
+        });
+        talk.say(&aligned(&rows));
     }
-    eprintln!("\n{}", verdict::rule());
+    talk.say(&format!("\n{}", verdict::rule()));
+    drop(talk);
     if args.json {
         output::print_json(&json!({
             "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,

@@ -89,6 +89,30 @@ fn a_computing_sender_is_measured() {
     }
 }
 
+/// Tables go to standard output, where it is not wanted for an object.
+#[test]
+fn tables_are_printed() {
+    for (args, wanted) in [
+        (&["pingpong", "--iterations", "20"][..], "half round trip"),
+        (&["idle", "--seconds", "1"], "waiting over shm"),
+        (&["away", "--laps", "5", "--idle", "1"], "calls of send"),
+        (
+            &["sum32", "--time", "0.05", "--rounds", "1", "--loops", "1"],
+            "ours, rtc",
+        ),
+        (
+            &["delay", "--delay", "0", "--count", "1000", "--rounds", "1"],
+            "keeps pace",
+        ),
+    ] {
+        let args = [&["bench"], args].concat();
+        let output = tsumuji(&args);
+        assert!(text(&output.stdout).contains(wanted), "{args:?}");
+        let output = tsumuji(&[&args[..], &["--json"]].concat());
+        assert!(text(&output.stderr).contains(wanted), "{args:?}");
+    }
+}
+
 /// One size: the fields of a ping-pong lie where they lie without a comparison.
 #[test]
 fn one_size_has_its_fields_at_the_top() {
@@ -223,6 +247,7 @@ fn refusals_are_one_line() {
         (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),
         (&["scatter", "--size", "2G"], "1 GiB"),
         (&["allreduce", "--sizes", "4..64,6"], "4 and 8 bytes"),
+        (&["allreduce", "--size", "6"], "tsumuji: allreduce adds"),
         (
             &["gather", "--plot", svg.to_str().unwrap()],
             "does not exist",
