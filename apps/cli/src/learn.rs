@@ -20,6 +20,7 @@ use tsumuji_learn::{
 };
 use tsumuji_node::Executor;
 
+use crate::given::Given;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::named::{name_of, named};
 use crate::output::{self, Files, PendingFile};
@@ -52,6 +53,8 @@ const TOL_SGD: f64 = 1e-3;
 Several hosts: --hosts FILE starts a worker on each node but the first; node 0 is this process, which hands out the rows. The file is
 that of `tsumuji solve --help`. With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    given: Given,
     /// The model
     #[arg(value_name = "MODEL", value_parser = named(KINDS.map(|kind| (kind.name(), kind))))]
     kind: Kind,
@@ -390,19 +393,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
         "--l2: linear has no penalty; use ridge"
     );
     if args.method == Method::Newton {
-        for (flag, is_given) in [
-            ("--epochs", args.epochs.is_some()),
-            ("--batch", args.batch.is_some()),
-            ("--rate", args.rate.is_some()),
-            ("--schedule", args.schedule.is_some()),
-            ("--no-average", args.no_average),
-            ("--period", args.period.is_some()),
-            ("--executor", args.executor.is_some()),
-        ] {
-            ensure!(
-                !is_given,
-                "{flag}: no effect with --method newton; leave it out, or use --method sgd"
-            );
+        let sgd = "--epochs --batch --rate --schedule --no-average --period --executor";
+        if let Some(flag) = args.given.first_of(sgd) {
+            bail!("{flag}: no effect with --method newton; leave it out, or use --method sgd");
         }
     }
     ensure!(
@@ -420,24 +413,11 @@ fn check(args: &Args) -> anyhow::Result<()> {
 /// Options of messages have an effect only where there are messages.
 fn check_sending(args: &Args) -> anyhow::Result<()> {
     if args.mode == ModeName::Single {
-        for (flag, is_given) in [
-            ("--link", args.team.link.is_some()),
-            ("--loss", args.team.loss.is_some()),
-            ("--period", args.period.is_some()),
-            ("--hosts", args.team.hosts.is_some()),
-            (
-                "--order",
-                args.order.is_some() && args.method == Method::Newton,
-            ),
-            ("--key, --seal and --open", args.team.security.is_given()),
-            ("--admit", args.team.admit),
-            ("--congestion", args.team.congestion.is_some()),
-            ("--metrics", args.team.metrics.is_some()),
-            ("--executor", args.executor.is_some()),
-            ("--average", args.average.is_some()),
-        ] {
-            ensure!(
-                !is_given,
+        let messages = "--link --loss --period --hosts --key --seal --open --admit --congestion --metrics --executor --average";
+        let order = args.given.first_of("--order");
+        let order = order.filter(|_| args.method == Method::Newton);
+        if let Some(flag) = args.given.first_of(messages).or(order) {
+            bail!(
                 "{flag}: no effect with --mode single, which sends no messages; leave it out, or use --mode gossip"
             );
         }

@@ -9,6 +9,7 @@ mod doctor;
 #[cfg(test)]
 mod documented;
 mod gateway;
+mod given;
 mod hosts;
 mod interrupt;
 mod join;

@@ -27,6 +27,7 @@ use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
 use crate::bench::compare::{object, testbed};
+use crate::given::Given;
 use crate::interrupt::Interrupted;
 use crate::output::{self, Files};
 use crate::talk::Talk;
@@ -65,6 +66,8 @@ const SECONDS_A_NODE: f64 = 0.05;
     )
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    given: Given,
     /// Which
     #[arg(required_unless_present = "list")]
     figure: Option<Figure>,
@@ -124,20 +127,10 @@ impl Args {
 
     /// Refuses the options that are not among `taken`. `what` says what `figure` takes.
     fn check_taken(&self, figure: Figure, taken: &[&str], what: &str) -> anyhow::Result<()> {
-        let given = [
-            ("--nodes", !self.nodes.is_empty()),
-            ("--link", self.link.is_some()),
-            ("--rows", self.rows.is_some()),
-            ("--simulate", self.simulate.is_some()),
-            ("--rate", self.rate.is_some()),
-            ("--largest", self.largest.is_some()),
-            ("--iterations", self.iterations.is_some()),
-            ("--rounds", self.rounds.is_some()),
-            ("--csv", self.csv.is_some()),
-            ("--plot", self.plot.is_some()),
-        ];
-        for (flag, is_given) in given {
-            let is_accepted = !is_given || taken.contains(&flag);
+        let all =
+            "--nodes --link --rows --simulate --rate --largest --iterations --rounds --csv --plot";
+        for flag in all.split(' ') {
+            let is_accepted = self.given.first_of(flag).is_none() || taken.contains(&flag);
             ensure!(is_accepted, "{flag}: {} {what}", figure.name());
         }
         Ok(())

@@ -30,6 +30,7 @@ use tsumuji_solve::system::formats::{read_system_watched, read_vector, write_vec
 use tsumuji_solve::system::{Generate, Order, Solution, System};
 use tsumuji_testbed::Rate;
 
+use crate::given::Given;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::named::name_of;
 use crate::output::{self, Files};
@@ -77,6 +78,8 @@ the judge. The file:
   via = [\"ssh\", \"-T\", \"pc2\"]
 With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    given: Given,
     /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy), Harwell-Boeing (.rua, .rsa) or PETSc's binary file (.petsc); or a netlist of a circuit (.sp, .cir, .spice, .net)
     #[arg(value_name = "MATRIX")]
     matrix: Option<PathBuf>,
@@ -520,7 +523,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         name_of(args.mode)
     );
     if matches!(args.mode, ModeName::Threads | ModeName::Single)
-        && let Some((flag, _)) = args.messages().find(|(_, is_given)| *is_given)
+        && let Some(flag) = args.message()
     {
         bail!(
             "{flag}: no effect with --mode {}, which sends no messages; leave it out, or use --mode processes, async or sync",

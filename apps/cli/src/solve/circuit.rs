@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
-use tsumuji_board::Elements;
 use tsumuji_circuit::compute::{Computation, ComputeError, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
 use tsumuji_circuit::substructure::SolveError;
-use tsumuji_solve::local::{Inner, Limits, Precision};
-use tsumuji_solve::method::Method;
+use tsumuji_solve::local::Limits;
 
 pub(crate) use self::processes::{serve_host, work};
+use super::how::LAPS;
 use super::{Args, ModeName, kept};
 use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::output::{self, PendingFile};
@@ -150,41 +149,22 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     })
 }
 
+/// Options that have an effect on other systems only, beside those that concern laps.
+const WITHOUT_EFFECT: &str = "--rhs --history --plot --method --sweep --plan --weights --checkpoint --resume --admit --max-laps --threads \
+                              --preconditioner --lease --outlive --take-over";
+
 /// Checks that need not read the netlist.
 fn check(args: &Args) -> anyhow::Result<()> {
-    for (flag, is_given) in [
-        ("--rhs", args.rhs.is_some()),
-        ("--history", args.history.is_some()),
-        ("--plot", args.plot.is_some()),
-        (
-            "--mode",
-            !matches!(
-                args.mode,
-                ModeName::Auto | ModeName::Processes | ModeName::Threads
-            ),
-        ),
-        ("--method", args.method != Method::Auto),
-        ("--sweep", args.sweep.is_some()),
-        ("--executor", args.executor.is_some()),
-        ("--elements", args.elements != Elements::Auto),
-        ("--inner", args.inner != Inner::Auto),
-        ("--omega", args.omega != 1.0),
-        ("--precision", args.precision != Precision::Double),
-        ("--plan", args.plan.is_some()),
-        ("--weights", args.weights.is_some()),
-        ("--checkpoint", args.checkpoint.is_some()),
-        ("--resume", args.resume.is_some()),
-        ("--admit", args.team.admit),
-        ("--max-laps", args.max_laps != 100_000),
-        ("--threads", args.threads.is_some()),
-        ("--preconditioner", args.preconditioner.is_some()),
-        ("--lease", args.lease != Duration::from_secs(10)),
-        ("--outlive", args.outlive.is_some()),
-        ("--take-over", args.take_over),
-        ("--seed", args.seed != 1 && args.team.loss.is_none()),
-    ] {
-        ensure!(
-            !is_given,
+    let given = |flags| args.given.first_of(flags);
+    let without_effect = match args.mode {
+        ModeName::Auto | ModeName::Processes | ModeName::Threads => given(WITHOUT_EFFECT),
+        _ => Some("--mode"),
+    };
+    let without_effect = without_effect
+        .or(given(LAPS))
+        .or(given("--seed").filter(|_| args.team.loss.is_none()));
+    if let Some(flag) = without_effect {
+        bail!(
             "{flag}: no effect with a netlist, which is solved directly, in parts; leave it out (--workers, --tol, --output, --json, --hosts, --link and \
              what concerns messages have effect)"
         );

@@ -4,10 +4,9 @@
 //! an effect only between processes asks for processes, and one that has an effect only on laps asks for relaxation.
 
 use anyhow::ensure;
-use tsumuji_board::Elements;
 use tsumuji_solve::distributed::Krylov;
 use tsumuji_solve::krylov::Preconditioning;
-use tsumuji_solve::local::{Inner, Precision};
+use tsumuji_solve::local::Precision;
 use tsumuji_solve::method::Method;
 use tsumuji_solve::method::between::{self, Known};
 
@@ -25,15 +24,15 @@ pub(super) struct How {
 impl How {
     /// Resolves the options, or says which exclude each other.
     pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
-        let messages = args.messages().find(|(_, is_given)| *is_given);
-        let laps = laps(args).find(|(_, is_given)| *is_given);
+        let messages = args.message();
+        let laps = args.given.first_of(LAPS);
         let direct = args.method == Method::Direct;
-        if let (Some((flag, _)), true) = (messages, direct) {
+        if let (Some(flag), true) = (messages, direct) {
             anyhow::bail!(
                 "{flag}: no effect with --method direct, which solves in one process without messages; leave one of them out"
             );
         }
-        if let (Some((flag, _)), true) = (laps, args.method.is_global()) {
+        if let (Some(flag), true) = (laps, args.method.is_global()) {
             anyhow::bail!(
                 "{flag}: no effect with --method {}, which does no laps; leave one of them out",
                 args.method
@@ -129,37 +128,15 @@ pub(super) struct Settled {
 }
 
 /// Options that concern laps only.
-fn laps(args: &Args) -> impl Iterator<Item = (&'static str, bool)> {
-    [
-        ("--executor", args.executor.is_some()),
-        ("--elements", args.elements != Elements::Auto),
-        ("--inner", args.inner != Inner::Auto),
-        ("--omega", args.omega != 1.0),
-        ("--precision", args.precision != Precision::Double),
-    ]
-    .into_iter()
-}
+pub(super) const LAPS: &str = "--executor --elements --inner --omega --precision";
+
+/// Options that have an effect between processes only.
+const MESSAGES: &str = "--hosts --link --loss --executor --elements --threads --congestion --metrics --admit --weights --checkpoint --resume --outlive \
+                        --take-over --key --seal --open";
 
 impl Args {
-    /// Options that have an effect between processes only.
-    pub(super) fn messages(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        [
-            ("--hosts", self.team.hosts.is_some()),
-            ("--link", self.team.link.is_some()),
-            ("--loss", self.team.loss.is_some()),
-            ("--executor", self.executor.is_some()),
-            ("--elements", self.elements != Elements::Auto),
-            ("--threads", self.threads.is_some()),
-            ("--congestion", self.team.congestion.is_some()),
-            ("--metrics", self.team.metrics.is_some()),
-            ("--admit", self.team.admit),
-            ("--weights", self.weights.is_some()),
-            ("--checkpoint", self.checkpoint.is_some()),
-            ("--resume", self.resume.is_some()),
-            ("--outlive", self.outlive.is_some()),
-            ("--take-over", self.take_over),
-            ("--key, --seal and --open", self.team.security.is_given()),
-        ]
-        .into_iter()
+    /// The first option that has an effect between processes only.
+    pub(super) fn message(&self) -> Option<&'static str> {
+        self.given.first_of(MESSAGES)
     }
 }

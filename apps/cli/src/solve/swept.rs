@@ -27,14 +27,14 @@ const OWN: [(&str, bool); 5] = [
 ];
 
 pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
-    let given = match sweep.variable {
-        Variable::Elements => args.elements != tsumuji_board::Elements::Auto,
-        Variable::Workers => args.workers.is_some() || args.team.hosts.is_some(),
-        Variable::Rows => false,
+    let varied = match sweep.variable {
+        Variable::Elements => "--elements",
+        Variable::Workers => "--workers --hosts",
+        Variable::Rows => "",
     };
     let name = sweep.variable.name();
     ensure!(
-        !given,
+        args.given.first_of(varied).is_none(),
         "--sweep {name}=…: leave --{name} (and, for workers, --hosts) out"
     );
     ensure!(

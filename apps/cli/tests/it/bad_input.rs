@@ -130,7 +130,7 @@ fn right_hand_sides() {
 fn options() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
-    let cases: [(&[&str], &[&str]); 27] = [
+    let cases: [(&[&str], &[&str]); 28] = [
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
@@ -150,6 +150,7 @@ fn options() {
             &["--elements", "gmres"],
         ),
         (&["--method", "cg", "--inner", "lu"], &["--inner", "cg"]),
+        (&["--method", "cg", "--omega", "1"], &["--omega", "cg"]),
         (&["--method", "cg", "--mode", "sync"], &["--mode", "cg"]),
         (&["--method", "direct", "--workers", "2"], &["--workers"]),
         (

@@ -323,6 +323,9 @@ fn refusals_have_one_line() {
             "--sweep: no effect",
         ),
         (vec![&circuit, "--seed", "2"], "--seed: no effect"),
+        // Also what is so without them.
+        (vec![&circuit, "--omega", "1.0"], "--omega: no effect"),
+        (vec![&circuit, "--lease", "10"], "--lease: no effect"),
         (
             vec![&circuit, "--mode", "threads", "--link", "udp"],
             "--link: no effect with --mode threads",

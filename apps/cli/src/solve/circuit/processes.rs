@@ -26,10 +26,9 @@ pub(super) struct Place<'a> {
 impl<'a> Place<'a> {
     /// As the options say; `None`: threads of this process are asked for. Goes to where node 0 runs.
     pub(super) fn of(args: &'a Args) -> anyhow::Result<Option<Self>> {
-        let messages = args.messages().find(|(_, is_given)| *is_given);
-        match (messages, args.mode) {
+        match (args.message(), args.mode) {
             (None, ModeName::Auto | ModeName::Threads) => return Ok(None),
-            (Some((flag, _)), ModeName::Threads) => bail!(
+            (Some(flag), ModeName::Threads) => bail!(
                 "{flag}: no effect with --mode threads, which sends no messages; leave it out, or use --mode processes"
             ),
             _ => {}

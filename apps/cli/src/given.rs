@@ -1,0 +1,42 @@
+//! Options that the command line has, also with the values that they would have without it: for those that have no effect beside others.
+
+use clap::error::Error;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+/// A field of a command's arguments, flattened. The first one: those that come after it take their values away.
+#[derive(Debug, Default)]
+pub(crate) struct Given(Vec<String>);
+
+impl Given {
+    /// The first of these flags, with a blank between two, that is given.
+    pub(crate) fn first_of<'a>(&self, flags: &'a str) -> Option<&'a str> {
+        flags
+            .split(' ')
+            .find(|flag| self.0.iter().any(|given| given == flag))
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(found: &ArgMatches) -> Result<Self, Error> {
+        let is_given =
+            |id: &&clap::Id| found.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let flag = |id: &clap::Id| format!("--{}", id.as_str().replace('_', "-"));
+        Ok(Self(found.ids().filter(is_given).map(flag).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(found)?;
+        Ok(())
+    }
+}
+
+impl Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
