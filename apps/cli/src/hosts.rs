@@ -36,11 +36,6 @@ impl Slots {
     pub(crate) fn of(slots: u16) -> Self {
         Self { slots: Some(slots) }
     }
-
-    /// Nodes on each host, if stated.
-    pub(crate) fn number(self) -> Option<u16> {
-        self.slots
-    }
 }
 
 /// How long nodes of a hosts file are waited for.

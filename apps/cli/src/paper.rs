@@ -17,7 +17,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::json;
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
-use tsumuji_bench::contest::{self, Ground, Ours, Peer};
+use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
 use tsumuji_bench::machine::Machine;
 use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
@@ -26,7 +26,7 @@ use tsumuji_bench::stop;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
-use crate::bench::compare::{object, testbed};
+use crate::bench::compare::object;
 use crate::given::Given;
 use crate::interrupt::Interrupted;
 use crate::output::{self, Files};

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::tuning::TUNE_VARIABLE;
 use tsumuji_node::{Congestion, LinkSpec, Security};
-use tsumuji_testbed::Testbed;
+use tsumuji_testbed::{Rate, Spec, Testbed, UpError};
 
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
@@ -219,6 +219,15 @@ impl Ours {
             Some(_) => report::read(left.stdout.as_bytes(), left.stderr.as_bytes()),
         }
     }
+}
+
+/// A testbed with a unique name.
+pub fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, UpError> {
+    let name = format!("bench{}", std::process::id()).parse()?;
+    let hosts = u16::try_from(hosts).unwrap_or(u16::MAX); // too many are refused there
+    let mut spec = Spec::new(hosts).named(name);
+    (spec.mtu_bytes, spec.rate) = (mtu_bytes, rate);
+    Testbed::up(&spec)
 }
 
 /// The places of a comparison.

@@ -39,17 +39,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Pingpong,
-        Self::Burst,
-        Self::Gather,
-        Self::Scatter,
-        Self::Bcast,
-        Self::Allreduce,
-        Self::Alltoall,
-    ];
-
     /// Its name in commands.
     pub fn name(self) -> &'static str {
         match self {

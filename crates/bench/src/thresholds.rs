@@ -48,15 +48,6 @@ pub struct Wishes {
     pub time: Duration,
 }
 
-impl Default for Wishes {
-    fn default() -> Self {
-        Self {
-            rounds: 5,
-            time: Duration::from_millis(50),
-        }
-    }
-}
-
 /// One value of a threshold beside the default.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trial {
@@ -419,7 +410,11 @@ mod tests {
                 cpus: None,
             })
         };
-        find(Wishes::default(), &mut measure, &mut |_| {}).expect("found")
+        let wishes = Wishes {
+            rounds: 5,
+            time: Duration::from_millis(50),
+        };
+        find(wishes, &mut measure, &mut |_| {}).expect("found")
     }
 
     /// Where nothing makes a difference, or only a small one, all defaults stay.

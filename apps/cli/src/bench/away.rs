@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use serde_json::json;
-use tsumuji_bench::away::{Away, Plan, Spans};
+use tsumuji_bench::away::{self, Away, Plan, Spans};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 
@@ -48,13 +48,14 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     );
     for assistant in [true, false] {
         ensure!(!stop::is_wanted(), Interrupted);
-        let away = pair.measure_away(&Plan {
+        let plan = Plan {
             laps: args.laps,
             messages: args.messages,
             message_bytes: args.size,
             idle_seconds: args.idle,
             assistant,
-        })?;
+        };
+        let away = away::measure(&plan, pair.spec(), &pair.security)?;
         let name = if assistant { "assistant" } else { "program" };
         talk.say(&format!("{name}: measured"));
         rows.extend(rows_of(name, &away));

@@ -5,14 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use tsumuji_bench::away::{self, Away};
-use tsumuji_bench::cpu::{self, Cost};
-use tsumuji_bench::delay::{self, Delayed};
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_bench::limits::place::Place;
-use tsumuji_bench::{machine, sum32};
+use tsumuji_bench::machine;
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{Congestion, HostNode, LaunchSpec, LinkSpec, Security};
+use tsumuji_node::{Congestion, LaunchSpec, LinkSpec, Security};
 
 use super::serve_command;
 use crate::hosts;
@@ -58,7 +55,7 @@ pub(super) struct Pair {
     pub(super) link: LinkSpec,
     hosts: Option<Hosts>,
     command: Vec<OsString>,
-    security: Security,
+    pub(super) security: Security,
     congestion: Option<Congestion>,
     to: Option<u16>,
     nodes: usize,
@@ -143,48 +140,25 @@ impl Pair {
         exchange::measure(&plan, self.spec(), &self.security)
     }
 
-    pub(super) fn measure_away(&self, plan: &away::Plan) -> Result<Away, ExchangeError> {
-        away::measure(plan, self.spec(), &self.security)
-    }
-
-    pub(super) fn measure_sum32(&self, plan: &sum32::Plan) -> Result<f64, ExchangeError> {
-        sum32::measure(plan, self.spec(), &self.security)
-    }
-
-    pub(super) fn measure_delay(&self, plan: &delay::Plan) -> Result<Delayed, ExchangeError> {
-        delay::measure(plan, self.spec(), &self.security)
-    }
-
-    pub(super) fn measure_cpu(&self, plan: &cpu::Plan) -> Result<Cost, ExchangeError> {
-        cpu::measure(plan, self.spec(), &self.security)
-    }
-
     /// Where both are, if they are within this machine: this process is where node 0 runs.
     pub(super) fn places(&self) -> Option<[Place; 2]> {
-        let place = |node: &HostNode, netns: Option<PathBuf>| {
-            let Some(IpAddr::V4(ip)) = node.ip else {
-                return None;
-            };
-            Some(Place {
-                netns,
-                ip,
-                interface: String::new(),
-            })
-        };
         let Some(hosts) = &self.hosts else {
             return Some(Place::LOOPBACK);
         };
         let [here, there] = hosts.nodes.first_chunk()?;
-        let netns = match there.via.as_deref()? {
-            [ip, netns, exec, name] if ip == "ip" && netns == "netns" && exec == "exec" => {
-                Some(PathBuf::from("/run/netns").join(name))
-            }
-            _ => return None,
+        let Some(IpAddr::V4(ip)) = here.ip else {
+            return None;
         };
-        Some([place(here, None)?, place(there, netns)?])
+        let here = Place {
+            netns: None,
+            ip,
+            interface: String::new(),
+        };
+        Some([here, Place::of_node(there)?])
     }
 
-    fn spec(&self) -> LaunchSpec {
+    /// What starts the other side.
+    pub(super) fn spec(&self) -> LaunchSpec {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
         spec.nodes = self.nodes - 1;
         spec.congestion = self.congestion;

@@ -1,19 +1,19 @@
 //! `tsumuji bench OPERATION --sizes … --vs …`: one operation at many sizes, compared with its peers, as a table, CSV, JSON and plot.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan};
-use tsumuji_bench::contest::{self, Ground, Ours, Peer};
+use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
 use tsumuji_bench::limits::place::Place;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::plot;
 use tsumuji_bench::stop;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{ClusterFile, LinkSpec};
-use tsumuji_testbed::{Name, Rate, Spec, Testbed};
+use tsumuji_testbed::{Rate, Testbed};
 
 use super::between::Between;
 use super::sizes::Sizes;
@@ -291,7 +291,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     if asked.beside.testbed {
         let link = between.link.unwrap_or(LinkSpec::Udp(None));
         let nodes = asked.nodes.unwrap_or(usual);
-        let slots = between.slots.number();
+        let slots = between.slots.slots;
         return staged_in_testbed(link, (nodes, slots), asked.beside, program);
     }
     let Some(path) = &between.hosts else {
@@ -336,7 +336,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     if asked.beside.vs.is_some() {
         // The first node is started in its host; peers are started in the hosts from here.
         ours.link = between.link.unwrap_or(link);
-        ours.slots = between.slots.number();
+        ours.slots = between.slots.slots;
         ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     } else {
         let mut all: Hosts = hosts::of(&file, hosts::program(between.program.as_ref())?);
@@ -381,37 +381,13 @@ fn staged_in_testbed(
     })
 }
 
-/// A testbed with a unique name.
-pub(crate) fn testbed(nodes: usize, rate: Option<Rate>, mtu: u32) -> anyhow::Result<Testbed> {
-    let name: Name = format!("bench{}", std::process::id()).parse()?;
-    let hosts = u16::try_from(nodes).unwrap_or(u16::MAX); // too many are refused there
-    let mut spec = Spec::new(hosts).named(name);
-    (spec.mtu_bytes, spec.rate) = (mtu, rate);
-    Ok(Testbed::up(&spec)?)
-}
-
 /// Peers can run in namespaces of this machine, not on other hosts.
 fn ground_of(file: &ClusterFile) -> Ground {
-    let places = file.hosts().iter().map(|node| {
-        let via: Vec<&str> = node.via.iter().flatten().map(String::as_str).collect();
-        let (["ip", "netns", "exec", name], Some(std::net::IpAddr::V4(ip))) = (&via[..], node.ip)
-        else {
-            return None;
-        };
-        Some(Place {
-            netns: Some(Path::new("/run/netns").join(name)),
-            ip,
-            interface: node.interface.as_ref()?.as_str().to_owned(),
-        })
-    });
-    match places.collect::<Option<Vec<_>>>() {
-        Some(places) => Ground {
-            places,
-            closed: None,
-        },
-        None => Ground {
-            places: Vec::new(),
-            closed: Some("peers are led to hosts of a testbed only".to_owned()),
-        },
+    let place = |node| Place::of_node(node).filter(|place| !place.interface.is_empty());
+    let places: Option<Vec<_>> = file.hosts().iter().map(place).collect();
+    let reason = "peers are led to hosts of a testbed only";
+    Ground {
+        closed: places.is_none().then(|| reason.to_owned()),
+        places: places.unwrap_or_default(),
     }
 }

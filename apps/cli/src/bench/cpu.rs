@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                     waits: *waits,
                 };
                 list.push(if *is_ours {
-                    pair.measure_cpu(&plan)?
+                    cpu::measure(&plan, pair.spec(), &pair.security)?
                 } else {
                     cpu::measure_kernel(&plan, &places).map_err(|reason| anyhow!(reason))?
                 });

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use serde_json::json;
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::delay::{Knee, Per, Plan, Setting};
+use tsumuji_bench::delay::{self, Knee, Per, Plan, Setting};
 use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
 use tsumuji_testbed::Rate;
@@ -122,7 +122,7 @@ fn measure(pair: &Pair, plans: Vec<Plan>, rounds: u64) -> anyhow::Result<Vec<Set
     for _ in 0..rounds {
         for (plan, list) in &mut found {
             ensure!(!stop::is_wanted(), Interrupted);
-            list.push(pair.measure_delay(plan)?);
+            list.push(delay::measure(plan, pair.spec(), &pair.security)?);
         }
     }
     let settings = found

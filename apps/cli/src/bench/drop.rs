@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::json;
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::flood::{self, Flooded, Way};
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::versus::in_turn;
@@ -60,7 +61,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     let mut ways = vec![Way(None)];
     ways.extend(args.link.iter().map(|link| Way(Some(*link))));
-    let testbed = super::compare::testbed(2, None, if args.size > 1400 { 9000 } else { 1500 })?;
+    let testbed = testbed(2, None, if args.size > 1400 { 9000 } else { 1500 })?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say(&format!(
@@ -100,7 +101,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                         count.to_string(),
                         super::short(offered.median),
                         super::short(received.median),
-                        format!("{:.0}", received.spread_percent() / 2.0),
+                        received.half_spread(),
                         super::short(dropped.median),
                         format!("{:.0} %", 100.0 * busy.median),
                     ]);

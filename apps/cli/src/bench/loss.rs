@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, ensure};
 use serde_json::json;
 use tsumuji_bench::compare::Listener;
-use tsumuji_bench::contest::Ours;
+use tsumuji_bench::contest::{Ours, testbed};
 use tsumuji_bench::loss::{self, Plan};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Fraction;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         );
     }
     let program = std::env::current_exe().context("this program's own file")?;
-    let testbed = super::compare::testbed(2, None, args.mtu)?;
+    let testbed = testbed(2, None, args.mtu)?;
     let ours: Vec<Ours> = args
         .link
         .iter()

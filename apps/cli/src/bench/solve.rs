@@ -9,6 +9,7 @@ use anyhow::{Context, Error, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::brake::{Brake, SHARE_LEAST};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::limits::place::of_testbed;
 use tsumuji_bench::peers::petsc::{Petsc, Solved};
 use tsumuji_bench::stats::Rounds;
@@ -18,7 +19,6 @@ use tsumuji_solve::system::formats::{read_system, write_petsc};
 use tsumuji_solve::system::{Generate, Solution};
 use tsumuji_testbed::{Fraction, Impairment, Rate, Testbed};
 
-use super::compare::testbed;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -389,7 +389,7 @@ fn tell(
         rows.push([
             way.name.clone(),
             format!("{:.3}", seconds.median),
-            format!("{:.0}", seconds.spread_percent() / 2.0),
+            seconds.half_spread(),
             format!("{:.3}", reading.median),
             way.steps.to_string(),
             format!(

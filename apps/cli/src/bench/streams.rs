@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
@@ -15,7 +16,6 @@ use tsumuji_bench::streams::{
 use tsumuji_bench::table;
 use tsumuji_testbed::{Rate, Testbed};
 
-use super::compare::testbed;
 use super::sizes::Sizes;
 use super::{seconds, short};
 use crate::named::named;
@@ -292,9 +292,7 @@ fn told(row: &Row, shape: Shape) -> String {
             time(median(|one| one.p99)),
             short(median(|one| one.per_second)),
             format!("{:.0}", median(|one| one.mbits)),
-            spread.map_or_else(String::new, |one| {
-                format!("{:.0}", one.spread_percent() / 2.0)
-            }),
+            spread.map_or_else(String::new, |one| one.half_spread()),
             format!(
                 "{:.0}/{:.0}",
                 median(|one| one.client_cpu),

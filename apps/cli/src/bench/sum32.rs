@@ -103,7 +103,8 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             let ours = args.executor.iter().map(|&executor| {
                 let (pair, plan) = (&pair, plan(executor));
                 Contender::new(sum32::ours(executor), move || {
-                    pair.measure_sum32(&plan).map_err(|error| error.to_string())
+                    let measured = sum32::measure(&plan, pair.spec(), &pair.security);
+                    measured.map_err(|error| error.to_string())
                 })
             });
             let tcp = Tcp::ALL.iter().filter(|_| with_tcp).map(|&how| {

@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         rows.push([
             name.clone(),
             format!("{:.3}", seconds.median),
-            format!("{:.0}", seconds.spread_percent() / 2.0),
+            seconds.half_spread(),
         ]);
     }
     talk.say(&table::aligned(&rows));

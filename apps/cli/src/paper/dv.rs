@@ -4,13 +4,13 @@
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::video::{self, BULK_STREAMS, Found, Plan, Way};
 use tsumuji_bench::{stop, table};
 
 use super::figure::Figure;
 use super::{Args, MTU_BYTES, ROUNDS};
-use crate::bench::compare::testbed;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::figure::Figure;
 use super::l2rtc::{child, median};
 use super::{Args, every_other};
-use crate::bench::compare::testbed;
 use crate::bench::short;
 use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Swept, Variable};

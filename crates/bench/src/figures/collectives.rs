@@ -68,8 +68,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, log: &mut Log<'_>) {
     };
     log.say(&format!("{title}, every cable 100 Mbit/s"));
     for (index, link) in links.iter().enumerate() {
-        let link: LinkSpec = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-        let usual = Ours::between(link, setting.program.clone(), testbed.hosts_file());
+        let usual = setting.ours(link, &testbed);
         let mut ours = vec![usual.clone()];
         if op == Op::Gather {
             // The two differ where many send to one.

@@ -10,7 +10,6 @@ use tsumuji_link::Link;
 use tsumuji_link::packet::{Packet, PacketConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use super::{Log, Setting, Wanted, told};
@@ -120,14 +119,7 @@ impl<'a> Course<'a> {
     }
 
     fn ours(&self, links: &[&str]) -> Vec<Ours> {
-        let ours = |link: &&str| {
-            let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-            Ours::between(
-                link,
-                self.setting.program.clone(),
-                self.testbed.hosts_file(),
-            )
-        };
+        let ours = |link: &&str| self.setting.ours(link, self.testbed);
         links.iter().map(ours).collect()
     }
 

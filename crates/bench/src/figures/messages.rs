@@ -203,7 +203,7 @@ fn point(setting: &Setting, link: LinkSpec, size: usize) -> Result<Point, String
     let limit = match link {
         LinkSpec::Shm => limits::copy::burst(cpus, size, plan.iterations) * size as f64,
         _ => limits::udp::burst(cpus, size, plan.iterations)
-            .map_or(f64::NAN, |burst| burst.messages_per_second * size as f64),
+            .map_or(f64::NAN, |rate| rate * size as f64),
     };
     Ok(Point {
         size,

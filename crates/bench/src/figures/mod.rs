@@ -22,9 +22,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tsumuji_link::dpdk;
-use tsumuji_testbed::{Name, Rate, Spec, Testbed};
+use tsumuji_node::LinkSpec;
+use tsumuji_testbed::{Rate, Testbed};
 
 use crate::compare::{self, Cell, Comparison, Contender, Plan};
+use crate::contest::{self, Ours};
 use crate::machine::{self, Machine};
 use crate::stats::Rounds;
 use crate::stop;
@@ -56,6 +58,12 @@ impl Setting {
     /// Whether this run only checks the benchmark, and its figures are not to be quoted.
     fn is_tried(&self) -> bool {
         self.round_trips < 1000
+    }
+
+    /// Ours over the link of that name, in the hosts of a testbed.
+    fn ours(&self, link: &str, testbed: &Testbed) -> Ours {
+        let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
+        Ours::between(link, self.program.clone(), testbed.hosts_file())
     }
 }
 
@@ -302,15 +310,8 @@ impl Log<'_> {
     }
 }
 
-/// A testbed with a unique name.
 fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, String> {
-    let name = format!("bench{}", std::process::id());
-    let name: Name = name
-        .parse()
-        .map_err(|error: tsumuji_testbed::SpecError| error.to_string())?;
-    let mut spec = Spec::new(u16::try_from(hosts).unwrap_or(u16::MAX)).named(name);
-    (spec.mtu_bytes, spec.rate) = (mtu_bytes, rate);
-    Testbed::up(&spec).map_err(|error| error.to_string())
+    contest::testbed(hosts, rate, mtu_bytes).map_err(|error| error.to_string())
 }
 
 /// A time as figures show it, with the contender's name.

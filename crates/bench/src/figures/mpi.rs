@@ -141,11 +141,8 @@ impl Course {
 }
 
 fn over(course: &Course, setting: &Setting, testbed: &Testbed, log: &mut Log<'_>) {
-    let links = course.promises.iter().map(|(link, _)| {
-        let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-        Ours::between(link, setting.program.clone(), testbed.hosts_file())
-    });
-    let links: Vec<Ours> = links.collect();
+    let links = course.promises.iter();
+    let links: Vec<Ours> = links.map(|(link, _)| setting.ours(link, testbed)).collect();
     let ground = Ground::of(testbed);
     for op in [Op::Pingpong, Op::Burst] {
         let comparison = compared(setting, op, &links, &ground, log);

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tsumuji_node::HostNode;
 
 /// The place of one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,20 @@ impl Place {
             ip: Ipv4Addr::LOCALHOST,
             interface: String::new(),
         }
+    }
+
+    /// The place of a node whose command leads into a network namespace of this machine.
+    pub fn of_node(node: &HostNode) -> Option<Self> {
+        let via: Vec<&str> = node.via.iter().flatten().map(String::as_str).collect();
+        let (["ip", "netns", "exec", name], Some(IpAddr::V4(ip))) = (&via[..], node.ip) else {
+            return None;
+        };
+        let interface = node.interface.as_ref();
+        Some(Self {
+            netns: Some(Path::new("/run/netns").join(name)),
+            ip,
+            interface: interface.map_or_else(String::new, |name| name.as_str().to_owned()),
+        })
     }
 
     /// Runs `open` in that place, on a thread of its own, which then ends. Sockets opened there stay in that namespace when other threads use them.

@@ -5,13 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tsumuji_link::LinkError;
-use tsumuji_link::udp::{Udp, UdpBindError, UdpConfig};
+use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{
     AnyLink, Channel, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination,
-    Endpoint, EndpointError, Handler, Link, Member, Membership, NodeId, OpenError, Options, Pace,
-    Priority, SendError,
+    Endpoint, Handler, Link, Member, Membership, NodeId, Options, Pace, Priority,
 };
 
 use super::Schedule;
@@ -34,23 +32,8 @@ const WAIT: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(20);
 const MEET_WITHIN: Duration = Duration::from_secs(10);
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OursError {
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error(transparent)]
-    Bind(#[from] UdpBindError),
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    #[error(transparent)]
-    Send(#[from] SendError),
-    #[error("the two endpoints have not met")]
-    Alone,
-}
+/// Whatever went wrong: it is told only.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the receiver's program does with what comes.
 struct Screen<'a> {
@@ -79,7 +62,7 @@ pub(super) fn run(
     places: [&Place; 2],
     by_deadline: bool,
     schedule: &Schedule,
-) -> Result<(), OursError> {
+) -> Result<(), Failure> {
     let congestion = if by_deadline {
         Congestion::Credit
     } else {
@@ -92,7 +75,7 @@ pub(super) fn run(
     let [mut near, mut far] = endpoints(places, &options)?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let receiving = scope.spawn(|| -> Result<(), OursError> {
+        let receiving = scope.spawn(|| -> Result<(), Failure> {
             let mut screen = Screen {
                 schedule,
                 is_complete: false,
@@ -107,11 +90,11 @@ pub(super) fn run(
             Ok(())
         });
         let sent = (near.wait_up(MEET_WITHIN))
-            .map_err(OursError::from)
+            .map_err(Failure::from)
             .and_then(|missing| match missing.is_empty() {
                 true if by_deadline => by_datagrams(&mut near, schedule),
                 true => by_loop(&mut near, schedule),
-                false => Err(OursError::Alone),
+                false => Err("the two endpoints have not met".into()),
             });
         is_over.store(sent.is_err(), Ordering::Relaxed);
         let received = receiving.join().expect("no panic");
@@ -122,7 +105,7 @@ pub(super) fn run(
 
 /// The loop of Suci's paper: a frame of video is written when it is there, unless one before it still waits; bulk is written while little is
 /// unacknowledged; what stays unacknowledged is looked after.
-fn by_loop(socket: &mut Endpoint, schedule: &Schedule) -> Result<(), OursError> {
+fn by_loop(socket: &mut Endpoint, schedule: &Schedule) -> Result<(), Failure> {
     let plan = schedule.plan;
     let (mut frame, block) = (vec![1; plan.frame_bytes], vec![2; BLOCK_BYTES]);
     let mut next = 0;
@@ -152,7 +135,7 @@ fn by_loop(socket: &mut Endpoint, schedule: &Schedule) -> Result<(), OursError> 
 }
 
 /// The newest frame of video replaces one that has not left, and is dropped when it cannot be shown any more; bulk takes the rest.
-fn by_datagrams(node: &mut Endpoint, schedule: &Schedule) -> Result<(), OursError> {
+fn by_datagrams(node: &mut Endpoint, schedule: &Schedule) -> Result<(), Failure> {
     let plan = schedule.plan;
     let (frame, block) = (vec![1; plan.frame_bytes], vec![2; BLOCK_BYTES]);
     node.set_pace(RECEIVER, Pace::Drain)?;
@@ -179,10 +162,10 @@ fn by_datagrams(node: &mut Endpoint, schedule: &Schedule) -> Result<(), OursErro
 }
 
 /// An endpoint in each place.
-fn endpoints(places: [&Place; 2], options: &Options) -> Result<[Endpoint; 2], OursError> {
+fn endpoints(places: [&Place; 2], options: &Options) -> Result<[Endpoint; 2], Failure> {
     let open = |place: &Place| {
         let addr = SocketAddr::new(place.ip.into(), 0);
-        place.enter(move || Udp::bind(addr, UdpConfig::default()).map_err(OursError::from))
+        place.enter(move || Udp::bind(addr, UdpConfig::default()).map_err(Failure::from))
     };
     let (near, far) = (open(places[0])?, open(places[1])?);
     let addrs = [near.local_addr(), far.local_addr()];
@@ -194,7 +177,7 @@ fn endpoints(places: [&Place; 2], options: &Options) -> Result<[Endpoint; 2], Ou
         });
         let link = AnyLink::open(Base::Udp(link), None, None)?;
         let membership = Membership::of(me, members.into());
-        Ok::<_, OursError>(Endpoint::new(link, membership, options.clone())?)
+        Ok::<_, Failure>(Endpoint::new(link, membership, options.clone())?)
     };
     Ok([endpoint(near, SENDER)?, endpoint(far, RECEIVER)?])
 }

@@ -3,11 +3,11 @@
 use anyhow::anyhow;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::table;
 
 use super::super::Args;
 use super::{EXECUTORS, child, median};
-use crate::bench::compare::testbed;
 use crate::bench::short;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};

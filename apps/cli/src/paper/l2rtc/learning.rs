@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::versus::{Standing, in_turn};
 use tsumuji_bench::{stop, table};
@@ -14,7 +15,6 @@ use tsumuji_testbed::Testbed;
 
 use super::super::Args;
 use super::child;
-use crate::bench::compare::testbed;
 use crate::bench::short;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;

@@ -14,13 +14,13 @@ use std::process::Command;
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::contest::testbed;
 use tsumuji_bench::{report, stop};
 use tsumuji_testbed::Testbed;
 
 use super::Args;
 use super::figure::Figure;
 use crate::Outcome;
-use crate::bench::compare::testbed;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 
