@@ -1,12 +1,13 @@
 //! Common parts of commands over several hosts: the hosts file, the agents, and the move to node 0.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::bootstrap::{ENV_LOSS, ENV_SEED, Hosts};
 use tsumuji_node::{ClusterFile, HostNode, LaunchError, LinkSpec};
 
 use crate::agent;
@@ -98,6 +99,16 @@ pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
         nodes: file.hosts().to_vec(),
         agent: vec![program, agent::WORDS.to_owned()],
     }
+}
+
+/// Passes losses on purpose, and the seed of what is random, to started nodes.
+pub(crate) fn chances(
+    loss: Option<f64>,
+    seed: Option<u64>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    let loss = loss.map(|loss| (ENV_LOSS.into(), loss.to_string().into()));
+    let seed = seed.map(|seed| (ENV_SEED.into(), seed.to_string().into()));
+    loss.into_iter().chain(seed)
 }
 
 /// Refuses a link that joins hosts where all processes are of one.

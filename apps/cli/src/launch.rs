@@ -178,18 +178,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     (spec.stdout, spec.stderr) = (printing, printing);
     spec.stdout_to_stderr = args.json;
     spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
-    spec.env.extend(args.loss.map(|loss| {
-        (
-            tsumuji_node::bootstrap::ENV_LOSS.into(),
-            loss.to_string().into(),
-        )
-    }));
-    spec.env.extend(args.seed.map(|seed| {
-        (
-            tsumuji_node::bootstrap::ENV_SEED.into(),
-            seed.to_string().into(),
-        )
-    }));
+    spec.env.extend(hosts::chances(args.loss, args.seed));
 
     let mut awaits_join = args.admit;
     let kind = link_name.rsplit('+').next().unwrap_or_default();

@@ -35,7 +35,6 @@ mod team;
 mod testbed;
 mod top;
 mod tune;
-mod worker;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -164,7 +163,7 @@ fn main() -> ExitCode {
         Command::Man(args) => pages::man(args),
         Command::TuneMember(args) => tune::member(args),
         Command::Agent => agent::run(),
-        Command::Worker => worker::run(),
+        Command::Worker => solve::work(),
         Command::CircuitWorker => solve::circuit::work(),
         Command::LearnWorker => learn::work(),
         Command::LabServe => lab::run::serve(),

@@ -37,6 +37,7 @@ use crate::output::{self, Files};
 use crate::sweep::Sweep;
 use crate::team::{Cluster, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome};
+pub(crate) use distributed::work;
 use history::History;
 use how::{How, Settled};
 pub(crate) use planned::model as link_model;
@@ -288,7 +289,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(endpoint) = args.team.worker(args.seed)? {
         return match netlist {
             Some(_) => circuit::serve_host(endpoint),
-            None => crate::worker::serve_host(endpoint),
+            None => distributed::serve_host(endpoint),
         };
     }
     if let Some(path) = netlist {

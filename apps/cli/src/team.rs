@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Error, ensure};
 use tsumuji_node::{
     ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
-    MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit, bootstrap,
+    MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit, WorkerFailure,
     endpoint_from_env, open_in_cluster, quantity, report_error,
 };
 
@@ -20,7 +20,7 @@ use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output, security};
 /// Grace time of the remaining workers when a run has failed.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a node that leaves waits for acknowledgements.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
 const PARTING: Duration = Duration::from_secs(5);
 
@@ -101,29 +101,6 @@ impl TeamArgs {
         }
     }
 
-    /// Judge and workers; `command`: the hidden one of workers.
-    pub(crate) fn team<'a>(
-        &'a self,
-        (command, seed): (&'static str, u64),
-        (cluster, workers): (Option<&'a Cluster<'a>>, usize),
-        security: &'a Security,
-    ) -> Team<'a> {
-        Team {
-            command,
-            workers,
-            cluster,
-            security,
-            link: self.link,
-            congestion: self.congestion,
-            loss: self.loss,
-            seed,
-            metrics: self.metrics,
-            join_timeout: self.patience.join_timeout,
-            program: self.program.as_ref(),
-            admits: self.admit,
-        }
-    }
-
     /// Opens the endpoint of a worker that the user starts; `None`: this process is the judge.
     pub(crate) fn worker(&self, seed: u64) -> anyhow::Result<Option<Endpoint>> {
         let Some(id) = self.id.filter(|id| *id > 0) else {
@@ -134,7 +111,14 @@ impl TeamArgs {
         };
         cluster.file.membership(NodeId(id), cluster.path)?;
         let security = self.stated(Some(&cluster))?;
-        let team = self.team(("", seed), (Some(&cluster), 0), &security);
+        let team = Team {
+            args: self,
+            command: "",
+            seed,
+            workers: 0,
+            cluster: Some(&cluster),
+            security: &security,
+        };
         team.open(&cluster, id, &mut || false).map(Some)
     }
 }
@@ -161,23 +145,13 @@ impl Cluster<'_> {
 
 /// Judge and workers, as the command line says.
 pub(crate) struct Team<'a> {
+    pub(crate) args: &'a TeamArgs,
     /// The hidden command of workers.
     pub(crate) command: &'static str,
+    pub(crate) seed: u64,
     pub(crate) workers: usize,
     pub(crate) cluster: Option<&'a Cluster<'a>>,
     pub(crate) security: &'a Security,
-    pub(crate) link: Option<LinkSpec>,
-    pub(crate) congestion: Option<Congestion>,
-    /// Fraction of received frames that each node drops on purpose.
-    pub(crate) loss: Option<f64>,
-    pub(crate) seed: u64,
-    pub(crate) metrics: Option<MetricsAt>,
-    /// How long nodes of other hosts are waited for, if stated.
-    pub(crate) join_timeout: Option<Duration>,
-    /// Path of this program on other hosts.
-    pub(crate) program: Option<&'a PathBuf>,
-    /// Workers may join.
-    pub(crate) admits: bool,
 }
 
 impl Team<'_> {
@@ -186,16 +160,16 @@ impl Team<'_> {
         Ok(Options {
             seed: self.seed,
             security: self.security.clone(),
-            metrics: metrics::wanted(self.metrics)?,
-            congestion: self.congestion.unwrap_or_default(),
-            admits: self.admits,
+            metrics: metrics::wanted(self.args.metrics)?,
+            congestion: self.args.congestion.unwrap_or_default(),
+            admits: self.args.admit,
             ..Options::default()
         })
     }
 
     /// Losses on purpose at one node.
     fn impairment(&self, id: u16) -> Option<ImpairConfig> {
-        let loss = self.loss.filter(|loss| *loss > 0.0)?;
+        let loss = self.args.loss.filter(|loss| *loss > 0.0)?;
         Some(ImpairConfig {
             loss,
             seed: self.seed.wrapping_add(u64::from(id)),
@@ -203,27 +177,58 @@ impl Team<'_> {
         })
     }
 
+    /// Runs `judge`: as the node of the hosts file that this process is, or with workers that are started here, and then also tells which failed, if one did.
+    /// `stop` ends the wait for those of the file; `is_whole`: the workers know that the run has ended, and may have something to write, such as a capture.
+    /// The error is [`Interrupted`] if the user stopped the start of workers, and the `WorkerFailure` itself if one did not start.
+    pub(crate) fn run<T>(
+        &self,
+        interrupt: &Interrupt,
+        stop: &mut dyn FnMut() -> bool,
+        judge: impl FnOnce(&mut Endpoint, Option<&mut Launcher>) -> T,
+        is_whole: impl FnOnce(&T) -> bool,
+    ) -> anyhow::Result<(T, Option<WorkerFailure>)> {
+        if let (Some(cluster), Some(id)) = (self.cluster, self.args.id) {
+            let mut endpoint = self.open(cluster, id, stop)?;
+            let result = judge(&mut endpoint, None);
+            let _ = endpoint.close(FAREWELL);
+            return Ok((result, None));
+        }
+        let (mut launcher, mut endpoint) = self.begin(interrupt)?;
+        let result = judge(&mut endpoint, Some(&mut launcher));
+        let _ = endpoint.close(FAREWELL);
+        let failure = launcher.check();
+        if is_whole(&result) {
+            let exits = launcher.wait_all(PARTING);
+            // One that is killed now has nothing to tell any more.
+            let failed = |exit: &WorkerExit| exit.status.code().is_some_and(|code| code != 0);
+            if exits.iter().any(failed) {
+                output::note_partial();
+            }
+        }
+        launcher.shutdown(GRACE);
+        Ok((result, failure))
+    }
+
     /// Opens node `id` of the hosts file, and waits for all others, or until `stop` says so.
-    pub(crate) fn open(
+    fn open(
         &self,
         cluster: &Cluster<'_>,
         id: u16,
         stop: &mut dyn FnMut() -> bool,
     ) -> anyhow::Result<Endpoint> {
         let options = Options {
-            admits: self.admits && id == 0,
+            admits: self.args.admit && id == 0,
             ..self.options()?
         };
         let impair = self.impairment(id);
         let mut endpoint =
             open_in_cluster(&cluster.file, cluster.path, NodeId(id), options, impair)?;
-        meet(&mut endpoint, self.join_timeout, stop)?;
+        meet(&mut endpoint, self.args.patience.join_timeout, stop)?;
         Ok(endpoint)
     }
 
-    /// Starts the workers, as the judge, and meets them. The error is [`Interrupted`] if the user stopped it, and the `WorkerFailure` itself if a worker
-    /// did not start.
-    pub(crate) fn begin(&self, interrupt: &Interrupt) -> anyhow::Result<(Launcher, Endpoint)> {
+    /// Starts the workers, as the judge, and meets them.
+    fn begin(&self, interrupt: &Interrupt) -> anyhow::Result<(Launcher, Endpoint)> {
         let started = Launcher::start(self.launch_spec()?);
         let mut launcher = started.map_err(|error| match error {
             LaunchError::Worker(failure) => Error::from(failure),
@@ -236,7 +241,7 @@ impl Team<'_> {
             OpenError::Worker(failure) => Error::from(failure),
             error => Error::from(error),
         })?;
-        let within = self.join_timeout.unwrap_or(hosts::MET_WITHIN);
+        let within = self.args.patience.join_timeout.unwrap_or(hosts::MET_WITHIN);
         // A worker that fails before the run begins ends the wait.
         meet(&mut endpoint, Some(within), &mut || {
             interrupt.is_set() || launcher.check().is_some()
@@ -247,7 +252,7 @@ impl Team<'_> {
 
     /// Tells the user how further workers join, if they may.
     fn tell_how_to_join(&self, launcher: &Launcher) {
-        if self.admits
+        if self.args.admit
             && let Some(address) = launcher.join_address()
         {
             let flags = security::as_flags(self.security);
@@ -260,26 +265,28 @@ impl Team<'_> {
 
     /// Specification of the workers' launch.
     fn launch_spec(&self) -> anyhow::Result<LaunchSpec> {
-        let program = hosts::program(self.program)?;
+        let program = hosts::program(self.args.program.as_ref())?;
         let command = [program.clone().into(), OsString::from(self.command)];
         let mut spec = LaunchSpec::new(self.workers, command);
         if let Some(cluster) = self.cluster {
             spec.hosts = Some(hosts::of(&cluster.file, program));
-            spec.join_timeout = self.join_timeout.unwrap_or(hosts::ANSWER_WITHIN);
+            spec.join_timeout = self
+                .args
+                .patience
+                .join_timeout
+                .unwrap_or(hosts::ANSWER_WITHIN);
         }
         spec.with_self = true;
         spec.self_name = "judge".to_owned();
-        spec.link = self.link.unwrap_or(LinkSpec::Shm);
-        (spec.congestion, spec.admits) = (self.congestion, self.admits);
+        spec.link = self.args.link.unwrap_or(LinkSpec::Shm);
+        (spec.congestion, spec.admits) = (self.args.congestion, self.args.admit);
         // The output of workers must not be mixed with the result.
         (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
-        let seed = self.seed.to_string();
-        spec.env.push((bootstrap::ENV_SEED.into(), seed.into()));
         spec.env.extend(self.security.env());
-        spec.env.push(metrics::env(metrics::wanted(self.metrics)?));
-        let loss = self.loss.map(|loss| loss.to_string().into());
-        let loss = loss.map(|loss| (bootstrap::ENV_LOSS.into(), loss));
-        spec.env.extend(loss);
+        spec.env
+            .push(metrics::env(metrics::wanted(self.args.metrics)?));
+        spec.env
+            .extend(hosts::chances(self.args.loss, Some(self.seed)));
         Ok(spec)
     }
 }
@@ -307,19 +314,6 @@ impl<'a> Processes<'a> {
         self.told = exits.len();
         ended
     }
-}
-
-/// Ends the workers' processes. `is_whole`: they know that the run has ended, and may have something to write, such as a capture.
-pub(crate) fn part(launcher: &mut Launcher, is_whole: bool) {
-    if is_whole {
-        let exits = launcher.wait_all(PARTING);
-        // One that is killed now has nothing to tell any more.
-        let failed = |exit: &WorkerExit| exit.status.code().is_some_and(|code| code != 0);
-        if exits.iter().any(failed) {
-            output::note_partial();
-        }
-    }
-    launcher.shutdown(GRACE);
 }
 
 /// Runs a launched worker. All its input comes by messages; errors are told to the launcher only: the judge prints them.

@@ -8,7 +8,7 @@ use tsumuji_node::{Endpoint, Launcher, Security};
 use super::Args;
 use crate::NOT_REACHED;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::team::{self, Cluster, FAREWELL};
+use crate::team::{self, Cluster, Team};
 
 /// The hidden command of workers.
 const WORKER: &str = "learn-worker";
@@ -45,22 +45,26 @@ pub(super) fn learn(
     mode: Mode,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
-    let own = (job.cluster, job.workers);
-    let team = args.team.team((WORKER, args.seed), own, &job.security);
-    if let (Some(cluster), Some(id)) = (job.cluster, args.team.id) {
-        let endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
-        return judge(endpoint, job, mode, None, interrupt);
-    }
-    let (mut launcher, endpoint) = team.begin(interrupt)?;
-    let result = judge(endpoint, job, mode, Some(&mut launcher), interrupt);
-    let is_whole = matches!(&result, Ok(outcome) if outcome.dropped.is_empty());
-    team::part(&mut launcher, is_whole);
+    let team = Team {
+        args: &args.team,
+        command: WORKER,
+        seed: args.seed,
+        workers: job.workers,
+        cluster: job.cluster,
+        security: &job.security,
+    };
+    let (result, _) = team.run(
+        interrupt,
+        &mut || interrupt.is_set(),
+        |endpoint, launcher| judge(endpoint, job, mode, launcher, interrupt),
+        |result| matches!(result, Ok(outcome) if outcome.dropped.is_empty()),
+    )?;
     result
 }
 
 /// Learns as node 0.
 fn judge(
-    mut endpoint: Endpoint,
+    endpoint: &mut Endpoint,
     job: &Job<'_>,
     mode: Mode,
     launcher: Option<&mut Launcher>,
@@ -70,9 +74,7 @@ fn judge(
         workers: team::Processes::of(launcher),
         interrupt,
     };
-    let result = gossip::run(&mut endpoint, job.problem, job.config, mode, &mut processes);
-    let _ = endpoint.close(FAREWELL);
-    match result {
+    match gossip::run(endpoint, job.problem, job.config, mode, &mut processes) {
         Err(RunError::Interrupted) => Err(Interrupted.into()),
         result => Ok(result?),
     }

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use tsumuji_node::{Endpoint, Launcher, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
-    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerStats,
+    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerError,
+    WorkerFault, WorkerStats, worker_main,
 };
 use tsumuji_solve::method::Method;
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -13,7 +14,8 @@ use super::how::How;
 use super::show::Traffic;
 use super::{Args, ModeName};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::team::{self, Cluster, FAREWELL, Team};
+use crate::team::{self, Cluster, Team};
+use crate::{BAD_INPUT, NOT_REACHED};
 
 /// What all workers are told of the run.
 pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConfig {
@@ -59,71 +61,38 @@ pub(super) fn solve(
     kept: Kept<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let team = (args.team).team(("worker", args.seed), (cluster, workers), &security);
-    match (cluster, args.team.id) {
-        (Some(cluster), Some(id)) => {
-            let began = Instant::now();
-            // Not all workers may be left, where a judge takes over.
-            let mut stop =
-                || interrupt.is_set() || (args.take_over && began.elapsed() >= args.lease);
-            let mut endpoint = team.open(cluster, id, &mut stop)?;
-            if interrupt.is_set() {
+    let team = Team {
+        args: &args.team,
+        command: "worker",
+        seed: args.seed,
+        workers,
+        cluster,
+        security: &security,
+    };
+    let began = Instant::now();
+    // Not all workers may be left, where a judge takes over.
+    let mut stop = || interrupt.is_set() || (args.take_over && began.elapsed() >= args.lease);
+    let ran = team.run(
+        interrupt,
+        &mut stop,
+        |endpoint, launcher| {
+            if launcher.is_none() && interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
-            let result = judge(
-                &mut endpoint,
-                input,
-                config,
-                progress,
-                kept,
-                None,
-                interrupt,
-            );
-            let _ = endpoint.close(FAREWELL);
-            result
-        }
-        _ => with_launched(&team, input, config, progress, kept, interrupt),
-    }
-}
-
-fn with_launched(
-    team: &Team<'_>,
-    input: Input<'_>,
-    config: &SolveConfig,
-    progress: &mut dyn FnMut(Progress),
-    kept: Kept<'_>,
-    interrupt: &Interrupt,
-) -> anyhow::Result<(Outcome, Traffic)> {
-    let (mut launcher, mut endpoint) = match team.begin(interrupt) {
-        Ok(begun) => begun,
-        Err(error) if error.is::<Interrupted>() => return Ok(ended(Reason::Interrupted)),
-        Err(error) => {
-            let failure = error.downcast::<WorkerFailure>()?;
-            return Ok(lost(&failure));
-        }
-    };
-    let result = judge(
-        &mut endpoint,
-        input,
-        config,
-        progress,
-        kept,
-        Some(&mut launcher),
-        interrupt,
+            judge(endpoint, input, config, progress, kept, launcher, interrupt)
+        },
+        // One that failed after the run, over its capture, is noticed as it ends.
+        |result| matches!(result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0),
     );
-    let _ = endpoint.close(FAREWELL);
-    let seen = launcher.check();
-    // One that failed after the run, over its capture, is noticed as it ends.
-    let is_whole =
-        matches!(&result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0);
-    team::part(&mut launcher, is_whole);
-    match (result, seen) {
-        (Ok((outcome, _)), Some(failure))
+    match ran {
+        Err(error) if error.is::<Interrupted>() => Ok(ended(Reason::Interrupted)),
+        Err(error) => Ok(lost(&error.downcast()?)),
+        Ok((Ok((outcome, _)), Some(failure)))
             if matches!(outcome.reason, Reason::WorkerLost { .. }) =>
         {
             Ok(lost(&failure))
         }
-        (result, _) => result,
+        Ok((result, _)) => result,
     }
 }
 
@@ -212,6 +181,19 @@ fn lost(failure: &WorkerFailure) -> (Outcome, Traffic) {
         _ => split(&text, failure.name()),
     };
     ended(Reason::WorkerLost { worker, cause })
+}
+
+/// Runs a launched worker.
+pub(crate) fn work() -> crate::Outcome {
+    team::work(worker_main)
+}
+
+/// Serves as a worker that was started by hand.
+pub(super) fn serve_host(endpoint: Endpoint) -> crate::Outcome {
+    team::work_by_hand(endpoint, worker_main, |error| match error {
+        WorkerError::Fault(WorkerFault::Aborted { .. }) => NOT_REACHED,
+        _ => BAD_INPUT,
+    })
 }
 
 /// Splits off the part behind the name.

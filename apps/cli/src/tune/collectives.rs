@@ -6,14 +6,11 @@ use anyhow::Context;
 use tsumuji_collective::Table;
 use tsumuji_collective::tune::{self, Measurement, Wishes};
 use tsumuji_node::tuning::{NO_PROFILE, TUNE_VARIABLE};
-use tsumuji_node::{
-    Endpoint, LaunchSpec, Launcher, Options, Printing, Security, Tuning, endpoint_from_env,
-    report_error,
-};
+use tsumuji_node::{LaunchSpec, Launcher, Options, Printing, Security, Tuning};
 
 use super::Nodes;
 use crate::meeting::meet;
-use crate::{DONE, Outcome, hosts};
+use crate::{Outcome, hosts, team};
 
 /// Grace time of members when the measurement is over, and again once they are told to end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -36,27 +33,9 @@ impl MemberArgs {
     }
 }
 
-fn measure(
-    mut endpoint: Endpoint,
-    wishes: &Wishes,
-    progress: impl FnMut(&Measurement),
-) -> anyhow::Result<(Table, Vec<Measurement>)> {
-    let result = tune::tune(&mut endpoint, wishes, progress)?;
-    let _ = endpoint.close(FAREWELL);
-    Ok(result)
-}
-
 /// One member.
 pub(crate) fn member(args: MemberArgs) -> Outcome {
-    let endpoint = match endpoint_from_env(Options::default()) {
-        Ok(endpoint) => endpoint,
-        Err(error) => {
-            report_error(&error);
-            return Err(error.into());
-        }
-    };
-    measure(endpoint, &args.wishes(), |_| {})?;
-    Ok(DONE)
+    team::work(|endpoint| tune::tune(endpoint, &args.wishes(), |_| {}).map(drop))
 }
 
 /// The table, and all that was measured.
@@ -94,7 +73,7 @@ pub(super) fn run(
         launcher.check().is_some()
     })?;
     let wishes = MemberArgs { max_bytes, time }.wishes();
-    let measured = measure(endpoint, &wishes, |one| {
+    let measured = tune::tune(&mut endpoint, &wishes, |one| {
         let name = serde_json::to_value(one.operation).unwrap_or_default();
         eprintln!(
             "{:11} {:4} nodes {:10} B  {:9} {:12.2} µs",
@@ -105,6 +84,7 @@ pub(super) fn run(
             one.seconds * 1e6
         );
     });
+    let _ = endpoint.close(FAREWELL);
     if measured.is_ok() {
         launcher.wait_all(GRACE); // they close their sessions, as we did
     }

@@ -11,7 +11,7 @@ use tsumuji_node::{Endpoint, Launcher, Security, WorkerFailure};
 use super::super::{Args, ModeName};
 use crate::NOT_REACHED;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::team::{self, Cluster, FAREWELL};
+use crate::team::{self, Cluster, Team};
 
 /// The hidden command of workers.
 const WORKER: &str = "circuit-worker";
@@ -60,31 +60,25 @@ impl<'a> Place<'a> {
         prepared: Computation<'_>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<(Result<Outcome, ComputeError>, usize)> {
-        let Args { team, seed, .. } = self.args;
-        let id = team.id;
-        let workers = (self.cluster.as_ref(), prepared.parts());
-        let team = team.team((WORKER, *seed), workers, &self.security);
-        if let (Some(cluster), Some(id)) = (&self.cluster, id) {
-            let mut endpoint = team.open(cluster, id, &mut || interrupt.is_set())?;
-            let found = judge(&mut endpoint, prepared, None, interrupt);
-            let _ = endpoint.close(FAREWELL);
-            return Ok(found);
-        }
-        let (mut launcher, mut endpoint) = match team.begin(interrupt) {
-            Ok(begun) => begun,
-            Err(error) if error.is::<Interrupted>() => {
-                return Ok((Err(ComputeError::Interrupted), 0));
-            }
-            Err(error) => {
-                let failure = error.downcast::<WorkerFailure>()?;
-                return Ok((Err(lost(&failure)), 0));
-            }
+        let team = Team {
+            args: &self.args.team,
+            command: WORKER,
+            seed: self.args.seed,
+            workers: prepared.parts(),
+            cluster: self.cluster.as_ref(),
+            security: &self.security,
         };
-        let (result, lost) = judge(&mut endpoint, prepared, Some(&mut launcher), interrupt);
-        let _ = endpoint.close(FAREWELL);
-        let is_whole = matches!(&result, Ok(outcome) if outcome.is_whole());
-        team::part(&mut launcher, is_whole && lost == 0);
-        Ok((result, lost))
+        let ran = team.run(
+            interrupt,
+            &mut || interrupt.is_set(),
+            |endpoint, launcher| judge(endpoint, prepared, launcher, interrupt),
+            |(result, lost)| *lost == 0 && matches!(result, Ok(outcome) if outcome.is_whole()),
+        );
+        match ran {
+            Ok((found, _)) => Ok(found),
+            Err(error) if error.is::<Interrupted>() => Ok((Err(ComputeError::Interrupted), 0)),
+            Err(error) => Ok((Err(lost(&error.downcast()?)), 0)),
+        }
     }
 }
 
