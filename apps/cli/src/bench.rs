@@ -18,12 +18,10 @@ mod takeover;
 
 pub(crate) use sizes::size;
 
-use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use tsumuji_bench::exchange::Kind;
-use tsumuji_bench::group;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stop;
 
@@ -145,11 +143,11 @@ enum What {
     Figures(figures::Args),
 }
 
-/// The other side of an exchange.
+/// The other side of a measurement.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// The plan, as JSON
-    plan: String,
+    /// What it does, as JSON
+    task: String,
 }
 
 /// `1.23M`, `45.6k`, `789`.
@@ -167,11 +165,6 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("accepted are 0.01 to 60 seconds".to_owned()),
     }
-}
-
-fn serve_command() -> anyhow::Result<Vec<OsString>> {
-    let program = std::env::current_exe().context("this program's own file")?;
-    Ok(vec![program.into(), "bench-serve".into()])
 }
 
 /// Runs the command.
@@ -212,27 +205,13 @@ pub(crate) fn interruptible(measure: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// Runs the other side of an exchange between two.
+/// Runs the other side of a measurement.
 pub(crate) fn serve(args: ServeArgs) -> Outcome {
-    served(tsumuji_bench::exchange::serve(&args.plan))
-}
-
-/// Runs a server or a client of streams.
-pub(crate) fn serve_stream(args: ServeArgs) -> Outcome {
-    streams::serve(&args.plan)
-}
-
-/// Runs one of the other sides of an operation among several.
-pub(crate) fn serve_group(args: ServeArgs) -> Outcome {
-    served(group::serve(&args.plan))
-}
-
-fn served(result: Result<(), tsumuji_bench::exchange::ExchangeError>) -> Outcome {
-    match result {
+    match tsumuji_bench::serve::serve(&args.task) {
         Ok(()) => Ok(DONE),
         Err(error) => {
             tsumuji_node::report_error(&error.to_string());
-            Err(error.into())
+            Err(anyhow!(error))
         }
     }
 }

@@ -98,10 +98,6 @@ enum Command {
     LabServe,
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
-    #[command(hide = true)]
-    BenchServeGroup(bench::ServeArgs),
-    #[command(hide = true)]
-    BenchServeStream(bench::ServeArgs),
 }
 
 /// How a command ended, unless it failed for bad input.
@@ -168,8 +164,6 @@ fn main() -> ExitCode {
         Command::LearnWorker => learn::work(),
         Command::LabServe => lab::run::serve(),
         Command::BenchServe(args) => bench::serve(args),
-        Command::BenchServeGroup(args) => bench::serve_group(args),
-        Command::BenchServeStream(args) => bench::serve_stream(args),
     };
     output::close(outcome.unwrap_or_else(|error| {
         let is_interrupted = error.is::<interrupt::Interrupted>();

@@ -250,10 +250,9 @@ fn tuned(
             both.nodes.truncate(2);
             both
         });
-        let command = [nodes.program.clone().into(), "bench-serve".into()];
         let time = Duration::from_millis(args.time);
         let mut measure = |plan: &exchange::Plan| {
-            let spec = exchange::spec(nodes.link, hosts.as_ref(), &command);
+            let spec = exchange::spec(nodes.link, hosts.as_ref(), &nodes.program);
             exchange::measure(plan, spec, security)
         };
         let found = thresholds::find(Wishes { rounds, time }, &mut measure, progress)?;

@@ -1,7 +1,7 @@
 //! A sender that computes most of the time, and a receiver that takes its messages: how late are messages of a burst that could not be sent at once,
 //! with the progress assistant and without it; and what the assistant costs while nothing happens.
 //!
-//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Clocks of two hosts are not compared: the
+//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls `serve`. Clocks of two hosts are not compared: the
 //! receiver measures the time from a burst's first message to its last, and the sender the time of its calls. The difference is the lateness of the
 //! last message, except for the transit time of the first.
 
@@ -16,6 +16,7 @@ use tsumuji_node::{
 use crate::exchange::ExchangeError;
 use crate::machine;
 use crate::processes::{self, watch};
+use crate::serve::Task;
 
 const DATA: Channel = Channel::ordered(0);
 const REPORT: Channel = Channel::ordered(1);
@@ -28,7 +29,6 @@ const COMPUTE_LEAST: Duration = Duration::from_millis(10);
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Times that the sender sends and computes.
     pub laps: u64,
@@ -126,7 +126,7 @@ impl Handler for Laps {
 
 /// Measures once; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Away, ExchangeError> {
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Away(*plan), security)?;
     let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let message = vec![0x5a; plan.message_bytes];
     let (start, mut computed) = (Instant::now(), Duration::ZERO);
@@ -170,7 +170,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
 }
 
 /// The other side, in the process that [`measure`] starts.
-pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
     if !endpoint.wait_up(PATIENCE)?.is_empty() {
         return Err(ExchangeError::Stalled);

@@ -131,11 +131,10 @@ impl Ours {
         if let Some(file) = &self.hosts_file {
             return self.measure_there(file, job);
         }
-        let command = |word: &str| vec![self.program.clone().into(), word.into()];
         let pair = |kind| {
             let mut plan = exchange::Plan::new(kind, job.size);
             plan.iterations = job.iterations;
-            let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &command("bench-serve"));
+            let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.program);
             spec.congestion = self.congestion;
             exchange::measure(&plan, spec, &self.security)
                 .map(|measured| measured.sample())
@@ -149,8 +148,7 @@ impl Ours {
                     slow_write: self.slow_write,
                     ..group::Plan::of(job)
                 };
-                let command = command("bench-serve-group");
-                let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
+                let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &self.program);
                 spec.congestion = self.congestion;
                 group::measure(&plan, spec, &self.security).map_err(|error| error.to_string())
             }

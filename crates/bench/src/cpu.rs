@@ -1,6 +1,6 @@
 //! Processor time over offered load (L2RTC's figure 6): messages come at a given rate; what does the receiver's side cost, and how late is it?
 //!
-//! [`measure`] runs in the parent (node 0, the generator) and starts the receiver, which calls [`serve`]. [`measure_kernel`] does the same with UDP sockets
+//! [`measure`] runs in the parent (node 0, the generator) and starts the receiver, which calls `serve`. [`measure_kernel`] does the same with UDP sockets
 //! between two threads. Times of sending travel in the messages: both sides are on one machine, whose monotonic clock they share.
 
 use std::io::ErrorKind;
@@ -17,6 +17,7 @@ use crate::exchange::ExchangeError;
 use crate::limits::place::Place;
 use crate::limits::udp;
 use crate::processes::{self, watch};
+use crate::serve::Task;
 use crate::stats::RoundTrips;
 use crate::{machine, stop};
 
@@ -47,7 +48,6 @@ pub enum Waits {
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Messages offered a second.
     pub offered: u64,
@@ -147,7 +147,7 @@ impl Count {
 
 /// Measures ours once; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cost, ExchangeError> {
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Cpu(*plan), security)?;
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[0]))?;
     #[derive(Default)]
     struct Report(Option<Vec<u8>>);
@@ -199,7 +199,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cos
 }
 
 /// The receiver, in the process that [`measure`] starts: until the generator leaves.
-pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[1]))?;
     #[derive(Default)]

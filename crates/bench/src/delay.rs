@@ -1,7 +1,7 @@
 //! L2RTC's figure 10: how heavy a service may be. A generator sends at the pace of a line, the server spends some time on each message, or once on each
 //! 32, and sends it back, or on to a third node (out of its other port); up to which time does it keep pace?
 //!
-//! [`measure`] runs in the parent (node 0, the generator) and starts the server and the third node, which call [`serve`]. A message that finds no room at the moment when
+//! [`measure`] runs in the parent (node 0, the generator) and starts the server and the third node, which call `serve`. A message that finds no room at the moment when
 //! the line would carry it is not sent, and counted: nothing is lost unseen. [`Setting`] sums up several rounds, [`Knee`] several times.
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use tsumuji_node::{
 use crate::exchange::ExchangeError;
 use crate::machine;
 use crate::processes::{self, watch};
+use crate::serve::Task;
 use crate::stats::Rounds;
 use crate::sum32::by_name;
 
@@ -50,7 +51,6 @@ pub enum Per {
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Bytes of a message: of the paper's frame.
     pub size: usize,
@@ -238,7 +238,7 @@ pub fn measure(
     spec: LaunchSpec,
     security: &Security,
 ) -> Result<Delayed, ExchangeError> {
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Delay(*plan), security)?;
     let _pinned = processes::pin(plan.cpu_of(GENERATOR))?;
     let options = Options {
         // What waits here is soon refused; the server's queue takes the answers to all that this one holds.
@@ -346,7 +346,7 @@ fn spend(time_ns: u64) {
 }
 
 /// The server or the third node, in the process that [`measure`] starts: until the generator leaves.
-pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
     let dropped = Arc::new(AtomicU64::new(0));
     if endpoint.me() == SERVER {

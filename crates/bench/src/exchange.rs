@@ -1,9 +1,9 @@
 //! Our own ping-pong and burst between two processes over any link: reliable messages through the public endpoint.
 //!
-//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Each side measures its own processor time over the same messages; the receiver reports by message.
+//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, `serve`. Each side measures its own processor time over the same messages; the receiver reports by message.
 //! Every measurement starts a fresh pair, so that nothing is carried over between them.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,9 @@ use tsumuji_node::{
 
 use crate::ops::Sample;
 use crate::processes::{self, Arrivals, CONTROL, DATA, STALLED_AFTER, Watch, pin};
+use crate::serve::Task;
 use crate::stats::{HalfRtt, RoundTrips};
-use crate::{away, cpu, delay, machine, stop, sum32};
+use crate::{machine, stop};
 
 /// The sender of measured messages.
 const SENDER: NodeId = NodeId(0);
@@ -59,18 +60,11 @@ pub struct Plan {
     /// Spin without ever yielding the core (otherwise the endpoint's adaptive policy).
     pub spin: bool,
     /// The node with which node 0 exchanges messages; all others only wait.
-    #[serde(default = "usual_receiver")]
     pub receiver: u16,
     /// Thresholds of both endpoints; `None`: those of the profile in force, or the defaults.
-    #[serde(default)]
     pub tuning: Option<Tuning>,
     /// Microseconds that the receiver computes before each answer.
-    #[serde(default)]
     pub pause_us: u64,
-}
-
-fn usual_receiver() -> u16 {
-    RECEIVER
 }
 
 impl Plan {
@@ -335,10 +329,10 @@ impl Runner {
     }
 }
 
-/// The specification for [`measure`]: starts `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, node 1 of them
-/// is the receiver, and this process must be in the host of node 0.
-pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> LaunchSpec {
-    processes::spec(1, link, hosts, command, ["receiver", "sender"])
+/// The specification for [`measure`]: starts `program`, which is `tsumuji`. With `hosts`, node 1 of them is the receiver, and this process must be in the
+/// host of node 0.
+pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, program: impl AsRef<OsStr>) -> LaunchSpec {
+    processes::spec(1, link, hosts, program, ["receiver", "sender"])
 }
 
 /// Measures once.
@@ -348,7 +342,7 @@ pub fn measure(
     security: &Security,
 ) -> Result<Measured, ExchangeError> {
     let link = spec.link;
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Exchange(plan.clone()), security)?;
     // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(SENDER))?;
     let endpoint = processes::meet(&mut launcher, plan.options(), security)?;
@@ -434,23 +428,9 @@ pub fn measure(
     })
 }
 
-/// The other side of [`measure`], and of that of [`away`], [`cpu`], [`delay`] and [`sum32`], in the process that it starts; `plan` is the last argument of
-/// that process.
-pub fn serve(plan: &str) -> Result<(), ExchangeError> {
-    if let Ok(plan) = serde_json::from_str(plan) {
-        return away::serve(&plan);
-    }
-    if let Ok(plan) = serde_json::from_str(plan) {
-        return sum32::serve(&plan);
-    }
-    if let Ok(plan) = serde_json::from_str(plan) {
-        return delay::serve(&plan);
-    }
-    if let Ok(plan) = serde_json::from_str(plan) {
-        return cpu::serve(&plan);
-    }
-    let plan: Plan = serde_json::from_str(plan)?;
-    let mut runner = Runner::new(endpoint_from_env(plan.options())?, &plan);
+/// The other side of [`measure`].
+pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+    let mut runner = Runner::new(endpoint_from_env(plan.options())?, plan);
     if runner.endpoint.me() != runner.receiver {
         return runner.stand_by();
     }

@@ -1,13 +1,13 @@
 //! Our own operations among several processes: gather, scatter, broadcast, and the other collectives.
 //!
-//! [`measure`] runs in the parent (node 0, the root) and starts the others, which call [`serve`]. Every phase begins when all have
+//! [`measure`] runs in the parent (node 0, the root) and starts the others, which call `serve`. Every phase begins when all have
 //! sent that they are ready and the root has sent go, and ends as in the peers' programs: a gather, of plain messages, when the root has all
 //! messages; collective operations behind a barrier.
 //!
 //! Repetitions follow one another without a pause. Where nodes outnumber cores the endpoint's adaptive policy divides the cores among them; else all
 //! spin, each on a core of its own.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use crate::exchange::ExchangeError;
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::processes::{self, Arrivals, CONTROL, DATA, LOOK, READY, Watch, pin};
+use crate::serve::Task;
 
 const ROOT: NodeId = NodeId(0);
 /// Repetitions before anything is measured.
@@ -38,7 +39,6 @@ pub struct Plan {
     /// Nodes that take part, the root included.
     pub nodes: usize,
     /// Nodes send only as fast as receivers answer.
-    #[serde(default)]
     pub slow_write: bool,
 }
 
@@ -312,15 +312,15 @@ fn udp_drops(snmp: &str) -> u64 {
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
-/// The specification for [`measure`]: starts `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, one node runs
-/// in each of them, and this process must be in the host of node 0.
+/// The specification for [`measure`]: starts `program`, which is `tsumuji`. With `hosts`, one node runs in each of them, and this process must be in the
+/// host of node 0.
 pub fn spec(
     plan: &Plan,
     link: LinkSpec,
     hosts: Option<&Hosts>,
-    command: &[OsString],
+    program: impl AsRef<OsStr>,
 ) -> LaunchSpec {
-    processes::spec(plan.nodes - 1, link, hosts, command, ["node", "root"])
+    processes::spec(plan.nodes - 1, link, hosts, program, ["node", "root"])
 }
 
 /// Measures once. At least two nodes.
@@ -329,7 +329,7 @@ pub fn measure(
     spec: LaunchSpec,
     security: &Security,
 ) -> Result<Sample, ExchangeError> {
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Group(*plan), security)?;
     // After the launcher's own thread was started, which must not run on the measured core.
     let _pinned = pin(plan.cpu_of(ROOT))?;
     let endpoint = processes::meet(&mut launcher, plan.options(), security)?;
@@ -355,9 +355,8 @@ pub fn measure(
     })
 }
 
-/// The other side of [`measure`], in the processes that it starts; `plan` is the last argument of those processes.
-pub fn serve(plan: &str) -> Result<(), ExchangeError> {
-    let plan: Plan = serde_json::from_str(plan)?;
+/// The other side of [`measure`].
+pub(crate) fn serve(plan: Plan) -> Result<(), ExchangeError> {
     let endpoint = endpoint_from_env(plan.options())?;
     let _pinned = pin(plan.cpu_of(endpoint.me()))?;
     let mut member = Member::new(endpoint, plan)?;

@@ -1,11 +1,10 @@
 //! The processes of a measurement of ours: how the parent starts and meets the others, and how each counts what comes.
 //!
-//! Used by `exchange` and `group`, and by the experiments whose other side `exchange` serves.
+//! Used by all measurements between endpoints of ours.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
@@ -13,6 +12,7 @@ use tsumuji_node::{
 };
 
 use crate::exchange::ExchangeError;
+use crate::serve::{Task, WORD};
 use crate::{machine, stop};
 
 /// Channel of the measured messages and of their answers.
@@ -33,15 +33,15 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// Checks whether the other processes still run.
 pub(crate) type Watch<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
 
-/// Starts `command` so many times; `names`: of its nodes, and of this process.
+/// Starts `program`, which is `tsumuji`, so many times; `names`: of its nodes, and of this process.
 pub(crate) fn spec(
     count: usize,
     link: LinkSpec,
     hosts: Option<&Hosts>,
-    command: &[OsString],
+    program: impl AsRef<OsStr>,
     names: [&str; 2],
 ) -> LaunchSpec {
-    let mut spec = LaunchSpec::new(count, command.to_vec());
+    let mut spec = LaunchSpec::new(count, [program.as_ref(), WORD.as_ref()]);
     spec.hosts = hosts.cloned();
     spec.link = link;
     spec.name_prefix = names[0].to_owned();
@@ -49,13 +49,13 @@ pub(crate) fn spec(
     spec
 }
 
-/// Starts the other processes with their plan.
+/// Starts the other processes with their task.
 pub(crate) fn start(
     mut spec: LaunchSpec,
-    plan: &impl Serialize,
+    task: &Task,
     security: &Security,
 ) -> Result<Launcher, ExchangeError> {
-    spec.command.push(serde_json::to_string(plan)?.into());
+    spec.command.push(serde_json::to_string(task)?.into());
     spec.env.extend(security.env());
     spec.with_self = true;
     Ok(Launcher::start(spec)?)

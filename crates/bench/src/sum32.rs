@@ -1,7 +1,7 @@
 //! The paper's sum of 32 values (L2RTC, figure 12): a client sends 64 bytes, the server adds up the 32 numbers in them, as often as asked, and
 //! answers with the sum. Messages of ours, served by an executor, and TCP between the same places.
 //!
-//! [`measure`] runs in the parent (node 0, the client) and starts the server, which calls [`serve`]. [`tcp()`] runs both ends in this process, each on
+//! [`measure`] runs in the parent (node 0, the client) and starts the server, which calls `serve`. [`tcp()`] runs both ends in this process, each on
 //! its core. Every answer is checked. [`verdict`] judges the adaptive executor.
 
 pub mod verdict;
@@ -22,6 +22,7 @@ use crate::limits::place::Place;
 use crate::limits::{pin_to, relax, tcp};
 use crate::machine;
 use crate::processes::{self, watch};
+use crate::serve::Task;
 
 /// Numbers of a request, and its bytes.
 pub const NUMBERS: usize = 32;
@@ -40,7 +41,6 @@ const TURNS_PER_LOOK: u32 = 1 << 16;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// How often the server adds up the numbers.
     pub loops: u32,
@@ -214,7 +214,7 @@ impl Handler for Count {
 
 /// Measures sums a second by messages; `spec` is made by [`crate::exchange::spec`].
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64, ExchangeError> {
-    let mut launcher = processes::start(spec, plan, security)?;
+    let mut launcher = processes::start(spec, &Task::Sum32(*plan), security)?;
     let _pinned = processes::pin(plan.cpu_of(0))?;
     let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
@@ -262,7 +262,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64
 }
 
 /// The server, in the process that [`measure`] starts: until the client leaves.
-pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let mut endpoint = endpoint_from_env(plan.options())?;
     let (loops, data) = (plan.loops, WorkingSet::new(plan.working_set_bytes));
     let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
@@ -514,6 +514,5 @@ mod tests {
         };
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
-        assert!(serde_json::from_str::<crate::away::Plan>(&text).is_err());
     }
 }

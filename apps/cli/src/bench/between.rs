@@ -1,6 +1,5 @@
 //! The nodes of a measurement: processes of this host, or nodes of a hosts file.
 
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -11,7 +10,6 @@ use tsumuji_bench::machine;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{Congestion, LaunchSpec, LinkSpec, Security};
 
-use super::serve_command;
 use crate::hosts;
 
 /// Between whom.
@@ -54,7 +52,7 @@ impl Between {
 pub(super) struct Pair {
     pub(super) link: LinkSpec,
     hosts: Option<Hosts>,
-    command: Vec<OsString>,
+    program: String,
     pub(super) security: Security,
     congestion: Option<Congestion>,
     to: Option<u16>,
@@ -79,7 +77,7 @@ impl Pair {
             return Ok(Self {
                 link: between.link.unwrap_or(LinkSpec::Shm),
                 hosts: None,
-                command: serve_command()?,
+                program: hosts::program(None)?,
                 security: between.security.stated(between.link.as_ref(), None)?,
                 congestion,
                 to: None,
@@ -99,8 +97,7 @@ impl Pair {
             .security
             .stated(between.link.as_ref(), Some(&file))?;
         let program = hosts::program(between.program.as_ref())?;
-        let command = vec![program.clone().into(), "bench-serve".into()];
-        let mut both = hosts::of(&file, program);
+        let mut both = hosts::of(&file, program.clone());
         match between.to {
             None => both.nodes.truncate(nodes),
             Some(to) => ensure!(
@@ -113,7 +110,7 @@ impl Pair {
         Ok(Self {
             link: both.nodes[0].link,
             hosts: Some(both),
-            command,
+            program,
             security,
             congestion,
             to: between.to,
@@ -159,7 +156,7 @@ impl Pair {
 
     /// What starts the other side.
     pub(super) fn spec(&self) -> LaunchSpec {
-        let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.program);
         spec.nodes = self.nodes - 1;
         spec.congestion = self.congestion;
         spec

@@ -8,7 +8,6 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::figures::{self, Part, Setting};
 use tsumuji_bench::stop;
 
-use super::{serve_command, streams};
 use crate::interrupt::Interrupted;
 use crate::named::named;
 use crate::talk::Talk;
@@ -66,8 +65,6 @@ pub(super) fn run(args: &Args) -> Outcome {
         .transpose()?;
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,
-        serve: serve_command()?,
-        serve_streams: streams::serve_command()?.to_vec(),
         rounds: args.rounds as usize,
         n: args.n as usize,
         burst_bytes_max: 64 << 20,

@@ -1,6 +1,5 @@
 //! `tsumuji bench rr | stream | manyclients`: byte streams of an unmodified program over kernel TCP, UNIX sockets, and through `tsumuji run`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -115,18 +114,6 @@ pub(super) fn many(args: &ManyArgs) -> Outcome {
     run(&args.each, shape, (&clients, args.server), &SIZES_OF_MANY)
 }
 
-/// The other end, or a client.
-pub(super) fn serve(plan: &str) -> Outcome {
-    streams::serve(plan)?;
-    Ok(DONE)
-}
-
-/// The command that serves streams.
-pub(crate) fn serve_command() -> anyhow::Result<[OsString; 2]> {
-    let own = std::env::current_exe().context("this program's own file")?;
-    Ok([own.into(), "bench-serve-stream".into()])
-}
-
 /// The paths that can be measured here, and the hosts of those between hosts.
 pub(crate) struct Ground {
     pub(crate) paths: Vec<Path>,
@@ -203,6 +190,7 @@ fn run(
         "--size: streams carry messages of 1 byte to 1 MiB"
     );
     let files = Files::of(None, args.plot.as_ref())?;
+    let program = std::env::current_exe().context("this program's own file")?;
     let congestion = streams::congestion(args.congestion.as_deref())?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
@@ -243,7 +231,7 @@ fn run(
         congestion,
     };
     let told = |row: &Row| told(row, shape);
-    let rows = series.run(&serve_command()?, ground.testbed(), &told, &mut talk)?;
+    let rows = series.run(program.as_os_str(), ground.testbed(), &told, &mut talk)?;
     drop(talk);
     let missing = ground.missing();
     ground.down()?;

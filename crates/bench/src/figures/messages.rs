@@ -32,7 +32,11 @@ pub(super) fn exchanged(
     link: LinkSpec,
     plan: &Plan,
 ) -> Result<Measured, ExchangeError> {
-    measure(plan, spec(link, None, &setting.serve), &Security::Unstated)
+    measure(
+        plan,
+        spec(link, None, &setting.program),
+        &Security::Unstated,
+    )
 }
 
 pub(super) fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {

@@ -16,7 +16,6 @@ mod sealing;
 mod streams;
 mod tuned;
 
-use std::ffi::OsString;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -36,12 +35,8 @@ use crate::versus::Standing;
 /// Options of the figures.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// The `tsumuji` program: solves systems, and is the other side of exchanges.
+    /// The `tsumuji` program: solves systems, and is the other side of exchanges and streams.
     pub program: PathBuf,
-    /// Command that becomes the other side of an exchange.
-    pub serve: Vec<OsString>,
-    /// Command that becomes a server or a client of streams.
-    pub serve_streams: Vec<OsString>,
     /// Rounds of each comparison.
     pub rounds: usize,
     /// Rows of the dense system.

@@ -123,7 +123,7 @@ impl Course<'_> {
     /// What a series finds; if it fails, that takes the place of its figures.
     fn rows(&self, name: &str, series: &Series, log: &mut Log<'_>) -> Vec<Row> {
         log.say(name);
-        let program = &self.setting.serve_streams;
+        let program = self.setting.program.as_os_str();
         let rows = series.run(program, self.testbed, &line, &mut log.say);
         rows.unwrap_or_else(|error| {
             log.unmeasured(name, &error.to_string(), Wanted::Nothing);
@@ -184,7 +184,7 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
             congestion: Some(course.control.to_owned()),
         };
         Contender::new(path.name(), move || {
-            measure(&course.setting.serve_streams, &plan, course.testbed)
+            measure(course.setting.program.as_os_str(), &plan, course.testbed)
                 .map(|one| one.mbits)
                 .map_err(|error| error.to_string())
         })

@@ -24,7 +24,7 @@ pub(super) const LEAST_READ: usize = 64 << 10;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Listen {
+pub(crate) enum Listen {
     /// A port of this address, chosen by the kernel.
     Tcp(IpAddr),
     /// A UNIX socket of this path.
@@ -33,7 +33,7 @@ pub(super) enum Listen {
 
 /// A role in a plan, as its process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Server(Listen),
     /// Where the server is.
     Client(String),
@@ -121,11 +121,10 @@ fn wait_to_begin() -> io::Result<()> {
     io::stdin().read_to_end(&mut Vec::new()).map(drop)
 }
 
-/// A process of a measurement: server or client, as `text` says.
-pub fn serve(text: &str) -> Result<(), StreamError> {
+/// A process of a measurement: server or client.
+pub(crate) fn serve(plan: Plan, role: Role) -> Result<(), StreamError> {
     // A server waits for clients without end; it must not outlive the one who measures.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    let (plan, role): (Plan, Role) = serde_json::from_str(text)?;
     let plan = Plan {
         bytes: plan.bytes.clamp(1, BYTES_MAX),
         clients: plan.clients.clamp(1, CLIENTS_MAX),

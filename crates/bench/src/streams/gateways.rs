@@ -1,6 +1,6 @@
 //! The gateways of a measurement between hosts: one in each, ended with it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -20,7 +20,7 @@ pub(super) struct Gateways {
 impl Gateways {
     /// Starts them, and waits until each serves. `program`: `tsumuji`.
     pub(super) fn start(
-        program: &OsString,
+        program: &OsStr,
         path: Path,
         testbed: &Testbed,
     ) -> Result<Self, StreamError> {

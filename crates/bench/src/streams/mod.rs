@@ -2,19 +2,19 @@
 //! between hosts of a testbed, UNIX sockets, and TCP as the sockets layer carries it, with the same program and the same calls (the experiments of the
 //! paper SDP).
 //!
-//! [`measure`] starts a server and its clients as processes of the hidden command, which calls [`serve`] (`ends`). `path` knows what carries the streams,
+//! [`measure`] starts a server and its clients as processes (`ends`). `path` knows what carries the streams,
 //! `clocks` reads the machine's idle clocks, [`Series`] measures several paths, sizes and numbers of clients in turn.
 //!
 //! Invariant: nobody sends before each client has a connection, and processor time is counted from there on.
 
 mod clocks;
-mod ends;
+pub(crate) mod ends;
 mod gateways;
 mod multiplexed;
 mod path;
 mod series;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -26,11 +26,11 @@ use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use serde::{Deserialize, Serialize};
 use tsumuji_testbed::{Host, Testbed};
 
+use crate::serve::Task;
 use crate::stop;
 use clocks::{Busy, Clocks};
 use ends::{Found, Listen, Role};
 
-pub use ends::serve;
 use gateways::Gateways;
 pub use path::Path;
 pub use series::{Row, Series};
@@ -163,25 +163,25 @@ struct Peer {
 
 impl Peer {
     fn start(
-        (program, node): (&[OsString], &[OsString]),
+        (program, node): (&OsStr, &[OsString]),
         plan: &Plan,
-        role: &Role,
+        role: Role,
         host: Option<&Host>,
     ) -> Result<Self, StreamError> {
-        let what = match role {
+        let what = match &role {
             Role::Server(_) => "the server",
             Role::Client(_) => "a client",
         };
-        let words = plan
-            .path
-            .started(program, node, matches!(role, Role::Client(_)));
+        let is_client = matches!(role, Role::Client(_));
+        let words = plan.path.started(program, node, is_client);
+        let task = Task::Stream(plan.clone(), role);
         let mut command = match host {
             Some(host) => host.command(&words[0]),
             None => Command::new(&words[0]),
         };
         let mut child = command
             .args(&words[1..])
-            .arg(serde_json::to_string(&(plan, role))?)
+            .arg(serde_json::to_string(&task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -233,10 +233,10 @@ fn places(path: Path, hosts: &[Host]) -> Result<[Option<&Host>; 2], StreamError>
     }
 }
 
-/// Measures `plan`. `program`: the command that calls [`serve`] with the text that is added to it. `testbed`: for paths between hosts; the server is
+/// Measures `plan`. `program`: `tsumuji`. `testbed`: for paths between hosts; the server is
 /// in its first host, all clients are in the second.
 pub fn measure(
-    program: &[OsString],
+    program: &OsStr,
     plan: &Plan,
     testbed: Option<&Testbed>,
 ) -> Result<Measured, StreamError> {
@@ -250,7 +250,7 @@ pub fn measure(
     };
     let with_gateways = testbed.filter(|_| plan.path.has_gateways());
     let gateways = with_gateways
-        .map(|testbed| Gateways::start(&program[0], plan.path, testbed))
+        .map(|testbed| Gateways::start(program, plan.path, testbed))
         .transpose()?;
     let node = |id| {
         let gateways = gateways.as_ref();
@@ -260,14 +260,14 @@ pub fn measure(
     let mut server = Peer::start(
         (program, &server_node),
         plan,
-        &Role::Server(listen),
+        Role::Server(listen),
         at_server,
     )?;
     let address = server.line()?;
     let mut clients = Vec::new();
     for _ in 0..plan.clients {
         let role = Role::Client(address.clone());
-        let mut client = Peer::start((program, &client_node), plan, &role, at_clients)?;
+        let mut client = Peer::start((program, &client_node), plan, role, at_clients)?;
         client.line()?; // it is connected
         clients.push(client);
     }

@@ -2,9 +2,11 @@
 //!
 //! A further path is a variant here and a line in each function.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use serde::{Deserialize, Serialize};
+
+use crate::serve::WORD;
 
 /// What carries a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -64,11 +66,11 @@ impl Path {
         matches!(self, Self::Udp | Self::Packet | Self::Xdp)
     }
 
-    /// The words that start a server or client of this path; the program's first word is `tsumuji` itself. `node`: the options that say which node of
+    /// The words that start a server or client of this path; `program` is `tsumuji`. `node`: the options that say which node of
     /// which hosts file a host is.
     pub(super) fn started(
         self,
-        program: &[OsString],
+        program: &OsStr,
         node: &[OsString],
         is_client: bool,
     ) -> Vec<OsString> {
@@ -76,14 +78,13 @@ impl Path {
             Self::Fallback => is_client,
             _ => self == Self::Carried || self.has_gateways(),
         };
-        if !is_run {
-            return program.to_vec();
+        let mut words: Vec<OsString> = Vec::new();
+        if is_run {
+            words.extend([program.to_owned(), "run".into()]);
+            words.extend_from_slice(node);
+            words.push("--".into());
         }
-        let mut words: Vec<OsString> = program.first().cloned().into_iter().collect();
-        words.push("run".into());
-        words.extend_from_slice(node);
-        words.push("--".into());
-        words.extend_from_slice(program);
+        words.extend([program.to_owned(), WORD.into()]);
         words
     }
 }
@@ -104,15 +105,15 @@ mod tests {
     /// A carried program is started by `tsumuji run`, all others as they are.
     #[test]
     fn carried_programs_are_run() {
-        let program = ["tsumuji", "serve"].map(OsString::from);
-        assert_eq!(Path::TcpNs.started(&program, &[], true), program);
-        assert_eq!(Path::Fallback.started(&program, &[], false), program);
-        let words = Path::Carried.started(&program, &[], false);
-        assert_eq!(Path::Fallback.started(&program, &[], true), words);
-        let expected = ["tsumuji", "run", "--", "tsumuji", "serve"];
-        assert_eq!(words, expected.map(OsString::from));
-        let words = Path::Xdp.started(&program, &["--id".into(), "1".into()], true);
-        let expected = ["tsumuji", "run", "--id", "1", "--", "tsumuji", "serve"];
-        assert_eq!(words, expected.map(OsString::from));
+        let program = OsStr::new("tsumuji");
+        let plain = ["tsumuji", WORD];
+        assert_eq!(Path::TcpNs.started(program, &[], true), plain);
+        assert_eq!(Path::Fallback.started(program, &[], false), plain);
+        let words = Path::Carried.started(program, &[], false);
+        assert_eq!(Path::Fallback.started(program, &[], true), words);
+        assert_eq!(words, ["tsumuji", "run", "--", "tsumuji", WORD]);
+        let words = Path::Xdp.started(program, &["--id".into(), "1".into()], true);
+        let expected = ["tsumuji", "run", "--id", "1", "--", "tsumuji", WORD];
+        assert_eq!(words, expected);
     }
 }

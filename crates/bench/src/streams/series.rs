@@ -1,6 +1,6 @@
 //! Several paths, message sizes and numbers of clients, measured in turn: at each size and number the paths take turns, round after round.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 
 use serde_json::{Value, json};
 use tsumuji_testbed::Testbed;
@@ -53,7 +53,7 @@ impl Series {
     /// Measures all; `told` makes the text of a row, which the listener says as soon as it is known.
     pub fn run(
         &self,
-        program: &[OsString],
+        program: &OsStr,
         testbed: Option<&Testbed>,
         told: &dyn Fn(&Row) -> String,
         listener: &mut dyn Listener,
@@ -203,9 +203,8 @@ mod tests {
         };
         assert_eq!(series.count(), 6);
         let run = |program: &str| {
-            let program = [OsString::from(program)];
             let told = |_: &Row| String::new();
-            let failed = series.run(&program, None, &told, &mut |_: &str| {});
+            let failed = series.run(OsStr::new(program), None, &told, &mut |_: &str| {});
             failed.unwrap_err().to_string()
         };
         assert!(run("/no-such-program").contains("No such file"));

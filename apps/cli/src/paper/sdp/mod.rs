@@ -6,7 +6,7 @@
 
 mod facts;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
@@ -19,7 +19,7 @@ use tsumuji_bench::table;
 use super::figure::Figure;
 use super::{Args, every_other};
 use crate::bench::short;
-use crate::bench::streams::{Ground, cost, draw, lines, serve_command, shape_name};
+use crate::bench::streams::{Ground, cost, draw, lines, shape_name};
 use crate::output::{self, Files};
 use crate::talk::Talk;
 use crate::{DONE, Outcome};
@@ -146,6 +146,7 @@ impl Plan {
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let plan = plan(figure, args)?;
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
+    let program = std::env::current_exe().context("this program's own file")?;
     let congestion = streams::congestion(None)?;
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
@@ -183,7 +184,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let told = |row: &Row| told(row, plan.quantity);
     talk.say(&format!("\n{}", plan.quantity.head));
     talk.say(&heads(&series.paths));
-    let rows = series.run(&serve_command()?, ground.testbed(), &told, &mut talk)?;
+    let rows = series.run(program.as_os_str(), ground.testbed(), &told, &mut talk)?;
     let missing = ground.missing();
     ground.down()?;
     let statements = facts::statements(figure, &rows);
