@@ -224,13 +224,7 @@ fn sentence(error: &anyhow::Error) -> String {
             text = format!("{text}{separator}{cause}");
         }
     }
-    let mut text = text.replace('\n', " ");
-    // Words of the operating system are enough, its numbers help nobody.
-    while let Some((before, rest)) = text.split_once(" (os error ") {
-        let (_, after) = rest.split_once(')').unwrap_or_default();
-        text = format!("{before}{after}");
-    }
-    text
+    output::without_numbers(text.replace('\n', " "))
 }
 
 /// The command line parser's error without its decorations: what is wrong and what is accepted.

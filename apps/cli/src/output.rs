@@ -178,11 +178,16 @@ fn folder_of(path: &Path) -> &Path {
 
 /// An error of the operating system without its number.
 pub(crate) fn plain(error: &std::io::Error) -> String {
-    let text = innermost(error);
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
+    without_numbers(innermost(error))
+}
+
+/// Words of the operating system are enough, its numbers help nobody.
+pub(crate) fn without_numbers(mut text: String) -> String {
+    while let Some((before, rest)) = text.split_once(" (os error ") {
+        let (_, after) = rest.split_once(')').unwrap_or_default();
+        text = format!("{before}{after}");
     }
+    text
 }
 
 /// The inner error: `tempfile` wraps errors with the temporary name, which does not help the user.

@@ -338,12 +338,7 @@ pub(crate) fn csv(variable: Variable, all: &[Swept]) -> String {
         variable.name()
     );
     for swept in all {
-        // Names of simulated lines have a comma.
-        let way = if swept.way.contains(',') {
-            format!("\"{}\"", swept.way)
-        } else {
-            swept.way.clone()
-        };
+        let way = table::quoted(&swept.way);
         for cell in &swept.cells {
             let bytes = (!cell.is_computed()).then_some(cell.worker_bytes);
             let bytes = bytes.map_or_else(String::new, |bytes| bytes.to_string());

@@ -12,6 +12,7 @@ use crate::ops::{Job, Op, Sample};
 use crate::plot::Line;
 use crate::stats::{Rounds, size_name};
 use crate::stop;
+use crate::table::quoted;
 use crate::versus::{Better, median_ratio};
 
 /// A library or link that is measured.
@@ -508,18 +509,6 @@ impl Comparison {
         });
         let lines = lines.filter(|line| !line.points.is_empty()).collect();
         (if by_rate { "MB/s" } else { "us" }, lines)
-    }
-}
-
-/// A field of CSV, quoted if needed.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!(
-            "\"{}\"",
-            text.replace('"', "\"\"").replace(['\n', '\r'], " ")
-        )
-    } else {
-        text.to_owned()
     }
 }
 

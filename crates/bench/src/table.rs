@@ -1,4 +1,4 @@
-//! Rows of text as an aligned table.
+//! Rows of text as an aligned table, and fields of CSV.
 
 /// The heading of a table, to which rows are added: the names of its columns, with bars between, as in `received by | cores | busy`. Panics unless there
 /// are as many as a row has cells.
@@ -21,6 +21,18 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A field of CSV, quoted if needed.
+pub fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!(
+            "\"{}\"",
+            text.replace('"', "\"\"").replace(['\n', '\r'], " ")
+        )
+    } else {
+        text.to_owned()
+    }
 }
 
 #[cfg(test)]

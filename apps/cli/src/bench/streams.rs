@@ -10,7 +10,7 @@ use tsumuji_bench::contest::testbed;
 use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
-    self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
+    self, BYTES_MAX, CLIENTS_MAX, Part, Path, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
 };
 use tsumuji_bench::table;
 use tsumuji_testbed::{Rate, Testbed};
@@ -236,7 +236,7 @@ fn run(
     let missing = ground.missing();
     ground.down()?;
     let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
-    let (unit, part): (&str, fn(&Measured) -> f64) = match shape {
+    let (unit, part): (&str, Part) = match shape {
         Shape::Requests | Shape::Connections if !over_clients => ("us", |one| one.p50),
         _ => ("Mbit/s", |one| one.mbits),
     };
@@ -267,7 +267,7 @@ fn told(row: &Row, shape: Shape) -> String {
         "path | p50 us | p99 us | /s | Mbit/s | +-% | cli/srv | all% | us/KB | x tcp",
     );
     for (path, _) in &row.paths {
-        let median = |part: fn(&Measured) -> f64| row.median(*path, part).unwrap_or(f64::NAN);
+        let median = |part: Part| row.median(*path, part).unwrap_or(f64::NAN);
         let time = |value: f64| match shape {
             Shape::OneWay => "-".to_owned(),
             _ if value < 100.0 => format!("{value:.2}"),
@@ -318,12 +318,7 @@ pub(crate) fn cost(us: f64) -> String {
 }
 
 /// A number of each path as a line over sizes; or of each path and size over clients.
-pub(crate) fn lines(
-    rows: &[Row],
-    paths: &[Path],
-    over_clients: bool,
-    part: fn(&Measured) -> f64,
-) -> Vec<Line> {
+pub(crate) fn lines(rows: &[Row], paths: &[Path], over_clients: bool, part: Part) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut sizes: Vec<usize> = rows.iter().map(|row| row.bytes).collect();
     sizes.sort_unstable();
@@ -366,6 +361,7 @@ pub(crate) fn draw(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tsumuji_bench::streams::Measured;
 
     fn row(clients: usize, bytes: usize) -> Row {
         let one = Measured {

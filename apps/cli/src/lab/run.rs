@@ -12,7 +12,7 @@ use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::{Rounds, size_name};
-use tsumuji_bench::stop;
+use tsumuji_bench::{stop, table};
 use tsumuji_lab::measure::{
     self, BYTES_MAX, Cell, Crossover, IsAlive, MeasureError, Measured, Plan, SplitUs, Way,
 };
@@ -241,33 +241,35 @@ fn shown(found: &Measured) -> String {
     text
 }
 
-/// A part of the split.
-type Part = fn(&SplitUs) -> f64;
+/// A part of the split: its name in tables, and in files.
+type Part = (&'static str, &'static str, fn(&SplitUs) -> f64);
+
+/// All of them.
+const PARTS: [Part; 9] = [
+    ("descr.", "descriptor_us", |one| one.descriptor),
+    ("copy", "copy_us", |one| one.copy),
+    ("start", "start_us", |one| one.start),
+    ("wait", "wait_us", |one| one.wait),
+    ("kernel", "kernel_us", |one| one.kernel),
+    ("NI", "interface_us", |one| one.interface),
+    ("descr.", "fetch_descriptor_us", |one| one.fetch_descriptor),
+    ("transl.", "translation_us", |one| one.translation),
+    ("data", "fetch_data_us", |one| one.fetch_data),
+];
 
 /// Where the time goes: the sender's four, then what of it is the kernel's and the interface's.
 fn split(cells: &[Cell]) -> String {
-    let columns: [(&str, Part); 9] = [
-        ("descr.", |one| one.descriptor),
-        ("copy", |one| one.copy),
-        ("start", |one| one.start),
-        ("wait", |one| one.wait),
-        ("kernel", |one| one.kernel),
-        ("NI", |one| one.interface),
-        ("descr.", |one| one.fetch_descriptor),
-        ("transl.", |one| one.translation),
-        ("data", |one| one.fetch_data),
-    ];
     let mut text = format!(
         "\n{}, us: the sender's; of it the kernel's; the interface's (NI), and of that\n  {:<14}",
         size_name(cells[0].bytes),
         ""
     );
-    columns
-        .iter()
-        .for_each(|(name, _)| text.push_str(&format!("{name:>7}")));
+    for (name, ..) in PARTS {
+        text.push_str(&format!("{name:>7}"));
+    }
     for cell in cells.iter().filter(|cell| cell.is_measured()) {
         text.push_str(&format!("\n  {:<14}", cell.way));
-        for (_, of) in columns {
+        for (.., of) in PARTS {
             let us = of(&cell.split);
             let digits = if us < 1000.0 { 2 } else { 0 };
             text.push_str(&format!("{us:>7.digits$}"));
@@ -309,32 +311,18 @@ fn lines(cells: &[Cell]) -> Vec<Line> {
 
 /// One way and size a line.
 fn comma_separated(cells: &[Cell]) -> String {
-    let mut text = "way,bytes,messages,sent_us,sent_us_min,sent_us_max,received_us,descriptor_us,copy_us,start_us,wait_us,kernel_us,interface_us,fetch_descriptor_us,translation_us,fetch_data_us\n".to_owned();
+    let names = PARTS.map(|(_, name, _)| name);
+    let mut text = format!(
+        "way,bytes,messages,sent_us,sent_us_min,sent_us_max,received_us,{}\n",
+        names.join(",")
+    );
     for cell in cells.iter().filter(|cell| cell.is_measured()) {
-        let (sent, received, split) = (
-            Rounds::of(&cell.sent_us),
-            Rounds::of(&cell.received_us),
-            &cell.split,
-        );
-        text.push_str(&format!(
-            "\"{}\",{},{}",
-            cell.way, cell.bytes, cell.messages
-        ));
-        for number in [
-            sent.median,
-            sent.min,
-            sent.max,
-            received.median,
-            split.descriptor,
-            split.copy,
-            split.start,
-            split.wait,
-            split.kernel,
-            split.interface,
-            split.fetch_descriptor,
-            split.translation,
-            split.fetch_data,
-        ] {
+        let (sent, received) = (Rounds::of(&cell.sent_us), Rounds::of(&cell.received_us));
+        let way = table::quoted(cell.way);
+        text.push_str(&format!("{way},{},{}", cell.bytes, cell.messages));
+        let times = [sent.median, sent.min, sent.max, received.median];
+        let split = PARTS.map(|(.., of)| of(&cell.split));
+        for number in times.iter().chain(&split) {
             text.push_str(&format!(",{number}"));
         }
         text.push('\n');

@@ -510,12 +510,12 @@ fn comma_separated(sends: &[Send]) -> String {
     for send in sends {
         for step in &send.stages {
             text.push_str(&format!(
-                "\"{}\",{},{},{},\"{}\",{},{},{},{},{}\n",
-                send.variant,
+                "{},{},{},{},{},{},{},{},{},{}\n",
+                table::quoted(&send.variant),
                 send.bytes,
                 send.total_us,
                 send.bandwidth,
-                step.name,
+                table::quoted(&step.name),
                 step.by.name(),
                 step.start_us,
                 step.us,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
+use tsumuji_bench::table;
 use tsumuji_circuit::compute::{Computation, ComputeError, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
 use tsumuji_circuit::newton::Way;
@@ -197,11 +198,7 @@ fn write_voltages(
     writeln!(out)?;
     for node in 0..netlist.nodes.len() {
         let name = netlist.nodes.get(node as u32);
-        if name.contains('"') {
-            write!(out, "\"{}\"", name.replace('"', "\"\""))?;
-        } else {
-            write!(out, "{name}")?;
-        }
+        write!(out, "{}", table::quoted(name))?;
         for voltages in &outcome.voltages {
             write!(out, ",{:?}", voltages[node])?;
         }

@@ -10,7 +10,8 @@ use crate::limits;
 use crate::machine;
 use crate::stats::size_name;
 use crate::streams::{
-    Measured, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape, congestion, measure,
+    Measured, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape, congestion,
+    measure,
 };
 use crate::versus::{Contender, Standing, alternate};
 
@@ -36,7 +37,7 @@ const FALLBACK: Wanted = Wanted::AtMost(1.02);
 const BETWEEN_HOSTS: Wanted = Wanted::AtLeast(0.9);
 
 /// A measured quantity, with its unit.
-type Quantity = (&'static str, fn(&Measured) -> f64);
+type Quantity = (&'static str, Part);
 const HALF_TRIP: Quantity = ("us", |one| one.p50);
 const SLOWEST: Quantity = ("us", |one| one.p99);
 const RATE: Quantity = ("Mbit/s", |one| one.mbits);
@@ -312,7 +313,7 @@ fn worst(
 }
 
 /// A path's rounds at one size.
-fn standing(row: &Row, path: Path, part: fn(&Measured) -> f64) -> Standing {
+fn standing(row: &Row, path: Path, part: Part) -> Standing {
     let column = row.paths.iter().find(|(other, _)| *other == path);
     let values = column.map_or_else(Vec::new, |(_, rounds)| rounds.iter().map(part).collect());
     Standing::of(path.name(), Ok(values))

@@ -93,7 +93,7 @@ pub struct Plan {
 }
 
 /// Result of a measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// Messages a second, of all clients: of requests, those answered; one way, those that have arrived.
     pub per_second: f64,
@@ -117,6 +117,26 @@ pub struct Measured {
     pub client_us_per_kb: f64,
     /// Of the whole machine, as `machine_cpu`.
     pub machine_us_per_kb: f64,
+}
+
+/// One of its numbers.
+pub type Part = fn(&Measured) -> f64;
+
+impl Measured {
+    /// Its numbers, by their names in files and in `--json`.
+    pub const PARTS: [(&str, Part); 11] = [
+        ("per_second", |one| one.per_second),
+        ("mbits", |one| one.mbits),
+        ("p50_us", |one| one.p50),
+        ("p99_us", |one| one.p99),
+        ("client_cpu", |one| one.client_cpu),
+        ("server_cpu", |one| one.server_cpu),
+        ("machine_cpu", |one| one.machine_cpu),
+        ("softirq", |one| one.softirq),
+        ("us_per_kb", |one| one.us_per_kb),
+        ("client_us_per_kb", |one| one.client_us_per_kb),
+        ("machine_us_per_kb", |one| one.machine_us_per_kb),
+    ];
 }
 
 /// Why a measurement failed.

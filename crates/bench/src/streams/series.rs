@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use serde_json::{Value, json};
 use tsumuji_testbed::Testbed;
 
-use super::{Measured, Path, Plan, Server, Shape, StreamError, measure};
+use super::{Measured, Part, Path, Plan, Server, Shape, StreamError, measure};
 use crate::compare::{Listener, Step};
 use crate::stats::Rounds;
 use crate::stop;
@@ -109,13 +109,13 @@ impl Series {
 
 impl Row {
     /// A number of one path over its rounds, if that path was measured.
-    pub fn rounds(&self, path: Path, part: fn(&Measured) -> f64) -> Option<Rounds> {
+    pub fn rounds(&self, path: Path, part: Part) -> Option<Rounds> {
         let (_, column) = self.paths.iter().find(|(other, _)| *other == path)?;
         Some(Rounds::of(&column.iter().map(part).collect::<Vec<f64>>()))
     }
 
     /// Its median.
-    pub fn median(&self, path: Path, part: fn(&Measured) -> f64) -> Option<f64> {
+    pub fn median(&self, path: Path, part: Part) -> Option<f64> {
         Some(self.rounds(path, part)?.median)
     }
 
@@ -128,16 +128,11 @@ impl Row {
     /// As `--json` prints it.
     pub fn report(&self) -> Value {
         let one = |(path, _): &(Path, Vec<Measured>)| {
-            let of = |part: fn(&Measured) -> f64| self.rounds(*path, part);
-            json!({
-                "path": path.name(), "ratio": self.over_tcp(*path),
-                "per_second": of(|one| one.per_second), "mbits": of(|one| one.mbits),
-                "p50_us": of(|one| one.p50), "p99_us": of(|one| one.p99),
-                "client_cpu": of(|one| one.client_cpu), "server_cpu": of(|one| one.server_cpu),
-                "machine_cpu": of(|one| one.machine_cpu), "softirq": of(|one| one.softirq),
-                "us_per_kb": of(|one| one.us_per_kb), "client_us_per_kb": of(|one| one.client_us_per_kb),
-                "machine_us_per_kb": of(|one| one.machine_us_per_kb),
-            })
+            let mut told = json!({ "path": path.name(), "ratio": self.over_tcp(*path) });
+            for (name, part) in Measured::PARTS {
+                told[name] = json!(self.rounds(*path, part));
+            }
+            told
         };
         let paths: Vec<Value> = self.paths.iter().map(one).collect();
         json!({ "bytes": self.bytes, "clients": self.clients, "paths": paths })

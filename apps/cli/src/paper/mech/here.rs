@@ -5,7 +5,7 @@ use std::time::Duration;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_lab::beside::Beside;
-use tsumuji_lab::measure::{BYTES_MAX, Cell, Measured, Plan, Way};
+use tsumuji_lab::measure::{BYTES_MAX, Cell, Measured, Plan, SplitUs, Way};
 
 use super::super::Args;
 use super::super::figure::Figure;
@@ -45,15 +45,7 @@ pub(super) enum Here {
     /// Fetching and sending data, beside all that the interface does.
     Fetching(&'static str, u64),
     /// A part of the sender's time.
-    Part(&'static str, u64, Part),
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
-    Descriptor,
-    Copy,
-    Start,
-    Wait,
+    Part(&'static str, u64, fn(&SplitUs) -> f64),
 }
 
 impl Here {
@@ -67,10 +59,10 @@ impl Here {
         };
         match one.part.as_str() {
             "bandwidth" => Self::Bandwidth(way.name(), bytes),
-            "copy descriptor" => Self::Part(way.name(), bytes, Part::Descriptor),
-            "copy data" => Self::Part(way.name(), bytes, Part::Copy),
-            "start" => Self::Part(way.name(), bytes, Part::Start),
-            "wait" => Self::Part(way.name(), bytes, Part::Wait),
+            "copy descriptor" => Self::Part(way.name(), bytes, |split| split.descriptor),
+            "copy data" => Self::Part(way.name(), bytes, |split| split.copy),
+            "start" => Self::Part(way.name(), bytes, |split| split.start),
+            "wait" => Self::Part(way.name(), bytes, |split| split.wait),
             _ => Self::Nothing,
         }
     }
@@ -120,15 +112,9 @@ impl Here {
                 let share = cell.split.fetch_data / cell.split.interface;
                 format!("{:.0} %", 100.0 * share)
             }),
-            Self::Part(way, bytes, part) => cell(way, bytes).map(|cell| {
-                let us = match part {
-                    Part::Descriptor => cell.split.descriptor,
-                    Part::Copy => cell.split.copy,
-                    Part::Start => cell.split.start,
-                    Part::Wait => cell.split.wait,
-                };
-                format!("{us:.3} us")
-            }),
+            Self::Part(way, bytes, part) => {
+                cell(way, bytes).map(|cell| format!("{:.3} us", part(&cell.split)))
+            }
         };
         told.unwrap_or_else(|| "-".to_owned())
     }

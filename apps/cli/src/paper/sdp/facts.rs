@@ -1,7 +1,7 @@
 //! What SDP's text says of each figure (its drawings have no numbers), and what of ours stands beside it.
 
 use tsumuji_bench::plot::Line;
-use tsumuji_bench::streams::{Measured, Path, Row};
+use tsumuji_bench::streams::{Part, Path, Row};
 
 use super::super::figure::Figure;
 
@@ -21,7 +21,6 @@ const LARGEST: usize = 64 << 10;
 /// From so many clients on SDP is at its limit.
 const MANY: usize = 4;
 
-type Part = fn(&Measured) -> f64;
 const RATE: Part = |one| one.per_second;
 const THROUGHPUT: Part = |one| one.mbits;
 const LATENCY: Part = |one| one.p50;

@@ -12,7 +12,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
-    self, BYTES_MAX, CLIENTS_MAX, Measured, Path, Row, Series, Server, Shape,
+    self, BYTES_MAX, CLIENTS_MAX, Measured, Part, Path, Row, Series, Server, Shape,
 };
 use tsumuji_bench::table;
 
@@ -46,8 +46,8 @@ struct Quantity {
     unit: &'static str,
     /// Of the table, with what stands behind the slash.
     head: &'static str,
-    part: fn(&Measured) -> f64,
-    beside: Option<fn(&Measured) -> f64>,
+    part: Part,
+    beside: Option<Part>,
     shown: fn(f64) -> String,
 }
 
@@ -352,24 +352,12 @@ fn in_line(head: &str, cells: impl Iterator<Item = String>) -> String {
 
 /// Every median, one path, size and number of clients a line.
 fn comma_separated(rows: &[Row]) -> String {
-    let mut text = "path,bytes,clients,per_second,mbits,p50_us,p99_us,client_cpu,server_cpu,machine_cpu,softirq,us_per_kb,client_us_per_kb,machine_us_per_kb\n".to_owned();
-    let parts: [fn(&Measured) -> f64; 11] = [
-        |one| one.per_second,
-        |one| one.mbits,
-        |one| one.p50,
-        |one| one.p99,
-        |one| one.client_cpu,
-        |one| one.server_cpu,
-        |one| one.machine_cpu,
-        |one| one.softirq,
-        |one| one.us_per_kb,
-        |one| one.client_us_per_kb,
-        |one| one.machine_us_per_kb,
-    ];
+    let names = Measured::PARTS.map(|(name, _)| name);
+    let mut text = format!("path,bytes,clients,{}\n", names.join(","));
     for row in rows {
         for (path, _) in &row.paths {
             text.push_str(&format!("{},{},{}", path.name(), row.bytes, row.clients));
-            for part in parts {
+            for (_, part) in Measured::PARTS {
                 let number = row.median(*path, part).unwrap_or(f64::NAN);
                 text.push_str(&format!(",{number}"));
             }
