@@ -51,7 +51,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         needs_targets: false,
     };
     let data = data::read(&args.data, model.kind.want(), reading)?;
-    let words: Vec<String> = match model.predict(&data.features) {
+    let predicted = model.predict(&data.features);
+    let words: Vec<String> = match &predicted {
         Predictions::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
         Predictions::Labels { classes, ids } => {
             ids.iter().map(|id| classes[*id as usize].clone()).collect()
@@ -72,7 +73,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     if args.json {
         let mut value = json!({ "rows": words.len(), "model": model.kind, "predictions": words });
-        if let Predictions::Numbers(numbers) = model.predict(&data.features) {
+        if let Predictions::Numbers(numbers) = predicted {
             value["predictions"] = json!(numbers);
         }
         if let Some(score) = score {
