@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
 use tsumuji_bench::machine::Machine;
@@ -23,6 +23,7 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
+use tsumuji_bench::table::aligned;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
@@ -115,6 +116,11 @@ pub(crate) struct Args {
 impl Args {
     fn link(&self) -> LinkSpec {
         self.link.unwrap_or(LinkSpec::Udp(None))
+    }
+
+    /// Rounds; of a first look one.
+    fn rounds(&self, usual: u64) -> u64 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { usual })
     }
 
     /// Rate of the cables; `None`: no limit.
@@ -233,10 +239,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (mut comparisons, mut beside) = (Vec::new(), Vec::new());
     for nodes in figure.nodes(&args.nodes) {
         let plan = plan(figure, nodes, args)?;
-        let cables = args.limit().map_or_else(
-            || "cables as fast as the machine".to_owned(),
-            |rate| format!("cables of {rate}"),
-        );
+        let cables = cables(args.limit());
         talk.say(&format!(
             "{}: {}; {nodes} hosts, {cables}",
             figure.name(),
@@ -244,7 +247,9 @@ pub(crate) fn run(args: &Args) -> Outcome {
         ));
         let peers = peers(nodes);
         let ours = columns::of(figure);
-        talk.say(&expected(&plan, ours.len() + peers.len()));
+        let count = plan.sizes.len() * plan.rounds * (ours.len() + peers.len());
+        let each = SECONDS_EACH + SECONDS_A_NODE * plan.nodes as f64;
+        talk.say(&expected(count, each));
         if peers.is_empty() {
             talk.say(&format!(
                 "without MPI: {nodes} ranks on {} cores would measure the scheduler",
@@ -297,7 +302,7 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
         sizes.push(largest); // one of the paper's statements is about that size
         sizes.dedup();
     }
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
+    let rounds = args.rounds(ROUNDS);
     Ok(Plan {
         op: figure.op(),
         nodes,
@@ -308,15 +313,38 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
     })
 }
 
-/// The expected duration.
-fn expected(plan: &Plan, contenders: usize) -> String {
-    let count = plan.sizes.len() * plan.rounds * contenders;
-    let each = SECONDS_EACH + SECONDS_A_NODE * plan.nodes as f64;
-    let minutes = (count as f64 * each / 60.0).ceil();
+/// The expected duration of so many measurements of so many seconds.
+fn expected(count: usize, seconds_each: f64) -> String {
+    let minutes = (count as f64 * seconds_each / 60.0).ceil();
     format!(
         "{count} measurements, about {minutes:.0} {}",
         if minutes > 1.0 { "minutes" } else { "minute" }
     )
+}
+
+fn cables(limit: Option<Rate>) -> String {
+    limit.map_or_else(
+        || "cables as fast as the machine".to_owned(),
+        |rate| format!("cables of {rate}"),
+    )
+}
+
+/// What a paper says of a figure: what of, its words or number, and ours.
+type Statement = (String, &'static str, String);
+
+/// Statements as a table; `ours` is the heading of our column.
+fn statements_as_table(statements: &[Statement], ours: &str) -> String {
+    let mut rows = vec![["", "paper", ours].map(str::to_owned)];
+    let row = |(what, paper, ours): &Statement| [what.clone(), (*paper).to_owned(), ours.clone()];
+    rows.extend(statements.iter().map(row));
+    aligned(&rows)
+}
+
+/// As `--json` prints them.
+fn statements_as_json(statements: &[Statement]) -> Vec<Value> {
+    let one =
+        |(what, paper, ours): &Statement| json!({ "what": what, "paper": paper, "ours": ours });
+    statements.iter().map(one).collect()
 }
 
 fn peers(nodes: usize) -> Vec<Peer> {

@@ -10,7 +10,7 @@ use tsumuji_bench::video::{self, BULK_STREAMS, Found, Plan, Way};
 use tsumuji_bench::{stop, table};
 
 use super::figure::Figure;
-use super::{Args, MTU_BYTES, ROUNDS};
+use super::{Args, MTU_BYTES, ROUNDS, cables};
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
@@ -35,15 +35,12 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         "takes --rate, --rounds, --quick and --json only: it is UDP between two hosts",
     )?;
     let seconds = if args.quick { SECONDS_QUICK } else { SECONDS };
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
+    let rounds = args.rounds(ROUNDS);
     let plan = Plan::of_seconds(seconds);
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say(&format!("the paper: {PAPER}"));
-    let cables = args.limit().map_or_else(
-        || "cables as fast as the machine".to_owned(),
-        |rate| format!("cables of {rate}"),
-    );
+    let cables = cables(args.limit());
     talk.say(&format!(
         "{}: {}; 2 hosts, {cables}; {rounds} x {seconds} s of each way in turn; {} frames of {} bytes a second, in time within {:.0} ms of their capture; bulk by TCP: {BULK_STREAMS} connections",
         figure.name(),

@@ -17,7 +17,7 @@ use tsumuji_testbed::Testbed;
 
 use super::figure::Figure;
 use super::l2rtc::{child, median};
-use super::{Args, every_other};
+use super::{Args, Statement, every_other, statements_as_json, statements_as_table};
 use crate::bench::short;
 use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Swept, Variable};
@@ -149,13 +149,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut statements = facts::statements(figure, &all);
     statements.extend(simulated_statements(figure, &simulation));
     if !statements.is_empty() {
-        let mut rows = table::headed(" | paper | ours");
-        rows.extend(
-            statements
-                .iter()
-                .map(|(what, paper, ours)| [what.clone(), (*paper).to_owned(), ours.clone()]),
-        );
-        talk.say(&table::aligned(&rows));
+        talk.say(&statements_as_table(&statements, "ours"));
     }
     talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
     drop(talk);
@@ -167,10 +161,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         || sweep::draw(&title, plan.variable, &all, &facts::lines(figure)),
     )?;
     if args.json {
-        let beside: Vec<Value> = statements
-            .iter()
-            .map(|(what, paper, ours)| json!({ "what": what, "paper": paper, "ours": ours }))
-            .collect();
+        let beside = statements_as_json(&statements);
         output::print_json(&json!({
             "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
             "elements": plan.elements, "varied": plan.variable.name(), "results": measured, "simulated": simulation.json(&plan),
@@ -181,7 +172,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
 }
 
 /// What stands beside the paper's numbers, of the lines that are simulated under its conditions: 10 Gbit/s; as many machines, where they are not varied.
-fn simulated_statements(figure: Figure, simulation: &Simulation) -> Vec<facts::Statement> {
+fn simulated_statements(figure: Figure, simulation: &Simulation) -> Vec<Statement> {
     let of = |workers: Option<u64>| -> Vec<Swept> {
         let lines = simulation.lines.iter();
         let is_papers = |line: &&Simulated| {
@@ -274,7 +265,7 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
         rows,
         workers: most,
         elements: PAPER_ELEMENTS,
-        repeats: args.rounds.unwrap_or(if args.quick { 1 } else { REPEATS }),
+        repeats: args.rounds(REPEATS),
     })
 }
 
@@ -394,10 +385,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     let machine = talk.machine();
     let is_kernel = figure == Figure::RelaxTable21;
     talk.say(&format!("{}: {}", figure.name(), figure.title()));
-    let rounds = args
-        .rounds
-        .unwrap_or(if args.quick { 1 } else { 3 })
-        .to_string();
+    let rounds = args.rounds(3).to_string();
     let time = if args.quick { "0.05" } else { "0.5" };
     let paper = if is_kernel {
         facts::TABLE_2_1

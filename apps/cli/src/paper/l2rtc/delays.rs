@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let link = args
         .link
         .map_or_else(|| "shm".to_owned(), |link| link.to_string());
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let rounds = args.rounds(3);
     let all = if args.quick { FEW_FRAMES } else { FRAMES };
     let count = args.iterations.unwrap_or((all / rounds.max(1)).max(1));
     let is_here = link == "shm" || link.starts_with("udp") || link.starts_with("dpdk:net_memif");

@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     let rows = if args.quick { FEW_ROWS } else { ROWS };
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let rounds = args.rounds(3);
     talk.say("the paper's: simple linear regression by SGD and gossip; two machines over L2RTC are 2 times as fast as one, and 1.2 times as fast as over TCP");
     talk.say(&format!(
         "{rows} rows, {EPOCHS} epochs, two workers that exchange every {PERIOD} steps; {rounds} rounds in turn; executors: rtc steps on the thread that polls, pipeline beside it, adaptive where it is faster and there is a core for it"

@@ -15,7 +15,7 @@ const OFFERED: [u64; 5] = [1_000, 10_000, 50_000, 200_000, 800_000];
 
 /// Rounds and seconds of a measurement.
 fn effort(args: &Args) -> (u64, &'static str) {
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let rounds = args.rounds(3);
     (rounds, if args.quick { "0.05" } else { "0.5" })
 }
 

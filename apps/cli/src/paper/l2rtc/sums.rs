@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let machine = talk.machine();
     talk.say("the paper's: 2 machines, Ryzen 5 3400G, Intel X540 (10 Gbit/s), DPDK; a client sends 64 bytes at full rate, the server adds up the 32 numbers");
     talk.say("in them, as often as said, and answers; operations a second, over those of TCP. The paper's words for 100 loops can mean 0.4x or 1.4x.");
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let rounds = args.rounds(3);
     let time = if args.quick { "0.05" } else { "0.3" };
     let loops = if args.quick {
         "1,1000".to_owned()

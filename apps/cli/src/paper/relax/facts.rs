@@ -2,15 +2,13 @@
 
 use tsumuji_bench::plot::Line;
 
+use super::super::Statement;
 use super::super::figure::Figure;
 use crate::sweep::{Cell, Swept, slope};
 
 /// Mbit/s at 200, 300, 1000, 1400 and 8900 (9000) bytes: kernel UDP and DPDK.
 pub(super) const TABLE_2_1: [u32; 5] = [850, 1122, 3437, 4940, 7059];
 pub(super) const TABLE_2_2: [u32; 5] = [2857, 4152, 9184, 9477, 9511];
-
-/// A statement, the paper's number, and ours.
-pub(super) type Statement = (String, &'static str, String);
 
 /// What the paper says of a figure.
 pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {

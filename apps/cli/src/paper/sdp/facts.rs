@@ -3,10 +3,8 @@
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::streams::{Part, Path, Row};
 
+use super::super::Statement;
 use super::super::figure::Figure;
-
-/// A statement, the paper's words or number, and ours.
-pub(super) type Statement = (String, &'static str, String);
 
 /// The three that the paper compares: its names, and the paths beside them.
 const THREE: [(&str, Path); 3] = [

@@ -14,10 +14,9 @@ use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
     self, BYTES_MAX, CLIENTS_MAX, Measured, Part, Path, Row, Series, Server, Shape,
 };
-use tsumuji_bench::table;
 
 use super::figure::Figure;
-use super::{Args, every_other};
+use super::{Args, cables, every_other, expected, statements_as_json, statements_as_table};
 use crate::bench::short;
 use crate::bench::streams::{Ground, cost, draw, lines, shape_name};
 use crate::output::{self, Files};
@@ -133,12 +132,7 @@ impl Plan {
     fn expected(&self, series: &Series) -> String {
         let processes = self.clients.iter().sum::<usize>() as f64 / self.clients.len() as f64;
         let each = self.seconds + SECONDS_A_PROCESS * (2.0 + processes);
-        let minutes = (series.count() as f64 * each / 60.0).ceil();
-        format!(
-            "{} measurements, about {minutes:.0} {}",
-            series.count(),
-            if minutes > 1.0 { "minutes" } else { "minute" }
-        )
+        expected(series.count(), each)
     }
 }
 
@@ -156,14 +150,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     // A figure of one path has nothing without it.
     let are_needed = plan.paths.len() == 1 || args.rate.is_some();
     let ground = Ground::of(plan.paths.clone(), are_needed, rate, &mut talk)?;
-    let cables = rate.map_or_else(
-        || "as fast as the machine".to_owned(),
-        |rate| format!("of {rate}"),
-    );
     talk.say(&format!(
-        "{}: {}; cables {cables}; TCP: {congestion}, no delay; {} in turn",
+        "{}: {}; {}; TCP: {congestion}, no delay; {} in turn",
         figure.name(),
         figure.title(),
+        cables(rate),
         match plan.rounds {
             1 => "1 round".to_owned(),
             rounds => format!("{rounds} rounds"),
@@ -188,13 +179,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let missing = ground.missing();
     ground.down()?;
     let statements = facts::statements(figure, &rows);
-    let mut beside = vec![["", "paper", "here"].map(str::to_owned)];
-    beside.extend(
-        statements
-            .iter()
-            .map(|(what, paper, here)| [what.clone(), (*paper).to_owned(), here.clone()]),
-    );
-    talk.say(&format!("\n{}", table::aligned(&beside)));
+    talk.say(&format!("\n{}", statements_as_table(&statements, "here")));
     drop(talk);
     let draw = || {
         let title = format!("{}: {}", figure.name(), figure.title());
@@ -207,10 +192,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     files.write(|| comma_separated(&rows), draw)?;
     if args.json {
         let results: Vec<Value> = rows.iter().map(Row::report).collect();
-        let beside: Vec<Value> = statements
-            .iter()
-            .map(|(what, paper, here)| json!({ "what": what, "paper": paper, "ours": here }))
-            .collect();
+        let beside = statements_as_json(&statements);
         output::print_json(&json!({
             "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(plan.shape),
             "seconds": plan.seconds, "congestion": series.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
@@ -296,7 +278,7 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
             "--nodes: at most {CLIENTS_MAX} clients, as in the paper"
         );
     }
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
+    let rounds = args.rounds(ROUNDS);
     Ok(Plan {
         quantity,
         shape,

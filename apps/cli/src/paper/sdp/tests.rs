@@ -81,10 +81,7 @@ fn statements_have_both_sides() {
                 );
                 assert!(!here.contains("NaN") && !here.contains("inf"), "{row}");
             }
-            let table = all
-                .iter()
-                .map(|(what, paper, here)| [what.clone(), (*paper).to_owned(), here.clone()]);
-            let text = table::aligned(&table.collect::<Vec<_>>());
+            let text = statements_as_table(&all, "here");
             assert!(
                 text.lines().all(|line| line.chars().count() <= 80),
                 "{text}"
