@@ -6,23 +6,21 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 /// A field of a command's arguments, flattened. The first one: those that come after it take their values away.
 #[derive(Debug, Default)]
-pub(crate) struct Given(Vec<String>);
+pub(crate) struct Given(ArgMatches);
 
 impl Given {
-    /// The first of these flags, with a blank between two, that is given.
+    /// The first of these flags, with a blank between two, that is given. Each is one of the command.
     pub(crate) fn first_of<'a>(&self, flags: &'a str) -> Option<&'a str> {
-        flags
-            .split(' ')
-            .find(|flag| self.0.iter().any(|given| given == flag))
+        flags.split(' ').find(|flag| {
+            let id = flag.trim_start_matches('-').replace('-', "_");
+            self.0.value_source(&id) == Some(ValueSource::CommandLine)
+        })
     }
 }
 
 impl FromArgMatches for Given {
     fn from_arg_matches(found: &ArgMatches) -> Result<Self, Error> {
-        let is_given =
-            |id: &&clap::Id| found.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-        let flag = |id: &clap::Id| format!("--{}", id.as_str().replace('_', "-"));
-        Ok(Self(found.ids().filter(is_given).map(flag).collect()))
+        Ok(Self(found.clone()))
     }
 
     fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), Error> {
