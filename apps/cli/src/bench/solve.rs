@@ -302,7 +302,7 @@ fn prepare(name: &str, files: &[PathBuf; 2]) -> anyhow::Result<()> {
             let path = Path::new(name);
             ensure!(path.exists(), "{error}; and there is no file of this name");
             let (mut system, _) = read_system(path, None)?;
-            system.set_solution(&Solution::Random.elements(system.n(), 1));
+            system.set_solution(&Solution::Random.elements(system.n(), 1))?;
             system
         }
     };
