@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Say on standard error which path each connection took, and why; at the end of each process, its counters
     #[arg(long)]
     explain: bool,
-    /// Longest time of looking for data before a wait sleeps in the kernel, in microseconds [default: 20; 0: never look]
+    /// Longest time of looking for data before a wait sleeps in the kernel, in microseconds [default: 20; 0: sleep at once]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     spin: Option<u32>,
     /// With --explain: each line is a JSON object

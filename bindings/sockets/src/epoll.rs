@@ -476,7 +476,8 @@ impl Epoll {
                 return Ok(found);
             }
             let may_wait = timeout_ns != Some(0);
-            if may_wait && is_first && self.has_watched() && self.spin.until(|| self.has_marks()) {
+            let has_come = || self.spin.until_within(timeout_ns, || self.has_marks());
+            if may_wait && is_first && self.has_watched() && has_come() {
                 is_first = false;
                 continue;
             }

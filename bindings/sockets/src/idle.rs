@@ -8,7 +8,7 @@
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
 //! its process stops looking for a while.
 //!
-//! Where looking is of no use a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
+//! After looks in vain a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
 //! cores do so one after the other, and each finds its answer when its turn comes again: nobody sleeps, and nobody must be woken, which costs more than
 //! all else of a small message. Where programs that compute take the turns they come back late; then the process sleeps at once for a while.
 
@@ -40,7 +40,11 @@ const UNUSED_NS: u64 = 1_000;
 /// cores, and several times as long as with 64 clients of small messages and as many threads that serve them.
 const LATE_NS: u64 = 1_000_000;
 const TURNS_KNOWN: u64 = 16;
-/// Time without turns after that. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
+/// What the mean is taken for after that: one or two late turns more are enough.
+const AFTER_LATE_NS: u64 = LATE_NS - LATE_NS / 8;
+/// A call that has no more time left sleeps at once.
+const LEFT_LEAST_NS: u64 = 10 * LATE_NS;
+/// Time without turns after late ones. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
 const WITHOUT_TURNS_NS: u64 = 10_000_000;
 
 /// What this process knows of others' turns.
@@ -64,20 +68,15 @@ impl Turns {
     /// Notes how long a turn took that is over now; returns whether turns take too long.
     fn note(&self, now_ns: u64, turn_ns: u64) -> bool {
         let mean_ns = self.mean_ns.load(Ordering::Relaxed);
-        let mean_ns = mean_ns - mean_ns / TURNS_KNOWN + turn_ns / TURNS_KNOWN;
-        let are_late = mean_ns > LATE_NS;
-        // After the pause one or two late ones more are enough.
-        let kept_ns = if are_late {
-            LATE_NS - LATE_NS / 8
-        } else {
-            mean_ns
-        };
-        self.mean_ns.store(kept_ns, Ordering::Relaxed);
-        if are_late {
-            let off_until_ns = now_ns + WITHOUT_TURNS_NS;
-            self.off_until_ns.store(off_until_ns, Ordering::Relaxed);
+        let next_ns = mean_ns - mean_ns / TURNS_KNOWN + turn_ns / TURNS_KNOWN;
+        if next_ns <= LATE_NS {
+            self.mean_ns.store(next_ns, Ordering::Relaxed);
+            return false;
         }
-        are_late
+        self.mean_ns.store(AFTER_LATE_NS, Ordering::Relaxed);
+        let off_until_ns = now_ns + WITHOUT_TURNS_NS;
+        self.off_until_ns.store(off_until_ns, Ordering::Relaxed);
+        true
     }
 }
 
@@ -120,7 +119,15 @@ impl Spin {
 
     /// Looks again until `look` is true, or it is time to sleep: without leaving the core, then after turns of others.
     pub(crate) fn until(&self, mut look: impl FnMut() -> bool) -> bool {
-        self.on_core(&mut look) || self.after_turns(look)
+        self.on_core(&mut look) || self.after_turns(&TURNS, look)
+    }
+
+    /// The same for a call that waits for `left_ns` at most (`None`: without end): turns of others could take longer than a short time.
+    pub(crate) fn until_within(&self, left_ns: Option<u64>, mut look: impl FnMut() -> bool) -> bool {
+        match left_ns {
+            Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(look),
+            _ => self.until(&mut look),
+        }
     }
 
     fn on_core(&self, mut look: impl FnMut() -> bool) -> bool {
@@ -159,7 +166,7 @@ impl Spin {
         }
     }
 
-    fn after_turns(&self, mut look: impl FnMut() -> bool) -> bool {
+    fn after_turns(&self, turns: &Turns, mut look: impl FnMut() -> bool) -> bool {
         let vain = self.vain_turns.load(Ordering::Relaxed);
         let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TRY_EVERY);
         let is_off = LIMIT_NS.load(Ordering::Relaxed) == 0;
@@ -167,14 +174,14 @@ impl Spin {
             return false;
         }
         let mut last = sys::now_ns();
-        if TURNS.are_off(last) {
+        if turns.are_off(last) {
             return false;
         }
         for _ in 0..TURNS_MAX {
             sys::sched_yield();
             let now = sys::now_ns();
             let turn_ns = now - last;
-            let are_late = TURNS.note(now, turn_ns);
+            let are_late = turns.note(now, turn_ns);
             if look() {
                 self.vain_turns.store(0, Ordering::Relaxed);
                 return true;
@@ -256,17 +263,17 @@ mod tests {
     /// Looks after turns that are always in vain become rare.
     #[test]
     fn vain_turns_become_rare() {
-        let spin = Spin::default();
+        let (spin, turns) = (Spin::default(), Turns::default());
         let mut looks = 0;
         for wait in 1..TRY_EVERY {
             spin.waits.store(wait, Ordering::Relaxed);
-            let found = spin.after_turns(|| {
+            let found = spin.after_turns(&turns, || {
                 looks += 1;
                 false
             });
             assert!(!found);
         }
-        assert!(looks <= FAILURES_MAX * TURNS_MAX, "{looks}");
+        assert!((1..=FAILURES_MAX * TURNS_MAX).contains(&looks), "{looks}");
     }
 
     fn tries_become_rare() {

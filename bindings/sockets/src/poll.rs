@@ -84,7 +84,8 @@ pub(crate) fn poll(
         }
         // Once in a call: news may be of another kind than is waited for.
         let may_spin = std::mem::replace(&mut is_first, false);
-        if may_spin && spin_of(&ours).is_some_and(|spin| spin.until(|| has_news(fds, &ours))) {
+        let has_come = |spin: &Spin| spin.until_within(left(), || has_news(fds, &ours));
+        if may_spin && spin_of(&ours).is_some_and(has_come) {
             continue;
         }
         if let ([_], [(_, Ours::Stream(using))]) = (&*fds, &*ours)

@@ -10,7 +10,11 @@ use serde_json::Value;
 pub fn of(command: &mut Command) -> Result<Value, String> {
     let output = command.arg("--json").stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
-    read(&output.stdout, &output.stderr)
+    let report = read(&output.stdout, &output.stderr)?;
+    match output.status.code() {
+        Some(0 | 1) => Ok(report),
+        _ => Err(format!("it ended by {}", output.status)),
+    }
 }
 
 /// The report of a process that has ended, or its `error`, or the last line of its complaints.

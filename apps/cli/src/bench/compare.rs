@@ -296,8 +296,14 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     }
     let Some(path) = &between.hosts else {
         let link = between.link.unwrap_or(LinkSpec::Shm);
+        let joins = match link {
+            LinkSpec::Shm | LinkSpec::Udp(_) => true,
+            // Of devices that join two processes.
+            LinkSpec::Dpdk(_) => asked.op.is_pair(),
+            _ => false,
+        };
         ensure!(
-            matches!(link, LinkSpec::Shm | LinkSpec::Udp(_) | LinkSpec::Dpdk(_)),
+            joins,
             "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
         );
         let stated = between.security.stated(between.link.as_ref(), None)?;

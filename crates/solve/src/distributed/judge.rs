@@ -287,9 +287,9 @@ impl Judge {
             .is_some_and(|slot| !slot.rows.is_empty())
     }
 
-    /// Whether the run goes on only with this worker, or without it.
-    pub(super) fn needs(&self, worker: usize) -> bool {
-        self.takes_part(worker) && !self.slots[worker].is_gone && !self.has_all_of(worker)
+    /// Whether a worker has rows and was not lost.
+    pub(super) fn counts_on(&self, worker: usize) -> bool {
+        self.takes_part(worker) && !self.slots[worker].is_gone
     }
 
     /// What each worker has done.

@@ -490,7 +490,7 @@ impl Bench<'_> {
             let heard = self.heard[worker];
             let silence = heard.at.elapsed();
             let own = if heard.suspect { lease } else { of_stage };
-            if silence > own.max(PAUSES * heard.longest) && self.judge.needs(worker) {
+            if silence > own.max(PAUSES * heard.longest) && self.judge.counts_on(worker) {
                 let cause = format!("not heard of for {:.1} s", silence.as_secs_f64());
                 if let Err(fault) = self.judge.unheard_of(worker, &cause) {
                     self.fault = Some(fault);
@@ -535,6 +535,8 @@ impl Bench<'_> {
                         self.bytes.1 += bytes.iter().sum::<u64>();
                     }
                 }
+                // Told if that is possible: nobody waits for a worker that was taken for lost.
+                Err(_) if matches!(order, Order::Abort { .. }) => {}
                 Err(SendError::WouldBlock { .. }) => {
                     self.judge.out().push_front((worker, order));
                     break;

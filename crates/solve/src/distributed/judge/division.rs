@@ -7,15 +7,15 @@ use crate::distributed::ranges::{hand_over, in_proportion, without};
 use std::ops::Range;
 
 impl Judge {
-    /// As [`lost`](Self::lost) for a worker that may live, unheard: it is told.
+    /// As [`lost`](Self::lost), of a worker that may still live: it is told to end.
     pub(in crate::distributed) fn unheard_of(
         &mut self,
         worker: usize,
         cause: &str,
     ) -> Result<(), JudgeFault> {
-        let was_there = self.needs(worker);
+        let tells = self.counts_on(worker) && !self.has_all_of(worker);
         self.lost(worker, cause)?;
-        if was_there {
+        if tells {
             let why = "it was taken for lost".to_owned();
             self.out.push_back((worker, Order::Abort { why }));
         }
@@ -28,7 +28,7 @@ impl Judge {
         worker: usize,
         cause: &str,
     ) -> Result<(), JudgeFault> {
-        if !self.takes_part(worker) || self.phase == Phase::Done || self.slots[worker].is_gone {
+        if !self.counts_on(worker) || self.phase == Phase::Done {
             return Ok(());
         }
         self.slots[worker].is_gone = true;

@@ -103,6 +103,7 @@ mod tests {
             panic!("rows are divided anew");
         };
         assert_eq!(setup.config.mode, Mode::Async);
+        assert!(setup.config.combines, "laps are combined from now on");
         assert_eq!(setup.ranges, [0..2, 2..4]);
     }
 }
