@@ -4,7 +4,7 @@ use clap::error::Error;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-/// A field of a command's arguments, flattened. The first one: those that come after it take their values away.
+/// A flattened field of a command's arguments, before all others: each field takes its values out of what the parser has found.
 #[derive(Debug, Default)]
 pub(crate) struct Given(ArgMatches);
 

@@ -123,14 +123,10 @@ impl Spin {
     }
 
     /// The same for a call that waits for `left_ns` at most (`None`: without end): turns of others could take longer than a short time.
-    pub(crate) fn until_within(
-        &self,
-        left_ns: Option<u64>,
-        mut look: impl FnMut() -> bool,
-    ) -> bool {
+    pub(crate) fn until_within(&self, left_ns: Option<u64>, look: impl FnMut() -> bool) -> bool {
         match left_ns {
             Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(look),
-            _ => self.until(&mut look),
+            _ => self.until(look),
         }
     }
 

@@ -158,12 +158,11 @@ const WITHOUT_EFFECT: &str = "--rhs --history --plot --method --sweep --plan --w
 fn check(args: &Args) -> anyhow::Result<()> {
     let given = |flags| args.given.first_of(flags);
     let without_effect = match args.mode {
-        ModeName::Auto | ModeName::Processes | ModeName::Threads => given(WITHOUT_EFFECT),
+        ModeName::Auto | ModeName::Processes | ModeName::Threads => given(WITHOUT_EFFECT)
+            .or(given(LAPS))
+            .or(given("--seed").filter(|_| args.team.loss.is_none())),
         _ => Some("--mode"),
     };
-    let without_effect = without_effect
-        .or(given(LAPS))
-        .or(given("--seed").filter(|_| args.team.loss.is_none()));
     if let Some(flag) = without_effect {
         bail!(
             "{flag}: no effect with a netlist, which is solved directly, in parts; leave it out (--workers, --tol, --output, --json, --hosts, --link and \

@@ -172,12 +172,9 @@ impl Collectives {
         if rank == root {
             need("counts", lens.len(), size)?;
             let (all, part) = (sum(lens), lens[root]);
-            need("send, in bytes,", sent, if gathers { part } else { all })?;
-            need(
-                "receive, in bytes,",
-                received,
-                if gathers { all } else { part },
-            )?;
+            let (sends, receives) = if gathers { (part, all) } else { (all, part) };
+            need("send, in bytes,", sent, sends)?;
+            need("receive, in bytes,", received, receives)?;
         }
         let hosts = self.hosts(group).filter(|_| algorithm == Algorithm::Hosts);
         let plan = match (gathers, hosts) {
@@ -187,10 +184,7 @@ impl Collectives {
             (false, None) => plan::scatter(rank, size, root, lens, own),
         };
         let operation = if gathers { Code::Gather } else { Code::Scatter };
-        let algorithm = match hosts {
-            Some(_) => Algorithm::Hosts,
-            None => Algorithm::Flat,
-        };
+        let algorithm = hosts.map_or(Algorithm::Flat, |_| Algorithm::Hosts);
         let code = code(operation, algorithm);
         Ok(Call::moving(code, plan, input, output))
     }
