@@ -222,6 +222,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         (Some(model), Some(test)) => score(model, test),
         _ => None,
     };
+    let kept = match (&args.model, &model) {
+        (Some(path), Some(model)) => PendingFile::create(path)
+            .and_then(|file| file.write(&model.to_json()))
+            .map(|()| Some(path.display().to_string())),
+        _ => Ok(None),
+    };
     let run = Run {
         model: config.kind.name(),
         data: args.data.display().to_string(),
@@ -241,12 +247,26 @@ pub(crate) fn run(args: Args) -> Outcome {
         loss_factor: problem.loss_factor(),
         train_score,
         test_score,
-        written: (model.as_ref())
-            .and(args.model.as_ref())
-            .map(|path| path.display().to_string()),
+        written: kept.as_ref().ok().cloned().flatten(),
     };
-    report(&args, &run, &learned, model.as_ref())?;
-    Ok(exit_code(&learned))
+    report(&args, &run, &learned, model.as_ref());
+    // After the report: a full disk must not take that, too.
+    let files = Files::of(args.history.as_ref(), args.plot.as_ref());
+    let drawn = files.and_then(|files| {
+        files.write(
+            || show::history(&run, &learned),
+            || show::draw(&run, &learned),
+        )
+    });
+    let failures = [kept.err(), drawn.err()];
+    for error in failures.iter().flatten() {
+        eprintln!("tsumuji: {error:#}");
+    }
+    let code = exit_code(&learned);
+    if code == DONE && failures.iter().any(Option::is_some) {
+        return Ok(ExitCode::from(NOT_REACHED));
+    }
+    Ok(code)
 }
 
 /// Learns in this process, or with workers.
@@ -274,8 +294,8 @@ fn link_name(args: &Args, cluster: Option<&Cluster<'_>>) -> Option<String> {
     args.mode.mode().map(|_| args.team.link_name(cluster))
 }
 
-/// Writes and prints what came of it.
-fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> anyhow::Result<()> {
+/// Prints what came of it.
+fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) {
     for dropped in &learned.dropped {
         let what = match dropped.rows {
             0 => "another has the rows of".to_owned(),
@@ -286,18 +306,11 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) -> a
     if learned.reason != Reason::Converged {
         eprintln!("tsumuji: {}", learned.reason);
     }
-    if let (Some(path), Some(model)) = (&args.model, model) {
-        let text = model.to_json();
-        PendingFile::create(path)?.write(&text)?;
-    }
-    let files = Files::of(args.history.as_ref(), args.plot.as_ref())?;
-    files.write(|| show::history(learned), || show::draw(run, learned))?;
     if args.json {
         output::print_json(&show::json_of(run, learned, model));
     } else if model.is_some() {
         output::print_text(&show::table(run, learned));
     }
-    Ok(())
 }
 
 fn exit_code(learned: &Learned) -> ExitCode {

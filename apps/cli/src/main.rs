@@ -111,7 +111,9 @@ const NOT_REACHED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
-    let wants_json = std::env::args_os().any(|argument| argument == "--json");
+    // Behind `--` stand words of another program.
+    let mut own = std::env::args_os().take_while(|word| word != "--");
+    let wants_json = own.any(|word| word == "--json");
     let words = words();
     let parsed = with_numbers(Cli::command()).try_get_matches_from(&words);
     let cli = match parsed.and_then(|found| Cli::from_arg_matches(&found)) {

@@ -292,12 +292,13 @@ pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
     );
     let mut rows = table::headed(&heads);
     for swept in all {
-        let first = swept.cells.first().and_then(Cell::mean_seconds);
+        let one = swept.cells.iter().find(|cell| cell.value == 1);
+        let alone = one.and_then(Cell::mean_seconds);
         for cell in swept.cells.iter().filter(|cell| cell.missing.is_none()) {
             let Some(seconds) = cell.mean_seconds() else {
                 continue;
             };
-            let speed_up = first.map(|first| first / seconds);
+            let speed_up = alone.map(|alone| alone / seconds);
             rows.push([
                 short(&swept.way, all).to_owned(),
                 cell.value.to_string(),

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
@@ -304,15 +305,17 @@ fn exec(args: &ExecArgs) -> Outcome {
 fn run_all(args: &RunArgs) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let testbed = find(&args.which.name)?;
+    let is_unread = AtomicBool::new(false);
     let on_line = |host: &Host, stream: Stream, line: &[u8]| {
         let whole = [host.name().as_bytes(), b": ", line, b"\n"].concat();
         if stream == Stream::Output && !args.json {
-            output::print_bytes(&whole);
+            is_unread.fetch_or(!output::print_bytes(&whole), Ordering::Relaxed);
         } else {
             let _ = std::io::stderr().lock().write_all(&whole); // there is nowhere to report it
         }
     };
-    let exits = testbed.run_all(&args.command, &on_line, &|| interrupt.is_set())?;
+    let ends = || interrupt.is_set() || is_unread.load(Ordering::Relaxed);
+    let exits = testbed.run_all(&args.command, &on_line, &ends)?;
     let worst = exits.iter().map(|exit| exit.code()).max().unwrap_or(0);
     if args.json {
         let exits: Vec<_> = exits

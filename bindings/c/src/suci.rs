@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
 
@@ -328,14 +328,15 @@ pub unsafe extern "C" fn datagram_ready(
     // SAFETY: the header asks for what `on` needs.
     yes(unsafe {
         on(sock.cast(), |node| {
-            let timeout = span(sec, usec)?;
+            let (timeout, began) = (span(sec, usec)?, Instant::now());
             let mut size = node.endpoint.ready(timeout)?;
             // Only programs of the plain API send empty messages, and 0 must mean "no block".
             while size == Some(0) {
                 if let Some(empty) = node.endpoint.try_recv()? {
                     node.endpoint.recycle(empty);
                 }
-                size = node.endpoint.ready(Duration::ZERO)?;
+                let left = timeout.saturating_sub(began.elapsed());
+                size = node.endpoint.ready(left)?;
             }
             Ok(size.map_or(0, count))
         })

@@ -74,6 +74,8 @@ pub struct Ours {
     pub hosts: Option<Hosts>,
     /// Nodes in hosts of this file; this process is in none of them.
     pub hosts_file: Option<PathBuf>,
+    /// The program on those hosts; `None`: the same path.
+    pub program_there: Option<PathBuf>,
     /// Nodes on each host of that file; `None`: as it says.
     pub slots: Option<u16>,
     /// Whether frames are sealed.
@@ -94,6 +96,7 @@ impl Ours {
             program,
             hosts: None,
             hosts_file: None,
+            program_there: None,
             slots: None,
             security: Security::Unstated,
             congestion: None,
@@ -196,6 +199,9 @@ impl Ours {
             .arg("--json");
         if let Some((table, _)) = &self.tune {
             command.env(TUNE_VARIABLE, table);
+        }
+        if let Some(program) = &self.program_there {
+            command.arg("--program").arg(program);
         }
         if let Some(slots) = self.slots {
             command.args(["--slots", &slots.to_string()]);
@@ -390,16 +396,14 @@ fn round_trips<E: Display>(
 }
 
 fn bare_copy(job: &Job) -> Result<Sample, String> {
-    if job.op == Op::Pingpong {
-        return round_trips(|cpus| {
-            Ok::<_, Infallible>(copy::pingpong(cpus, job.size, job.iterations))
-        });
+    let cpus = machine::two_cpus();
+    if job.op != Op::Pingpong {
+        return Ok(copy::burst(cpus, job.size, job.iterations));
     }
-    let (cpu, start) = (machine::process_cpu(), Instant::now());
-    let rate = copy::burst(machine::two_cpus(), job.size, job.iterations);
+    let (half, sample) = copy::pingpong(cpus, job.size, job.iterations);
     Ok(Sample {
-        seconds: job.iterations as f64 / rate,
-        ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
+        half_rtt_us: Some(half),
+        ..sample
     })
 }
 

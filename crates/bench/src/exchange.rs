@@ -205,8 +205,8 @@ pub enum ExchangeError {
     #[error("the other side left in the middle of the measurement")]
     PeerDead,
     /// The user wants to stop.
-    #[error("{}", crate::stop::REASON)]
-    Interrupted,
+    #[error(transparent)]
+    Interrupted(#[from] stop::Wanted),
     /// Nothing moves.
     #[error("no message crossed for {} s: the link loses everything, or the machine is overloaded", STALLED_AFTER.as_secs())]
     Stalled,
@@ -277,9 +277,7 @@ impl Runner {
     ) -> Result<RoundTrips, ExchangeError> {
         let mut trips = RoundTrips::default();
         for _ in 0..count {
-            if stop::is_wanted() {
-                return Err(ExchangeError::Interrupted);
-            }
+            stop::check()?;
             let awaited = self.arrivals.messages + 1;
             let before = Instant::now();
             self.endpoint.send(self.receiver, DATA, message)?;
@@ -293,9 +291,7 @@ impl Runner {
     fn idle(&mut self, span: Duration) -> Result<(), ExchangeError> {
         let start = Instant::now();
         while start.elapsed() < span {
-            if stop::is_wanted() {
-                return Err(ExchangeError::Interrupted);
-            }
+            stop::check()?;
             let rest = span.saturating_sub(start.elapsed());
             self.endpoint
                 .poll_wait(&mut self.arrivals, rest.min(IDLE_LOOK))?;
@@ -371,6 +367,7 @@ pub fn measure(
                 tuning.reference_bytes.min(SHARED_BYTES)
             });
             for _ in 0..plan.iterations {
+                stop::check()?;
                 // Waits, polling, while the queue is full; messages that arrive meanwhile are kept. Long ones are shared, as MPI's programs pass
                 // theirs to MPI_Isend.
                 if plan.size >= shared_bytes {

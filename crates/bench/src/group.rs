@@ -22,6 +22,7 @@ use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::processes::{self, Arrivals, CONTROL, DATA, LOOK, READY, Watch, pin};
 use crate::serve::Task;
+use crate::stop;
 
 const ROOT: NodeId = NodeId(0);
 /// Repetitions before anything is measured.
@@ -215,6 +216,7 @@ impl Member {
             }
             (Op::Gather | Op::Burst | Op::Pingpong, false) => {
                 for _ in 0..iterations {
+                    stop::check()?;
                     // Waits, polling, while the queue is full.
                     self.endpoint.send(ROOT, DATA, &blocks.own)?;
                 }
@@ -226,6 +228,7 @@ impl Member {
             }
             _ => {
                 for _ in 0..iterations {
+                    stop::check()?;
                     self.once(blocks)?;
                 }
                 // The barrier ends when all have received all.

@@ -84,7 +84,7 @@ pub(crate) fn meet(
 /// Returns an error if another process died or the user wants to stop.
 pub(crate) fn watch(launcher: &mut Launcher) -> Result<(), ExchangeError> {
     match launcher.check() {
-        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
+        _ if stop::is_wanted() => Err(stop::Wanted.into()),
         Some(failure) => Err(failure.into()),
         None => Ok(()),
     }

@@ -18,6 +18,18 @@ pub fn flag() -> Arc<AtomicBool> {
 }
 
 /// Whether all measurements are to end.
+#[inline]
 pub fn is_wanted() -> bool {
     FLAG.load(Ordering::Relaxed)
+}
+
+/// All measurements are to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{REASON}")]
+pub struct Wanted;
+
+/// For loops that end with the first error.
+#[inline]
+pub fn check() -> Result<(), Wanted> {
+    if is_wanted() { Err(Wanted) } else { Ok(()) }
 }

@@ -44,6 +44,12 @@ pub enum BoardError {
         /// Most that is accepted.
         limit: usize,
     },
+    /// There is no channel behind it for packed frames.
+    #[error("a board takes two channels, {channel_id} and the next; {channel_id} is the last there is")]
+    Channel {
+        /// The channel asked for.
+        channel_id: u16,
+    },
     /// This node is not among the nodes, or there are too many: frames name nodes in 16 bits.
     #[error("{me} is not among the {nodes} nodes of the board")]
     NotAMember {
@@ -213,6 +219,9 @@ impl<S: Store> Board<S> {
         owned: Vec<Range<usize>>,
         store: impl FnOnce(usize, usize) -> S,
     ) -> Result<Self, BoardError> {
+        if channel_id == u16::MAX {
+            return Err(BoardError::Channel { channel_id });
+        }
         let mut len = 0;
         if owned.len() > usize::from(u16::MAX) || usize::from(me.0) >= owned.len() {
             return Err(BoardError::NotAMember {

@@ -84,7 +84,7 @@ pub fn wait_fresh<H: Handler>(
     lap: Lap,
     timeout: Duration,
 ) -> Result<bool, EndpointError> {
-    let deadline = Instant::now() + timeout;
+    let began = Instant::now();
     loop {
         // The newest lap heard of is checked first: it costs nothing.
         let may_be = board
@@ -97,7 +97,7 @@ pub fn wait_fresh<H: Handler>(
         {
             return Ok(true);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = timeout.saturating_sub(began.elapsed());
         if left.is_zero() {
             return Ok(false);
         }

@@ -18,7 +18,7 @@ use crate::core::{CHANNEL, Core, Dispatcher};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
-use crate::ledger::CollectiveCounters;
+use crate::ledger::{CollectiveCounters, PIECE_BYTES_LEAST};
 use crate::operation::Operation;
 use crate::plan::Hosts;
 use crate::table::{Can, Table};
@@ -403,6 +403,11 @@ impl Collectives {
         call: Call<'b>,
     ) -> Result<Operation<'b>, CollectiveError> {
         let index = self.index(group).ok_or(CollectiveError::NoSuchGroup)?;
+        let limit = self.core.ledger.message_limit_bytes;
+        if limit < PIECE_BYTES_LEAST {
+            let least = PIECE_BYTES_LEAST;
+            return Err(CollectiveError::MessageLimit { limit, least });
+        }
         let state = &mut self.core.groups[index];
         let sequence = state.sequence;
         if let Some(failure) = state.failure_of(sequence) {
@@ -512,12 +517,10 @@ impl Collectives {
     ) -> Result<bool, CollectiveError> {
         self.find(request)?;
         self.turn_or_progress(endpoint)?;
-        let mut until = None;
+        let mut since = None;
         while !self.is_over(self.find(request)?) {
-            let now = Instant::now();
-            let left = until
-                .get_or_insert(now + timeout)
-                .saturating_duration_since(now);
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            let left = timeout.saturating_sub(waited);
             if left.is_zero() {
                 return Ok(false);
             }

@@ -50,6 +50,16 @@ pub enum CollectiveError {
     /// The request was waited for, or belongs to another `Collectives`.
     #[error("no such request here: it was waited for, or made by another `Collectives`")]
     NoSuchRequest,
+    /// The endpoint takes no message as long as operations need.
+    #[error(
+        "operations need messages of {least} bytes, and this endpoint takes {limit} at most: raise `Options::message_limit_bytes`"
+    )]
+    MessageLimit {
+        /// The endpoint's limit.
+        limit: usize,
+        /// What is needed.
+        least: usize,
+    },
     /// Too many operations are under way.
     #[error("{limit} operations are under way already; wait for some of them")]
     TooMany {

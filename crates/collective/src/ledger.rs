@@ -152,6 +152,8 @@ pub(crate) struct Ledger {
     /// Longest transfer that is sent without waiting for its receiver; the same on all members.
     pub(crate) eager_bytes: usize,
     /// Payload of one piece of a long transfer,
+    /// Longest message that the endpoint takes.
+    pub(crate) message_limit_bytes: usize,
     piece_bytes: usize,
     /// and its limit. All nodes are assumed to have the same message limit.
     piece_most_bytes: usize,
@@ -186,7 +188,8 @@ impl Ledger {
         } else {
             PIECE_BYTES
         };
-        let limit_bytes = endpoint.message_limit_bytes().max(PIECE_BYTES_LEAST);
+        let message_limit_bytes = endpoint.message_limit_bytes();
+        let limit_bytes = message_limit_bytes.max(PIECE_BYTES_LEAST);
         let eager_window_bytes =
             (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
         let most = if all_here {
@@ -210,6 +213,7 @@ impl Ledger {
             outbox: VecDeque::new(),
             eager_window_bytes,
             eager_bytes,
+            message_limit_bytes,
             piece_bytes: message_bytes.min(limit_bytes) - HEADER_BYTES,
             piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
             gathers,

@@ -219,19 +219,18 @@ fn shuffled(mut features: Features, targets: &mut [f64], seed: u64) -> Features 
     features.in_order(&order)
 }
 
-/// Gives numbers mean 0 and deviation 1; returns what was taken off.
-fn standardise(numbers: &mut [f64]) -> (f64, f64) {
-    let rows = numbers.len().max(1) as f64;
-    let mean = numbers.iter().sum::<f64>() / rows;
-    let variance = numbers.iter().map(|y| (y - mean) * (y - mean)).sum::<f64>() / rows;
-    let deviation = variance.sqrt();
-    let factor = if deviation > 1e-14 * mean.abs() && deviation.is_finite() {
-        deviation
-    } else {
-        1.0
+/// Gives numbers mean 0 and deviation 1; returns what was taken off, and the factor.
+fn standardise(numbers: &mut Vec<f64>) -> (f64, f64) {
+    let mut column = Features::Dense {
+        columns: 1,
+        values: std::mem::take(numbers),
     };
-    numbers.iter_mut().for_each(|y| *y = (*y - mean) / factor);
-    (mean, factor)
+    let scaling = Scaling::of(&column);
+    scaling.apply(&mut column);
+    if let Features::Dense { values, .. } = column {
+        *numbers = values;
+    }
+    scaling.first()
 }
 
 #[cfg(test)]

@@ -23,25 +23,30 @@ impl Scaling {
     /// That of the data. Columns that never change get the factor 1.
     pub(crate) fn of(features: &Features) -> Self {
         let (columns, rows) = (features.columns(), features.rows().max(1) as f64);
-        let mut means = vec![0.0; columns];
-        for row in 0..features.rows() {
-            features.for_each(row, |j, x| means[j] += x);
+        // Distances from the first row: those of a constant column are 0, whatever rounding makes of a sum of its values.
+        let mut first = vec![0.0; columns];
+        if features.rows() > 0 {
+            features.for_each(0, |j, x| first[j] = x);
         }
-        means.iter_mut().for_each(|mean| *mean /= rows);
-        // Zeros that are not stored are as far from the mean as the mean is from zero.
-        let mut squares: Vec<f64> = vec![0.0; columns];
-        let mut stored = vec![0.0; columns];
+        let (mut sums, mut stored) = (vec![0.0; columns], vec![0.0; columns]);
         for row in 0..features.rows() {
             features.for_each(row, |j, x| {
-                squares[j] += (x - means[j]) * (x - means[j]);
+                sums[j] += x - first[j];
                 stored[j] += 1.0;
             });
+        }
+        let mean = |j: usize| first[j] + (sums[j] - (rows - stored[j]) * first[j]) / rows;
+        let means: Vec<f64> = (0..columns).map(mean).collect();
+        // Zeros that are not stored are as far from the mean as the mean is from zero.
+        let mut squares: Vec<f64> = vec![0.0; columns];
+        for row in 0..features.rows() {
+            features.for_each(row, |j, x| squares[j] += (x - means[j]) * (x - means[j]));
         }
         let is_sparse = matches!(features, Features::Sparse { .. });
         let factors = (0..columns).map(|j| {
             let variance = (squares[j] + (rows - stored[j]) * means[j] * means[j]) / rows;
             let deviation = variance.sqrt();
-            // What remains of a constant column is rounding.
+            // A deviation beyond what numbers distinguish is rounding.
             if deviation > 1e-14 * means[j].abs() && deviation.is_finite() {
                 deviation
             } else {
@@ -57,6 +62,11 @@ impl Scaling {
     /// Scales the data.
     pub(crate) fn apply(&self, features: &mut Features) {
         features.change(|j, x| (x - self.shifts[j]) / self.factors[j]);
+    }
+
+    /// Shift and factor of the first column.
+    pub(crate) fn first(&self) -> (f64, f64) {
+        (self.shifts[0], self.factors[0])
     }
 
     /// Coefficients and intercept for data as they were, from those for scaled data.
@@ -92,6 +102,24 @@ mod tests {
             let scaled = features.dot(row, &[2.0, 5.0]) + 0.5;
             assert!((before.dot(row, &weights) + intercept - scaled).abs() < 1e-12);
         }
+    }
+
+    /// A column that never changes keeps the factor 1, also where a sum of its values is rounded.
+    #[test]
+    fn constant_columns_are_seen() {
+        let rows = 1000;
+        let dense = Features::Dense {
+            columns: 1,
+            values: vec![0.1; rows],
+        };
+        let sparse = Features::Sparse {
+            columns: 1,
+            starts: (0..=rows).collect(),
+            indices: vec![0; rows],
+            values: vec![0.1; rows],
+        };
+        assert_eq!(Scaling::of(&dense).first(), (0.1, 1.0));
+        assert_eq!(Scaling::of(&sparse).first(), (0.0, 1.0));
     }
 
     /// Sparse and dense data have the same deviations, and sparse ones keep their zeros.

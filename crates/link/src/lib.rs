@@ -396,7 +396,7 @@ pub trait Link {
     /// A descriptor that is readable when a frame may be there, once `arm_fd` was called.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now; receive them first.
+    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, to be received, or to be pushed by another `flush`.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
 
     /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still

@@ -188,10 +188,13 @@ impl<N: Link> Link for Paired<N> {
             self.shm.flush()?;
             return self.network.wait(timeout.min(BLIND_SLEEP));
         }
-        if self.arm_fd()?
-            && let Some(both) = &self.both
-        {
-            sleep_on(both, timeout);
+        self.turn.looks_in_vain = 0; // what ends the sleep may be of the network
+        let (near, far) = (self.shm.arm_fd()?, self.network.arm_fd()?);
+        match &self.both {
+            Some(both) if near && far => sleep_on(both, timeout),
+            // Frames of the network have come, or have not left.
+            _ if near => self.network.wait(timeout.min(BLIND_SLEEP))?,
+            _ => {}
         }
         Ok(())
     }

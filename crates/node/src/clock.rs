@@ -32,6 +32,14 @@ impl Clock for SystemClock {
     }
 }
 
+/// Longer spans are as long as this one, with which moments can still be stated.
+pub(crate) const LONGEST: std::time::Duration = std::time::Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// The moment when a span that begins now is over, however long somebody has asked for.
+pub(crate) fn after(span: std::time::Duration) -> std::time::Instant {
+    std::time::Instant::now() + span.min(LONGEST)
+}
+
 /// The engine's span as the standard library's.
 pub(crate) fn to_std(span: tsumuji_proto::Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(span.as_nanos())
@@ -69,6 +77,13 @@ mod tests {
             ours <= most + most / 20,
             "{ours} ns, at most {most} ns passed"
         );
+    }
+
+    /// A span without end is long.
+    #[test]
+    fn endless_spans_have_an_end() {
+        let span = after(std::time::Duration::MAX) - std::time::Instant::now();
+        assert!(span > LONGEST / 2);
     }
 
     /// Conversions saturate instead of wrapping.

@@ -592,11 +592,14 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let slept = if self.link.fd().is_none() {
             self.link.wait(span.min(BELL_LOOK))
         } else {
-            self.link.arm_fd().map(|armed| {
-                if let Some(fd) = self.link.fd().filter(|_| armed) {
+            match (self.link.arm_fd(), self.link.fd()) {
+                (Ok(true), Some(fd)) => {
                     wait_for_either(fd, bell.program_fd(), span);
+                    Ok(())
                 }
-            })
+                (Ok(_), _) => self.link.wait(span.min(BELL_LOOK)),
+                (Err(error), _) => Err(error),
+            }
         };
         bell.rises(bell::PROGRAM);
         bell.drain_program();

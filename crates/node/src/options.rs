@@ -51,7 +51,7 @@ pub struct Options {
     pub congestion: Congestion,
     /// Pace of messages: as fast as peers allow, or slower. `Endpoint::set_pace` changes it.
     pub pace: Pace,
-    /// Interval at which a silent peer is probed.
+    /// Interval at which a silent peer is probed; at most a quarter of `dead_after`, whatever is given here.
     pub keep_alive: Duration,
     /// Silence after which a peer is dead: it was stopped or cut off, or it runs with [`ProgressBy::Program`] and did not call its endpoint.
     pub dead_after: Duration,

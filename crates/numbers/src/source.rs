@@ -10,6 +10,8 @@ use std::path::Path;
 const BUFFER_BYTES: usize = 1 << 18;
 /// First bytes of a gzip stream.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// Some programs put it before text in UTF-8; no format of numbers begins so.
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// No gzip stream grows by more than this factor.
 const GZIP_FACTOR: u64 = 1032;
 /// Bytes between two words on how far reading is.
@@ -57,18 +59,21 @@ impl Source {
         Ok((source, reader))
     }
 
-    /// The content as it is, or decompressed if it begins as gzip does.
+    /// The content, decompressed if it begins as gzip does, without the mark that may stand before text.
     pub fn unpack<'a>(
         &mut self,
         reader: impl BufRead + 'a,
     ) -> Result<Box<dyn BufRead + 'a>, FileError> {
-        let (first, reader) = self.peek(reader, GZIP_MAGIC.len())?;
-        if first != GZIP_MAGIC {
-            return Ok(reader);
+        let (mut first, mut reader) = self.peek(reader, BYTE_ORDER_MARK.len())?;
+        if first.starts_with(&GZIP_MAGIC) {
+            self.length_bytes = self.length_bytes.saturating_mul(GZIP_FACTOR);
+            let decoder = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(reader));
+            (first, reader) = self.peek(decoder, BYTE_ORDER_MARK.len())?;
         }
-        self.length_bytes = self.length_bytes.saturating_mul(GZIP_FACTOR);
-        let decoder = MultiGzDecoder::new(reader);
-        Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder)))
+        if first == BYTE_ORDER_MARK {
+            reader.consume(first.len());
+        }
+        Ok(reader)
     }
 
     /// The first `count` bytes, fewer only at the end, and a reader that still has them.
@@ -170,6 +175,15 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!((&first[..], &text[..]), (&b"one t"[..], "one two"));
+
+        let marked = [&BYTE_ORDER_MARK[..], b"x"].concat();
+        for bytes in [packed(&marked), marked] {
+            std::fs::write(&path, &bytes).unwrap();
+            let (_, mut reader) = Source::open(&path, |_| ()).unwrap();
+            text.clear();
+            reader.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "x");
+        }
     }
 
     /// What does not fit into memory is refused with both sizes.

@@ -343,6 +343,7 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
         // The first node is started in its host; peers are started in the hosts from here.
         ours.link = between.link.unwrap_or(link);
         ours.slots = between.slots.slots;
+        ours.program_there.clone_from(&between.program);
         ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     } else {
         let mut all: Hosts = hosts::of(&file, hosts::program(between.program.as_ref())?);

@@ -187,13 +187,14 @@ fn here(
                     (1, Some(threads)) if threads > 1 => format!("1 process, {threads} threads"),
                     _ => of(processes),
                 };
-                ours(args, command, &files, by, &mut ways)?;
+                if let Err(error) = ours(args, command, &files, by, &mut ways)? {
+                    lacks(&mut missing, "ours", &error);
+                }
                 let solved =
                     (contest.petsc).solve_sparse(&files[0], &files[1], args.tol, processes.into());
                 match solved {
                     Ok(solved) => contest.note_theirs(&mut ways, solved, &of(processes)),
-                    Err(error) if missing.is_empty() => missing.push(error.to_string()),
-                    Err(_) => {}
+                    Err(error) => lacks(&mut missing, "PETSc", &error),
                 }
                 ensure!(!stop::is_wanted(), Interrupted);
             }
@@ -240,15 +241,17 @@ fn between(
                 for method in ["auto", "relax+gcr"] {
                     // It ends itself when the time is over, and tells how far it came. One signal only: a second one would end it at once.
                     let mut command = Command::new("timeout");
-                    command.args(["--foreground", "--kill-after", FAREWELL_SECONDS]);
+                    command.args(["--foreground", "--preserve-status"]);
+                    command.args(["--kill-after", FAREWELL_SECONDS]);
                     command.arg(PATIENCE.as_secs().to_string());
                     command.arg(std::env::current_exe()?);
                     command.args(["solve", "--open", "--link", &args.link.to_string()]);
                     command.args(["--method", method]);
                     command.arg("--hosts").arg(testbed.hosts_file());
                     let by = |_: &Value| of(args.processes);
-                    ours(args, command, &files, by, &mut ways)?;
-                    ensure!(!stop::is_wanted(), Interrupted);
+                    if let Err(error) = ours(args, command, &files, by, &mut ways)? {
+                        lacks(&mut missing, &format!("ours, {method}"), &error);
+                    }
                 }
                 let both = (&*files[0], &*files[1]);
                 let solved = contest
@@ -261,8 +264,8 @@ fn between(
                     }
                     Err(error) => Some(error),
                 };
-                if missing.is_empty() {
-                    missing.extend(unsolved.map(|error| error.to_string()));
+                if let Some(error) = unsolved {
+                    lacks(&mut missing, "PETSc", &error);
                 }
                 ensure!(!stop::is_wanted(), Interrupted);
             }
@@ -311,17 +314,30 @@ fn prepare(name: &str, files: &[PathBuf; 2]) -> anyhow::Result<()> {
         .with_context(|| format!("{name}: dense systems are compared by `tsumuji bench`"))??)
 }
 
-/// `tsumuji solve` by that command; `by` says by how many processes.
+/// Notes why there is no row, or not in all rounds; once for each of `who`.
+fn lacks(missing: &mut Vec<String>, who: &str, why: &dyn std::fmt::Display) {
+    let who = format!("{who}: not measured: ");
+    if !missing.iter().any(|told| told.starts_with(&who)) {
+        missing.push(format!("{who}{why}"));
+    }
+}
+
+/// `tsumuji solve` by that command; `by` says by how many processes. The inner error: that run failed.
 fn ours(
     args: &Args,
     mut command: Command,
     files: &[PathBuf; 2],
     by: impl FnOnce(&Value) -> String,
     ways: &mut Vec<Way>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Result<(), String>> {
     command.arg(&files[0]).arg("--rhs").arg(&files[1]);
     command.args(["--tol", &args.tol.to_string()]);
-    let run = report::of(&mut command).map_err(Error::msg)?;
+    let run = report::of(&mut command);
+    ensure!(!stop::is_wanted(), Interrupted);
+    let run = match run {
+        Ok(run) => run,
+        Err(why) => return Ok(Err(why)),
+    };
     let part = |name: &str| run["seconds"][name].as_f64().unwrap_or(f64::NAN);
     let reading = part("load") + part("distribute");
     let seconds = (reading + part("iterate") + part("verify"), reading);
@@ -338,7 +354,7 @@ fn ours(
     let residual = run["residual"].as_f64().unwrap_or(f64::NAN);
     let found = (steps.max().unwrap_or(0), residual);
     note(ways, format!("ours {method}, {by}"), seconds, found, true);
-    Ok(())
+    Ok(Ok(()))
 }
 
 fn note(
@@ -406,7 +422,7 @@ fn tell(
     talk.say(&format!("\n{name}"));
     talk.say(&table::aligned(&rows));
     for reason in missing {
-        talk.say(&format!("PETSc: not measured: {reason}"));
+        talk.say(reason);
     }
     let ratio = match best {
         [Some(theirs), Some(ours)] => Some(ours / theirs),

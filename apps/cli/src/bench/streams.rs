@@ -10,13 +10,14 @@ use tsumuji_bench::contest::testbed;
 use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
-    self, BYTES_MAX, CLIENTS_MAX, Part, Path, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
+    self, BYTES_MAX, CLIENTS_MAX, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
 };
-use tsumuji_bench::table;
+use tsumuji_bench::{stop, table};
 use tsumuji_testbed::{Rate, Testbed};
 
 use super::sizes::Sizes;
 use super::{seconds, short};
+use crate::interrupt::Interrupted;
 use crate::named::named;
 use crate::output::{self, Files};
 use crate::talk::Talk;
@@ -129,29 +130,35 @@ impl Ground {
         rate: Option<Rate>,
         talk: &mut Talk,
     ) -> anyhow::Result<Self> {
-        let Some(far) = paths.iter().copied().find(|path| path.is_between_hosts()) else {
-            return Ok(Self {
-                paths,
-                testbed: None,
-                missing: Vec::new(),
-            });
-        };
-        let (testbed, missing) = match testbed(HOSTS, rate, MTU_BYTES) {
-            Ok(testbed) => (Some(testbed), Vec::new()),
-            Err(error) if are_asked => bail!("{}: {error}", far.name()),
-            Err(error) => {
-                let far = paths.iter().filter(|path| path.is_between_hosts());
-                let missing: Vec<_> = far.map(|path| (*path, error.to_string())).collect();
-                paths.retain(|path| !path.is_between_hosts());
-                (None, missing)
+        let (mut ground, mut missing) = (None, Vec::new());
+        if let Some(far) = paths.iter().find(|path| path.is_between_hosts()) {
+            match testbed(HOSTS, rate, MTU_BYTES) {
+                Ok(testbed) => ground = Some(testbed),
+                Err(error) if are_asked => bail!("{}: {error}", far.name()),
+                Err(error) => paths.retain(|path| {
+                    if path.is_between_hosts() {
+                        missing.push((*path, error.to_string()));
+                    }
+                    !path.is_between_hosts()
+                }),
             }
-        };
+        }
+        if !are_asked {
+            let program = std::env::current_exe().context("this program's own file")?;
+            let mut is_wanted = |path: &Path| {
+                let tried = streams::measure(program.as_os_str(), &trial(*path), ground.as_ref());
+                missing.extend(tried.as_ref().err().map(|error| (*path, error.to_string())));
+                tried.is_ok()
+            };
+            paths.retain(&mut is_wanted);
+            ensure!(!stop::is_wanted(), Interrupted);
+        }
         for (path, reason) in &missing {
             talk.say(&format!("{}: not measured: {reason}", path.name()));
         }
         Ok(Self {
             paths,
-            testbed,
+            testbed: ground,
             missing,
         })
     }
@@ -172,6 +179,20 @@ impl Ground {
             Some(testbed) => Ok(testbed.down().map(drop)?),
             None => Ok(()),
         }
+    }
+}
+
+/// A short measurement, to see whether a path works here.
+fn trial(path: Path) -> Plan {
+    Plan {
+        shape: Shape::Requests,
+        path,
+        bytes: 1,
+        clients: 1,
+        server: Server::Threads,
+        seconds: 0.02,
+        spins: false,
+        congestion: None,
     }
 }
 

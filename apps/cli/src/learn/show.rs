@@ -157,8 +157,8 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
         .collect()
 }
 
-/// What happened when, as CSV.
-pub(super) fn history(outcome: &Outcome) -> String {
+/// What happened when, as CSV; the loss in the target's unit, as in the report.
+pub(super) fn history(run: &Run, outcome: &Outcome) -> String {
     let mut text = String::from("seconds,iteration,loss,gradient_norm\n");
     for moment in &outcome.history {
         let Moment {
@@ -167,6 +167,7 @@ pub(super) fn history(outcome: &Outcome) -> String {
             loss,
             gradient_norm,
         } = moment;
+        let loss = loss * run.loss_factor;
         let _ = writeln!(text, "{seconds:.6},{iteration},{loss},{gradient_norm}"); // into memory
     }
     text

@@ -9,11 +9,10 @@ use serde_json::Value;
 
 use super::{Log, Setting, Wanted};
 use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
-use crate::machine;
 use crate::peers::petsc::Petsc;
-use crate::report;
 use crate::stats::Rounds;
 use crate::versus::median_ratio;
+use crate::{machine, report, stop};
 
 const TOLERANCE: f64 = 1e-10;
 /// Laps of each bandwidth measurement.
@@ -129,10 +128,14 @@ fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> V
     let mut failure = None;
     for _ in 0..setting.rounds {
         for (index, turn) in turns.iter_mut().enumerate() {
-            let limit = bandwidth.read(index + 1, READ_LAPS) / 1e9;
             let options = asynchronous(index + 1);
-            match solve(setting, folder, &options) {
-                Ok(run) => {
+            let measured = stop::check().map_err(|wanted| wanted.to_string());
+            let measured = measured.and_then(|()| {
+                let limit = bandwidth.read(index + 1, READ_LAPS) / 1e9;
+                Ok((limit, solve(setting, folder, &options)?))
+            });
+            match measured {
+                Ok((limit, run)) => {
                     turn.limits.push(limit);
                     turn.rates
                         .push(run.laps_mean() * matrix_bytes / run.iterate / 1e9);

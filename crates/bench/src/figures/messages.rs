@@ -87,7 +87,7 @@ pub(super) fn pingpong(setting: &Setting, log: &mut Log<'_>) {
                 Ok(limits::cacheline::pingpong(cpus, trips).p50)
             }),
             Contender::new("bare copy", || {
-                Ok(limits::copy::pingpong(cpus, SMALL_BYTES, trips).p50)
+                Ok(limits::copy::pingpong(cpus, SMALL_BYTES, trips).0.p50)
             }),
         ],
     );
@@ -205,7 +205,10 @@ fn point(setting: &Setting, link: LinkSpec, size: usize) -> Result<Point, String
     let measured =
         ours(setting, link, &plan).map_err(|reason| format!("{}: {reason}", size_name(size)))?;
     let limit = match link {
-        LinkSpec::Shm => limits::copy::burst(cpus, size, plan.iterations) * size as f64,
+        LinkSpec::Shm => {
+            let copied = limits::copy::burst(cpus, size, plan.iterations);
+            plan.iterations as f64 * size as f64 / copied.seconds
+        }
         _ => limits::udp::burst(cpus, size, plan.iterations)
             .map_or(f64::NAN, |rate| rate * size as f64),
     };

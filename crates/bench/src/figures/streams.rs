@@ -196,7 +196,8 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
     };
     let copy = Contender::new("bare copy", || {
         let messages = copied / LARGE_BYTES as u64;
-        let rate = limits::copy::burst(machine::two_cpus(), LARGE_BYTES, messages);
+        let copied = limits::copy::burst(machine::two_cpus(), LARGE_BYTES, messages);
+        let rate = messages as f64 / copied.seconds;
         Ok(rate * LARGE_BYTES as f64 * 8e-6)
     });
     let mut contenders = [stream(Path::Carried), stream(Path::TcpNs), copy];

@@ -1,10 +1,13 @@
 //! A message copied into shared memory by one core and out of it by another: the lower limit for messages larger than a line.
 
-use std::time::Instant;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{pin_to, relax};
+use crate::machine;
+use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
 /// Bytes in flight of a stream: a ring beyond the second-level cache is only slower.
@@ -43,15 +46,37 @@ fn take(reader: &mut Consumer<u8>, message: &mut [u8], cpus: Option<[usize; 2]>)
     std::hint::black_box(message);
 }
 
+/// Wall-clock and processor time since both sides had their memory.
+struct Clock {
+    cpu: Duration,
+    start: Instant,
+}
+
+impl Clock {
+    fn start(ready: &Barrier) -> Self {
+        ready.wait();
+        Self {
+            cpu: machine::process_cpu(),
+            start: Instant::now(),
+        }
+    }
+
+    fn stop(&self) -> Sample {
+        Sample::new(self.start.elapsed(), machine::process_cpu() - self.cpu)
+    }
+}
+
 /// Half-round-trip of `size` bytes (1 at least), copied in and out each way.
-pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfRtt {
+pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (HalfRtt, Sample) {
     let size = size.max(1);
     let (mut questions, mut asked) = channel(2, size);
     let (mut answers, mut answered) = channel(2, size);
+    let ready = &Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             pin_to(cpus, 1);
-            let mut message = vec![0; size];
+            let mut message = vec![1; size];
+            ready.wait();
             for _ in 0..iterations {
                 take(&mut asked, &mut message, cpus);
                 put(&mut answers, &message, cpus);
@@ -61,6 +86,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfR
             pin_to(cpus, 0);
             let mut message = vec![1; size];
             let mut trips = RoundTrips::default();
+            let clock = Clock::start(ready);
             let mut before = Instant::now();
             for turn in 0..iterations {
                 put(&mut questions, &message, cpus);
@@ -72,34 +98,35 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfR
                 }
                 before = now;
             }
-            trips.half()
+            (trips.half(), clock.stop())
         });
         asker.join().expect("the asking thread does not panic")
     })
 }
 
-/// Messages a second of `size` bytes (1 at least) one way, copied in and out.
-pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> f64 {
+/// `messages` of `size` bytes (1 at least) one way, copied in and out.
+pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Sample {
     let size = size.max(1);
     let slots = (RING_BYTES / size).clamp(2, RING_SLOTS_MAX);
     let (mut writer, mut reader) = channel(slots, size);
+    let ready = &Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             pin_to(cpus, 0);
             let message = vec![1; size];
+            ready.wait();
             for _ in 0..messages {
                 put(&mut writer, &message, cpus);
             }
         });
         let counter = scope.spawn(move || {
             pin_to(cpus, 1);
-            let mut message = vec![0; size];
-            take(&mut reader, &mut message, cpus);
-            let start = Instant::now();
-            for _ in 1..messages {
+            let mut message = vec![1; size];
+            let clock = Clock::start(ready);
+            for _ in 0..messages {
                 take(&mut reader, &mut message, cpus);
             }
-            (messages - 1) as f64 / start.elapsed().as_secs_f64()
+            clock.stop()
         });
         counter.join().expect("the counting thread does not panic")
     })
@@ -113,8 +140,8 @@ mod tests {
     #[test]
     fn messages_cross() {
         for size in [0, 8, 5000, 1 << 20] {
-            assert!(pingpong(None, size, 20).min > 0.0);
-            assert!(burst(None, size, 20) > 0.0);
+            assert!(pingpong(None, size, 20).0.min > 0.0);
+            assert!(burst(None, size, 20).seconds > 0.0);
         }
     }
 }

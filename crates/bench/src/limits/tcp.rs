@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use crate::machine;
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
+/// Messages of each sender before anything is measured, as of the others that are compared: memory and the kernel's buffers settle.
+const WARM_UP: u64 = 3;
 /// A later answer counts as lost; under heavy loss TCP waits for seconds.
 const LOST_AFTER: Duration = Duration::from_secs(20);
 
@@ -156,49 +159,52 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
     let size = size.max(1);
     let (mut senders, mut receivers) = connections(root, others)?;
     let spinning = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
-    let stop = AtomicBool::new(false);
+    let (stop, warm) = (AtomicBool::new(false), Barrier::new(places.len()));
     std::thread::scope(|scope| {
-        let cpu = machine::process_cpu();
-        let start = Instant::now();
         for (index, stream) in senders.iter_mut().enumerate() {
-            let stop = &stop;
+            let (stop, warm) = (&stop, &warm);
             scope.spawn(move || {
                 core_of(index + 1, places.len());
                 let message = vec![1; size];
                 // A failure shows as missing messages.
-                for _ in 0..messages {
-                    let Ok(true) = spin(stop, spinning, size, |at| stream.write(&message[at..]))
-                    else {
-                        break;
-                    };
-                }
+                let mut send = |messages| {
+                    let mut write = |at: usize| stream.write(&message[at..]);
+                    (0..messages).all(|_| matches!(spin(stop, spinning, size, &mut write), Ok(true)))
+                };
+                send(WARM_UP);
+                warm.wait();
+                send(messages);
             });
         }
         let receivers = &mut receivers;
         let receiving = scope.spawn(|| {
             core_of(0, places.len());
-            let result = receive(receivers, spinning, size, messages);
+            let mut buffers = vec![vec![1; size]; others.len()];
+            let mut receive = |messages| receive(receivers, &mut buffers, spinning, messages);
+            let ready = receive(WARM_UP);
+            warm.wait();
+            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            let result = ready.and_then(|()| receive(messages));
             stop.store(true, Ordering::Relaxed);
-            result
+            result.map(|()| Sample::new(start.elapsed(), machine::process_cpu() - cpu))
         });
-        let result = receiving
+        receiving
             .join()
-            .expect("the receiving thread does not panic");
-        let (seconds, cpu) = (start.elapsed(), machine::process_cpu() - cpu);
-        result.map(|()| Sample::new(seconds, cpu))
+            .expect("the receiving thread does not panic")
     })
 }
 
-/// Reads so many messages of each stream, from whichever has data.
+/// Reads so many messages of each stream into its buffer, which is as long as one, from whichever has data.
 fn receive(
     streams: &mut [TcpStream],
+    buffers: &mut [Vec<u8>],
     spinning: Option<[usize; 2]>,
-    size: usize,
     messages: u64,
 ) -> io::Result<()> {
+    let size = buffers.first().map_or(0, Vec::len);
     let total = size as u64 * messages;
-    let mut buffers: Vec<(Vec<u8>, usize, u64)> =
-        streams.iter().map(|_| (vec![0; size], 0, 0)).collect();
+    let mut buffers: Vec<(&mut Vec<u8>, usize, u64)> =
+        buffers.iter_mut().map(|buffer| (buffer, 0, 0)).collect();
     let mut missing = streams.len();
     let mut last = Instant::now();
     while missing > 0 {

@@ -116,6 +116,14 @@ fn read_from(
     want: Want,
     reading: Reading<'_>,
 ) -> Result<Data, FileError> {
+    if let (Reading::Learn { target: Some(name) }, false) = (reading, matches!(format, Format::Csv))
+    {
+        let what = format!(
+            "there is no column {}: only the columns of CSV have names",
+            shown(name)
+        );
+        return Err(source.error(Place::Whole, what));
+    }
     let data = match format {
         Format::Csv => csv::read(source, reader, want, reading),
         Format::Svmlight => svmlight::read(source, reader, want, reading),

@@ -1,4 +1,5 @@
-//! svmlight (libsvm): `label index:value …` on each line, indices from 1, growing; a `#` begins a comment.
+//! svmlight (libsvm): `label index:value …` on each line, indices from 1, growing; a `#` begins a comment. Data to predict for may be without labels,
+//! in all rows.
 
 use super::features::{COLUMNS_MAX, Features};
 use super::targets::{Builder, Want};
@@ -70,11 +71,31 @@ pub(super) fn read(
         ..Rows::default()
     };
     let mut targets = Builder::new(want);
+    let may_lack = matches!(
+        reading,
+        Reading::Like {
+            needs_targets: false,
+            ..
+        }
+    );
+    let mut has_targets = None;
     while let Some(line) = lines.next_text()? {
         let line = line.split('#').next().unwrap_or_default();
-        let mut words = line.split_ascii_whitespace();
-        let Some(target) = words.next() else { continue };
-        let taken = targets.push(target).and_then(|()| rows.push(words));
+        let mut words = line.split_ascii_whitespace().peekable();
+        let Some(&first) = words.peek() else {
+            continue;
+        };
+        let is_target = !first.contains(':');
+        let taken = match *has_targets.get_or_insert(is_target || !may_lack) {
+            has if has != is_target => Err(format!(
+                "{} where {} should be",
+                shown(first),
+                if has { "a target" } else { "index:value" }
+            )),
+            true => targets.push(words.next().unwrap_or_default()),
+            false => Ok(()),
+        };
+        let taken = taken.and_then(|()| rows.push(words));
         taken.map_err(|what| lines.error(what))?;
         if let Reading::Like { columns, .. } = reading
             && rows.columns > columns
@@ -104,6 +125,6 @@ pub(super) fn read(
         },
         names: None,
         target_name: None,
-        targets: Some(targets.finish()),
+        targets: has_targets.unwrap_or(true).then(|| targets.finish()),
     })
 }

@@ -81,6 +81,38 @@ fn svmlight_is_read() {
     assert_eq!(plain.targets, Some(labels));
 }
 
+/// Rows to predict for may be without labels: then their first words are features, too. Data to learn from may not, nor may some rows be without.
+#[test]
+fn svmlight_without_labels_keeps_its_first_features() {
+    let of = |text: &str, reading| {
+        read_bytes("a.svm", text.as_bytes(), 1 << 20, Want::Labels, reading)
+            .map_err(|error| error.to_string())
+    };
+    let like = |needs_targets| Reading::Like {
+        columns: 3,
+        names: None,
+        target: None,
+        needs_targets,
+    };
+    let bare = "1:0.5 3:2\n2:1 # second\n";
+    let data = of(bare, like(false)).unwrap();
+    assert_eq!((data.targets, data.features.stored()), (None, 3));
+    for reading in [LEARN, like(true)] {
+        let complaint = of(bare, reading).unwrap_err();
+        assert!(
+            complaint.contains("line 1: '1:0.5' where a target should be"),
+            "{complaint}"
+        );
+    }
+    for (text, words) in [
+        ("1:1\n7 1:2\n", "line 2: '7' where index:value should be"),
+        ("7 1:1\n1:2\n", "line 2: '1:2' where a target should be"),
+    ] {
+        let complaint = of(text, like(false)).unwrap_err();
+        assert!(complaint.contains(words), "{complaint}");
+    }
+}
+
 /// Mistakes in svmlight name the line, and what is accepted.
 #[test]
 fn svmlight_mistakes_name_the_line() {
@@ -145,6 +177,19 @@ fn csv_is_read() {
         complaint.contains("column 'length' where the model has"),
         "{complaint}"
     );
+}
+
+/// A mark before the text, as some spreadsheets write it, is no part of the first name, and other formats have no target to be named.
+#[test]
+fn marks_are_no_names_and_only_csv_names_a_target() {
+    let of = |name: &str, bytes: &[u8], target| {
+        let reading = Reading::Learn { target };
+        read_bytes(name, bytes, 1 << 20, Want::Numbers, reading).map_err(|error| error.to_string())
+    };
+    let data = of("a.csv", b"\xef\xbb\xbf\"x\",y\n1,2\n", Some("x")).unwrap();
+    assert_eq!(data.names, Some(vec!["y".to_owned()]));
+    let complaint = of("a.svm", b"1 1:2\n", Some("x")).unwrap_err();
+    assert!(complaint.contains("no column 'x'"), "{complaint}");
 }
 
 /// Mistakes in CSV name line and column.

@@ -412,7 +412,8 @@ impl Link for Udp {
         if let Some(group) = &mut self.group {
             group.look_next();
         }
-        Ok(!self.has_frames())
+        // Refused ones need another push, which the descriptor does not ask for.
+        Ok(!self.has_frames() && self.tx.blocked().is_none())
     }
 
     #[inline]

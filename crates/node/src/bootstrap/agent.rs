@@ -441,7 +441,7 @@ impl Agent {
             }
             line.check()?;
             line.beat()?;
-            self.accept_some()?;
+            self.accept_some();
             self.carry_messages(line)?;
             for pipe in &mut self.pipes {
                 pipe.carry(if ended { REST_BYTES } else { READ_BYTES }, line)?;
@@ -496,9 +496,9 @@ impl Agent {
     }
 
     /// Accepts connections. If there are too many, the oldest is closed; each in the list was read once, or has just come.
-    fn accept_some(&mut self) -> Result<(), AgentError> {
+    fn accept_some(&mut self) {
         let mut silent = self.connections.len();
-        for fd in self.door.callers().map_err(failed("rendezvous socket"))? {
+        for fd in self.door.callers() {
             if self.connections.len() >= CONNECTIONS_MAX {
                 if silent == 0 {
                     continue;
@@ -508,7 +508,6 @@ impl Agent {
             }
             self.connections.push(fd);
         }
-        Ok(())
     }
 
     /// Relays messages of the rendezvous. The first connection that says hello as our node is the program's.

@@ -6,7 +6,6 @@
 //! Invariant: a round accepts at most `CALLS_PER_ROUND` connections, and after `CROWD` foreign ones pauses for `CROWD_PAUSE`, so that the owner keeps
 //! its deadlines whatever others do.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,8 @@ const CALLS_PER_ROUND: usize = 256;
 const CROWD: usize = 16;
 /// One such round per pause costs a tenth of a core; a worker queued behind foreign connections gets in after some tens of milliseconds.
 const CROWD_PAUSE: Duration = Duration::from_millis(5);
+/// Without descriptors nothing is accepted; some may be free later.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket with a limited rate of foreign connections.
 #[derive(Debug)]
@@ -47,22 +48,27 @@ impl Door {
     }
 
     /// Accepts connections of this user and root; returns none during a pause.
-    pub(super) fn callers(&mut self) -> io::Result<Vec<OwnedFd>> {
+    pub(super) fn callers(&mut self) -> Vec<OwnedFd> {
         let mut callers = Vec::new();
         if Instant::now() < self.opens {
-            return Ok(callers);
+            return callers;
         }
         let mut unknown = 0;
         for _ in 0..CALLS_PER_ROUND {
-            match rendezvous::accept(self.listener.as_fd(), rendezvous::is_trusted)? {
-                Caller::Welcome(fd) => callers.push(fd),
-                Caller::Unknown => unknown += 1,
-                Caller::Nobody => break,
+            match rendezvous::accept(self.listener.as_fd(), rendezvous::is_trusted) {
+                Ok(Caller::Welcome(fd)) => callers.push(fd),
+                Ok(Caller::Unknown) => unknown += 1,
+                Ok(Caller::Nobody) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "a call is not accepted yet");
+                    self.opens = Instant::now() + ERROR_PAUSE;
+                    return callers;
+                }
             }
         }
         if unknown >= CROWD {
             self.opens = Instant::now() + CROWD_PAUSE;
         }
-        Ok(callers)
+        callers
     }
 }

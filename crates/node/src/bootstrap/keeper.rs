@@ -23,6 +23,7 @@ use super::output::{Output, Target};
 use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 use super::shared::Shared;
+use crate::clock::{LONGEST, after};
 use crate::error::presentable;
 
 /// Connections beyond one per worker: other processes of this user, workers that connect twice.
@@ -85,7 +86,7 @@ impl Keeper {
             door: Door::new(listener),
             memory,
             own,
-            join_timeout,
+            join_timeout: join_timeout.min(LONGEST),
             output,
             leftovers,
             workers: Vec::new(),
@@ -120,7 +121,7 @@ impl Keeper {
             }
             if let (Some(grace), None) = (stop, kill_at) {
                 self.signal_all(Signal::TERM);
-                kill_at = Some(Instant::now() + grace);
+                kill_at = Some(after(grace));
             }
             if kill_at.is_some_and(|at| at <= Instant::now()) {
                 self.signal_all(Signal::KILL);
@@ -316,7 +317,7 @@ impl Keeper {
             let mut count = [0_u8; 8];
             let _ = rustix::io::read(wake, &mut count); // only resets it; the request is in `Shared`
         }
-        self.accept_some()?;
+        self.accept_some();
         for index in 0..self.connections.len() {
             self.read_connection(index, shared);
         }
@@ -457,8 +458,8 @@ impl Keeper {
     }
 
     /// Accepts connections. If there are too many, the oldest one that has not said hello is closed.
-    fn accept_some(&mut self) -> io::Result<()> {
-        for fd in self.door.callers()? {
+    fn accept_some(&mut self) {
+        for fd in self.door.callers() {
             if self.connections.len() >= self.workers.len() + SPARE_CONNECTIONS {
                 let is_silent = |some: &Connection| some.worker.is_none() && some.was_read;
                 match self.connections.iter().position(is_silent) {
@@ -473,7 +474,6 @@ impl Keeper {
                 open: true,
             });
         }
-        Ok(())
     }
 
     fn read_connection(&mut self, index: usize, shared: &Shared) {
@@ -609,12 +609,11 @@ impl Keeper {
                 continue;
             }
             // Its last report may have come after the connections were read.
-            if self.accept_some().is_ok() {
-                for connection in 0..self.connections.len() {
-                    self.read_connection(connection, shared);
-                }
-                self.connections.retain(|connection| connection.open);
+            self.accept_some();
+            for connection in 0..self.connections.len() {
+                self.read_connection(connection, shared);
             }
+            self.connections.retain(|connection| connection.open);
             self.read_agent(index, PIPE_REST_BYTES, false, shared);
             let worker = &mut self.workers[index];
             // Processes that it left running are killed with it; the process group still is its own, as it is not reaped yet.

@@ -178,7 +178,7 @@ fn serve(
         if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) {
             return;
         }
-        for caller in door.callers().unwrap_or_default() {
+        for caller in door.callers() {
             *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             // One that hangs up meanwhile asks again or not.
             let _ = rendezvous::send(caller.as_fd(), &(VERSION, about), Some(memory.as_fd()));

@@ -285,6 +285,11 @@ impl Members {
                 let reason = format!("{id} is not dead, at another address");
                 return Err(Refused::for_now(reason));
             }
+            // It may live elsewhere, and not have been heard of yet.
+            Some(id) if self.unmet.contains(&id) && self.opened.elapsed() < LEARNS_FOR => {
+                let reason = format!("{id} was not met yet, and may live at another address");
+                return Err(Refused::for_now(reason));
+            }
             Some(id) => id,
             None => match self.free_id(means.peers) {
                 Some(id) => id,

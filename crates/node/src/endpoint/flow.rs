@@ -8,6 +8,7 @@ use tsumuji_proto::{Borrowed, Flow, FlowPolicy, NodeId, Pace, Window};
 
 use super::{Core, Endpoint};
 use crate::channel::{Answer, RemoteFlow, Way};
+use crate::clock::after;
 use crate::error::SendError;
 
 impl Endpoint {
@@ -109,7 +110,7 @@ impl Endpoint {
             return Ok(flow.map(|flow| core.local_flow(about, flow)));
         }
         let Some((flows, _)) =
-            core.await_flows(node, about, 1, std::time::Instant::now() + timeout)?
+            core.await_flows(node, about, 1, after(timeout))?
         else {
             return Ok(None);
         };
@@ -131,7 +132,7 @@ impl Endpoint {
             let flow = |peer| Some(core.local_flow(peer, core.drive.flow(peer)?));
             return Ok(Some(peers.filter_map(flow).collect()));
         }
-        let until = std::time::Instant::now() + timeout;
+        let until = after(timeout);
         let (mut all, mut first) = (Vec::new(), NodeId(0));
         // Each answer brings at least one flow or is the last: so many at most.
         for _ in 0..=core.channels.members.len() {

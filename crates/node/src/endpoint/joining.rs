@@ -14,6 +14,7 @@ use crate::absence::{Absence, AbsenceCause, Absent};
 use crate::any_link::AnyLink;
 use crate::channel::Means;
 use crate::channel::members::{NAME_BYTES, cut};
+use crate::clock::after;
 use crate::error::{OpenError, SendError, presentable};
 use crate::membership::{Member, Membership};
 use crate::options::Options;
@@ -60,7 +61,7 @@ impl Endpoint {
         timeout: Duration,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Self, OpenError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = after(timeout);
         let mut link = Checked::new(link);
         let name = cut(&request.name).to_owned();
         let (admitting, me) = ask(&mut link, &request, &name, deadline, tell)?;

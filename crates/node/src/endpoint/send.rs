@@ -348,7 +348,7 @@ impl Core {
             } else {
                 left.min(READ_LOOK)
             };
-            is_last = left <= span;
+            is_last = left.is_zero();
             self.run_until(span, |engine, intake| {
                 is_done(engine, intake.channels) || intake.peers.has_losses()
             })?;

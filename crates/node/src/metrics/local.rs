@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tsumuji_proto::NodeId;
 
+use crate::clock::after;
+
 /// Prefix of every socket's name.
 const PREFIX: &str = "tsumuji-metrics-";
 /// Limit of the kernel's list in bytes, for over half a million sockets. Only matching names are kept.
@@ -193,7 +195,7 @@ impl LocalNode {
 
     /// Asks for its metrics and returns them as text, within `timeout` in any case.
     pub fn ask(&self, timeout: Duration) -> io::Result<String> {
-        let deadline = Instant::now() + timeout;
+        let deadline = after(timeout);
         let name = name_of(self.pid, self.node, self.serial);
         // A node soon drops waiting connections of other users; a stopped process does not.
         let mut stream = loop {
@@ -212,7 +214,8 @@ impl LocalNode {
         if peer.uid != me && !me.is_root() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        stream.set_write_timeout(Some(timeout))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
         let mut answer = Vec::new();
         let mut chunk = vec![0; 64 << 10];

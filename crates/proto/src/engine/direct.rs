@@ -269,7 +269,12 @@ impl Engine {
             counts.take(data.channel);
             None
         } else {
-            let Some(message) = take_part::<PLACED>(data, payload_bytes, shared, sink)? else {
+            let taken = take_part::<PLACED>(data, payload_bytes, shared, sink);
+            if let Err(Drop::Memory) = taken {
+                self.abort(now, data.source); // the message is lost, and its sender is told
+                return Err(Drop::Memory);
+            }
+            let Some(message) = taken? else {
                 shared.guess = Some(guess(data));
                 return Ok(());
             };

@@ -137,6 +137,8 @@ impl Engine {
             config.frame_bytes
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
+        // A peer that lives has several chances to say so before it is taken for dead.
+        config.keep_alive = config.keep_alive.min(config.dead_after.divided(4));
         if config.congestion.kind() == CongestionKind::Suci {
             config.ring_bytes = 0; // under `suci` every message has a number
         }

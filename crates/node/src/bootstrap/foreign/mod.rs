@@ -109,9 +109,15 @@ pub(super) fn join(
             endpoint
         }
         (None, Some(near)) if all_here => {
-            let host = near.meet()?;
-            let base = Base::attach(std::os::fd::AsFd::as_fd(&host.memory), host.rank)?;
+            let attached = near.meet().and_then(|host| {
+                Ok(Base::attach(
+                    std::os::fd::AsFd::as_fd(&host.memory),
+                    host.rank,
+                )?)
+            });
+            // The others wait for this one, whatever became of it.
             space.fence().map_err(failed("wait for the others"))?;
+            let base = attached?;
             let members = membership.members.len() as u16;
             let local = Membership::local(membership.me, members);
             open((base, None), local, options)
