@@ -53,7 +53,8 @@ mod tests {
             assert_eq!(report["laps"], 3);
         }
         assert!(run("echo '{\"laps\":3}'; exit 2").is_err());
-        let expired = "timeout --preserve-status 0.1 sh -c 'trap \"echo {}; exit 130\" TERM; sleep 5 & wait'";
+        let expired =
+            "timeout --preserve-status 0.1 sh -c 'trap \"echo {}; exit 130\" TERM; sleep 5 & wait'";
         assert!(run(expired).is_ok());
     }
 

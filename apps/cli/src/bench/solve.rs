@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Error, ensure};
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::brake::{Brake, SHARE_LEAST};
 use tsumuji_bench::compare::Listener;

@@ -10,7 +10,8 @@ use tsumuji_bench::contest::testbed;
 use tsumuji_bench::plot::{self, Line, PlotError};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
-    self, BYTES_MAX, CLIENTS_MAX, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape,
+    self, BYTES_MAX, CLIENTS_MAX, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server,
+    Shape,
 };
 use tsumuji_bench::{stop, table};
 use tsumuji_testbed::{Rate, Testbed};

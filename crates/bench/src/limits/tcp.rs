@@ -169,7 +169,8 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
                 // A failure shows as missing messages.
                 let mut send = |messages| {
                     let mut write = |at: usize| stream.write(&message[at..]);
-                    (0..messages).all(|_| matches!(spin(stop, spinning, size, &mut write), Ok(true)))
+                    (0..messages)
+                        .all(|_| matches!(spin(stop, spinning, size, &mut write), Ok(true)))
                 };
                 send(WARM_UP);
                 warm.wait();
