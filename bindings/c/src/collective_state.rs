@@ -86,9 +86,8 @@ impl CollectiveState {
 
     /// Passes an outcome on. After a failure of the link no operation may access the program's memory again.
     fn judged<T>(&mut self, outcome: Result<T, CollectiveError>) -> Result<T, Failure> {
-        if let Err(
-            CollectiveError::Endpoint(_) | CollectiveError::Send(SendError::Link(_)),
-        ) = outcome
+        if let Err(CollectiveError::Endpoint(_) | CollectiveError::Send(SendError::Link(_))) =
+            outcome
         {
             self.collectives = None;
             self.requests.clear();

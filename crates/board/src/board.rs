@@ -45,7 +45,9 @@ pub enum BoardError {
         limit: usize,
     },
     /// There is no channel behind it for packed frames.
-    #[error("a board takes two channels, {channel_id} and the next; {channel_id} is the last there is")]
+    #[error(
+        "a board takes two channels, {channel_id} and the next; {channel_id} is the last there is"
+    )]
     Channel {
         /// The channel asked for.
         channel_id: u16,

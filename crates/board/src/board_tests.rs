@@ -202,6 +202,10 @@ fn ownership_must_be_complete() {
         Err(BoardError::NotAMember { .. })
     ));
     assert_eq!(Board::new(1, NodeId(0), vec![0..0, 0..3]).unwrap().len(), 3);
+    assert!(matches!(
+        Board::new(u16::MAX, NodeId(0), vec![0..0, 0..3]),
+        Err(BoardError::Channel { .. })
+    ));
 }
 
 /// A reader on another thread sees whole values while they are being written.

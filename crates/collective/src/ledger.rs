@@ -151,9 +151,9 @@ pub(crate) struct Ledger {
     pub(crate) eager_window_bytes: usize,
     /// Longest transfer that is sent without waiting for its receiver; the same on all members.
     pub(crate) eager_bytes: usize,
-    /// Payload of one piece of a long transfer,
     /// Longest message that the endpoint takes.
     pub(crate) message_limit_bytes: usize,
+    /// Payload of one piece of a long transfer,
     piece_bytes: usize,
     /// and its limit. All nodes are assumed to have the same message limit.
     piece_most_bytes: usize,

@@ -33,7 +33,8 @@ impl Clock for SystemClock {
 }
 
 /// Longer spans are as long as this one, with which moments can still be stated.
-pub(crate) const LONGEST: std::time::Duration = std::time::Duration::from_secs(10 * 365 * 24 * 3600);
+pub(crate) const LONGEST: std::time::Duration =
+    std::time::Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The moment when a span that begins now is over, however long somebody has asked for.
 pub(crate) fn after(span: std::time::Duration) -> std::time::Instant {

@@ -108,6 +108,49 @@ fn collect(mut endpoint: Endpoint, sent: Vec<Vec<u8>>) -> thread::JoinHandle<()>
     })
 }
 
+/// A receiver without memory for a message through the ring ends the session: its sender is told, and no later message passes the lost one.
+#[test]
+fn no_message_is_lost_unseen() {
+    let options = Options {
+        progress: ProgressBy::Program,
+        ..Options::default()
+    };
+    let (mut a, mut b) = common::pair(common::Over::Shm, &options);
+    a.send(B, CHANNEL, b"first").expect("sent");
+    let (start, mut has_come) = (std::time::Instant::now(), false);
+    // Until they have agreed on sending through the ring.
+    while !(has_come && a.queue_length(B) == 0) || start.elapsed() < Duration::from_millis(20) {
+        assert!(start.elapsed() < LONG, "they do not meet");
+        let _ = a.progress();
+        has_come |= b.try_recv().expect("link").is_some();
+    }
+    a.send(B, CHANNEL, &pattern(200 << 10, 1)).expect("sent");
+    {
+        let _scarcity = Scarcity::begin();
+        for _ in 0..100 {
+            let _ = b.progress();
+        }
+    }
+    let start = std::time::Instant::now();
+    let told = loop {
+        let _ = (a.progress(), b.progress());
+        match a.flush(Duration::ZERO) {
+            Ok(_) => assert!(start.elapsed() < LONG, "nobody is told"),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(
+            told,
+            SendError::MessagesLost {
+                peer: B,
+                messages: 1
+            }
+        ),
+        "{told}"
+    );
+}
+
 /// The link fails after so many frames of a long message, and memory is refused for what has not been acknowledged, or not: the call
 /// ends with the link's error, and what is sent next to another peer, and to the same one, is what arrives there.
 #[test]

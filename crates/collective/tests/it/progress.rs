@@ -25,6 +25,26 @@ fn small() -> Options {
     }
 }
 
+/// An endpoint that takes no message as long as a piece refuses operations before anything is sent.
+#[test]
+fn short_messages_are_too_short() {
+    let options = Options {
+        message_limit_bytes: 1 << 10,
+        ..Options::default()
+    };
+    on_all(Over::Udp, 2, &options, &Table::default(), |member| {
+        let world = member.collectives.world();
+        let refused = member.collectives.barrier(&mut member.endpoint, world);
+        assert!(
+            matches!(
+                refused,
+                Err(CollectiveError::MessageLimit { limit: 1024, .. })
+            ),
+            "{refused:?}"
+        );
+    });
+}
+
 /// Who has done its part of many operations may compute as long as it likes: the others have all that they wait for.
 #[test]
 fn nobody_waits_for_who_is_done() {

@@ -109,9 +109,7 @@ impl Endpoint {
             let flow = core.drive.flow(about);
             return Ok(flow.map(|flow| core.local_flow(about, flow)));
         }
-        let Some((flows, _)) =
-            core.await_flows(node, about, 1, after(timeout))?
-        else {
+        let Some((flows, _)) = core.await_flows(node, about, 1, after(timeout))? else {
             return Ok(None);
         };
         match flows.first() {

@@ -67,6 +67,30 @@ fn blocking_forms_carry_all_sizes_in_order() {
     }
 }
 
+/// `flush` waits for what other threads and handlers have given, too, though that leaves only while it waits, and is read later.
+#[test]
+fn flush_waits_for_what_threads_send() {
+    let options = Options {
+        progress: ProgressBy::Program, // so that nothing leaves, and b takes nothing
+        ..Options::default()
+    };
+    for over in PLAIN {
+        let (mut a, mut b) = pair(over, &options);
+        a.sender()
+            .send(B, CHANNEL, pattern(1, 1), LONG)
+            .expect("send");
+        let peer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30)); // the message lies in the ring, unread
+            let message = b.recv(LONG).expect("recv").expect("message");
+            assert_eq!(message.body, pattern(1, 1));
+            b.flush(LONG).expect("acknowledged")
+        });
+        assert!(a.flush(LONG).expect("flush"), "over {over:?}");
+        let _ = a.close(LONG);
+        assert!(peer.join().expect("peer"));
+    }
+}
+
 /// One message of 64 MiB is more than any queue or window, and arrives as it was.
 #[test]
 fn large_message_arrives_whole() {

@@ -136,6 +136,30 @@ fn each_is_kept_alive_in_its_time() {
     assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");
 }
 
+/// Idle peers that live are not taken for dead, however short the time after which they would be.
+#[test]
+fn idle_peers_live_on() {
+    let engine = |me: NodeId| {
+        Engine::new(Config {
+            keep_alive: Duration::from_secs(1),
+            dead_after: Duration::from_millis(500),
+            ..config(me.0, 1 + u32::from(me.0))
+        })
+    };
+    let mut slot = vec![0; 1500];
+    let mut now = Instant::from_nanos(0);
+    let (mut hub, mut leaf) = (engine(HUB), engine(NodeId(1)));
+    hub.add_peer(now, NodeId(1));
+    leaf.add_peer(now, HUB);
+    for _ in 0..200 {
+        hub.handle_timeout(now);
+        leaf.handle_timeout(now);
+        exchange(now, &mut hub, &mut leaf, &mut slot);
+        assert!(hub.is_up(NodeId(1)) && leaf.is_up(HUB), "{now:?}");
+        now += Duration::from_millis(10);
+    }
+}
+
 /// Time in which a node did not run is no silence of its peers; what follows is.
 #[test]
 fn own_absence_is_no_silence() {

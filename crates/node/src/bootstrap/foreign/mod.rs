@@ -109,12 +109,9 @@ pub(super) fn join(
             endpoint
         }
         (None, Some(near)) if all_here => {
-            let attached = near.meet().and_then(|host| {
-                Ok(Base::attach(
-                    std::os::fd::AsFd::as_fd(&host.memory),
-                    host.rank,
-                )?)
-            });
+            let attached = near
+                .meet()
+                .and_then(|host| Base::attach(std::os::fd::AsFd::as_fd(&host.memory), host.rank));
             // The others wait for this one, whatever became of it.
             space.fence().map_err(failed("wait for the others"))?;
             let base = attached?;
