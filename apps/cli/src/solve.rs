@@ -372,7 +372,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
-    let is_near = krylov.is_some() && source.is_near(workers);
+    // Another judge must find the order that workers have, whatever its method.
+    let is_near = krylov.is_some() && args.team.id.is_none() && source.is_near(workers);
     let (source, order) = if (with_messages || how.is_relaxation()) && !is_near {
         bar.prepare("ordering the rows", 0.0);
         source.ordered(workers, &args)

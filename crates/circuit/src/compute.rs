@@ -67,8 +67,8 @@ pub struct Outcome {
     pub swept: Vec<f64>,
     /// The caller wanted to stop: only the first points of the sweep are there.
     pub is_interrupted: bool,
-    /// Which worker was lost, and how: only the first points of the sweep are there.
-    pub lost: Option<String>,
+    /// Which worker was lost, and how, or why a point cannot be computed: only the first points of the sweep are there.
+    pub cut_short: Option<String>,
     /// For each point the voltage of every node, in volts.
     pub voltages: Vec<Vec<f64>>,
     /// The largest relative residual of all points, from the circuit's equations.
@@ -92,7 +92,7 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all points are there.
     pub fn is_whole(&self) -> bool {
-        !self.is_interrupted && self.lost.is_none()
+        !self.is_interrupted && self.cut_short.is_none()
     }
 }
 
@@ -167,14 +167,14 @@ impl<T: Team> Computation<'_, T> {
         self.equations.n()
     }
 
-    /// Solves them. `stop` is asked before each linear solution, and after each factorisation. Points that are done before an interrupt or the loss
-    /// of a worker are kept.
+    /// Solves them. `stop` is asked before each linear solution, and after each factorisation. Points that are done before an interrupt, the loss
+    /// of a worker or a point without a solution are kept.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<Outcome, ComputeError> {
         let began = Instant::now();
         let mut outcome = Outcome {
             swept: self.points.iter().copied().flatten().collect(),
             is_interrupted: false,
-            lost: None,
+            cut_short: None,
             voltages: Vec::with_capacity(self.points.len()),
             residual: 0.0,
             unknowns: self.equations.n(),
@@ -213,7 +213,14 @@ impl<T: Team> Computation<'_, T> {
                     break;
                 }
                 Err(NewtonError::Linear(SolveError::Worker { what })) if has_points => {
-                    outcome.lost = Some(what);
+                    outcome.cut_short = Some(what);
+                    break;
+                }
+                Err(error @ (NewtonError::NotConverged { .. } | NewtonError::Breakdown { .. }))
+                    if has_points =>
+                {
+                    let error = explain(error, &self.equations, self.netlist, point);
+                    outcome.cut_short = Some(error.to_string());
                     break;
                 }
                 found => {
@@ -327,7 +334,7 @@ mod tests {
         assert!(whole.is_whole() && whole.voltages.len() == 5, "{whole:?}");
         let kept = run(4).unwrap();
         assert!(!kept.is_whole() && !kept.is_interrupted, "{kept:?}");
-        assert_eq!(kept.lost.as_deref(), Some("worker 1 was lost"));
+        assert_eq!(kept.cut_short.as_deref(), Some("worker 1 was lost"));
         let points = kept.voltages.len();
         assert!((1..5).contains(&points), "{points} points");
         assert_eq!(kept.swept, whole.swept[..points]);

@@ -1,7 +1,7 @@
 //! Operating points: one linear solution for linear circuits, Newton's method for circuits with diodes; and sweeps.
 //!
 //! The command line calls [`Solver::solve`], which asks a callback for the solution of each linear system, so that any solver does. A diode is the
-//! ideal one of Shockley, I = IS (exp(V / (N Vt)) − 1), beside a conductance of [`GMIN`]. Steps of a junction's voltage are limited as in SPICE2
+//! ideal one of Shockley, I = IS (exp(V / (N Vt)) − 1), beside a conductance ([`Netlist::gmin`]). Steps of a junction's voltage are limited as in SPICE2
 //! (Nagel, 1975): logarithmically above the critical voltage. Where Newton's method fails, larger conductances beside the diodes are taken away one
 //! after the other, then the sources are raised from 0 by steps.
 //!
@@ -15,12 +15,13 @@ use tsumuji_solve::system::Csr;
 
 /// Vt = k T / q in volts at 27 °C.
 pub const THERMAL_VOLTS: f64 = 1.380_649e-23 * 300.15 / 1.602_176_634e-19;
-/// Conductance beside each diode in siemens, so that blocking diodes leave no node without a path.
-pub const GMIN: f64 = 1e-12;
 
 /// Most steps of Newton's method from one beginning.
 const MOST_STEPS: usize = 100;
-/// Steps without a smaller residual, once the voltages stand still, after which rounding is all that is left.
+/// Longest last step of a junction's voltage in volts. The residual alone is not enough: beside a source behind a small resistor, or where b is 0, a
+/// diode's current may be far off and yet little.
+const CALM_VOLTS: f64 = 1e-6;
+/// After a step below this one rounding is all that is left of the residual.
 const STANDSTILL_VOLTS: f64 = 1e-12;
 /// Conductances beside the diodes when Newton's method is helped, in siemens.
 const FIRST_GMIN: f64 = 1e-2;
@@ -235,7 +236,7 @@ impl<'a> Solver<'a> {
         if self.equations.junctions().is_empty() {
             return Ok(Some((self.linear(excited, solve)?, Way::Linear)));
         }
-        if let Some(found) = self.newton(excited, GMIN, solve)? {
+        if let Some(found) = self.newton(excited, self.netlist.gmin, solve)? {
             return Ok(Some((found, Way::Newton)));
         }
         if let Some(found) = self.with_conductances(excited, solve)? {
@@ -299,7 +300,8 @@ impl<'a> Solver<'a> {
             }
             let (moved, is_limited) = self.step(excited, &x);
             let residual = self.residual(excited, &x, gmin);
-            if !is_limited && (residual <= self.tolerance || moved <= STANDSTILL_VOLTS) {
+            let is_calm = !is_limited && moved <= CALM_VOLTS;
+            if is_calm && (residual <= self.tolerance || moved <= STANDSTILL_VOLTS) {
                 return Ok(Some(Converged { x, residual }));
             }
         }
@@ -350,12 +352,12 @@ impl<'a> Solver<'a> {
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
     ) -> Result<Option<Converged>, E> {
         self.begin_conducting();
-        let mut gmin = FIRST_GMIN;
+        let (mut gmin, least) = (FIRST_GMIN, self.netlist.gmin);
         loop {
-            let Some(found) = self.newton(excited, gmin.max(GMIN), solve)? else {
+            let Some(found) = self.newton(excited, gmin.max(least), solve)? else {
                 return Ok(None);
             };
-            if gmin <= GMIN {
+            if gmin <= least {
                 return Ok(Some(found));
             }
             gmin /= 10.0;
@@ -376,9 +378,9 @@ impl<'a> Solver<'a> {
             let present = self.volts.clone();
             let found = if next < 1.0 {
                 let part = self.equations.excite(&excitation.scaled(next));
-                self.newton(&part, GMIN, solve)?
+                self.newton(&part, self.netlist.gmin, solve)?
             } else {
-                self.newton(excited, GMIN, solve)?
+                self.newton(excited, self.netlist.gmin, solve)?
             };
             match found {
                 Some(found) if next >= 1.0 => return Ok(Some(found)),

@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     if !outcome.is_whole() {
         eprintln!(
             "tsumuji: {}; {} of {points} points are done",
-            outcome.lost.as_deref().unwrap_or("interrupted"),
+            outcome.cut_short.as_deref().unwrap_or("interrupted"),
             outcome.voltages.len(),
         );
     } else if !is_reached {
@@ -265,7 +265,7 @@ impl Report<'_> {
             },
             "notes": self.netlist.notes,
         });
-        if let Some(what) = &self.outcome.lost {
+        if let Some(what) = &self.outcome.cut_short {
             report["error"] = json!(what);
         }
         report

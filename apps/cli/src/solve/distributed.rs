@@ -87,10 +87,13 @@ pub(super) fn solve(
     match ran {
         Err(error) if error.is::<Interrupted>() => Ok(ended(Reason::Interrupted)),
         Err(error) => Ok(lost(&error.downcast()?)),
-        Ok((Ok((outcome, _)), Some(failure)))
+        // The launcher's words, and what is known of x.
+        Ok((Ok((outcome, traffic)), Some(failure)))
             if matches!(outcome.reason, Reason::WorkerLost { .. }) =>
         {
-            Ok(lost(&failure))
+            let (lost, _) = lost(&failure);
+            let reason = lost.reason;
+            Ok((Outcome { reason, ..outcome }, traffic))
         }
         Ok((result, _)) => result,
     }

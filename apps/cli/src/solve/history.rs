@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use tsumuji_bench::plot::{self, PlotError};
 use tsumuji_solve::report::{Outcome, Progress};
 
+/// A residual of 0 has no place on a logarithmic axis, and is drawn here.
+const DRAWN_LEAST: f64 = 1e-18;
+
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Moment {
@@ -64,10 +67,12 @@ impl History {
 
     /// Draws the residual over time.
     pub(super) fn draw(&self, title: &str) -> Result<String, PlotError> {
-        let points = self.0.iter().map(|one| (one.seconds, one.residual));
+        let points = self.0.iter().filter(|one| one.residual.is_finite());
         let line = plot::Line {
             name: "residual (the last one is verified)".to_owned(),
-            points: points.filter(|point| point.1.is_finite()).collect(),
+            points: points
+                .map(|one| (one.seconds, one.residual.max(DRAWN_LEAST)))
+                .collect(),
         };
         plot::over_time(title, "relative residual", &[line])
     }
@@ -78,6 +83,20 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// A residual of 0 is drawn, too, at the bottom.
+    #[test]
+    fn zeros_are_drawn() {
+        let mut history = History::default();
+        history.note(&Progress {
+            distributed: 1.0,
+            laps_min: 1,
+            laps_max: 1,
+            residual_estimate: 0.0,
+            elapsed: Duration::ZERO,
+        });
+        assert!(history.draw("exact").unwrap().contains("svg"));
+    }
 
     /// Estimates come first, in CSV a line each.
     #[test]

@@ -1,7 +1,7 @@
 //! `tsumuji solve --sweep`: the same command at each value of one quantity.
 
 use std::ffi::OsString;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::bench::interruptible;
 use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Variable};
 use crate::talk::Talk;
-use crate::{DONE, Outcome};
+use crate::{DONE, NOT_REACHED, Outcome};
 
 /// Runs at each value, as in the paper RELAX.
 const REPEATS: u64 = 5;
@@ -77,7 +77,11 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         if args.json {
             output::print_json(&json!({ "varied": name, "machine": machine, "results": all }));
         }
-        Ok(DONE)
+        let mut cells = all.iter().flat_map(|way| &way.cells);
+        Ok(match cells.any(|cell| cell.missing.is_some()) {
+            true => ExitCode::from(NOT_REACHED),
+            false => DONE,
+        })
     })
 }
 

@@ -49,7 +49,7 @@ pub enum EquationsError {
         count: usize,
     },
     /// Everything is known already.
-    #[error("no node but ground has a resistor, a diode or a source; there is nothing to compute")]
+    #[error("there is no node but ground; there is nothing to compute")]
     Nothing,
     /// More unknowns than a sparse matrix holds.
     #[error(transparent)]

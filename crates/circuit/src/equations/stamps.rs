@@ -71,9 +71,14 @@ pub(super) fn stamp(
             });
         }
     }
-    let n = branches(netlist, equations, &mut entries);
-    if n == 0 {
+    if netlist.nodes.len() <= 1 {
         return Err(EquationsError::Nothing);
+    }
+    let mut n = branches(netlist, equations, &mut entries);
+    if n == 0 {
+        // Sources fix all nodes. One equation, of a current that is 0, spares all others this case.
+        n = 1;
+        entries.add(0, 0, 1.0);
     }
     let matrix = Csr::from_triplets(n, n, &entries.0)?;
     for junction in &mut junctions {

@@ -211,7 +211,7 @@ fn undetermined_circuits_are_refused() {
             "V1 a 0 1\nV2 a 0 1\nF1 b 0 v2 1\nR1 b 0 1",
             "the source 'v2' closes a loop",
         ),
-        ("V1 a 0 1\nC1 a 0 1", "there is nothing to compute"),
+        ("C1 0 gnd 1", "there is nothing to compute"),
         (
             "V1 a 0 1\nG1 b 0 a 0 1m",
             "nothing determines the voltage of the node 'b'",
@@ -248,6 +248,16 @@ fn sweeps_are_operating_points() {
     }
 }
 
+/// A point that cannot be computed takes only itself and those behind it.
+#[test]
+fn sweeps_keep_what_comes_before_a_breakdown() {
+    let zener = "V1 a 0 0\nR1 a b 100\nD1 b 0 z\n.model z D(BV=5.1)\n.dc V1 0 -10 -0.1";
+    let kept = compute(&netlist(zener), options(1), || false).unwrap();
+    assert_eq!((kept.voltages.len(), kept.swept.len()), (52, 52));
+    let why = kept.cut_short.unwrap();
+    assert!(why.contains("'d1'") && why.contains("-5.2"), "{why}");
+}
+
 /// A computation that is told to stop does.
 #[test]
 fn computations_stop() {
@@ -259,7 +269,7 @@ fn computations_stop() {
 fn bisected(volts: f64, ohms: f64, saturation: f64, emission: f64) -> f64 {
     let scale = emission * crate::newton::THERMAL_VOLTS;
     let excess =
-        |v: f64| saturation * (v / scale).exp_m1() + crate::newton::GMIN * v - (volts - v) / ohms;
+        |v: f64| saturation * (v / scale).exp_m1() + crate::netlist::GMIN * v - (volts - v) / ohms;
     let (mut low, mut high) = (volts.min(0.0), volts.max(0.0));
     for _ in 0..200 {
         let middle = (low + high) / 2.0;
@@ -270,6 +280,31 @@ fn bisected(volts: f64, ohms: f64, saturation: f64, emission: f64) -> f64 {
         }
     }
     low
+}
+
+/// Newton's method goes on until junctions stand still, whatever the residual is relative to; and the conductance beside diodes may be stated.
+#[test]
+fn junctions_stand_still() {
+    let drop = bisected(12.0, 1e5, 1e-14, 1.0);
+    expect(
+        "V1 in 0 12\nRw in b 1u\nR1 b d 100k\nD1 d 0 dx\n.model dx D",
+        &[("d", drop)],
+    );
+    expect(
+        "V1 a 0 -5\nD1 a b d1\nD2 b 0 d2\n.model d1 D\n.model d2 D(N=2)",
+        &[("b", -2.5)],
+    );
+    let blocked = "V1 a 0 -5\nD1 a b d\nR1 b 0 1g\n.model d D\n.options reltol=1e-4 gmin=";
+    let volts = |gmin: f64| -(1e-14 + gmin * 5.0) / (1e-9 + gmin);
+    expect(&format!("{blocked}1e-12"), &[("b", volts(1e-12))]);
+    expect(&format!("{blocked}1e-10"), &[("b", volts(1e-10))]);
+}
+
+/// Where sources fix all nodes there is nothing to solve, and yet something to tell.
+#[test]
+fn sources_may_fix_all() {
+    expect("V1 a 0 5\nR1 a 0 1k", &[("a", 5.0)]);
+    expect("V1 a 0 1\nC1 a 0 1\nV2 b a 2", &[("b", 3.0)]);
 }
 
 /// Diodes that help each other, and ways that lead to their operating points.

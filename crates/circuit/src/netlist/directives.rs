@@ -69,7 +69,7 @@ pub(super) fn read(reader: &mut Reader<'_>, card: &str, origin: Origin) -> Resul
         ".temp" => temperature(rest),
         other if HARMLESS.contains(&other) => {
             reader.skipped.entry(keyword.clone()).or_insert(origin.line);
-            options_temperature(other, rest)
+            options(reader, other, rest)
         }
         other => Err(format!(
             "{} is not read; read are .subckt .ends .param .model .include .global .op .dc .end, and skipped are .tran .ac .print .options and their like",
@@ -244,17 +244,28 @@ fn temperature(text: &str) -> Result<(), String> {
     }
 }
 
-/// Of all options only the temperature would change an operating point.
-fn options_temperature(keyword: &str, rest: &str) -> Result<(), String> {
+/// Of all options only the temperature and the conductance beside diodes change an operating point.
+fn options(reader: &mut Reader<'_>, keyword: &str, rest: &str) -> Result<(), String> {
     if !keyword.starts_with(".opt") {
         return Ok(());
     }
-    let assignments = pieces(rest)?.assignments;
-    let mut temperatures = assignments
-        .iter()
-        .filter(|(name, _)| matches!(*name, "temp" | "tnom"));
-    temperatures
-        .try_for_each(|(_, value)| temperature(value.split_whitespace().next().unwrap_or("")))
+    for (name, value) in pieces(rest)?.assignments {
+        let value = value.split_whitespace().next().unwrap_or("");
+        match name {
+            "temp" | "tnom" => temperature(value)?,
+            "gmin" => match Scope::new(None).value(value) {
+                Ok(gmin) if gmin > 0.0 && gmin.is_finite() => reader.netlist.gmin = gmin,
+                _ => {
+                    return Err(format!(
+                        "gmin is {}; accepted are conductances above 0",
+                        quoted(value)
+                    ));
+                }
+            },
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The points of a `.dc`, whose numbers may be expressions of the file's parameters. An error is one sentence without the place.

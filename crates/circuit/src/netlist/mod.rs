@@ -157,11 +157,16 @@ pub struct Netlist {
     pub transresistances: Vec<CurrentControlled>,
     /// Diodes (D).
     pub diodes: Vec<Diode>,
+    /// Conductance beside each diode in siemens, so that blocking diodes leave no node without a path.
+    pub gmin: f64,
     /// What the file asks for.
     pub analysis: Analysis,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
+
+/// [`Netlist::gmin`] where `.options gmin` does not state another.
+pub const GMIN: f64 = 1e-12;
 
 impl Netlist {
     /// A circuit of ground alone.
@@ -183,6 +188,7 @@ impl Netlist {
             current_gains: Vec::new(),
             transresistances: Vec::new(),
             diodes: Vec::new(),
+            gmin: GMIN,
             analysis: Analysis::OperatingPoint,
             notes: Vec::new(),
         }

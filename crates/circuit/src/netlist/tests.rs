@@ -243,6 +243,7 @@ fn mistakes_are_located() {
         ("t\n.param a={b} b={a}\nR1 x 0 a", "refers to itself"),
         ("t\n.temp 85", "at 27 degrees"),
         ("t\n.options temp=85", "at 27 degrees"),
+        ("t\n.options gmin=0", "gmin is '0'; accepted are"),
         ("", "in.sp: there are no elements"),
         ("t\n* only comments", "there are no elements"),
         ("t\nR1 a 0 1a", "the suffix 'a'"),

@@ -1,7 +1,7 @@
 //! Characteristics, limited steps, and every way to an operating point.
 
 use super::*;
-use crate::netlist::{Limits, from_bytes};
+use crate::netlist::{GMIN, Limits, from_bytes};
 use crate::substructure::{SolveError, Substructure};
 use proptest::prelude::*;
 use tsumuji_solve::local::{self, Inner, Relaxation, single};

@@ -109,6 +109,8 @@ struct WorkerSlot {
     is_known: bool,
     /// It was lost; its rows are empty, unless its results had arrived.
     is_gone: bool,
+    /// Of its rows, those that are known to be there, with their x.
+    held: Range<usize>,
     /// Set once it is ready in the present division.
     rhs_sq: Option<f64>,
     /// Laps when it was last heard of; what a lost worker has done.
@@ -245,9 +247,8 @@ impl Judge {
             match told {
                 None => slot.is_gone = true,
                 Some(told) => {
-                    (slot.rows, slot.laps) = (told.rows.clone(), told.laps);
+                    (slot.held, slot.laps) = (told.rows.clone(), told.laps);
                     slot.is_known = !told.rows.is_empty();
-                    slot.rhs_sq = Some(0.0); // it has its rows
                 }
             }
         }
@@ -359,6 +360,16 @@ impl Judge {
         })
     }
 
+    /// Ends the run with the last known x; false: it is not known of all rows. `residual` computes that of x.
+    pub(super) fn give_up(&mut self, reason: Reason, residual: impl FnOnce(&[f64]) -> f64) -> bool {
+        let Some(x) = self.whole_x() else {
+            return false;
+        };
+        self.residual = residual(x);
+        (self.reason, self.phase) = (Some(reason), Phase::Done);
+        true
+    }
+
     /// Ends the run as interrupted, with the verified x of the pause that this begins. Before the first epoch nothing is to be had: false.
     pub(super) fn interrupt(&mut self) -> bool {
         if !self.begun {
@@ -434,7 +445,8 @@ impl Judge {
             (Some(Answer::Ready { rhs_sq, notes, .. }), Phase::Loading)
                 if self.slots[worker].rhs_sq.is_none() =>
             {
-                self.slots[worker].rhs_sq = Some(rhs_sq);
+                let slot = &mut self.slots[worker];
+                (slot.rhs_sq, slot.held) = (Some(rhs_sq), slot.rows.clone());
                 self.notes.extend(notes);
                 self.start_if_ready();
                 Ok(())

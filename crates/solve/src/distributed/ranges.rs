@@ -48,9 +48,14 @@ pub(super) fn hand_over(ranges: &mut [Range<usize>], gone: usize) -> Vec<String>
     heirs
 }
 
+/// What two ranges have in common; empty ranges begin anywhere.
+pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    one.start.max(other.start)..one.end.min(other.end)
+}
+
 /// The parts of `rows` that are not in `had`.
 pub(super) fn without(rows: &Range<usize>, had: &Range<usize>) -> Vec<Range<usize>> {
-    let kept = rows.start.max(had.start)..rows.end.min(had.end);
+    let kept = common(rows, had);
     if kept.is_empty() {
         return vec![rows.clone()];
     }

@@ -16,7 +16,7 @@ use super::stage_clock::StageClock;
 use super::stats;
 use super::succession;
 use crate::local::{Limits, Relaxation};
-use crate::report::{Outcome, Progress};
+use crate::report::{Outcome, Progress, Reason};
 use crate::system::{Generate, PartitionError, Scaling, System, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -161,8 +161,14 @@ pub fn run(
     let limits = Limits::new(config.tol, config.max_laps)?;
     Relaxation::new(config.inner, config.omega)?;
     let workers = endpoint.members().len() - 1;
+    // It takes a pass over the system, and only another judge asks for it.
+    let system = if start.succeeds || config.outlive_ms > 0 {
+        succession::fingerprint(input, config.solution, config.seed)
+    } else {
+        0
+    };
     let origin = Origin {
-        system: succession::fingerprint(input, config.solution, config.seed),
+        system,
         first: now_ms(),
         first_elements: Some(endpoint.tuning().elements),
     };
@@ -200,12 +206,15 @@ pub fn run(
     let result = bench.drive(endpoint, &mut clock, watch, config);
     if let Err(error) = result {
         bench.abort(endpoint, &error);
-        return Err(error);
-    }
-    match endpoint.flush(FAREWELL) {
-        // A worker that has left had its order to leave: only its last acknowledgement got lost.
-        Ok(_) | Err(SendError::MessagesLost { .. }) => {}
-        Err(error) => return Err(error.into()),
+        if !bench.ends_with_known_x(&error) {
+            return Err(error);
+        }
+    } else {
+        match endpoint.flush(FAREWELL) {
+            // A worker that has left had its order to leave: only its last acknowledgement got lost.
+            Ok(_) | Err(SendError::MessagesLost { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let ended = bench.judge.into_ended().expect("the run is done");
     let x = Scaling::undo(scaling, ended.x);
@@ -618,6 +627,26 @@ impl Bench<'_> {
                 SolveError::WorkerLost { worker, cause }
             }
         }
+    }
+
+    /// The last worker was lost, and yet x is known as of a while ago: that is the run's result.
+    fn ends_with_known_x(&mut self, error: &SolveError) -> bool {
+        let reason = match error {
+            SolveError::WorkerLost { worker, cause } => Reason::WorkerLost {
+                worker: worker.clone(),
+                cause: cause.clone(),
+            },
+            SolveError::WorkerEnded(cause) => Reason::WorkerLost {
+                worker: "a worker".to_owned(),
+                cause: cause.clone(),
+            },
+            _ => return false,
+        };
+        let input = self.input;
+        self.judge.give_up(reason, |x| match input {
+            Input::System(system) => system.relative_residual(x),
+            Input::Generate(_) => f64::NAN,
+        })
     }
 
     /// Tells all workers that the run failed. A worker that cannot be told notices this node's silence.

@@ -20,10 +20,8 @@ use tsumuji_node::{Context, Delivery, Endpoint, Handler, NodeId};
 const UNTOLD: u32 = 1000;
 /// Between two polls.
 const WAIT: Duration = Duration::from_millis(5);
-/// One of so many entries of a matrix tells it from others.
-const SAMPLE: usize = 997;
 
-/// A number that tells a system from others: the same for workers of a judge and for one that wants to take its place.
+/// A number that tells a system from others, down to each entry: the same for workers of a judge and for one that wants to take its place.
 pub(super) fn fingerprint(input: Input<'_>, solution: Solution, seed: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     match input {
@@ -33,19 +31,15 @@ pub(super) fn fingerprint(input: Input<'_>, solution: Solution, seed: u64) -> u6
         }
         Input::System(system) => {
             system.n().hash(&mut hasher);
-            system.matrix.stored().hash(&mut hasher);
             let values = match &system.matrix {
                 Matrix::Dense(dense) => dense.values(),
                 Matrix::Sparse(csr) => {
-                    csr.indices()
-                        .iter()
-                        .step_by(SAMPLE)
-                        .for_each(|column| column.hash(&mut hasher));
+                    (csr.offsets(), csr.indices()).hash(&mut hasher);
                     csr.values()
                 }
             };
-            let sample = values.iter().step_by(SAMPLE).chain(&system.rhs);
-            sample.for_each(|value| value.to_bits().hash(&mut hasher));
+            let all = values.iter().chain(&system.rhs);
+            all.for_each(|value| value.to_bits().hash(&mut hasher));
         }
     }
     hasher.finish()
@@ -230,6 +224,28 @@ mod tests {
             system: 1,
             laps: 2.0,
         })
+    }
+
+    /// No entry differs unseen.
+    #[test]
+    fn systems_are_told_apart() {
+        let what: crate::system::Generate = "circuit:200".parse().unwrap();
+        let system = what.system(1).unwrap();
+        fn print(system: &crate::system::System) -> u64 {
+            fingerprint(Input::System(system), Solution::Ones, 0)
+        }
+        let Matrix::Sparse(csr) = &system.matrix else {
+            panic!("circuits are sparse")
+        };
+        for entry in 0..csr.stored() {
+            let (offsets, indices) = (csr.offsets().to_vec(), csr.indices().to_vec());
+            let mut values = csr.values().to_vec();
+            values[entry] *= 1.5;
+            let csr = crate::system::Csr::new(csr.columns(), offsets, indices, values).unwrap();
+            let mut other = system.clone();
+            other.matrix = Matrix::Sparse(csr);
+            assert_ne!(print(&system), print(&other), "{entry}");
+        }
     }
 
     /// Gaps are shared by the neighbours; overlaps are shared anew.

@@ -174,7 +174,8 @@ enum Run {
 
 /// A run goes on to this part of the tolerance, so that the exact residual, which differs by rounding, is within it.
 const AIM: f64 = 0.5;
-/// The exact residual must fall to this part from one verification to the next, or it counts as standing still.
+/// The exact residual must fall to this part from one verification to the next, or fast enough to reach the tolerance in the iterations that are left,
+/// or it counts as standing still.
 const FALLS: f64 = 0.9;
 /// Verifications in a row without a fall after which a run ends.
 const STANDSTILLS: u32 = 3;
@@ -245,7 +246,7 @@ pub fn iterate<S: Space>(
     if kind == Kind::Gmres {
         part.scale_rows();
     }
-    let (mut verifications, mut standstills) = (0, 0);
+    let (mut verifications, mut standstills, mut counted) = (0, 0, 0);
     let (mut before, mut best) = (f64::INFINITY, Best::default());
     // Tightened where the recurrence is far from the exact residual.
     let mut aim = AIM;
@@ -261,11 +262,13 @@ pub fn iterate<S: Space>(
         verifications += 1;
         let residual = relative(sums[0].sqrt(), rhs_norm);
         let rounding = relative(f64::EPSILON * sums[1].sqrt(), rhs_norm);
-        standstills = if residual > FALLS * before {
-            standstills + 1
-        } else {
-            0
-        };
+        let taken = (course.iterations - std::mem::replace(&mut counted, course.iterations)) as f64;
+        let left = limits.max_laps().saturating_sub(course.iterations) as f64;
+        let needed = taken * (limits.tolerance() / residual).ln() / (residual / before).ln();
+        // Where it grows, fewer than none.
+        let arrives = needed > 0.0 && needed <= left && !StopRule::is_rounding(residual, rounding);
+        let is_slow = residual > FALLS * before && !arrives;
+        standstills = if is_slow { standstills + 1 } else { 0 };
         let end = if residual <= limits.tolerance() {
             Some(End::Converged)
         } else if !residual.is_finite() {

@@ -181,6 +181,22 @@ fn indefinite_matrices_are_noticed() {
     assert_eq!(gmres.ended.end, End::Converged);
 }
 
+/// GMRES that gains little with each restart, and yet gets there in the iterations that it has, is not stopped.
+#[test]
+fn slow_is_not_stalled() {
+    let n = 400u32;
+    let mut triplets: Vec<_> = (0..n).map(|k| (k, k, 2.0)).collect();
+    triplets.extend((1..n).flat_map(|k| [(k, k - 1, -1.0), (k - 1, k, -1.0)]));
+    let csr = Csr::from_triplets(400, 400, &triplets).unwrap();
+    let rhs = (0..n).map(|k| f64::from(k * 37 % 101) - 50.0).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "m".into()).unwrap();
+    let patience = Patience::unlimited(Limits::new(1e-10, 100_000).unwrap());
+    let how = (Kind::Gmres, Preconditioning::Jacobi);
+    let solved = team::solve(&system, 1, how, None, &patience, &mut |_| (), &|| false).unwrap();
+    assert_eq!(solved.ended.end, End::Converged, "{:?}", solved.ended);
+    assert!(solved.ended.iterations > 5_000, "{:?}", solved.ended);
+}
+
 /// A singular system without a solution stalls and says so; it is not "rounding", and it ends.
 #[test]
 fn singular_systems_stall() {

@@ -170,6 +170,14 @@ impl System {
         })
     }
 
+    /// ‖b − A x‖₂ / ‖b‖₂, computed with carried rounding errors.
+    pub(crate) fn relative_residual(&self, x: &[f64]) -> f64 {
+        let mut residual = vec![0.0; self.n()];
+        RowBlock::residual_of(self, x, &mut residual);
+        let norm = crate::local::kernels::sum_of_squares(&residual).sqrt();
+        crate::local::relative(norm, self.rhs_norm())
+    }
+
     /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal are put into an order without (maximum-product matching), and its columns are
     /// scaled. x keeps its order. Returns a note if that was done.
     pub fn matched(

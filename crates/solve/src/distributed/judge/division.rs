@@ -3,7 +3,7 @@
 //! A part of the judge. A division voids all orders and answers of the last one; workers keep what they have of their rows.
 
 use super::{Best, Judge, JudgeFault, Order, Phase, RowSource, Setup, WorkerSlot};
-use crate::distributed::ranges::{hand_over, in_proportion, without};
+use crate::distributed::ranges::{common, hand_over, in_proportion, without};
 use std::ops::Range;
 
 impl Judge {
@@ -132,14 +132,10 @@ impl Judge {
             .retain(|(_, order)| matches!(order, Order::Leave | Order::Abort { .. }));
         for (worker, rows) in ranges.iter().enumerate() {
             let slot = &mut self.slots[worker];
-            // Only what a worker had when it was ready is known to be there.
-            let had = if slot.rhs_sq.is_some() {
-                slot.rows.clone()
-            } else {
-                0..0
-            };
+            let had = slot.held.clone();
             *slot = WorkerSlot {
                 rows: rows.clone(),
+                held: common(rows, &had),
                 laps: slot.laps,
                 busy: slot.busy,
                 is_known: slot.is_known,

@@ -66,6 +66,39 @@ fn the_best_x_is_returned() {
     assert!(kept > 0);
 }
 
+/// Workers keep their rows and x when another judge divides them anew at once, because one of the workers has none; so do those that have only begun
+/// to load what others had.
+#[test]
+fn what_is_held_is_not_sent_again() {
+    let limits = Limits::new(1e-10, 100).unwrap();
+    let standing = |rows: Range<usize>| {
+        Some(Standing {
+            division: 3,
+            epoch: 5,
+            n: 9,
+            rows,
+            system: 0,
+            laps: 4.0,
+        })
+    };
+    let told = [standing(0..5), standing(5..9), standing(0..0)];
+    let origin = (9, Origin::default());
+    let mut judge = Judge::succeeding(limits, &config(Mode::Async), origin, &told, None);
+    let fresh = |judge: &mut Judge| {
+        let mut last = vec![Vec::new(); 3];
+        for (worker, order) in judge.out().drain(..) {
+            if let Order::Setup(setup) = order {
+                last[worker] = setup.fresh;
+            }
+        }
+        last
+    };
+    assert_eq!(fresh(&mut judge), [vec![], vec![], vec![2..5]]);
+    judge.lost(2, "too").unwrap();
+    let fresh = fresh(&mut judge);
+    assert_eq!(fresh[..2].concat(), [2..3, 3..5], "{fresh:?}");
+}
+
 /// Another judge saves no x before it has heard of all rows that workers hold, wherever they went meanwhile; refused workers are told in any case.
 #[test]
 fn what_is_not_heard_of_is_not_saved() {
