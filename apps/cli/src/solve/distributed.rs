@@ -35,7 +35,8 @@ pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConf
         precision: args.precision,
         tol: args.tol,
         shares: args.weights.clone().unwrap_or_default(),
-        checkpoints: args.checkpoint.is_some(),
+        // A run that ends early keeps what it knows of x, too.
+        checkpoints: args.checkpoint.is_some() || args.output.is_some(),
         lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
         outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX)) as u64,
         max_laps: args.max_laps,

@@ -12,17 +12,22 @@ fn endless(link: &str) -> Vec<&str> {
     [&ENDLESS[..], &["--workers", "3", "--json", "--link", link]].concat()
 }
 
-/// The last worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.
+/// The last worker killed in the middle ends the run soon, by name, with exit code 1, and takes nobody with it; x is kept as it was told last.
 #[test]
 fn killed_worker_is_named() {
+    let folder = tempfile::tempdir().unwrap();
     for link in ["shm", "udp"] {
+        let kept = folder.path().join(format!("{link}.npy"));
         let mut words = endless(link);
         let at = words.iter().position(|word| *word == "--workers").unwrap();
         words[at + 1] = "1";
+        words[2] = "poisson2d:600"; // for longer than its x takes to be told
+        words.extend(["--output", kept.to_str().unwrap()]);
         let child = start(&words);
         let judge = child.id();
         let workers = wait_for_children(judge, 1);
-        wait_until_at_work(&workers);
+        // It tells its x each second.
+        (0..7).for_each(|_| wait_until_worked_on(workers[0]));
         signal("-KILL", workers[0]);
         let output = finish(child);
         let complaint = text(&output.stderr);
@@ -35,6 +40,9 @@ fn killed_worker_is_named() {
         );
         let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(run["reason"], "worker_lost", "{run}");
+        let beside = kept.with_extension("unfinished.npy");
+        let bytes = std::fs::metadata(&beside).unwrap().len();
+        assert!(bytes > 8 * 600 * 600 && !kept.exists(), "{bytes}");
         assert_nothing_left(&workers);
     }
 }
