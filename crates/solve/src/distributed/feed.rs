@@ -29,7 +29,8 @@ impl<'a> Feed<'a> {
         setup.rows = match input {
             Input::System(system) => {
                 for range in &setup.fresh {
-                    rows.push_back(RowBlock::chunks(system, range.clone(), chunk_bytes));
+                    let chunks = RowBlock::chunks(system, range.clone(), chunk_bytes);
+                    rows.push_back(chunks.behind(&[Order::ROWS]));
                 }
                 let bytes = setup.fresh.iter();
                 let bytes = bytes.map(|range| RowBlock::stream_bytes(system, range.clone()));
@@ -61,15 +62,18 @@ impl<'a> Feed<'a> {
         Self { rows, values }
     }
 
-    /// The next message; `None`: all were sent.
-    pub(super) fn next(&mut self) -> Option<Order> {
+    /// The next order as it is sent, and how many bytes of rows it has; `None`: all were sent.
+    pub(super) fn next(&mut self) -> Option<(Vec<u8>, usize)> {
         while let Some(chunks) = self.rows.front_mut() {
             match chunks.next() {
-                Some(chunk) => return Some(Order::Rows(chunk)),
+                Some(order) => {
+                    let rows = order.len() - 1;
+                    return Some((order, rows));
+                }
                 None => drop(self.rows.pop_front()),
             }
         }
         let (start, values) = self.values.pop_front()?;
-        Some(Order::Values { start, values })
+        Some((Order::Values { start, values }.encode(), 0))
     }
 }

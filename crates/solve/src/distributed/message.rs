@@ -27,8 +27,8 @@ pub(super) fn is_older(one: u32, other: u32) -> bool {
 pub(super) enum Order {
     /// The run's configuration and a division of the rows: the first order, and again whenever workers are lost, join or are given other rows.
     Setup(Box<Setup>),
-    /// The next bytes of the rows that the setup announced.
-    Rows(#[serde(skip)] Vec<u8>),
+    /// The next bytes of the rows that the setup announced. They follow this head ([`Order::ROWS`]), and are put and taken without this type.
+    Rows,
     /// The last known x of such rows.
     Values {
         /// The first row.
@@ -380,27 +380,19 @@ impl LapReport {
 }
 
 impl Order {
-    /// First byte of `Rows`.
+    /// The head of `Rows`.
     pub(super) const ROWS: u8 = 1;
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let rows = match self {
-            Order::Rows(rows) => rows,
-            Order::Values { values, .. } => return codec::to_bytes(self, values),
-            _ => return codec::to_bytes(self, &[]),
-        };
-        let mut bytes = codec::head_to_bytes(self, rows.len());
-        bytes.extend_from_slice(rows);
-        bytes
+        match self {
+            Order::Values { values, .. } => codec::to_bytes(self, values),
+            _ => codec::to_bytes(self, &[]),
+        }
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (mut order, rest) = codec::head_from_bytes(bytes)?;
         let is_sound = match &mut order {
-            Order::Rows(rows) => {
-                rows.extend_from_slice(rest);
-                true
-            }
             Order::Values { values, .. } => {
                 *values = codec::f64s(rest)?;
                 true

@@ -276,21 +276,20 @@ pub(super) fn run(
         shares_lost: 0,
     };
     const JUDGE: usize = usize::MAX;
-    let order = |network: &mut Network, to: usize, way: Way, order: &Order| {
-        let bytes = order.encode();
+    let order = |network: &mut Network, to: usize, way: Way, bytes: Vec<u8>| {
         network.reliable((JUDGE, to, way), Event::Order { to, bytes });
     };
     let send_orders = |judge: &mut Judge, network: &mut Network| {
         while let Some((to, next)) = judge.out().pop_front() {
             let Order::Setup(mut setup) = next else {
-                order(network, to, Way::Control, &next);
+                order(network, to, Way::Control, next.encode());
                 continue;
             };
             let x = judge.known_x();
             let mut feed = Feed::new(Input::System(system), &mut setup, x, 100);
-            order(network, to, Way::Bulk, &Order::Setup(setup));
-            while let Some(next) = feed.next() {
-                order(network, to, Way::Bulk, &next);
+            order(network, to, Way::Bulk, Order::Setup(setup).encode());
+            while let Some((next, _)) = feed.next() {
+                order(network, to, Way::Bulk, next);
             }
         }
     };
@@ -387,7 +386,9 @@ pub(super) fn run(
                     let mut begun = Survey::new(team.len());
                     for (worker, there) in team.iter().enumerate() {
                         match there {
-                            Some(_) => order(&mut network, worker, Way::Control, &Order::Inquire),
+                            Some(_) => {
+                                order(&mut network, worker, Way::Control, Order::Inquire.encode())
+                            }
                             None => begun.lost(worker),
                         }
                     }
@@ -425,7 +426,7 @@ pub(super) fn run(
                         let abort = Order::Abort {
                             why: "taken for lost".into(),
                         };
-                        order(&mut network, worker, Way::Control, &abort);
+                        order(&mut network, worker, Way::Control, abort.encode());
                     }
                 }
                 Event::Join if !is_judged => {

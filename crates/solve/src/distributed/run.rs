@@ -573,11 +573,9 @@ impl Bench<'_> {
                 continue;
             }
             match orders.next() {
-                Some(order) => {
-                    if let Order::Rows(rows) = &order {
-                        self.bytes.0 += rows.len() as u64;
-                    }
-                    match endpoint.send_shared(node(worker), BULK, order.encode().into()) {
+                Some((order, rows)) => {
+                    self.bytes.0 += rows as u64;
+                    match endpoint.send_shared(node(worker), BULK, order.into()) {
                         Ok(()) => sent = true,
                         // `peer_dead` reports the loss.
                         Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {

@@ -84,10 +84,7 @@ impl Judge {
     /// What is to be sent now.
     pub fn outgoing(&mut self) -> Vec<Message> {
         let mut messages = Vec::new();
-        let mut put = |to: usize, order: &Order| {
-            let bytes = order.encode();
-            messages.push(Message { to: to + 1, bytes });
-        };
+        let mut put = |to: usize, bytes: Vec<u8>| messages.push(Message { to: to + 1, bytes });
         while let Some((to, mut order)) = self.judge.out().pop_front() {
             let mut rest = None;
             if let Order::Setup(setup) = &mut order {
@@ -95,9 +92,9 @@ impl Judge {
                 let input = Input::Generate(&self.what);
                 rest = Some(Feed::new(input, setup, x, usize::MAX));
             }
-            put(to, &order);
-            while let Some(order) = rest.as_mut().and_then(Feed::next) {
-                put(to, &order);
+            put(to, order.encode());
+            while let Some((bytes, _)) = rest.as_mut().and_then(Feed::next) {
+                put(to, bytes);
             }
         }
         messages

@@ -72,6 +72,7 @@ pub enum StreamError {
 pub struct Chunks<'a> {
     rest: VecDeque<Rest<'a>>,
     chunk_bytes: usize,
+    front: &'static [u8],
 }
 
 /// What is still to be sent of a section.
@@ -124,7 +125,11 @@ impl RowBlock {
                 ]);
             }
         }
-        Chunks { rest, chunk_bytes }
+        Chunks {
+            rest,
+            chunk_bytes,
+            front: &[],
+        }
     }
 
     /// Length of the whole stream that [`RowBlock::chunks`] yields.
@@ -145,14 +150,23 @@ impl RowBlock {
     }
 }
 
+impl Chunks<'_> {
+    /// The same with `front` before each chunk, so that no message needs another copy.
+    pub(crate) fn behind(self, front: &'static [u8]) -> Self {
+        Self { front, ..self }
+    }
+}
+
 impl Iterator for Chunks<'_> {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
         self.rest.front()?;
-        let mut chunk = Vec::with_capacity(self.chunk_bytes);
+        let most = self.front.len() + self.chunk_bytes;
+        let mut chunk = Vec::with_capacity(most);
+        chunk.extend_from_slice(self.front);
         while let Some(rest) = self.rest.front_mut()
-            && rest.put(&mut chunk, self.chunk_bytes)
+            && rest.put(&mut chunk, most)
         {
             self.rest.pop_front();
         }
