@@ -252,6 +252,9 @@ impl Dpdk {
         if self.checks.misses() {
             self.look()?;
         }
+        if self.tx.waiting() > 0 {
+            self.flush()?; // the device may take now what it did not before
+        }
         Ok(0)
     }
 

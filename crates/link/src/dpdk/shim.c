@@ -208,9 +208,12 @@ static int device_make(const char *arguments, const char *name, uint16_t *port)
     int failed = rte_dev_probe(arguments);
     if (failed == 0)
         failed = rte_eth_dev_get_port_by_name(name, port);
+    /* DPDK's thread frees those that have ended without the control lock. */
+    pthread_mutex_lock(&guards_lock);
     for (struct guard *guard = guards; guard != NULL && failed == 0; guard = guard->next)
         if (guard->port == NO_PORT)
             guard->port = *port;
+    pthread_mutex_unlock(&guards_lock);
     pthread_mutex_unlock(&control_lock);
     return failed <= 0 ? failed : -EIO;
 }

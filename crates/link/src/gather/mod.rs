@@ -47,10 +47,14 @@ pub(crate) enum Pushed {
 /// What an error of the kernel means for the datagrams to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// They stay; `Some`: until that obstacle is gone.
-    Keep(Option<Blocked>),
+    /// They stay until that obstacle is gone.
+    Keep(Blocked),
+    /// It is not about them: they are tried again at once, and the first is lost if that fails, too.
+    Again,
     /// The first is lost, as a link may lose frames.
     DropOne,
+    /// The first is lost, for the way out is too slow.
+    Overrun,
     /// All are lost.
     DropAll,
     /// The socket is unusable.
@@ -86,8 +90,11 @@ pub(crate) trait Outlet {
     fn judge(&mut self, error: &io::Error) -> Verdict;
     /// The kernel took datagrams.
     fn taken(&mut self) {}
-    /// The kernel took fewer sends than it was given: an error that it did not tell may wait at the socket.
-    fn cut_short(&mut self) {}
+    /// Takes away errors about earlier datagrams that wait at the socket, which the kernel may have told in place of one about these. Returns whether
+    /// there were some.
+    fn take_errors(&mut self) -> bool {
+        false
+    }
 }
 
 /// A datagram in the arena.
@@ -186,7 +193,14 @@ impl<O: Outlet> Gather<O> {
         self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > GATHER_BYTES
     }
 
-    /// Sends or gathers frames in order and returns their number: fewer only if the kernel takes nothing now, or they exceed a burst.
+    /// Whether there is room for a copy of that frame. There is for all that `capacity` permits.
+    #[inline]
+    fn fits(&self, frame: &Frame<'_>) -> bool {
+        let end = self.used_bytes + O::LEAD_BYTES + frame.bytes();
+        self.queue.len() < BURST_FRAMES && end <= self.arena.len()
+    }
+
+    /// Sends or gathers frames in order and returns their number: fewer only if they exceed what `capacity` permits.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -199,18 +213,39 @@ impl<O: Outlet> Gather<O> {
         if bodies_bytes >= COPIED_BYTES {
             return self.send_long(fd, counters, to, frames);
         }
-        let (mut count, mut pushed) = (0, Pushed::Done);
-        for frame in frames {
-            if self.is_full() {
+        let (mut pushed, mut tries) = (Pushed::Done, true);
+        for (count, frame) in frames.iter().enumerate() {
+            if tries && self.is_full() {
                 pushed = self.push_out(fd, counters)?;
-                if self.is_full() {
-                    break;
-                }
+                tries = !self.is_full();
+            }
+            if !self.fits(frame) {
+                counters.refused += 1;
+                return Ok((count, pushed));
             }
             self.gather(to, frame);
-            count += 1;
         }
-        Ok((count, pushed))
+        Ok((frames.len(), pushed))
+    }
+
+    /// Queues copies of those frames, as far as there is room; returns how many.
+    #[cold]
+    fn gather_all(
+        &mut self,
+        counters: &mut LinkCounters,
+        to: O::To,
+        frames: &[Frame<'_>],
+    ) -> usize {
+        let fit = frames.iter().take_while(|frame| {
+            let fits = self.fits(frame);
+            if fits {
+                self.gather(to, frame);
+            }
+            fits
+        });
+        let count = fit.count();
+        counters.refused += u64::from(count < frames.len());
+        count
     }
 
     /// Sends frames whose bodies stay in the caller's memory.
@@ -223,7 +258,8 @@ impl<O: Outlet> Gather<O> {
     ) -> Result<(usize, Pushed), LinkError> {
         let mut pushed = self.push_out(fd, counters)?;
         if self.has_frames() {
-            return Ok((0, pushed));
+            // What `capacity` permitted is taken, whatever has become of the socket.
+            return Ok((self.gather_all(counters, to, frames), pushed));
         }
         let frames = &frames[..frames.len().min(BURST_FRAMES)];
         for frame in frames {
@@ -236,10 +272,11 @@ impl<O: Outlet> Gather<O> {
         // Datagrams that the kernel did not take are copied, and the next push decides why.
         self.queue.clear();
         self.used_bytes = 0;
-        for frame in &frames[done..] {
-            self.gather(to, frame);
+        if done == frames.len() {
+            return Ok((done, pushed));
         }
-        Ok((frames.len(), pushed))
+        let copied = self.gather_all(counters, to, &frames[done..]);
+        Ok((done + copied, pushed))
     }
 
     /// Queues a copy of one frame. There must be room.
@@ -312,9 +349,9 @@ impl<O: Outlet> Gather<O> {
         counters: &mut LinkCounters,
         frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
-        let (mut done, mut pushed) = (0, Pushed::Done);
+        let (mut done, mut pushed, mut tried_again) = (0, Pushed::Done, None);
         self.blocked = None;
-        // Every pass settles a datagram or ends the loop, so the queue's length bounds it.
+        // Every second pass settles a datagram or ends the loop, so twice the queue's length bounds it.
         while done < self.queue.len() {
             let rest = &self.queue[done..];
             let result = match rest {
@@ -342,7 +379,7 @@ impl<O: Outlet> Gather<O> {
                     });
                     sends.map(|sends| {
                         if sends < self.groups.len() {
-                            self.outlet.cut_short();
+                            self.outlet.take_errors();
                         }
                         let sent = self.groups[..sends].iter();
                         sent.map(|group| group.datagrams).sum()
@@ -362,40 +399,40 @@ impl<O: Outlet> Gather<O> {
                 Err(error) => {
                     let first = self.groups.first().filter(|_| self.queue.len() - done > 1);
                     let cut = first.filter(|group| group.datagrams > 1).copied();
-                    if let Some(group) = cut
-                        && refuses_segments(&error)
-                    {
-                        let (taken, verdict) =
-                            self.send_singly(fd, counters, (done, group), frames);
-                        match verdict {
-                            None => taken,
-                            Some(Verdict::Fail) => return Err(failed::<O>(error)),
-                            Some(Verdict::Keep(blocked)) => {
-                                self.blocked = blocked;
-                                done += taken;
-                                break;
+                    let is_second = tried_again.replace(done) == Some(done);
+                    let refused = cut.filter(|_| refuses_segments(&error));
+                    let verdict = match refused {
+                        Some(_) if !is_second && self.outlet.take_errors() => Verdict::Again,
+                        Some(group) => {
+                            let (taken, verdict) =
+                                self.send_singly(fd, counters, (done, group), frames);
+                            done += taken;
+                            match verdict {
+                                None => continue,
+                                Some(verdict) => verdict,
                             }
-                            Some(Verdict::DropOne | Verdict::DropAll) => taken,
                         }
-                    } else {
-                        match self.outlet.judge(&error) {
-                            Verdict::Keep(blocked) => {
-                                self.blocked = blocked;
-                                break;
-                            }
-                            Verdict::DropOne => {
-                                let lost = cut.map_or(1, |group| group.datagrams);
-                                self.count_dropped(counters, done, lost);
-                                lost
-                            }
-                            Verdict::DropAll => {
-                                let lost = self.queue.len() - done;
-                                self.count_dropped(counters, done, lost);
-                                pushed = Pushed::Lost;
-                                lost
-                            }
-                            Verdict::Fail => return Err(failed::<O>(error)),
+                        None => self.outlet.judge(&error),
+                    };
+                    match verdict {
+                        Verdict::Keep(blocked) => {
+                            self.blocked = Some(blocked);
+                            break;
                         }
+                        Verdict::Again if !is_second => 0,
+                        Verdict::Again | Verdict::DropOne | Verdict::Overrun => {
+                            let lost = cut.map_or(1, |group| group.datagrams);
+                            let is_overrun = verdict == Verdict::Overrun;
+                            self.count_dropped(counters, (done, lost), is_overrun);
+                            lost
+                        }
+                        Verdict::DropAll => {
+                            let lost = self.queue.len() - done;
+                            self.count_dropped(counters, (done, lost), true);
+                            pushed = Pushed::Lost;
+                            lost
+                        }
+                        Verdict::Fail => return Err(failed::<O>(error)),
                     }
                 }
             };
@@ -419,14 +456,20 @@ impl<O: Outlet> Gather<O> {
         for index in first..first + group.datagrams {
             let queued = self.queue[index];
             let body = bodies.next().unwrap_or_default();
-            let (arena, name) = (&self.arena, self.outlet.name(queued.to));
-            let sent = self.batch.send(fd, |batch| {
-                batch.begin(name, None);
-                batch.piece(&arena[queued.at..queued.at + queued.bytes]);
-                batch.piece(body);
-            });
-            match sent.map_err(|error| self.outlet.judge(&error)) {
-                Ok(0) => return (index - first, Some(Verdict::Keep(None))),
+            let mut send = || {
+                let (arena, name) = (&self.arena, self.outlet.name(queued.to));
+                let sent = self.batch.send(fd, |batch| {
+                    batch.begin(name, None);
+                    batch.piece(&arena[queued.at..queued.at + queued.bytes]);
+                    batch.piece(body);
+                });
+                sent.map_err(|error| self.outlet.judge(&error))
+            };
+            let sent = match send() {
+                Err(Verdict::Again) => send(),
+                sent => sent,
+            };
+            match sent {
                 Ok(_) => {
                     counters.sent_frames += u64::from(queued.frames);
                     counters.sent_bytes += queued.frame_bytes as u64;
@@ -434,7 +477,10 @@ impl<O: Outlet> Gather<O> {
                 Err(verdict @ (Verdict::Keep(_) | Verdict::Fail)) => {
                     return (index - first, Some(verdict));
                 }
-                Err(Verdict::DropOne | Verdict::DropAll) => self.count_dropped(counters, index, 1),
+                Err(verdict) => {
+                    let is_overrun = verdict == Verdict::Overrun;
+                    self.count_dropped(counters, (index, 1), is_overrun);
+                }
             }
         }
         if counters.sent_frames > before {
@@ -443,11 +489,17 @@ impl<O: Outlet> Gather<O> {
         (group.datagrams, None)
     }
 
-    fn count_dropped(&self, counters: &mut LinkCounters, first: usize, datagrams: usize) {
+    /// `is_overrun`: a slower sender would not have lost them.
+    fn count_dropped(
+        &self,
+        counters: &mut LinkCounters,
+        (first, datagrams): (usize, usize),
+        is_overrun: bool,
+    ) {
         let lost = self.queue[first..first + datagrams].iter();
         let lost = lost.map(|queued| u64::from(queued.frames)).sum::<u64>();
         counters.dropped_frames += lost;
-        counters.unsent_frames += lost;
+        counters.unsent_frames += if is_overrun { lost } else { 0 };
     }
 
     /// Drops the first datagrams of the queue and closes the gap.
@@ -520,3 +572,6 @@ fn failed<O: Outlet>(source: io::Error) -> LinkError {
         source,
     }
 }
+
+#[cfg(test)]
+mod tests;

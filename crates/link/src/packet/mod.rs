@@ -356,6 +356,9 @@ impl Link for Packet {
             if self.checks.misses() {
                 self.look()?;
             }
+            if self.tx.has_frames() {
+                self.flush()?; // the kernel may take now what it did not before
+            }
             return Ok(0);
         }
         Ok(rx::receive(
@@ -406,6 +409,9 @@ impl Link for Packet {
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
         self.take_socket_error()?;
+        if self.checks.are_due() {
+            self.look()?;
+        }
         // Frames in the ring make the descriptor readable by themselves; refused ones need another push.
         Ok(!self.ring.is_ready() && self.tx.blocked().is_none())
     }

@@ -172,20 +172,32 @@ impl RxRing {
         // plain integers and aligned as the slot is.
         let header = unsafe { self.slot().cast::<libc::tpacket2_hdr>().read() };
         // SAFETY: in bounds of the mapping for the whole slot; the kernel writes nothing there until the status is given back
-        // below, after `on_frame` has ended and with it the borrow.
+        // by `Turn`, after `on_frame` has ended and with it the borrow.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.slot().as_ptr().cast_const(), self.geometry.slot_bytes)
         };
+        let turn = Turn(self);
         on_frame(Raw {
             slot: bytes,
             at: header.tp_mac.into(),
             kept_bytes: header.tp_snaplen as usize,
             frame_bytes: header.tp_len as usize,
         });
-        self.status()
-            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.cursor.advance(&self.geometry);
+        drop(turn);
         true
+    }
+}
+
+/// Gives the slot back to the kernel at its end, also if a panic ends it: no frame is delivered twice.
+struct Turn<'a>(&'a mut RxRing);
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let Self(ring) = self;
+        ring.status()
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        ring.cursor.advance(&ring.geometry);
     }
 }
 

@@ -75,13 +75,13 @@ impl gather::Outlet for Outlet {
     #[cold]
     fn judge(&mut self, error: &io::Error) -> Verdict {
         let verdict = match error.raw_os_error() {
-            Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),
-            Some(libc::EINTR) => Verdict::Keep(None),
+            Some(libc::EAGAIN) => Verdict::Keep(Blocked::Buffer),
+            Some(libc::EINTR) => Verdict::Again,
             Some(libc::ENOBUFS | libc::ENOMEM) => {
                 let now = Instant::now();
                 let since = *self.stuck_since.get_or_insert(now);
                 if now - since < STUCK_MAX {
-                    Verdict::Keep(Some(Blocked::Device))
+                    Verdict::Keep(Blocked::Device)
                 } else {
                     Verdict::DropAll
                 }

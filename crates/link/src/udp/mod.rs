@@ -365,10 +365,13 @@ impl Link for Udp {
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let fd = self.socket.as_fd();
         let mut frames = self.rx.receive(fd, &mut self.counters, max, receiver)?;
-        if let Some(group) = &mut self.group
-            && frames < max
-        {
-            frames += group.receive(&mut self.counters, max - frames, receiver)?;
+        if let Some(group) = &mut self.group {
+            // At least a few, so that busy peers do not keep the group waiting.
+            let rest = max.saturating_sub(frames).max(max.min(4));
+            frames += group.receive(&mut self.counters, rest, receiver)?;
+        }
+        if frames == 0 && self.tx.has_frames() {
+            self.flush()?; // the kernel may take now what it did not before
         }
         Ok(frames)
     }

@@ -266,10 +266,10 @@ pub(super) fn take_errors(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether the socket itself is unusable. All other errors are temporary: nothing there, an interrupted call, no memory now, or an ICMP error about
-/// an earlier datagram.
+/// an earlier datagram, which anybody may send: none of its codes is among these.
 pub(super) fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EOPNOTSUPP)
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT)
     )
 }

@@ -68,19 +68,19 @@ impl gather::Outlet for Outlet {
         tracing::debug!("the kernel refuses UDP_SEGMENT");
     }
 
-    fn cut_short(&mut self) {
-        take_errors(self.socket.as_fd());
+    fn take_errors(&mut self) -> bool {
+        take_errors(self.socket.as_fd())
     }
 
     /// Any error but these (no route, bad port, dropped by the interface's queue) loses the datagram to be sent. One that came by ICMP is about an earlier
     /// one.
     fn judge(&mut self, error: &io::Error) -> Verdict {
         match error.raw_os_error() {
-            Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),
-            Some(libc::EINTR) => Verdict::Keep(None),
-            Some(libc::ENOBUFS) => Verdict::DropOne,
+            Some(libc::EAGAIN) => Verdict::Keep(Blocked::Buffer),
+            Some(libc::EINTR) => Verdict::Again,
+            Some(libc::ENOBUFS) => Verdict::Overrun,
             _ if is_fatal(error) => Verdict::Fail,
-            _ if take_errors(self.socket.as_fd()) => Verdict::Keep(None),
+            _ if take_errors(self.socket.as_fd()) => Verdict::Again,
             _ => Verdict::DropOne,
         }
     }

@@ -279,8 +279,13 @@ impl Link for Xdp {
             max,
             receiver,
         );
-        if frames == 0 && self.checks.misses() {
-            self.check_interface()?;
+        if frames == 0 {
+            if self.checks.misses() {
+                self.check_interface()?;
+            }
+            if self.tx.has_frames() {
+                self.flush()?; // the kernel may take now what it did not before
+            }
         }
         self.drive_receive();
         Ok(frames)
