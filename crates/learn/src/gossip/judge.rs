@@ -222,6 +222,11 @@ impl Judge {
         self.members.len()
     }
 
+    /// Whether this process has become a worker and has no part in the run yet.
+    pub(super) fn is_new(&self, worker: usize) -> bool {
+        self.is_alive(worker) && !self.members[worker].takes_part
+    }
+
     pub(super) fn is_alive(&self, worker: usize) -> bool {
         self.members
             .get(worker)
@@ -339,7 +344,9 @@ impl Judge {
                 }
                 (member.has_ended, member.waits) = (is_last, false);
                 let steps = self.steps_before + steps;
-                if steps > self.steps || is_last {
+                // Parameters that are being certified stay.
+                let is_fixed = matches!(self.stage, Stage::Verifying(_));
+                if (steps > self.steps || is_last) && !is_fixed {
                     self.theta = theta;
                 }
                 // The first step of an epoch may be made by one that hears all, where others do not.

@@ -300,6 +300,8 @@ impl Driver {
             match endpoint.try_send(node(worker), BULK, bytes) {
                 Ok(()) => break,
                 Err(SendError::WouldBlock { .. }) => drop(endpoint.poll_wait(self, WAIT)?),
+                // They were for the process that it follows.
+                Err(SendError::MessagesLost { .. }) if self.judge.is_new(worker) => {}
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
                     self.judge.drop_worker(worker, SILENT.to_owned());
                 }
@@ -386,6 +388,7 @@ impl Driver {
             match endpoint.try_send(node(worker), CONTROL, &encode(order)) {
                 Ok(()) => {}
                 Err(SendError::WouldBlock { .. }) => break,
+                Err(SendError::MessagesLost { .. }) if self.judge.is_new(worker) => continue,
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
                     self.judge.out().pop_front();
                     self.judge.drop_worker(worker, SILENT.to_owned());

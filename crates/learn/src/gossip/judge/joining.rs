@@ -42,6 +42,8 @@ impl Judge {
             self.members.push(Member::default());
             self.plausible.rows.push(0);
         } else {
+            // What its former process was still to be told is not meant for this one.
+            self.out.retain(|(to, _)| *to != worker);
             let gone = std::mem::take(&mut self.members[worker]);
             self.members[worker] = Member {
                 rows: gone.rows,
@@ -78,7 +80,8 @@ impl Judge {
             .iter()
             .map(|member| member.rows.clone())
             .collect();
-        let mut share = Vec::new();
+        // Its own former rows first, if another process had its number.
+        let mut share = std::mem::take(&mut shares[worker]);
         let largest = self.alive().map(|(_, member)| count(&member.rows)).max();
         for (shares, member) in shares.iter_mut().zip(&self.members) {
             let is_missing = member.cause.is_some() || !member.takes_part;
@@ -113,6 +116,8 @@ impl Judge {
             return;
         };
         self.plausible.rows = joining.rows();
+        // Others may wait to join by now.
+        self.plausible.rows.resize(self.members.len(), 0);
         for (member, rows) in self.members.iter_mut().zip(joining.shares) {
             member.rows = rows;
         }

@@ -119,3 +119,41 @@ fn epochs_beyond_the_last_are_the_last() {
     assert_eq!(judge.stage, Stage::Collecting(false));
     assert!(judge.check_at > judge.iterations());
 }
+
+/// Another may come while one gets its rows: what is told of all workers counts both.
+#[test]
+fn two_join_close_together() {
+    let mut judge = begun(2);
+    judge.joins(2);
+    judge.joins(3);
+    judge.out().clear();
+    judge.answer(2, &encode(&Answer::Ready));
+    let begins = judge.out().iter().filter_map(|(_, order)| match order {
+        Order::Begin(begin) => Some((begin.alive.len(), begin.rows.len())),
+        _ => None,
+    });
+    assert_eq!(begins.collect::<Vec<_>>(), [(4, 4); 3]);
+    judge.answer(3, &encode(&Answer::Ready));
+    assert!(judge.members[3].takes_part && !judge.members[3].rows.is_empty());
+}
+
+/// No rows are forgotten, whoever of those that were lost returns first; and what was to be told to a process does not reach the next one of its number.
+#[test]
+fn rows_of_the_lost_are_dealt_or_missing() {
+    let mut judge = begun(4);
+    judge.drop_worker(1, "killed".to_owned());
+    judge.drop_worker(2, "killed".to_owned());
+    assert!(judge.out().iter().any(|(to, _)| *to == 2));
+    judge.joins(2);
+    let aborts = |(to, order): &(usize, Order)| *to == 2 && matches!(order, Order::Abort { .. });
+    assert!(!judge.out().iter().any(aborts));
+    judge.answer(2, &encode(&Answer::Ready));
+    let mut rows: Vec<usize> = judge
+        .members
+        .iter()
+        .flat_map(|member| member.rows.clone())
+        .flatten()
+        .collect();
+    rows.sort_unstable();
+    assert_eq!(rows, (0..40).collect::<Vec<_>>());
+}
