@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 
 use tsumuji_collective::{CollectiveCounters, CollectiveError, Collectives, Group, Request, Table};
-use tsumuji_node::{Endpoint, NodeId, SendError};
+use tsumuji_node::{Endpoint, NodeId};
 
 use crate::failure::Failure;
 use crate::ffi::Output;
@@ -86,9 +86,7 @@ impl CollectiveState {
 
     /// Passes an outcome on. After a failure of the link no operation may access the program's memory again.
     fn judged<T>(&mut self, outcome: Result<T, CollectiveError>) -> Result<T, Failure> {
-        if let Err(CollectiveError::Endpoint(_) | CollectiveError::Send(SendError::Link(_))) =
-            outcome
-        {
+        if let Err(CollectiveError::Endpoint(_) | CollectiveError::Send(_)) = outcome {
             self.collectives = None;
             self.requests.clear();
         }

@@ -214,9 +214,9 @@ impl From<CollectiveError> for Failure {
             CollectiveError::Endpoint(error) => return error.into(),
             CollectiveError::Send(error) => return error.into(),
             CollectiveError::MemberDead { .. } => (TSUMUJI_EPEER, libc::ECONNRESET),
-            CollectiveError::Mismatch { .. } | CollectiveError::OtherTable { .. } => {
-                (TSUMUJI_EMISMATCH, libc::EPROTO)
-            }
+            CollectiveError::Mismatch { .. }
+            | CollectiveError::OtherTable { .. }
+            | CollectiveError::OtherControl { .. } => (TSUMUJI_EMISMATCH, libc::EPROTO),
             CollectiveError::TooMany { .. } => (TSUMUJI_EAGAIN, libc::EAGAIN),
             _ => (TSUMUJI_EINVAL, libc::EINVAL),
         };

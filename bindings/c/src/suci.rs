@@ -181,13 +181,8 @@ fn open_stated(
         None => Wanted::Stated,
     };
     if let (Some(address), None) = (myaddr, named) {
-        let stated = match port {
-            Some(port) if address.contains(':') => format!("[{address}]:{port}"),
-            Some(port) => format!("{address}:{port}"),
-            None => address.to_owned(),
-        };
         address_map
-            .state_own(me, &stated)
+            .state_own(me, address)
             .map_err(Failure::invalid)?;
     }
     let mut node = Node::new(address_map.open(me, &wanted, port, Options::default())?);

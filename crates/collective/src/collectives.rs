@@ -18,6 +18,7 @@ use crate::core::{CHANNEL, Core, Dispatcher};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
+use crate::header::HEADER_BYTES;
 use crate::ledger::{CollectiveCounters, PIECE_BYTES_LEAST};
 use crate::operation::Operation;
 use crate::plan::Hosts;
@@ -223,7 +224,7 @@ impl Collectives {
 
     /// Has long transfers from processes of this host go through the link from now on, instead of being read in the sender's memory.
     pub fn forbid_direct_reads(&mut self) {
-        self.core.ledger.identity = None;
+        self.core.ledger.forbids_reads = true;
     }
 
     /// Has long transfers of at least so many bytes to this process, from processes of this host, be read in their senders' memory. Without that, all
@@ -282,7 +283,7 @@ impl Collectives {
         };
         let done = endpoint.poll_on(CHANNEL, &mut dispatcher)?;
         self.turned_ms = coarse_ms();
-        self.ask_if_due(None);
+        self.ask_if_due(endpoint, None);
         self.turn(endpoint, None)?;
         Ok(done)
     }
@@ -403,9 +404,10 @@ impl Collectives {
         call: Call<'b>,
     ) -> Result<Operation<'b>, CollectiveError> {
         let index = self.index(group).ok_or(CollectiveError::NoSuchGroup)?;
+        // So that all pieces but the last of a transfer are long, and hold an element.
         let limit = self.core.ledger.message_limit_bytes;
-        if limit < PIECE_BYTES_LEAST {
-            let least = PIECE_BYTES_LEAST;
+        let least = HEADER_BYTES + call.unit.max(2 * PIECE_BYTES_LEAST);
+        if limit < least {
             return Err(CollectiveError::MessageLimit { limit, least });
         }
         let state = &mut self.core.groups[index];
@@ -588,21 +590,22 @@ impl Collectives {
         };
         endpoint.poll_on_wait(CHANNEL, &mut dispatcher, wait)?;
         self.turned_ms = coarse_ms();
-        self.ask_if_due(current);
+        self.ask_if_due(endpoint, current);
         Ok(())
     }
 
     /// Has all operations ask about transfers that wait, if that is due. Questions leave in the next `turn`.
-    fn ask_if_due(&mut self, current: Option<&mut Operation<'_>>) {
+    fn ask_if_due(&mut self, endpoint: &Endpoint, current: Option<&mut Operation<'_>>) {
         if self.turned_ms < self.asks_at_ms {
             return;
         }
         self.asks_at_ms = self.turned_ms + ASK_EVERY_MS;
+        let is_never_met = |node| endpoint.other_congestion(node).is_some();
         for operation in &mut self.under_way {
-            self.core.ask(operation);
+            self.core.ask(operation, is_never_met);
         }
         if let Some(current) = current {
-            self.core.ask(current);
+            self.core.ask(current, is_never_met);
         }
     }
 }

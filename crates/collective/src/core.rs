@@ -129,6 +129,10 @@ impl Core {
 
     /// Keeps a message for an operation not yet called here.
     fn keep(&mut self, from: (NodeId, u64), header: Header, payload: &[u8]) {
+        // Questions of a broadcast come again.
+        if header.kind == Kind::Missing {
+            return;
+        }
         if self.ledger.keeps(from, header.kind, payload.len()) {
             let kept = self.early.entry((header.key, header.sequence));
             let arrival = Arrival::new(from, header, payload);
@@ -165,6 +169,7 @@ impl Core {
             Failure::Dead(member) => (1, member),
             Failure::Mismatch(member) => (2, member),
             Failure::OtherTable(member) => (3, member),
+            Failure::OtherControl(member) => (4, member),
         };
         let key = state.members.key;
         for (rank, &to) in state.members.nodes.iter().enumerate() {
@@ -192,6 +197,7 @@ impl Core {
             1 => Failure::Dead(culprit),
             2 => Failure::Mismatch(culprit),
             3 => Failure::OtherTable(culprit),
+            4 => Failure::OtherControl(culprit),
             _ => {
                 self.ledger.counters.malformed += 1;
                 return;
@@ -291,11 +297,22 @@ impl Core {
         Ok(())
     }
 
-    /// Has an operation ask about transfers that wait.
-    pub(crate) fn ask(&mut self, operation: &mut Operation<'_>) {
-        if operation.failure.is_none() {
-            let state = &self.groups[operation.group];
-            operation.ask(&state.members, &state.dead, &mut self.ledger);
+    /// Has an operation ask about transfers that wait; or fail, where they wait for one that is never met.
+    pub(crate) fn ask(
+        &mut self,
+        operation: &mut Operation<'_>,
+        is_never_met: impl Fn(NodeId) -> bool,
+    ) {
+        if operation.failure.is_some() || operation.is_done() {
+            return;
+        }
+        let state = &self.groups[operation.group];
+        let mut members = (0..).zip(&state.members.nodes);
+        let never_met =
+            members.find(|(rank, node)| operation.needs(*rank, **node) && is_never_met(**node));
+        match never_met {
+            Some((_, &node)) => operation.failure = Some(Failure::OtherControl(node)),
+            None => operation.ask(&state.members, &state.dead, &mut self.ledger),
         }
     }
 }

@@ -423,10 +423,10 @@ fn questions_find_other_lengths() {
         core.ledger.outbox.clear();
         let mut waiting = begin(&core, sends, len);
         core.advance(&mut waiting, &mut endpoint).expect("advance");
-        core.ask(&mut waiting);
+        core.ask(&mut waiting, |_| false);
         assert!(core.ledger.outbox.is_empty(), "it has just begun");
-        core.ask(&mut waiting);
-        core.ask(&mut waiting);
+        core.ask(&mut waiting, |_| false);
+        core.ask(&mut waiting, |_| false);
         let asked = core.ledger.outbox.pop_front().map(|control| control.header);
         let question = asked.expect("a question");
         assert!(core.ledger.outbox.is_empty(), "it asks once");

@@ -26,6 +26,14 @@ pub enum CollectiveError {
         /// The member.
         member: NodeId,
     },
+    /// A member's endpoint has another congestion control: the two never meet.
+    #[error(
+        "{member} runs another congestion control: start all nodes with the same (--congestion, or TSUMUJI_CONGESTION)"
+    )]
+    OtherControl {
+        /// The member.
+        member: NodeId,
+    },
     /// A buffer has the wrong length.
     #[error("{what} has {given} elements; {expected} are needed")]
     Length {

@@ -161,6 +161,8 @@ pub(crate) struct Ledger {
     gathers: bool,
     /// This process, if other nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
+    /// No transfer that begins now is read in its sender's memory.
+    pub(crate) forbids_reads: bool,
     /// Shortest transfers that this process reads in their senders' memory.
     pub(crate) direct_bytes: usize,
     /// Buffer for elements that are read and then folded; empty at first.
@@ -218,6 +220,7 @@ impl Ledger {
             piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
             gathers,
             identity,
+            forbids_reads: false,
             direct_bytes: if is_slow { SLOW_DIRECT_BYTES } else { 0 },
             block: Vec::new(),
             counters: CollectiveCounters::default(),
@@ -351,7 +354,9 @@ impl Ledger {
 
     /// Whether transfers of this peer may be read in its memory, as far as is known.
     pub(crate) fn may_read(&self, from: NodeId) -> bool {
-        self.is_near(from) && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
+        !self.forbids_reads
+            && self.is_near(from)
+            && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
     }
 
     pub(crate) fn control(&mut self, to: NodeId, header: Header) {

@@ -31,6 +31,7 @@ pub(crate) enum Failure {
     Dead(NodeId),
     Mismatch(NodeId),
     OtherTable(NodeId),
+    OtherControl(NodeId),
 }
 
 impl From<Failure> for CollectiveError {
@@ -39,6 +40,7 @@ impl From<Failure> for CollectiveError {
             Failure::Dead(member) => Self::MemberDead { member },
             Failure::Mismatch(member) => Self::Mismatch { member },
             Failure::OtherTable(member) => Self::OtherTable { member },
+            Failure::OtherControl(member) => Self::OtherControl { member },
         }
     }
 }
@@ -351,7 +353,8 @@ impl<'b> Operation<'b> {
             Kind::Open => {
                 let state = &mut self.states[number];
                 state.open = true;
-                state.direct = header.offset == 1 && ledger.identity.is_some();
+                state.direct =
+                    header.offset == 1 && ledger.identity.is_some() && !ledger.forbids_reads;
             }
             Kind::Taken => {
                 let state = &mut self.states[number];

@@ -174,10 +174,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Whether a host's members do not combine so long parts.
+    /// Whether a host's members do not combine so long parts. Asked of all nodes, so that those outside of the group decide alike.
     fn is_too_long(&self, bytes: u64) -> bool {
-        let group = self.group.unwrap_or(self.world);
-        (self.collectives).is_too_long_for_hosts((self.operation, group), bytes as usize)
+        (self.collectives).is_too_long_for_hosts((self.operation, self.world), bytes as usize)
     }
 
     /// Seconds of one run, the same number on all nodes.

@@ -142,6 +142,11 @@ impl Operation<'_> {
                 self.failure = Some(Failure::Dead(peer));
                 Ok(false)
             }
+            // It was opened with another limit of messages.
+            Err(SendError::TooLarge { peer, .. }) => {
+                self.failure = Some(Failure::Mismatch(peer));
+                Ok(false)
+            }
             Err(error) => Err(CollectiveError::Send(error)),
         }
     }
