@@ -3,6 +3,7 @@
 mod chaos;
 mod common;
 mod death;
+mod differing;
 mod ethernet;
 mod joined;
 mod operations;
