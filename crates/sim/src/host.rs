@@ -317,6 +317,12 @@ impl Program for Inbox<'_> {
         self.events.push_back(event.clone());
     }
 
+    /// The loop tells so of messages in a ring that nobody reads.
+    fn lost(&mut self, peer: NodeId, messages: usize) {
+        self.events
+            .push_back(Event::MessagesLost { peer, messages });
+    }
+
     fn borrowed(&self) -> &Borrowed<'_> {
         &self.borrowed
     }

@@ -6,7 +6,8 @@
 //! Rules: a message is delivered at most once, unchanged, to the incarnation of the peer it was meant for; messages of an ordered channel in the
 //! order submitted; nothing after a message of a later *session*. A session lasts at its sender from one `PeerDead` to the next, and is bound to the
 //! incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and never lead back to an earlier incarnation; `Sent` comes once for each
-//! message submitted with `notify`, and for no other.
+//! message submitted with `notify`, and for no other. Messages that fail with a session are at least those that were not told to be sent, and all of
+//! them are told as lost, but for one that its caller still lends.
 //!
 //! Messages are identified by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session equals the next
 //! one of a later session between the same incarnations, a delivery may be of either: both count as delivered, and the message may come once more.
@@ -113,6 +114,8 @@ struct Pair {
 pub(crate) struct Oracle {
     pairs: BTreeMap<(NodeId, NodeId), Pair>,
     incarnations: BTreeMap<NodeId, u32>,
+    /// (node, peer) → messages of the session that were told as lost.
+    told_lost: BTreeMap<(NodeId, NodeId), usize>,
     /// All incarnations ever, in order of birth.
     births: BTreeMap<(NodeId, u32), usize>,
     /// (node, peer) → the latest incarnation of the peer that was up.
@@ -340,8 +343,9 @@ impl Oracle {
                 let Some(pair) = self.pairs.get_mut(&(at, peer)) else {
                     return Ok(());
                 };
+                let counts = |session: &Session| (session.submitted, session.unsent.len());
+                let (submitted, unsent) = pair.sessions.last().map_or((0, 0), counts);
                 self.waiting -= pair.give_up();
-                let submitted = pair.sessions.last().map_or(0, |session| session.submitted);
                 pair.sessions.push(Session {
                     sender_incarnation: self.incarnations[&at],
                     ..Session::default()
@@ -351,6 +355,22 @@ impl Oracle {
                         "{at}: {failed_messages} messages to {peer} failed, {submitted} were submitted"
                     ));
                 }
+                if failed_messages < unsent {
+                    return Err(format!(
+                        "{at}: {failed_messages} messages to {peer} failed, though {unsent} were never told to be sent"
+                    ));
+                }
+                let told = self.told_lost.remove(&(at, peer)).unwrap_or(0);
+                // Of one that is still borrowed its call tells what became of it.
+                if told + 1 < failed_messages {
+                    return Err(format!(
+                        "{at}: {failed_messages} messages to {peer} failed, of which {told} were told as lost"
+                    ));
+                }
+                Ok(())
+            }
+            Event::MessagesLost { peer, messages } => {
+                *self.told_lost.entry((at, peer)).or_default() += messages;
                 Ok(())
             }
             Event::TooLarge {

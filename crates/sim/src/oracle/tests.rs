@@ -196,6 +196,27 @@ fn events_are_judged() {
     );
 }
 
+/// Messages that were never told to be sent fail with the session, and those that fail are told as lost.
+#[test]
+fn losses_are_told() {
+    let judge = |messages, failed_messages| {
+        let mut oracle = acquainted();
+        for id in 1..=3 {
+            submit(&mut oracle, CHANNEL, 100 + id, id);
+        }
+        let lost = Event::MessagesLost { peer: B, messages };
+        oracle.happened(A, &lost).unwrap();
+        let dead = Event::PeerDead {
+            peer: B,
+            failed_messages,
+        };
+        oracle.happened(A, &dead)
+    };
+    assert_eq!(judge(3, 3), Ok(()));
+    assert!(judge(1, 3).unwrap_err().contains("1 were told as lost"));
+    assert!(judge(0, 0).unwrap_err().contains("3 were never told"));
+}
+
 /// Where the next messages of two sessions between the same incarnations are equal, a delivery may be of either: all of the later session, though the
 /// earlier one's were lost, or first those of the earlier one. No more may come than both have together, and on an ordered channel nothing after its
 /// successor.
@@ -212,6 +233,11 @@ fn equal_messages_may_be_of_either_session() {
                 peer: B,
                 failed_messages,
             };
+            let lost = Event::MessagesLost {
+                peer: B,
+                messages: 2,
+            };
+            oracle.happened(A, &lost).unwrap();
             oracle.happened(A, &dead).unwrap();
             up(&mut oracle, A, B, 20);
             submit(&mut oracle, channel, empty, 3);
