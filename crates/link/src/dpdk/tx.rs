@@ -210,7 +210,9 @@ impl Tx {
         let since = *self.stuck_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= STUCK_MAX {
             let lost = self.contents.drain(..);
-            counters.dropped_frames += lost.map(|content| content.frames).sum::<u64>();
+            let lost = lost.map(|content| content.frames).sum::<u64>();
+            counters.dropped_frames += lost;
+            counters.unsent_frames += lost;
             self.queue.clear();
             self.stuck_since = None;
         }

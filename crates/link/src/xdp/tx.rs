@@ -281,7 +281,11 @@ impl Tx {
             match kicked(answer.map(|_| ()))? {
                 Kick::Taken => self.down = false,
                 // The kernel stops at the Ethernet frame that it drops, and returns it at once: it is the last that came back.
-                Kick::Lost => counters.dropped_frames += u64::from(last.unwrap_or(1)),
+                Kick::Lost => {
+                    let lost = u64::from(last.unwrap_or(1));
+                    counters.dropped_frames += lost;
+                    counters.unsent_frames += lost;
+                }
                 Kick::Later => {}
                 Kick::Down => {
                     self.down = true;
