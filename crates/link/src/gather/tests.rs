@@ -65,7 +65,7 @@ fn planned_frames_are_taken() {
     let mut gather = Gather::new(Pipe::default(), 2000);
     let (mut sent, mut arrived, mut was_blocked) = (0u32, 0u32, false);
     let body = [7; 1400];
-    let mut take = |arrived: &mut u32| {
+    let take = |arrived: &mut u32| {
         let mut datagram = [0; 2100];
         while let Ok(bytes) = theirs.recv(&mut datagram) {
             assert!(bytes >= 6);
