@@ -36,7 +36,7 @@ fn close_stream(using: &Use, fd: c_int) {
     explain::closed(using, Some(fd));
     epoll::forget(using);
     let end = using.mine();
-    let is_last_process = end.own.leave();
+    let is_last_process = using.leave();
     let has_gone_back = end.out.back_at.load(Ordering::Acquire) != 0;
     if is_last_process && !handshake::withdraw(using) && !has_gone_back {
         end.inn.is_asleep.store(0, Ordering::SeqCst);
@@ -55,9 +55,6 @@ fn close_stream(using: &Use, fd: c_int) {
         stream::mark(using);
         stream::wake_gateway(using);
     }
-    if is_last_process {
-        end.own.left();
-    }
     table::abandon(using);
 }
 
@@ -67,7 +64,7 @@ pub(crate) fn let_go(using: &Use) {
     for fd in using.fds.with(std::mem::take) {
         table::clear(fd);
     }
-    using.mine().own.leave_at_once();
+    using.leave();
     table::abandon(using);
 }
 

@@ -78,6 +78,10 @@ pub(crate) unsafe fn prepare(path: &CStr, environment: *const *const c_char) -> 
     for socket in sockets {
         let using = table::using(socket);
         let fds = using.fds.with(|fds| fds.clone());
+        if fds.is_empty() {
+            // Another thread is still in a call of a stream that is closed.
+            continue;
+        }
         let kept: Vec<c_int> = fds.into_iter().filter(|fd| is_inherited(*fd)).collect();
         if kept.is_empty() {
             using.mine().own.leave_at_once();
@@ -260,12 +264,7 @@ pub(crate) fn pass_on(fds: impl IntoIterator<Item = c_int>, why: &str) {
 pub(crate) fn let_go_of_all(why: &str) {
     explain::turn_off();
     let mut streams = Vec::new();
-    table::for_each_stream(|socket| {
-        let using = table::using(socket);
-        if let Some(fd) = using.any_fd() {
-            streams.push((using, fd));
-        }
-    });
+    table::for_each_open_stream(|using, fd| streams.push((using, fd)));
     let outcomes = demotion::surrender(&streams, why);
     for ((using, _), has_gone_back) in streams.iter().zip(outcomes) {
         if has_gone_back {

@@ -470,7 +470,7 @@ fn retract(using: &Use, fd: i32) {
     using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
     let offers = &using.memory().header().offers.0;
     offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
-    using.mine().own.leave_at_once();
+    using.leave();
     table::clear(fd);
     table::abandon(using);
 }

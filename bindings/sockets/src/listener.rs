@@ -404,7 +404,7 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
         let is_same = state & CONFIRMED == 0 || pair.is_stored_in(&slot.pair);
         if !is_open(state) || !is_same {
             table::clear(fd);
-            own.leave_at_once();
+            using.leave();
             table::abandon(&using);
             return None;
         }

@@ -43,10 +43,8 @@ extern "C" fn ensure_c() {
 
 #[cfg(not(test))]
 extern "C" fn finish() {
-    table::for_each_stream(|socket| {
-        // The kernel closes it next; what is counted in shared memory would stay.
-        leave(&table::using(socket));
-    });
+    // The kernel closes them next; what is counted in shared memory would stay.
+    table::for_each_open_stream(|using, _| leave(&using));
     explain::end();
 }
 
@@ -127,8 +125,14 @@ pub(crate) fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
 }
 
 extern "C" fn before_fork() {
+    // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
+    epoll::freeze();
+    arena::freeze();
+    table::freeze();
+    listener::freeze();
+    segment::freeze();
     let mut counted = COUNTED.try_with(Cell::take).ok().flatten();
-    table::for_each_stream(|socket| {
+    table::for_each_frozen(|socket| {
         let using = table::using(socket);
         using.mine().own.processes.fetch_add(1, Ordering::AcqRel);
         if let Some(counted) = &mut counted {
@@ -136,12 +140,6 @@ extern "C" fn before_fork() {
         }
     });
     let _ = COUNTED.try_with(|place| place.set(counted));
-    // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
-    epoll::freeze();
-    arena::freeze();
-    table::freeze();
-    listener::freeze();
-    segment::freeze();
 }
 
 fn thaw() {
@@ -163,6 +161,7 @@ extern "C" fn in_child() {
     lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();
+    table::after_fork();
     epoll::after_fork();
 }
 

@@ -39,6 +39,10 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub(crate) struct Socket {
     /// Calls that use it now, and `CLOSING`.
     users: AtomicU32,
+    /// This process was the last one of its end: the slot is given back when the last call has gone.
+    is_leaving: AtomicU32,
+    /// Calls of threads that a forked child does not have are counted among its users.
+    has_lost_users: AtomicU32,
     memory: AtomicPtr<u8>,
     slot: AtomicU32,
     side: AtomicU32,
@@ -159,6 +163,21 @@ impl Socket {
         self.fds.with(|fds| fds.first().copied())
     }
 
+    /// One process less has it open. True: it was the last, and writes its last words before it abandons the socket.
+    pub(crate) fn leave(&self) -> bool {
+        let is_last = self.mine().own.leave();
+        if is_last {
+            self.is_leaving.store(1, Ordering::Release);
+        }
+        is_last
+    }
+
+    fn give_slot_back(&self) {
+        if self.is_leaving.swap(0, Ordering::AcqRel) != 0 {
+            self.mine().own.left();
+        }
+    }
+
     fn release(&'static self) {
         let (slot, side) = (self.number(), self.side());
         let Some(held) = self.held.with(Option::take) else {
@@ -166,7 +185,14 @@ impl Socket {
         };
         crate::explain::gather(self);
         let segment = held.get();
-        segment.sockets[side][slot].store(std::ptr::null_mut(), Ordering::Release);
+        // The slot may be another socket's of this process by now.
+        let _ = segment.sockets[side][slot].compare_exchange(
+            std::ptr::from_ref(self).cast_mut(),
+            std::ptr::null_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        self.give_slot_back();
         let gateway = self.gateway.swap(-1, Ordering::AcqRel);
         if gateway >= 0 {
             close_own(gateway);
@@ -429,6 +455,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
     socket
         .memory
         .store(found.memory().address(), Ordering::Relaxed);
+    socket.has_lost_users.store(0, Ordering::Relaxed);
     socket.slot.store(slot as u32, Ordering::Relaxed);
     socket.side.store(side as u32, Ordering::Relaxed);
     socket.is_carried.store(0, Ordering::Relaxed);
@@ -459,6 +486,9 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
 
 /// A stream without descriptors goes when its last user has gone.
 pub(crate) fn abandon(using: &Use) {
+    if using.has_lost_users.load(Ordering::Relaxed) != 0 {
+        using.give_slot_back();
+    }
     using.0.users.fetch_or(CLOSING, Ordering::AcqRel);
 }
 
@@ -486,6 +516,24 @@ pub(crate) fn thaw() {
     LIVE.thaw();
 }
 
+/// Streams that a child will have, as it has their descriptors. Caller: has frozen them.
+pub(crate) fn for_each_frozen(mut act: impl FnMut(&'static Socket)) {
+    LIVE.with_frozen(|live| {
+        let is_open = |socket: &&&'static Socket| socket.fds.with_frozen(|fds| !fds.is_empty());
+        live.iter().filter(is_open).copied().for_each(&mut act);
+    });
+}
+
+/// In a forked child: its only thread has one use of each stream, if any.
+pub(crate) fn after_fork() {
+    for_each_stream(|socket| {
+        let has_lost = socket.users.load(Ordering::Relaxed) & !CLOSING > 1;
+        socket
+            .has_lost_users
+            .store(u32::from(has_lost), Ordering::Relaxed);
+    });
+}
+
 /// Whether this process has any stream.
 pub(crate) fn has_any() -> bool {
     LIVE.with(|live| !live.is_empty())
@@ -497,6 +545,16 @@ pub(crate) fn for_each_stream(mut act: impl FnMut(&'static Socket)) {
     for socket in all {
         act(socket);
     }
+}
+
+/// The same, but for those whose descriptors are closed while other threads are still in calls of theirs.
+pub(crate) fn for_each_open_stream(mut act: impl FnMut(Use, i32)) {
+    for_each_stream(|socket| {
+        let using = using(socket);
+        if let Some(fd) = using.any_fd() {
+            act(using, fd);
+        }
+    });
 }
 
 /// A use of a stream that was listed.

@@ -11,7 +11,7 @@ use std::process::Command;
 use common::{Carried, Kernel, Way, build, carried, run, with};
 use groups::GROUPS;
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "semantics/main.c",
     "semantics/data.c",
     "semantics/ends.c",
@@ -21,6 +21,7 @@ const SOURCES: [&str; 9] = [
     "semantics/programs.c",
     "semantics/files.c",
     "semantics/back.c",
+    "semantics/overlaps.c",
 ];
 
 /// What each case has written.

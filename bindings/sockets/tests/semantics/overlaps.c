@@ -1,0 +1,108 @@
+// Calls of one thread while another one closes, forks or shuts down.
+#include "cases.h"
+
+static char room[1 << 16];
+
+static void *receiving(void *argument)
+{
+    char byte;
+    return (void *)recv(*(int *)argument, &byte, 1, 0);
+}
+
+// A thread that is in a call on a connection.
+static pthread_t receiver(int *fd)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, receiving, fd);
+    sleep_ms(5);
+    return thread;
+}
+
+// The call is still there when the next connection comes.
+CASE(threads_close_and_accept)
+{
+    struct ends ends = pair();
+    int old = ends.server;
+    pthread_t thread = receiver(&old);
+    close(ends.server);
+    close(ends.client);
+    int client = connecting(ends.listener), server = accept(ends.listener, NULL, NULL);
+    put(client, 1, 0);
+    get(server, 1, 0);
+    put(server, 1, 0);
+    get(client, 1, 0);
+    int epoll = instance(server, EPOLLIN);
+    struct epoll_event event;
+    tell("nothing", epoll_wait(epoll, &event, 1, 40));
+    put(client, 10, 0);
+    tell("told", epoll_wait(epoll, &event, 1, 2000));
+    get(server, 10, 0);
+    pthread_join(thread, NULL);
+    put(client, 10, 0);
+    get(server, 10, 0);
+}
+
+// As above, but the call has slept for long.
+CASE(threads_close_and_accept_late)
+{
+    struct ends ends = pair();
+    int old = ends.server;
+    pthread_t thread = receiver(&old);
+    sleep_ms(60);
+    close(ends.server);
+    close(ends.client);
+    int client = connecting(ends.listener), server = accept(ends.listener, NULL, NULL);
+    put(client, 1, 0);
+    get(server, 1, 0);
+    put(server, 1, 0);
+    get(client, 1, 0);
+    pthread_join(thread, NULL);
+    nonblocking(server);
+    tell("nothing", recv(server, room, 1, 0));
+    put(client, 10, 0);
+    settle();
+    get(server, 10, 0);
+}
+
+// A child that has no part in the call of another thread lets go of the connection once.
+CASE(fork_during_a_call)
+{
+    struct ends ends = pair();
+    pthread_t thread = receiver(&ends.server);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        close(ends.client);
+        exit(0);
+    }
+    waitpid(child, NULL, 0);
+    put(ends.client, 1, 0);
+    pthread_join(thread, NULL);
+    put(ends.client, 100, 1);
+    settle();
+    close(ends.server);
+    settle();
+    tell("reset", recv(ends.client, room, 10, 0));
+}
+
+// And so does one that executes another program.
+CASE(fork_and_exec_during_a_call)
+{
+    struct ends ends = pair();
+    pthread_t thread = receiver(&ends.server);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        close(ends.client);
+        execlp("true", "true", NULL);
+        _exit(1);
+    }
+    waitpid(child, NULL, 0);
+    put(ends.client, 1, 0);
+    pthread_join(thread, NULL);
+    put(ends.client, 100, 1);
+    settle();
+    close(ends.server);
+    settle();
+    tell("reset", recv(ends.client, room, 10, 0));
+}
