@@ -324,6 +324,10 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     if is_due {
         ask(using, fd);
     }
+    // First: one that has shut down sending and gives up its ring sends its end by TCP, but still receives.
+    if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
+        demotion::go_back(using, fd);
+    }
     let has_ended = end.own.has_ended.load(Ordering::Relaxed);
     if has_ended & ENDED != 0 && end.out.back_at.load(Ordering::Relaxed) == 0 {
         stored_error(using)?;
@@ -338,9 +342,6 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
             Ok(_) if has_ended & RESET != 0 => Err(Errno(libc::EPIPE)),
             Ok(_) => Ok(Some(bytes)),
         };
-    }
-    if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
-        demotion::go_back(using, fd);
     }
     Ok(None)
 }

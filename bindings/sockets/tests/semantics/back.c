@@ -267,3 +267,30 @@ __attribute__((constructor)) static void add_parts(void)
     add_case("back_reset_after_a_part", part_case, 0);
     add_case("back_reset_of_a_sender", part_case, 1);
 }
+
+// An end that has shut down sending gives up its ring: what the other one sends still comes.
+static void back_after_half_close(int asks)
+{
+    struct ends ends = pair();
+    int on = 1, error = -1;
+    tell("shutdown", shutdown(ends.client, SHUT_WR));
+    tell("end", recv(ends.server, room, 10, 0));
+    setsockopt(ends.client, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on);
+    settle();
+    if (asks) {
+        tell("option", getsockopt(ends.server, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}));
+        say("%s", error_name(error));
+    }
+    for (int at = 0; at < 20; at++) {
+        put(ends.server, 100, at * 100);
+        get(ends.client, 100, at * 100);
+    }
+    close(ends.server);
+    tell("end", recv(ends.client, room, 10, 0));
+}
+
+__attribute__((constructor)) static void add_half_closes(void)
+{
+    add_case("back_after_half_close", back_after_half_close, 0);
+    add_case("back_after_half_close_asked", back_after_half_close, 1);
+}
