@@ -141,10 +141,14 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     }
     if how != libc::SHUT_WR {
         end.own.is_deaf.store(1, Ordering::SeqCst);
-        // Wakes threads of this process that wait for data, or are about to; what the kernel reports then is known to be this.
-        end.inn.is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
-        sys::futex_wake(&end.inn.is_asleep, u32::MAX);
-        return sys::shutdown(fd, how).map(|_| ());
     }
-    Ok(())
+    // Wakes threads of this process that wait for data or room, or are about to; what the kernel reports then is known to be this.
+    end.inn.is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
+    sys::futex_wake(&end.inn.is_asleep, u32::MAX);
+    if how == libc::SHUT_WR {
+        // What is ready for that the kernel does not tell of.
+        epoll::stir(using);
+        return Ok(());
+    }
+    sys::shutdown(fd, how).map(|_| ())
 }

@@ -32,7 +32,7 @@ use crate::table::{self, Socket, Use};
 use crate::{arena, doorbell, ready, stream};
 use watched::{free_waiter, say};
 
-pub(crate) use control::{after_fork, control, control_nested, forget, release, take_over};
+pub(crate) use control::{after_fork, control, control_nested, forget, release, stir, take_over};
 
 /// Every how many-th call asks the kernel although there is news in memory.
 const ASK_EVERY: u32 = 16;
@@ -411,6 +411,13 @@ impl Epoll {
             }
         }
         sys::ring_eventfd(waker);
+    }
+
+    /// The same, if there is something for them.
+    fn kick_if_due(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 && self.has_pending() {
+            self.kick();
+        }
     }
 
     /// What is left for the program of what the kernel has reported.

@@ -81,9 +81,7 @@ pub(crate) fn control(
             epoll.queue(state, interest, true);
         }
     });
-    if epoll.sleepers.load(Ordering::SeqCst) > 0 && epoll.has_pending() {
-        epoll.kick();
-    }
+    epoll.kick_if_due();
     Ok(())
 }
 
@@ -243,9 +241,22 @@ pub(crate) fn take_over(using: &Use) {
                 let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, KERNEL_EVENTS, data);
             }
         });
-        if epoll.sleepers.load(Ordering::SeqCst) > 0 && epoll.has_pending() {
-            epoll.kick();
-        }
+        epoll.kick_if_due();
+    }
+}
+
+/// A stream has changed by this process's own doing: whoever sleeps for it looks again.
+pub(crate) fn stir(using: &Use) {
+    for interest in using.interests.with(|all| all.clone()) {
+        let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
+            continue;
+        };
+        epoll.state.with(|state| {
+            if is_for(interest, epoll, using) {
+                epoll.queue(state, interest, true);
+            }
+        });
+        epoll.kick_if_due();
     }
 }
 

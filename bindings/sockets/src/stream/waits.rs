@@ -23,6 +23,9 @@ const SLICE_NS: u64 = 1_000_000;
 /// than that. Not in more steps: a signal that comes between two of them interrupts neither.
 const WORD_NS: [u64; 2] = [4_000_000, 12_000_000];
 
+/// How long a thread sleeps for room before it looks whether another one has shut down sending, of which the kernel knows nothing.
+const ROOM_NS: u64 = 100_000_000;
+
 /// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
 const FOLLOW_NS: u64 = 100_000_000;
 
@@ -273,7 +276,10 @@ pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result
         return still(using, fd);
     }
     let has_room = || using.writer().room().is_ok_and(|room| room > 0);
-    let is_gone = || end.own.has_ended.load(Ordering::Relaxed) != 0;
+    let is_gone = || {
+        end.own.has_ended.load(Ordering::Relaxed) != 0
+            || end.out.is_finished.load(Ordering::SeqCst) != 0
+    };
     if using.spin.until(|| has_room() || is_gone()) {
         return Ok(());
     }
@@ -309,10 +315,16 @@ fn is_unheard(using: &Use) -> bool {
 
 fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     let own = &using.mine().own;
-    if using.gateway().is_some() {
-        return in_turn(using, left, || far::wait(using, fd, 0, left.ns()));
-    }
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
+    let most_ns = left.ns().map_or(ROOM_NS, |ns| ns.min(ROOM_NS));
+    let sleep = |act: &dyn Fn() -> Result<()>| {
+        let outcome = in_turn(using, left, act);
+        let is_part = outcome == Err(AGAIN) && left.ns().is_none_or(|ns| ns > most_ns);
+        or_restart(left.ns(), if is_part { Ok(()) } else { outcome })
+    };
+    if using.gateway().is_some() {
+        return sleep(&|| far::wait(using, fd, 0, Some(most_ns)));
+    }
     if is_unheard(using) {
         // What the kernel holds is data, and would be found at once: look again after a while.
         let slice_ns = left.ns().unwrap_or(SLICE_NS).min(SLICE_NS);
@@ -325,12 +337,8 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
         ask(using, fd);
         return Ok(());
     }
-    if left.ns().is_none() && timeout_ns(fd, libc::SO_RCVTIMEO).is_none() {
-        return in_turn(using, left, || take_bells(using, fd, 0).map(|_| ()));
-    }
-    let outcome = in_turn(using, left, || {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns())
-    });
+    let ends = libc::POLLIN | libc::POLLRDHUP;
+    let outcome = sleep(&|| poll_for(fd, ends, Some(most_ns)));
     take_old_bells(using, fd, 1);
     outcome
 }

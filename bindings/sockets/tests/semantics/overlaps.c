@@ -106,3 +106,70 @@ CASE(fork_and_exec_during_a_call)
     settle();
     tell("reset", recv(ends.client, room, 10, 0));
 }
+
+static long ms_since(const struct timeval *before)
+{
+    struct timeval after;
+    gettimeofday(&after, NULL);
+    return (after.tv_sec - before->tv_sec) * 1000 + (after.tv_usec - before->tv_usec) / 1000;
+}
+
+enum { MUCH = 64 << 20 };
+
+static void *sending(void *argument)
+{
+    char *bytes = calloc(1, MUCH);
+    long sent = send(*(int *)argument, bytes, MUCH, MSG_NOSIGNAL);
+    free(bytes);
+    return (void *)sent;
+}
+
+// A thread waits for room while another one shuts down sending, after so many milliseconds.
+static void shutdown_wakes_a_sender(int ms)
+{
+    struct ends ends = pair();
+    pthread_t thread;
+    pthread_create(&thread, NULL, sending, &ends.client);
+    sleep_ms(ms);
+    struct timeval before;
+    gettimeofday(&before, NULL);
+    tell("shutdown", shutdown(ends.client, SHUT_WR));
+    void *sent;
+    pthread_join(thread, &sent);
+    say("%s", ms_since(&before) < 2000 ? "in time" : "late");
+    say("%s", (long)sent > 0 && (long)sent < MUCH ? "a part" : "not a part");
+    tell("then", send(ends.client, room, 1, MSG_NOSIGNAL));
+    long seen = 0;
+    for (long bytes; (bytes = recv(ends.server, room, sizeof room, 0)) > 0;)
+        seen += bytes;
+    tell("came", seen == (long)sent);
+}
+
+__attribute__((constructor)) static void add_shutdowns(void)
+{
+    add_case("shutdown_wakes_a_sender", shutdown_wakes_a_sender, 60);
+    add_case("shutdown_wakes_a_sender_early", shutdown_wakes_a_sender, 8);
+}
+
+static void *shutting_down(void *argument)
+{
+    sleep_ms(60);
+    shutdown(*(int *)argument, SHUT_WR);
+    return NULL;
+}
+
+CASE(epoll_room_by_shutdown)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    while (send(ends.client, room, sizeof room, 0) > 0)
+        ;
+    int epoll = instance(ends.client, EPOLLOUT);
+    struct epoll_event event = {0};
+    tell("full", epoll_wait(epoll, &event, 1, 0));
+    pthread_t thread;
+    pthread_create(&thread, NULL, shutting_down, &ends.client);
+    tell("told", epoll_wait(epoll, &event, 1, 2000));
+    say("%s", events_text(event.events));
+    pthread_join(thread, NULL);
+}
