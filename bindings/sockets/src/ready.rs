@@ -88,7 +88,8 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     }
     let is_finished = other.out.is_finished.load(Ordering::Acquire) != 0;
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
-    if is_finished || is_deaf || has_ended & ENDED != 0 {
+    let is_over = is_finished || is_deaf || has_ended & ENDED != 0;
+    if is_over {
         events |= IN | RDHUP;
     }
     let is_frozen = end.inn.is_frozen.load(Ordering::Acquire) != 0;
@@ -105,7 +106,7 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     }
     let is_mute = end.out.is_finished.load(Ordering::Relaxed) != 0;
     // A reset ends both directions, whoever told of it first: the kernel, or a gateway.
-    if is_mute && (is_finished || is_deaf) || has_ended & RESET != 0 {
+    if is_mute && is_over || has_ended & RESET != 0 {
         events |= HUP;
     }
     if has_ended & RESET != 0 || is_mute {

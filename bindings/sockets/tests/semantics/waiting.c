@@ -656,3 +656,21 @@ CASE(poll_while_a_connection_is_answered)
     tell("late", late);
     waitpid(server, NULL, 0);
 }
+
+// Both directions have ended, the other end's by its close.
+CASE(poll_after_shutdown_and_close)
+{
+    struct ends ends = pair();
+    char byte;
+    shutdown(ends.client, SHUT_WR);
+    tell("end", recv(ends.server, &byte, 1, 0));
+    close(ends.server);
+    settle();
+    say("%s", events_text(poll_one(ends.client, POLLIN | POLLRDHUP, 0)));
+    int epoll = instance(ends.client, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    struct epoll_event event = {0};
+    tell("told", epoll_wait(epoll, &event, 1, 1000));
+    say("%s", events_text(event.events));
+    tell("end here", recv(ends.client, &byte, 1, 0));
+    say("%s", events_text(poll_one(ends.client, 0, 1000)));
+}
