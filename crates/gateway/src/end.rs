@@ -82,6 +82,11 @@ impl End {
         mailbox::wake(&*self.wake);
     }
 
+    /// Nothing more is to be expected from here.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&*self.wake, rustix::net::Shutdown::Both); // it may have ended
+    }
+
     /// Writes what there is room for, and tells the program.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Broken> {
         let written = self.writer().write_bytes(bytes)?;

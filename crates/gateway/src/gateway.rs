@@ -352,10 +352,11 @@ impl Gateway {
             Ok(Turn::More) => locked(&self.listed).push(index),
             Ok(Turn::Blocked) => self.blocked.push(index),
             Ok(Turn::Done) => self.end(index),
-            Err(Fault::Broken | Fault::Peer) => {
+            Err(Fault::Broken | Fault::Peer) if stream.abort() => {
                 self.counters.broken += 1;
-                self.end(index);
+                locked(&self.listed).push(index);
             }
+            Err(_) => self.end(index),
         }
     }
 

@@ -118,6 +118,8 @@ pub(crate) struct Stream {
     /// All processes of the program have closed the connection, or are gone.
     pub(crate) is_program_gone: bool,
     is_peer_gone: bool,
+    /// It has ended by a fault, of which the other gateway may not know yet.
+    is_aborted: bool,
     /// Bytes carried, out and in, for the report.
     pub(crate) sent_bytes: u64,
 }
@@ -159,6 +161,7 @@ impl Stream {
             is_refused: false,
             is_program_gone: false,
             is_peer_gone: false,
+            is_aborted: false,
             sent_bytes: 0,
         }
     }
@@ -196,6 +199,14 @@ impl Stream {
         endpoint: &mut Endpoint,
         room: &mut [u8],
     ) -> Result<Turn, Fault> {
+        if self.is_aborted {
+            let is_told = self.there.is_none() || self.tell(endpoint, Kind::Gone, &[1])?;
+            return Ok(if is_told { Turn::Done } else { Turn::Blocked });
+        }
+        let is_closed = self.end.program().out.is_closed.load(Ordering::Acquire) != 0;
+        if is_closed && self.end.state().is_some() {
+            self.is_program_gone = true;
+        }
         self.take_in(endpoint)?;
         let turn = self.send_out(endpoint, room)?;
         Ok(if self.has_told(Kind::Gone) && self.is_peer_gone {
@@ -203,6 +214,13 @@ impl Stream {
         } else {
             turn
         })
+    }
+
+    /// Nothing goes on after a fault: the program sees that at once, and the other gateway is told by the next turns. False: that has been tried.
+    pub(crate) fn abort(&mut self) -> bool {
+        locked(&self.inbox).is_broken = true;
+        self.end.hang_up();
+        !std::mem::replace(&mut self.is_aborted, true)
     }
 
     /// Takes what came on the channel.
@@ -220,7 +238,9 @@ impl Stream {
                 let Some((kind, _, rest)) = message::split(first) else {
                     return Err(Fault::Peer);
                 };
-                if kind == Kind::Data && taken < rest.len() {
+                // What nobody will read would keep the channel full, and the other gateway from telling more.
+                let is_wanted = kind == Kind::Data && !self.is_program_gone;
+                if is_wanted && taken < rest.len() {
                     let written = self.end.write(&rest[taken..])?;
                     inbox.taken += written;
                     if taken + written < inbox.queue[0].len() - HEAD_BYTES {
@@ -377,9 +397,6 @@ impl Stream {
             return Ok(Turn::Idle);
         }
         let state = self.end.state();
-        if self.end.program().out.is_closed.load(Ordering::Acquire) != 0 && state.is_some() {
-            self.is_program_gone = true;
-        }
         let sees_end =
             state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
         if sees_end && !self.tell(endpoint, Kind::SeesEnd, &[])? {
@@ -499,3 +516,6 @@ impl Stream {
         Ok(if sent > 0 { Turn::More } else { Turn::Idle })
     }
 }
+
+#[cfg(test)]
+mod tests;
