@@ -178,6 +178,8 @@ pub(crate) struct Epoll {
     is_ever_ours: AtomicU32,
     /// It is or was in another instance.
     is_nested: AtomicU32,
+    /// A parent of this process has it, too.
+    is_inherited: AtomicU32,
     /// Counts news of its streams, for instances that it is in.
     edges: AtomicU32,
     sleepers: AtomicU32,
@@ -208,6 +210,7 @@ pub(crate) fn add(fd: c_int) {
     epoll.fd.store(fd, Ordering::Relaxed);
     epoll.is_ever_ours.store(0, Ordering::Relaxed);
     epoll.is_nested.store(0, Ordering::Relaxed);
+    epoll.is_inherited.store(0, Ordering::Relaxed);
     epoll.spin.reset();
     epoll.fds.with(|fds| *fds = vec![fd]);
     LIVE.with(|live| live.push(epoll));

@@ -294,6 +294,7 @@ pub(crate) fn after_fork() {
     for epoll in LIVE.with(|live| live.clone()) {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.waiters.store(0, Ordering::Relaxed);
+        epoll.is_inherited.store(1, Ordering::Relaxed);
         epoll.state.with(|state| state.watched.clear());
         // It is the parent's.
         let doorbell = epoll.doorbell.swap(-1, Ordering::AcqRel);

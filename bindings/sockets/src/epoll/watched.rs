@@ -65,7 +65,11 @@ impl Epoll {
     /// The interest is none any more.
     pub(super) fn drop_interest(&self, interest: &'static Interest) {
         self.state.with(|state| {
-            if let Some(gateway) = interest.using().and_then(|using| using.gateway()) {
+            // Of an instance that was inherited, the parent still wants to be woken by it.
+            let is_own = self.is_inherited.load(Ordering::Relaxed) == 0;
+            if let Some(gateway) = interest.using().and_then(|using| using.gateway())
+                && is_own
+            {
                 let fd = self.fd.load(Ordering::Relaxed);
                 let _ = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, gateway, 0, 0);
             }

@@ -173,3 +173,30 @@ CASE(epoll_room_by_shutdown)
     say("%s", events_text(event.events));
     pthread_join(thread, NULL);
 }
+
+// A child has no part in the instance that it inherits, and closes what it has.
+CASE(epoll_after_a_child_closes)
+{
+    struct ends ends = pair();
+    int epoll = instance(ends.server, EPOLLIN);
+    struct epoll_event event = {0};
+    tell("nothing", epoll_wait(epoll, &event, 1, 20));
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        close(epoll);
+        close(ends.client);
+        exit(0);
+    }
+    waitpid(child, NULL, 0);
+    if (fork() == 0) {
+        close(epoll);
+        close(ends.server);
+        sleep_ms(100);
+        put(ends.client, 10, 0);
+        _exit(0);
+    }
+    tell("told", epoll_wait(epoll, &event, 1, 3000));
+    get(ends.server, 10, 0);
+    wait(NULL);
+}
