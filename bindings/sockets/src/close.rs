@@ -54,7 +54,7 @@ fn close_stream(using: &Use, fd: c_int) {
         end.out.is_closed.store(1, Ordering::SeqCst);
         stream::mark(using);
         stream::wake_gateway(using);
-    } else if has_gone_back {
+    } else if is_last_process && has_gone_back {
         // Data that was left unread ends the connection by a reset; bells before it shall not.
         demotion::skip_bells(using, fd);
     }

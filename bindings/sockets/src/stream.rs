@@ -235,7 +235,7 @@ fn stored_error(using: &Use) -> Result<()> {
 }
 
 /// An error that came after a part of a call's bytes is the next call's.
-fn put_back(using: &Use, outcome: Result<()>) {
+pub(crate) fn put_back(using: &Use, outcome: Result<()>) {
     if let Err(Errno(error)) = outcome
         && !PASSING.contains(&error)
     {

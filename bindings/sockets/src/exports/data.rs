@@ -202,10 +202,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
     let Some(using) = table::stream(fd) else {
         // SAFETY: the program's own message, as `sendmsg` reads it.
         unsafe {
-            let passes_control = !message.is_null() && (*message).msg_controllen > 0;
-            if passes_control && table::has_any() {
-                pass_on(&*message);
-            }
+            pass_on(message);
             return real::sendmsg(fd, message, flags);
         }
     };
@@ -221,8 +218,13 @@ pub(crate) unsafe extern "C" fn sendmsg(
 /// Streams among the descriptors that a message takes to another process go back to TCP.
 ///
 /// # Safety
-/// The message's control data are as long as it says.
-unsafe fn pass_on(message: &msghdr) {
+/// The message's control data, if it is one, are as long as it says.
+unsafe fn pass_on(message: *const msghdr) {
+    // SAFETY: NULL, or the program's own message.
+    let message = unsafe { message.as_ref() }.filter(|message| message.msg_controllen > 0);
+    let Some(message) = message.filter(|_| table::has_any()) else {
+        return;
+    };
     // SAFETY: the C library's own walk through the control data.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: not NULL, so within the control data.
@@ -293,7 +295,10 @@ pub(crate) unsafe extern "C" fn recvmmsg(
                     break;
                 }
             }
-            Err(_) if received > 0 => break,
+            Err(error) if received > 0 => {
+                stream::put_back(&using, Err(error));
+                break;
+            }
             Err(error) => return number(Err(error)),
         }
     }
@@ -311,8 +316,13 @@ pub(crate) unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let Some(using) = table::stream(fd) else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        // SAFETY: the program's own arguments; the kernel looks at no more messages either.
+        unsafe {
+            for at in 0..(count as usize).min(IOV_MAX) * usize::from(!messages.is_null()) {
+                pass_on(&raw const (*messages.add(at)).msg_hdr);
+            }
+            return real::sendmmsg(fd, messages, count, flags);
+        }
     };
     let mut sent = 0;
     while sent < count as usize {

@@ -523,3 +523,27 @@ __attribute__((constructor)) static void add_other_names(void)
         add_case(strdup(name), other_names_case, by);
     }
 }
+
+// An error that comes after the first message is the next call's.
+CASE(recvmmsg_error_after_a_part)
+{
+    struct ends ends = pair();
+    struct linger linger = {1, 0};
+    char first[10], second[10];
+    struct iovec parts[2] = {{first, 10}, {second, 10}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    put(ends.server, 10, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        sleep_ms(60);
+        setsockopt(ends.server, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+        close(ends.server);
+        _exit(0);
+    }
+    close(ends.server);
+    tell("messages", recvmmsg(ends.client, messages, 2, 0, NULL));
+    tell("then", recv(ends.client, first, 10, 0));
+    tell("then", recv(ends.client, first, 10, 0));
+    waitpid(child, NULL, 0);
+}

@@ -367,3 +367,60 @@ CASE(urgent_with_unread_data)
     shutdown(ends.client, SHUT_WR);
     tell("end", recv(ends.server, room, 1, 0));
 }
+
+// As many bytes as there are, though the other end is gone.
+CASE(sendfile_to_closed)
+{
+    struct ends ends = pair();
+    int file = file_of(10);
+    off_t offset = 0;
+    signal(SIGPIPE, SIG_IGN);
+    close(ends.server);
+    settle();
+    tell("sent", sendfile(ends.client, file, &offset, 4096));
+    tell("offset", offset);
+    settle();
+    tell("then", send(ends.client, room, 1, 0));
+    tell("then", sendfile(ends.client, file, &(off_t){0}, 4096));
+}
+
+CASE(splice_to_closed)
+{
+    struct ends ends = pair();
+    int pipes[2], left = -1;
+    signal(SIGPIPE, SIG_IGN);
+    if (pipe(pipes))
+        return;
+    (void)!write(pipes[1], room, 1);
+    close(ends.server);
+    settle();
+    tell("spliced", splice(pipes[0], NULL, ends.client, NULL, 256 << 10, 0));
+    ioctl(pipes[0], FIONREAD, &left);
+    tell("left", left);
+}
+
+// A reset in the middle is told to nobody.
+CASE(sendfile_reset_after_a_part)
+{
+    struct ends ends = pair();
+    enum { BYTES = 16 << 20 };
+    int file = file_of(1);
+    if (ftruncate(file, BYTES))
+        return;
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        sleep_ms(60);
+        exit(0);
+    }
+    close(ends.server);
+    signal(SIGPIPE, on_pipe);
+    off_t offset = 0;
+    long sent = sendfile(ends.client, file, &offset, BYTES);
+    say("%s", sent > 0 && sent < BYTES && offset == sent ? "a part" : "not a part");
+    tell("then", send(ends.client, room, 1, 0));
+    tell("signals", signals);
+    tell("then", send(ends.client, room, 1, 0));
+    tell("signals", signals);
+    waitpid(child, NULL, 0);
+}

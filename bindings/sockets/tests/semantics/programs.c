@@ -375,3 +375,39 @@ __attribute__((constructor)) static void add_daemons(void)
     add_case("fork_daemon_told_by_poll", daemon_case, 2);
     add_case("fork_daemon_with_streams_told_by_poll", daemon_case, 3);
 }
+
+// A descriptor that goes to another process by the call for many messages, as the second of them.
+CASE(pass_descriptor_by_sendmmsg)
+{
+    struct ends ends = pair();
+    int channel[2];
+    socketpair(AF_UNIX, SOCK_DGRAM, 0, channel);
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    memcpy(CMSG_DATA(&control.header), &ends.server, sizeof(int));
+    char bytes[2];
+    struct iovec part = {bytes, 1};
+    struct mmsghdr messages[2] = {
+        {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}},
+        {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control}},
+    };
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.server);
+        put(ends.client, 1000, 0);
+        get(ends.client, 1000, 0);
+        _exit(0);
+    }
+    close(ends.client);
+    tell("passed", sendmmsg(channel[0], messages, 2, 0));
+    close(ends.server);
+    tell("received", recvmsg(channel[1], &messages[0].msg_hdr, 0));
+    tell("received", recvmsg(channel[1], &messages[1].msg_hdr, 0));
+    int fd;
+    memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+    get(fd, 1000, 0);
+    put(fd, 1000, 0);
+    waitpid(child, NULL, 0);
+}
