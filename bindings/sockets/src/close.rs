@@ -41,13 +41,7 @@ fn close_stream(using: &Use, fd: c_int) {
     if is_last_process && !handshake::withdraw(using) && !has_gone_back {
         end.inn.is_asleep.store(0, Ordering::SeqCst);
         end.out.wants_room.store(0, Ordering::SeqCst);
-        if using.reader().unread().is_ok_and(|unread| unread > 0)
-            && end.own.has_ended.load(Ordering::Relaxed) == 0
-        {
-            end.out.ends_by_reset.store(1, Ordering::SeqCst);
-            // As the kernel does where data was not read: the other end learns of it by a reset.
-            let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
-        } else {
+        if !resets_unread(using, fd) {
             // Bells that nobody has taken would do that, too.
             stream::take_old_bells(using, fd, 1);
         }
@@ -59,6 +53,18 @@ fn close_stream(using: &Use, fd: c_int) {
         demotion::skip_bells(using, fd);
     }
     table::abandon(using);
+}
+
+/// As the kernel does where data was not read: the other end learns of it by a reset. False: all was. Caller: the end's last process, which closes it.
+pub(crate) fn resets_unread(using: &Use, fd: c_int) -> bool {
+    let end = using.mine();
+    let has_unread = using.reader().unread().is_ok_and(|unread| unread > 0)
+        && end.own.has_ended.load(Ordering::Relaxed) == 0;
+    if has_unread {
+        end.out.ends_by_reset.store(1, Ordering::SeqCst);
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+    }
+    has_unread
 }
 
 /// The kernel's connection is an ordinary one from now on, with all its descriptors.

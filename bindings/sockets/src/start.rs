@@ -12,7 +12,7 @@ use libc::pid_t;
 
 use crate::explain;
 use crate::table::Use;
-use crate::{address, arena, epoll, exec, hello, idle, listener, lock, segment, sys, table};
+use crate::{address, arena, close, epoll, exec, hello, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others. `far`, for tests:
 /// what gateways carry, also if it stays on the host.
@@ -52,6 +52,11 @@ extern "C" fn finish() {
 fn leave(using: &Use) {
     let end = using.mine();
     if end.own.leave() {
+        if end.out.back_at.load(Ordering::Acquire) == 0
+            && let Some(fd) = using.any_fd()
+        {
+            close::resets_unread(using, fd);
+        }
         // The other end asks the kernel from now on.
         end.out.is_closed.store(1, Ordering::SeqCst);
         crate::stream::mark(using);

@@ -39,6 +39,26 @@ pub(super) fn note_error(using: &Use, error: Errno) {
     }
 }
 
+/// The kernel has reported the other end's end. Processes that were killed, or that went past us, have said nothing; if they left data unread, theirs would have
+/// answered by a reset.
+fn note_end(using: &Use) {
+    let (end, other) = (using.mine(), using.theirs());
+    let has_said = [&other.out.is_finished, &other.out.is_closed];
+    let was_killed = end.own.has_ended.load(Ordering::Acquire) & ENDED == 0
+        && using.is_carried.load(Ordering::Acquire) != 0
+        && has_said
+            .iter()
+            .all(|word| word.load(Ordering::Acquire) == 0)
+        && [&other.out.back_at, &end.out.back_at]
+            .iter()
+            .all(|at| at.load(Ordering::Acquire) == 0);
+    if was_killed && using.writer().unread().is_ok_and(|unread| unread > 0) {
+        note_error(using, Errno(libc::ECONNRESET));
+    } else {
+        end.own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
+    }
+}
+
 /// What a call that receives by TCP finds instead of that error: the end, if the reset is nobody's intention.
 pub(super) fn end_or(using: &Use, error: Errno) -> Result<usize> {
     if error == Errno(libc::ECONNRESET) && is_by_bells(using) {
@@ -63,21 +83,17 @@ pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
         events &= !(libc::POLLERR | libc::POLLHUP);
         return events | libc::POLLRDHUP;
     }
-    let mut ended = 0;
     // For an end that has shut down reading, the kernel reports that itself.
     let is_deaf = using.mine().own.is_deaf.load(Ordering::Relaxed) != 0;
     let mut ends = libc::POLLHUP;
     if !is_deaf {
         ends |= libc::POLLRDHUP;
     }
-    if events & ends != 0 {
-        ended |= ENDED;
-    }
     if events & (libc::POLLERR | libc::POLLHUP) != 0 {
-        ended |= RESET;
-    }
-    if ended != 0 {
-        using.mine().own.has_ended.fetch_or(ended, Ordering::AcqRel);
+        let ended = RESET | if events & ends != 0 { ENDED } else { 0 };
+        own.has_ended.fetch_or(ended, Ordering::AcqRel);
+    } else if events & ends != 0 {
+        note_end(using);
     }
     events
 }
@@ -122,7 +138,7 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
     match sys::recv(fd, &mut room[..most], flags) {
         Ok(0) => {
             if own.is_deaf.load(Ordering::Relaxed) == 0 {
-                own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
+                note_end(using);
             }
             Ok(true)
         }

@@ -196,7 +196,41 @@ CASE(epoll_after_a_child_closes)
         put(ends.client, 10, 0);
         _exit(0);
     }
-    tell("told", epoll_wait(epoll, &event, 1, 3000));
+    tell("told", epoll_wait(epoll, &event, 1, -1));
     get(ends.server, 10, 0);
     wait(NULL);
+}
+
+// A process ends with data unread that it was told of, in that way: by `exit`, by `_exit`, killed.
+static void end_with_unread(int way)
+{
+    struct ends ends = pair();
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends.client);
+        get(ends.server, 10, 0);
+        poll_one(ends.server, POLLIN, 1000);
+        sleep_ms(60);
+        if (way == 0)
+            exit(0);
+        if (way == 1)
+            _exit(0);
+        raise(SIGKILL);
+    }
+    close(ends.server);
+    sleep_ms(30);
+    put(ends.client, 10, 0);
+    sleep_ms(30);
+    put(ends.client, 1000, 10);
+    tell("read", recv(ends.client, room, 10, 0));
+    tell("then", recv(ends.client, room, 10, 0));
+    tell("write", send(ends.client, room, 1, MSG_NOSIGNAL));
+    waitpid(child, NULL, 0);
+}
+
+__attribute__((constructor)) static void add_ends(void)
+{
+    add_case("close_by_exit_with_unread", end_with_unread, 0);
+    add_case("close_by_quick_exit_with_unread", end_with_unread, 1);
+    add_case("killed_with_unread", end_with_unread, 2);
 }
