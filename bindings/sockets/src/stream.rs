@@ -320,6 +320,9 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     using.sends.store(sends, Ordering::Relaxed);
     let is_due = sends.is_multiple_of(ASK_EVERY)
         || other.out.is_closed.load(Ordering::Relaxed) != 0
+        // Of one that has shut down both directions the kernel knows.
+        || other.out.is_finished.load(Ordering::Relaxed) != 0
+            && other.own.is_deaf.load(Ordering::Relaxed) != 0
         || end.own.has_ended.load(Ordering::Relaxed) != 0;
     if is_due {
         ask(using, fd);
